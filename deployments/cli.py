@@ -1,0 +1,35 @@
+"""The `antefix` command. Imports neither Ray, nor vLLM, nor torch: those are for processes of
+their own, and --help has to come at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from deployments.commands.chat import chat
+from deployments.commands.config import config
+from deployments.commands.down import down
+from deployments.commands.env import env
+from deployments.commands.logs import logs
+from deployments.commands.status import status
+from deployments.commands.up import up
+from deployments.exit_codes import explained
+
+app = typer.Typer(
+    name="antefix",
+    help="Serve large language models, each request where its first token comes soonest.",
+    epilog=explained(),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (up, down, status, logs, chat, env):
+    app.command()(command)
+app.add_typer(config, name="config")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

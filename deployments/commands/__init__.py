@@ -1,0 +1,1 @@
+"""One module a subcommand of `antefix`; `deployments.cli` puts them together."""

@@ -1,0 +1,113 @@
+"""`antefix status`: every replica of the running fleet, as its gateway sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from deployments.commands.gateway_client import GatewayClient, GatewayError
+from deployments.commands.output import CommandError, answering, not_running, print_json
+from deployments.exit_codes import ExitCode
+from deployments.local import cluster
+from deployments.local.home import FleetState, Home
+
+WATCH_SECONDS = 1.0
+
+
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show the replicas: queues, KV use and predicted time to first token."""
+    with answering(as_json):
+        if watch and as_json:
+            raise CommandError(
+                "--watch goes on, and --json prints one object", "drop one", ExitCode.USAGE
+            )
+        home = Home()
+        if watch:
+            _watch(home)
+            return
+        state, answer = _read(home)
+        if as_json:
+            print_json({"base_url": state.base_url, **answer})
+        else:
+            Console().print(render(state.base_url, answer))
+        if idle_pools(answer):
+            raise typer.Exit(ExitCode.DEGRADED)
+
+
+def idle_pools(answer: Mapping[str, Any]) -> list[str]:
+    """The pools that should run replicas and run none."""
+    return [
+        name
+        for name, pool in answer["pools"].items()
+        if pool["target_replicas"] and not pool["states"].get("RUNNING")
+    ]
+
+
+def render(base_url: str, answer: Mapping[str, Any]) -> RenderableType:
+    tokens = answer["reference_prompt_tokens"]
+    tables = [_table(name, pool, tokens) for name, pool in answer["pools"].items()]
+    gateways = _in_words(answer["gateways"])
+    return Group(f"{answer['fleet']} at {base_url}, gateways: {gateways}", *tables)
+
+
+def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
+    states = _in_words(pool["states"])
+    table = Table(
+        title=f"{name}: {pool['model']}, {states} of {pool['target_replicas']}",
+        title_justify="left",
+        title_style="bold",
+    )
+    for column in ("replica", "node"):
+        table.add_column(column)
+    for column in ("running", "waiting", "KV use", f"TTFT of {tokens} tokens"):
+        table.add_column(column, justify="right")
+    for replica in pool["replicas"]:
+        table.add_row(
+            replica["replica"],
+            replica["node_ip"],
+            str(replica["running"]),
+            str(replica["waiting"]),
+            f"{replica['kv_use']:.0%}",
+            f"{replica['predicted_ttft_s']:.2f} s",
+        )
+    return table
+
+
+def _in_words(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
+
+
+def _watch(home: Home) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            state, answer = _read(home)
+            live.update(render(state.base_url, answer), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
+def _read(home: Home) -> tuple[FleetState, dict[str, Any]]:
+    state = home.state()
+    if state is None:
+        raise not_running()
+    if not cluster.is_alive(state):
+        raise CommandError(
+            "the fleet crashed: its Ray is gone",
+            "antefix up starts it again, antefix down clears it away",
+            ExitCode.NOT_RUNNING,
+        )
+    try:
+        return state, GatewayClient.of(state, home.keys()).status()
+    except GatewayError as error:
+        remedy = error.remedy if state.ready else "the fleet is still starting; try again"
+        raise CommandError(error.message, remedy, ExitCode.DEGRADED) from error

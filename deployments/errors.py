@@ -1,0 +1,85 @@
+"""What goes wrong at the API, in OpenAI's shape.
+
+https://platform.openai.com/docs/guides/error-codes: {"error": {"message", "type", "param",
+"code"}}. An engine's own errors keep their message, field and status and take the same shape.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from http import HTTPStatus
+from typing import Any
+
+_TYPE_BY_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+_CONTEXT_WORDS = re.compile(r"maximum (context|model) length|max_model_len|context length", re.I)
+_FIELD_IN_MESSAGE = re.compile(r"'loc': \('body', '(\w+)'")
+
+
+class ApiError(Exception):
+    """An answer other than success, for the client to read.
+
+    `param` names the field at fault, `code` is stable for programs, `retry_after` is seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        retry_after: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["retry-after"] = str(retry_after)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": error_type(self.status),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def event(self) -> bytes:
+        """The same error as the last event of a stream that has begun."""
+        return b"data: " + json.dumps(self.body()).encode() + b"\n\n"
+
+
+def error_type(status: int) -> str:
+    fallback = "server_error" if status >= 500 else "invalid_request_error"
+    return _TYPE_BY_STATUS.get(status, fallback)
+
+
+def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
+    """An engine's error answer: its 4xx as it is, its 5xx without internals."""
+    if status >= 500:
+        return ApiError(
+            status,
+            f"the engine failed on this request; give the operators its id, {request_id}",
+            code="engine_error",
+        )
+    try:
+        error = json.loads(body)["error"]
+        message, param = str(error["message"]), error.get("param")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, param = HTTPStatus(status).phrase, None
+    if param is None and (field := _FIELD_IN_MESSAGE.search(message)):
+        param = field.group(1)
+    code = "context_length_exceeded" if _CONTEXT_WORDS.search(message) else "invalid_value"
+    return ApiError(status, message, code=code, param=param)

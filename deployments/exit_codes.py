@@ -1,0 +1,30 @@
+"""What the exit code of every `antefix` command means."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_RUNNING = 3
+    CONFLICT = 4
+    DEGRADED = 5
+    INVALID_FLEET = 6
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "something stands in the way; the message says what to do",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.NOT_RUNNING: "no fleet is running here",
+    ExitCode.CONFLICT: "another fleet is running here, or the port is taken",
+    ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica",
+    ExitCode.INVALID_FLEET: "the fleet file is wrong",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C",
+}
+
+
+def explained() -> str:
+    return "Exit codes: " + "; ".join(f"{code} {words}" for code, words in MEANINGS.items()) + "."

@@ -1,0 +1,241 @@
+"""The fleet: what one YAML file says of a gateway, Redis and pools of engines.
+
+A `Fleet` that exists is consistent in itself; whether vLLM takes its engine arguments is for
+`fleet_file.load_fleet` to ask. Everything is frozen, unknown keys are refused, and null stands
+for the default. Times are seconds, sizes bytes, rates tokens per second.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
+
+from deployments import fleet_rules as rules
+from deployments import masking, redis_url
+from deployments.environment import escaped
+from deployments.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
+
+__all__ = [
+    "EMBEDDED_MODEL",
+    "EMBEDDED_MODEL_NAME",
+    "Fleet",
+    "Gateway",
+    "Pool",
+    "Redis",
+    "Resources",
+]
+
+
+class _Section(BaseModel):
+    # strict: YAML has types of its own, so `replicas: true` or `port: "80"` is a mistake
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_the_default(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: value for key, value in data.items() if value is not None}
+
+
+class Gateway(_Section):
+    """The OpenAI API of the fleet, and the limits of a request to it."""
+
+    host: Annotated[str, Field(min_length=1)] = Field(
+        "127.0.0.1",
+        description="Address the HTTP proxy listens on. 0.0.0.0 lets other machines in.",
+    )
+    port: int = Field(8000, ge=1, le=65535, description="Port the HTTP proxy listens on.")
+    replicas: int = Field(1, ge=1, description="Gateway processes. One serves many engines.")
+    request_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="Deadline of a request, in seconds. A header may shorten it, never lengthen.",
+    )
+    max_body_bytes: int = Field(
+        33554432, ge=1024, description="Largest request body taken, in bytes."
+    )
+    max_list_items: int = Field(
+        1024,
+        ge=1,
+        description="Longest `stop`, `stop_token_ids` or `bad_words` list a request may hold.",
+    )
+    drain_timeout_s: float = Field(
+        60.0,
+        ge=0,
+        description="How long streams in flight may go on after a scale-down or a shutdown, "
+        "in seconds.",
+    )
+    cpus: float = Field(0.1, ge=0, description="CPU cores Ray reserves for a gateway process.")
+
+
+class Redis(_Section):
+    """Where the prefix index and the load board live."""
+
+    url: Annotated[str, AfterValidator(rules.usable_redis_url)] | None = Field(
+        None,
+        repr=False,
+        description="Address: redis://, rediss://, unix://, or +sentinel and +cluster of the first "
+        "two; user:password@ is taken, and so is ${VARIABLE}. null: a Redis embedded in Antefix, "
+        "on loopback, for one machine.",
+    )
+
+
+class Resources(_Section):
+    """What Ray reserves for one replica."""
+
+    cpus: float = Field(1.0, ge=0, description="CPU cores.")
+    gpus: float | None = Field(
+        None,
+        ge=0,
+        description="GPUs; a fraction shares one. null: as many as the engine's parallelism uses, "
+        "and none when vLLM is its CPU build.",
+    )
+    accelerator_type: str | None = Field(
+        None, min_length=1, description="Ray's name of a kind of GPU, such as A100. null: any."
+    )
+    custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict, description="Custom Ray resources: name to amount."
+    )
+
+
+class Pool(_Section):
+    """Replicas of one engine, serving one model."""
+
+    model: Annotated[str, AfterValidator(rules.usable_model)] = Field(
+        description=f"What to serve: `{EMBEDDED_MODEL}` (SmolLM2-135M-Instruct, which ships "
+        "with Antefix), a Hugging Face id, or a path."
+    )
+    served_model_name: Annotated[str, AfterValidator(rules.usable_model_name)] = Field(
+        "",
+        validate_default=True,
+        description="Name that requests use in `model`. Unset: the last part of the model's id "
+        f"or path, or {EMBEDDED_MODEL_NAME} for the embedded one.",
+    )
+    replicas: int = Field(1, ge=0, description="Engines.")
+    warm_replicas: int = Field(
+        0,
+        ge=0,
+        description="Engines loaded beyond `replicas`, so that a spike need not wait for a load. "
+        "In this release they take traffic like the others.",
+    )
+    overflow_to: str | None = Field(
+        None,
+        description="Pool that may answer when no replica here can in time. In this release it is "
+        "checked, and not used yet.",
+    )
+    max_ongoing_requests: int = Field(
+        256, ge=1, description="Requests a replica works on at once; Ray Serve holds back the rest."
+    )
+    max_queued_requests: int = Field(
+        1024,
+        ge=1,
+        description="Requests a gateway process holds back for this pool; beyond it, 429.",
+    )
+    resources: Resources = Field(
+        default_factory=Resources, description="What Ray reserves for one replica."
+    )
+    prefill_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Prompt tokens per second one replica computes: where the prediction of time "
+        "to first token starts, until it has seen requests. null: a built-in guess.",
+    )
+    env: Mapping[
+        Annotated[str, AfterValidator(rules.usable_env_name)],
+        Annotated[str, AfterValidator(rules.usable_env_value)],
+    ] = Field(
+        default_factory=dict,
+        description="Environment of the engine's process. Values are strings and may hold "
+        "${VARIABLE}.",
+    )
+    engine_args: Annotated[
+        Mapping[Annotated[str, AfterValidator(rules.free_engine_arg)], JsonValue],
+        BeforeValidator(rules.no_engine_arg_twice),
+    ] = Field(
+        default_factory=dict,
+        description="vLLM's own flags without the leading --, with - or _: quantization, "
+        "tensor_parallel_size, kv_cache_dtype, speculative_config, lora_modules, ...",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_after_the_model(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("served_model_name") is not None:
+            return data
+        # a name for a pool without a usable model, which is refused for that alone
+        return {**data, "served_model_name": rules.name_of_model(data.get("model")) or "unnamed"}
+
+    @model_validator(mode="after")
+    def _resources_fit(self) -> Self:
+        rules.raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
+        return self
+
+    @property
+    def tensor_parallel(self) -> int:
+        """GPUs one layer is split over."""
+        return rules.parallel_size(self.engine_args, "tensor_parallel_size")
+
+    @property
+    def pipeline_parallel(self) -> int:
+        """Stages the layers are split into."""
+        return rules.parallel_size(self.engine_args, "pipeline_parallel_size")
+
+    @property
+    def world_size(self) -> int:
+        """Processes of one replica's engine, each on a GPU of its own."""
+        return rules.world_size(self.engine_args)
+
+    @property
+    def lora_names(self) -> tuple[str, ...]:
+        """LoRA adapters served beside the model, by the names requests use."""
+        return rules.lora_names(self.engine_args)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name a request may put in `model` to reach this pool, its own model first."""
+        return (self.served_model_name, *self.lora_names)
+
+
+class Fleet(_Section):
+    """Everything one deployment of Antefix runs."""
+
+    name: Annotated[str, AfterValidator(rules.dns_label)] = Field(
+        description="Name of the fleet: lower case letters, digits and hyphens, 63 at most."
+    )
+    gateway: Gateway = Field(
+        default_factory=Gateway, description="The OpenAI API, and the limits of a request."
+    )
+    redis: Redis = Field(
+        default_factory=Redis, description="Where the prefix index and the load board live."
+    )
+    pools: Annotated[
+        Mapping[Annotated[str, AfterValidator(rules.dns_label)], Pool], Field(min_length=1)
+    ] = Field(description="Pools of engines: name to pool.")
+
+    @model_validator(mode="after")
+    def _pools_fit_together(self) -> Self:
+        rules.raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
+        return self
+
+    def to_yaml(self) -> str:
+        """The whole fleet with its defaults filled in and every secret shown as ***.
+
+        Reading it gives an equal fleet, unless it holds a secret.
+        """
+        data = self.model_dump(mode="python")
+        if self.redis.url is not None:
+            data["redis"]["url"] = escaped(redis_url.masked(self.redis.url))
+        for pool in data["pools"].values():
+            masked = masking.masked_env(pool["env"])
+            pool["env"] = {name: escaped(value) for name, value in masked.items()}
+        return yaml.safe_dump(data, sort_keys=False, width=100)

@@ -1,0 +1,155 @@
+"""The fleet file: from a path to a `Fleet`, or to everything that is wrong with it.
+
+deployments.fleet        what may be written, and what it means
+deployments.fleet_yaml   YAML with line numbers
+deployments.environment  ${VARIABLE}
+deployments.engine_args  vLLM's opinion of the engine arguments
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from deployments.engine_args import refused_by_vllm
+from deployments.environment import resolved
+from deployments.fleet import Fleet
+from deployments.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
+from deployments.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
+from deployments.fleet_yaml import Keys, read_yaml
+
+__all__ = ["FleetError", "FleetProblem", "load_fleet", "parse_fleet", "shipped_fleets"]
+
+SHIPPED = Path(__file__).parent.parent / "fleets"
+
+
+def load_fleet(path: str | Path, check_engine_args: bool = True) -> Fleet:
+    """The fleet in the file at `path`; a bare name, such as `laptop`, is one that ships.
+
+    Raises `FleetError` with every problem of the file. With `check_engine_args`, vLLM's own
+    parser is asked too, in a process of its own: some seconds the first time.
+    """
+    bare_name = isinstance(path, str) and "/" not in path and not Path(path).suffix
+    file = SHIPPED / f"{path}.yaml" if bare_name else Path(path)
+    return parse_fleet(_text_of(file, str(path)), str(file), check_engine_args)
+
+
+def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool = True) -> Fleet:
+    """As `load_fleet`, of the text of a file; `source` is its name in messages."""
+    document = read_yaml(text)
+    if document.problems:
+        raise FleetError(source, document.problems)
+    if not isinstance(document.data, Mapping):
+        message = "the file is empty" if document.data is None else "not a mapping"
+        remedy = "Begin with name: and pools:, as fleets/laptop.yaml does"
+        raise FleetError(source, [FleetProblem("", None, message, remedy, 1)])
+
+    found: dict[Keys, FleetProblem] = {}
+    data = _with_environment(document.data, found)
+    fleet = _validated(data, found)
+    if check_engine_args:
+        _ask_vllm(data, found)
+    if fleet is None or found:
+        located = (replace(found[keys], line=document.line_of(keys)) for keys in found)
+        raise FleetError(source, sorted(located, key=lambda problem: problem.line or 0))
+    return fleet
+
+
+def shipped_fleets() -> list[str]:
+    """Names of the fleets that ship with Antefix."""
+    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+
+
+def _text_of(file: Path, asked_for: str) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        names = shipped_fleets()
+        near = did_you_mean(Path(asked_for).stem, names)
+        remedy = f"{near} " if near else ""
+        remedy += f"Fleets that ship: {', '.join(names)}; for your own write its path, ./my.yaml"
+        problem = FleetProblem("", None, "no such fleet file", remedy)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        problem = FleetProblem("", None, f"cannot be read: {reason}", "Name a readable file")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        problem = FleetProblem("", None, "not UTF-8", "Save the file as UTF-8", line)
+    raise FleetError(asked_for, [problem])
+
+
+def _with_environment(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> dict[Any, Any]:
+    """`data` with ${VARIABLE} replaced in the few places that may hold one."""
+    copy = dict(data)
+    for loc in _places_for_variables(data):
+        *above, last = loc
+        section: Any = copy
+        for key in above:
+            section[key] = dict(section[key])
+            section = section[key]
+        text = section[last]
+        section[last], unresolved = resolved(text, os.environ)
+        if unresolved:
+            found[loc] = problem_at(loc, text, *unresolved[0])
+    return copy
+
+
+def _places_for_variables(data: Mapping[Any, Any]) -> Iterator[Keys]:
+    redis = data.get("redis")
+    if isinstance(redis, Mapping) and isinstance(redis.get("url"), str):
+        yield ("redis", "url")
+    for _, section, env in _sections_of_pools(data, "env"):
+        yield from ((*section, name) for name, value in env.items() if isinstance(value, str))
+
+
+def _validated(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> Fleet | None:
+    try:
+        return Fleet.model_validate(data)
+    except ValidationError as error:
+        _add(found, problems_of(error))
+    # pydantic asks these of a fleet without other faults only
+    pools = data.get("pools")
+    broken = broken_by_pools(pools) if isinstance(pools, Mapping) else ()
+    _add(
+        found,
+        ((r.loc, problem_at(r.loc, r.value, r.message, r.remedy)) for r in broken),
+    )
+    return None
+
+
+def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> None:
+    """Add what vLLM says of the engine arguments that are not already at fault."""
+    asked: dict[str, dict[str, Any]] = {}
+    spelled: dict[tuple[str, str], str] = {}
+    for pool_name, section, engine_args in _sections_of_pools(data, "engine_args"):
+        for key, value in engine_args.items():
+            if isinstance(key, str) and (*section, key) not in found:
+                asked.setdefault(pool_name, {})[engine_arg_name(key)] = value
+                spelled[pool_name, engine_arg_name(key)] = key
+    for refusal in refused_by_vllm(asked):
+        outer, *inner = refusal.key.split(".")
+        keys = [spelled.get((refusal.pool, outer), outer), *inner] if refusal.key else []
+        loc: Keys = ("pools", refusal.pool, "engine_args", *keys)
+        problem = problem_at(loc, refusal.value, refusal.message, refusal.remedy)
+        says_nothing = not refusal.key or refusal.value is None
+        _add(found, [(loc, replace(problem, value=None) if says_nothing else problem)])
+
+
+def _sections_of_pools(
+    data: Mapping[Any, Any], key: str
+) -> Iterator[tuple[str, Keys, Mapping[Any, Any]]]:
+    """The mapping under `key` of every pool that has one: the pool, the way there, the mapping."""
+    pools = data.get("pools")
+    for name, pool in pools.items() if isinstance(pools, Mapping) else ():
+        section = pool.get(key) if isinstance(pool, Mapping) else None
+        if isinstance(section, Mapping):
+            yield str(name), ("pools", name, key), section
+
+
+def _add(found: dict[Keys, FleetProblem], problems: Iterable[tuple[Keys, FleetProblem]]) -> None:
+    """Keep the first problem of a place: what follows from it would only distract."""
+    for keys, problem in problems:
+        found.setdefault(keys, problem)

@@ -1,0 +1,269 @@
+"""Rules of the fleet file that a type cannot say, each with its remedy.
+
+Rules over several keys take plain mappings, so that they can also be asked of a file in which
+something else is wrong.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from deployments import redis_url
+from deployments.reserved import RESERVED_ENV, why_reserved
+
+EMBEDDED_MODEL = "embedded"
+EMBEDDED_MODEL_NAME = "smollm2-135m-instruct"
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+_HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARALLEL_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "prefill_context_parallel_size",
+)
+
+
+class Broken(NamedTuple):
+    """A rule broken at `loc`, a path below the thing that was checked. `...` as value: none."""
+
+    loc: tuple[str, ...]
+    value: object
+    message: str
+    remedy: str
+
+
+def refuse(message: str, remedy: str) -> PydanticCustomError:
+    """An error for pydantic that keeps the remedy apart from the message."""
+    context = {"message": message, "remedy": remedy}
+    return PydanticCustomError("fleet_rule", "{message}. {remedy}", context)
+
+
+def raise_all(broken: Iterable[Broken]) -> None:
+    """Raise every broken rule at its own place, or return."""
+    details = [
+        InitErrorDetails(type=refuse(rule.message, rule.remedy), loc=rule.loc, input=rule.value)
+        for rule in broken
+    ]
+    if details:
+        raise ValidationError.from_exception_data("fleet", details)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The remedy that names the nearest known word, where one is near."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else None
+
+
+def dns_label(name: str) -> str:
+    if not _DNS_LABEL.fullmatch(name):
+        raise refuse(
+            "not a DNS label", "Use lower case letters, digits and inner hyphens, 63 at most"
+        )
+    return name
+
+
+def _is_model(text: str) -> bool:
+    return bool(_HUGGING_FACE_ID.fullmatch(text) or _PATH.fullmatch(text))
+
+
+def usable_model(model: str) -> str:
+    if not _is_model(model):
+        raise refuse(
+            "neither `embedded`, a Hugging Face id nor a path",
+            "Write organisation/model, or begin a path with / or ./",
+        )
+    return model
+
+
+def usable_model_name(name: str) -> str:
+    if not _MODEL_NAME.fullmatch(name):
+        raise refuse("not a model name", "Use letters, digits and . _ : / @ + -, 128 at most")
+    return name
+
+
+def name_of_model(model: object) -> str:
+    """The name a model is served under when the file gives none; empty for no usable model."""
+    if model == EMBEDDED_MODEL:
+        return EMBEDDED_MODEL_NAME
+    if not isinstance(model, str) or not _is_model(model):
+        return ""
+    return model.rstrip("/").rpartition("/")[2]
+
+
+def usable_redis_url(url: str) -> str:
+    refusal = redis_url.refusal_of(url)
+    if refusal is not None:
+        raise refuse(*refusal)
+    return url
+
+
+def usable_env_name(name: str) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise refuse(
+            "not the name of an environment variable",
+            "Use letters, digits and _, not a digit first",
+        )
+    if name in RESERVED_ENV:
+        raise refuse("Antefix sets this itself", RESERVED_ENV[name])
+    return name
+
+
+def usable_env_value(value: str) -> str:
+    if "\0" in value:
+        raise refuse("holds a NUL character", "Take it out: no environment can hold one")
+    return value
+
+
+def engine_arg_name(key: str) -> str:
+    """vLLM's own spelling: max-model-len and max_model_len are one."""
+    return key.replace("-", "_")
+
+
+def free_engine_arg(key: str) -> str:
+    name = engine_arg_name(key)
+    reason = why_reserved(name.lstrip("_").removeprefix("no_"))
+    if reason is not None:
+        raise refuse("Antefix sets this itself", reason)
+    if name.startswith("_"):
+        raise refuse("not the name of a vLLM flag", f"Write {name.lstrip('_')}, without dashes")
+    return name
+
+
+def no_engine_arg_twice(engine_args: Any) -> Any:
+    if isinstance(engine_args, Mapping):
+        seen: set[str] = set()
+        broken = []
+        for key in filter(lambda key: isinstance(key, str), engine_args):
+            name = engine_arg_name(key)
+            if name in seen:
+                message = "given twice, once with - and once with _"
+                broken.append(Broken((key,), engine_args[key], message, "Keep one of the two"))
+            seen.add(name)
+        raise_all(broken)
+    return engine_args
+
+
+def parallel_size(engine_args: Mapping[str, Any], name: str) -> int:
+    """A degree of parallelism; 1 where it is unset or not a whole number above 0."""
+    size = engine_args.get(name)
+    if isinstance(size, str) and size.isdecimal():
+        size = int(size)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 1
+
+
+def world_size(engine_args: Mapping[str, Any]) -> int:
+    product = 1
+    for name in _PARALLEL_SIZES:
+        product *= parallel_size(engine_args, name)
+    return product
+
+
+def lora_names(engine_args: Mapping[str, Any]) -> tuple[str, ...]:
+    modules = engine_args.get("lora_modules") or ()
+    names: list[str] = []
+    for module in modules if isinstance(modules, list) else [modules]:
+        if isinstance(module, Mapping) and isinstance(module.get("name"), str):
+            names.append(module["name"])
+        elif isinstance(module, str) and "=" in module:
+            names.append(module.partition("=")[0])
+    return tuple(names)
+
+
+def broken_by_pool(engine_args: Mapping[str, Any], gpus: float | None) -> Iterator[Broken]:
+    """GPUs must be what the engine's parallelism uses: more stay idle, fewer never start."""
+    needed = world_size(engine_args)
+    if gpus is None or gpus in (0, needed) or (needed == 1 and gpus < 1):
+        return
+    sizes = " x ".join(f"{name} {parallel_size(engine_args, name)}" for name in _PARALLEL_SIZES[:2])
+    yield Broken(
+        ("resources", "gpus"),
+        gpus,
+        f"the engine uses {needed} ({sizes})",
+        f"Set it to {needed}, or leave it out",
+    )
+
+
+def broken_by_pools(pools: Mapping[str, Any]) -> Iterator[Broken]:
+    """What pools must be to each other. Pools that are not mappings are passed over."""
+    known = {
+        name: pool
+        for name, pool in pools.items()
+        if isinstance(name, str) and isinstance(pool, Mapping)
+    }
+    yield from _nothing_to_run(known)
+    yield from _overflow_astray(known)
+    yield from _model_names_twice(known)
+
+
+def _engines(pool: Mapping[str, Any], unknown: int) -> int:
+    counts = (pool.get("replicas"), pool.get("warm_replicas"))
+    defaults = (1, 0)
+    total = 0
+    for count, default in zip(counts, defaults, strict=True):
+        if count is not None and not isinstance(count, int):
+            return unknown
+        total += default if count is None else count
+    return total
+
+
+def _nothing_to_run(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
+    if pools and not any(_engines(pool, unknown=1) for pool in pools.values()):
+        yield Broken(
+            ("pools",), ..., "no pool has a replica", "Set replicas of a pool to 1 or more"
+        )
+
+
+def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
+    for name, pool in pools.items():
+        target = pool.get("overflow_to")
+        if not isinstance(target, str):
+            continue
+        loc = ("pools", name, "overflow_to")
+        others = [other for other in pools if other != name]
+        if target not in pools:
+            remedy = did_you_mean(target, others) or f"Pools here: {', '.join(pools)}"
+            yield Broken(loc, target, "no pool has this name", remedy)
+        elif target == name:
+            yield Broken(loc, target, "a pool cannot overflow to itself", "Name another pool")
+        elif (cycle := _cycle_from(name, pools)) is not None:
+            chain = " -> ".join(cycle)
+            yield Broken(loc, target, f"overflow goes round: {chain}", "Let one of them end it")
+        elif not _engines(pools[target], unknown=1):
+            remedy = f"Set pools.{target}.replicas to 1 or more, or leave overflow_to out"
+            yield Broken(loc, target, "that pool has no replica", remedy)
+
+
+def _cycle_from(start: str, pools: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
+    chain = [start]
+    while isinstance(target := pools[chain[-1]].get("overflow_to"), str) and target in pools:
+        chain.append(target)
+        if target == start:
+            return chain
+        if target in chain[:-1]:
+            return None
+    return None
+
+
+def _model_names_twice(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
+    owners: dict[str, str] = {}
+    for name, pool in pools.items():
+        served = pool.get("served_model_name") or name_of_model(pool.get("model"))
+        engine_args = pool.get("engine_args")
+        loras = lora_names(engine_args) if isinstance(engine_args, Mapping) else ()
+        places = [(served, "served_model_name")] if served else []
+        places += [(lora, "lora_modules") for lora in loras]
+        for model_name, key in places:
+            loc = ("pools", name, *(("engine_args",) if key == "lora_modules" else ()), key)
+            if not isinstance(model_name, str):
+                continue
+            if model_name in owners:
+                message = f"pools.{owners[model_name]} serves this model name too"
+                yield Broken(loc, model_name, message, "Give one of the two another name")
+            owners.setdefault(model_name, name)

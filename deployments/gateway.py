@@ -1,0 +1,215 @@
+"""The OpenAI API in front of a fleet. Imports neither vLLM nor torch.
+
+A gateway checks what it must (key, size, JSON, model), places the request and relays it; the
+engine's own server validates and answers, so everything vLLM supports passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+from fastapi import FastAPI, Request
+from fastapi.openapi.docs import get_swagger_ui_html
+from ray.serve.handle import DeploymentHandle
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from deployments import request_body
+from deployments.api_keys import ApiKeys
+from deployments.errors import ApiError
+from deployments.fleet import Fleet
+from deployments.http_server import HttpServer
+from deployments.pool_client import PoolClient
+from deployments.relay import EngineRequest, Relay
+from deployments.status import fleet_status, pools_ready
+from router.load import LoadBoard
+from router.redis_client import connect
+
+INFERENCE_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
+)
+TIMEOUT_HEADER = "x-antefix-timeout"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """What a fleet keeps to itself. Never logged: it has no repr.
+
+    `api_keys` maps a client's key to its tenant; `engine_secret` opens the replicas' ports.
+    """
+
+    api_keys: Mapping[str, str]
+    engine_secret: str
+    redis_url: str
+
+
+class Gateway:
+    """Ray Serve deployment class: one gateway replica, on the fleet's port of its node."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, fleet: Fleet, secrets: Secrets, handles: Mapping[str, DeploymentHandle[Any]]
+    ) -> None:
+        self._fleet = fleet
+        self._keys = ApiKeys(secrets.api_keys)
+        self._redis = connect(secrets.redis_url)
+        self._pools = {
+            name: PoolClient(
+                name, pool, handles[name], secrets.engine_secret, LoadBoard(self._redis, name)
+            )
+            for name, pool in fleet.pools.items()
+        }
+        self._pool_by_model = {
+            model: self._pools[name]
+            for name, pool in fleet.pools.items()
+            for model in pool.model_names
+        }
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            auto_decompress=False,
+        )
+        self._boards = [asyncio.create_task(pool.board.run()) for pool in self._pools.values()]
+        self._server = HttpServer(self._app())
+        await self._server.start(fleet.gateway.host, fleet.gateway.port)
+
+    async def __del__(self) -> None:
+        """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
+        with contextlib.suppress(AttributeError):  # called after a failed __init__ too
+            await self._server.drain()
+            for board in self._boards:
+                board.cancel()
+            await self._session.close()
+            await self._redis.aclose()
+
+    def _app(self) -> FastAPI:
+        app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)
+        for path in INFERENCE_PATHS:
+            app.add_api_route(path, self.infer, methods=["POST"])
+        app.add_api_route("/v1/models", self.models, methods=["GET"])
+        app.add_api_route("/v1/models/{model:path}", self.model, methods=["GET"])
+        app.add_api_route("/health/live", self.live, methods=["GET"])
+        app.add_api_route("/health/ready", self.ready, methods=["GET"])
+        app.add_api_route("/antefix/status", self.status, methods=["GET"])
+        app.add_api_route("/openapi.json", self.openapi, methods=["GET"])
+        app.add_api_route("/docs", self.docs, methods=["GET"])
+        app.add_exception_handler(ApiError, _answer_api_error)
+        app.add_exception_handler(HTTPException, _answer_http_exception)
+        app.add_exception_handler(Exception, _answer_unexpected)
+        return app
+
+    async def infer(self, request: Request) -> Response:
+        self._keys.check(request.headers)
+        limits = self._fleet.gateway
+        body = await request_body.read(request.headers, request.stream(), limits.max_body_bytes)
+        fields = request_body.parse(body, limits.max_list_items)
+        model = request_body.model_of(fields)
+        pool = self._pool_of(model)
+        timeout_s = _timeout(request.headers, limits.request_timeout_s)
+        engine_request = EngineRequest(
+            request_id=_request_id(request.headers),
+            path=request.url.path,
+            body=body,
+            model=model,
+            deadline=asyncio.get_running_loop().time() + timeout_s,
+            timeout_s=timeout_s,
+        )
+        target = pool.target(request_body.estimate_prompt_tokens(body))
+        return Relay(self._session, target, engine_request)
+
+    async def models(self, request: Request) -> Response:
+        self._keys.check(request.headers)
+        cards = [await pool.model_cards(self._session) for pool in self._pools.values()]
+        return JSONResponse({"object": "list", "data": [card for of in cards for card in of]})
+
+    async def model(self, request: Request, model: str) -> Response:
+        self._keys.check(request.headers)
+        cards = await self._pool_of(model).model_cards(self._session)
+        return JSONResponse(next(card for card in cards if card["id"] == model))
+
+    async def live(self) -> Response:
+        return JSONResponse({"status": "live"})
+
+    async def ready(self) -> Response:
+        """200 when every pool has a running replica, else 503 and which has none."""
+        waiting = await pools_ready(self._pools)
+        if waiting:
+            body = {"status": "starting", "waiting_for_pools": waiting}
+            return JSONResponse(body, status_code=503, headers={"retry-after": "2"})
+        return JSONResponse({"status": "ready"})
+
+    async def status(self, request: Request) -> Response:
+        self._keys.check(request.headers)
+        return JSONResponse(await fleet_status(self._fleet, self._pools))
+
+    async def openapi(self) -> Response:
+        first = next(iter(self._pools.values()))
+        return JSONResponse(await first.openapi(self._session, INFERENCE_PATHS))
+
+    async def docs(self) -> HTMLResponse:
+        return get_swagger_ui_html(openapi_url="/openapi.json", title="Antefix API")
+
+    def _pool_of(self, model: str) -> PoolClient:
+        if pool := self._pool_by_model.get(model):
+            return pool
+        names = ", ".join(sorted(self._pool_by_model))
+        shown = model if len(model) <= 100 else model[:100] + "..."
+        message = f"the model {shown!r} does not exist here; there is: {names}"
+        raise ApiError(404, message, code="model_not_found", param="model")
+
+
+def _timeout(headers: Mapping[str, str], limit_s: float) -> float:
+    asked = headers.get(TIMEOUT_HEADER)
+    if asked is None:
+        return limit_s
+    try:
+        timeout_s = float(asked)
+    except ValueError:
+        timeout_s = float("nan")
+    if not 0 < timeout_s <= limit_s:
+        message = f"{TIMEOUT_HEADER} is {asked!r}; it must be seconds, above 0, at most {limit_s:g}"
+        raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
+    return timeout_s
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+async def _answer_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    headers = {**error.headers, "x-request-id": _request_id(request.headers)}
+    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}"
+    messages = {
+        404: (f"{what} does not exist; see /docs", "unknown_url"),
+        405: (f"{what}: this address does not take {request.method}", "method_not_allowed"),
+    }
+    fallback = (HTTPStatus(error.status_code).phrase, "invalid_request")
+    message, code = messages.get(error.status_code, fallback)
+    api_error = ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
+    return await _answer_api_error(request, api_error)
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    message = "the gateway failed on this request; give the operators its id, in x-request-id"
+    return await _answer_api_error(request, ApiError(500, message, code="gateway_error"))

@@ -1,0 +1,67 @@
+"""An HTTP server inside a Ray Serve replica, without Ray Serve's proxies before it.
+
+Gateways listen on the fleet's port, several on one node through SO_REUSEPORT; engines listen
+on a port of their own. docs/architecture.md has the figures that chose this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+KEEP_ALIVE_S = 75
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves the process's signal handlers to Ray."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves `app` from the event loop that starts it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._server = _QuietServer(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                backlog=2048,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int = 0) -> str:
+        """Listen and return the base URL; port 0 takes a free one. Raises OSError when taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        if port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        self._task = asyncio.create_task(self._server.serve(sockets=[sock]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise OSError(f"the HTTP server on {host} port {port} did not start")
+            await asyncio.sleep(0.01)
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{sock.getsockname()[1]}"
+
+    async def drain(self) -> None:
+        """Stop listening; return when the exchanges under way have ended."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task

@@ -1,0 +1,98 @@
+"""One pool of engines as a gateway sees it: where to send a request, what it can do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import aiohttp
+from ray.serve.handle import DeploymentHandle
+
+from deployments.errors import ApiError
+from deployments.fleet import Pool
+from deployments.relay import Target
+from deployments.transport import ReplicaFailed, Slot, Transport
+from router.load import LoadBoard
+from router.placement import Placement, place
+
+# Asking an engine about itself must not wait behind its users.
+ASK_TIMEOUT_S = 5.0
+
+
+class PoolClient:
+    """`board` is public: the gateway runs it and `status` reads it."""
+
+    def __init__(
+        self, name: str, pool: Pool, handle: DeploymentHandle[Any], secret: str, board: LoadBoard
+    ) -> None:
+        self.name = name
+        self.pool = pool
+        self.board = board
+        self._transport = Transport(handle, secret)
+        self._rng = random.Random()
+        self._started = int(time.time())
+        self._openapi: dict[str, Any] | None = None
+
+    def target(self, prompt_tokens: int) -> Target:
+        def rank(failed: frozenset[str]) -> Placement:
+            loads = {r: load for r, load in self.board.loads().items() if r not in failed}
+            return place(loads, prompt_tokens, self._rng)
+
+        return Target(
+            transport=self._transport,
+            rank=rank,
+            placed=lambda replica_id: self.board.placed(replica_id, prompt_tokens),
+        )
+
+    async def model_cards(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+        """What an engine says of its models; the names alone while none answers."""
+        try:
+            cards: list[dict[str, Any]] = (await self._ask(session, "/v1/models"))["data"]
+        except (ApiError, ReplicaFailed, aiohttp.ClientError, TimeoutError):
+            cards = [
+                {"id": name, "object": "model", "created": self._started, "owned_by": "antefix"}
+                for name in self.pool.model_names
+            ]
+        return [
+            {k: v for k, v in card.items() if k not in ("root", "permission")} for card in cards
+        ]
+
+    async def openapi(self, session: aiohttp.ClientSession, paths: Iterable[str]) -> dict[str, Any]:
+        """An engine's own description of `paths`, with our way of authorising."""
+        if self._openapi is None:
+            schema = await self._ask(session, "/openapi.json")
+            schema["info"] = {"title": "Antefix", "version": schema["info"]["version"]}
+            schema["paths"] = {p: v for p, v in schema["paths"].items() if p in {*paths}}
+            schema["paths"] |= _OWN_PATHS
+            schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
+            schemes["key"] = {"type": "http", "scheme": "bearer"}
+            schema["security"] = [{"key": []}]
+            self._openapi = schema
+        return self._openapi
+
+    async def _ask(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+
+        async def send(slot: Slot) -> aiohttp.ClientResponse:
+            return await session.get(slot.url + path, headers=slot.headers, timeout=timeout)
+
+        async with asyncio.timeout(ASK_TIMEOUT_S), self._transport.exchange(send) as (_, answer):
+            answer.raise_for_status()
+            body: dict[str, Any] = await answer.json()
+            return body
+
+
+def _own(summary: str) -> dict[str, Any]:
+    return {"get": {"summary": summary, "responses": {"200": {"description": "OK"}}}}
+
+
+_OWN_PATHS = {
+    "/v1/models": _own("The models this fleet serves"),
+    "/v1/models/{model}": _own("One model"),
+    "/health/live": _own("Is this gateway running"),
+    "/health/ready": _own("Has every pool a running replica"),
+    "/antefix/status": _own("Replicas, queues, KV use and predicted TTFT"),
+}

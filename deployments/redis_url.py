@@ -1,0 +1,116 @@
+"""Which Redis addresses a fleet file may hold, and how one is shown without its password.
+
+    redis://[user:password@]host[:port][/db]            rediss:// is the same over TLS
+    unix://[user:password@]/path/to.sock[?db=0]
+    redis+sentinel://[user:password@]host[:port],host[:port]/service[/db]   rediss+sentinel://
+    redis+cluster://[user:password@]host[:port],host[:port]                 rediss+cluster://
+
+Only the form is checked; nothing connects. No message repeats any part of the address but its
+scheme, because a mistyped address can hold the password anywhere.
+"""
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)"
+_HOST_AND_PORT = re.compile(rf"^{_HOST}(?::(?P<port>\d{{1,5}}))?$")
+_SECRET_QUERY = re.compile(r"(?i)([?&][^=&]*passw[^=&]*=)[^&]*")
+
+
+class Refusal(NamedTuple):
+    """Why an address is refused, and what to write instead."""
+
+    message: str
+    remedy: str
+
+
+def refusal_of(url: str) -> Refusal | None:
+    """None when `url` is an address Antefix can use."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return Refusal("not a Redis URL", "Write it as redis://host:6379/0")
+    if scheme in ("valkey", "valkeys"):
+        redis_scheme = scheme.replace("valkey", "redis")
+        return Refusal(
+            f"unknown scheme {scheme}://",
+            f"Valkey speaks Redis's protocol: write {redis_scheme}://",
+        )
+    if scheme not in SCHEMES:
+        return Refusal(
+            "unknown scheme", "Use one of " + ", ".join(f"{known}://" for known in SCHEMES)
+        )
+    if re.search(r"\s", url):
+        return Refusal("holds white space", "Write it as %20, or take it out")
+    before_query, _, _ = rest.partition("?")
+    authority, _, path = before_query.partition("/")
+    if "@" in path or "@" in authority.rpartition("@")[0]:
+        return Refusal(
+            "the user or password holds a character that ends it",
+            "Percent-encode it: / is %2F, @ is %40, ? is %3F",
+        )
+    hosts = authority.rpartition("@")[2]
+    if scheme == "unix":
+        return _unix_refusal(hosts, path)
+    return _hosts_refusal(scheme, hosts.split(",")) or _path_refusal(scheme, path)
+
+
+def masked(url: str) -> str:
+    """`url` with everything that may be a password replaced by ***; the user name stays."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    userinfo, at, host = rest.rpartition("@")
+    if at:
+        user, colon, _ = userinfo.partition(":")
+        rest = f"{user}:***@{host}" if colon else f"***@{host}"
+    return scheme + separator + _SECRET_QUERY.sub(r"\1***", rest)
+
+
+def _unix_refusal(hosts: str, path: str) -> Refusal | None:
+    if hosts or not path:
+        return Refusal(
+            "a socket's path must be absolute", "Write three slashes: unix:///run/redis.sock"
+        )
+    return None
+
+
+def _hosts_refusal(scheme: str, hosts: list[str]) -> Refusal | None:
+    if hosts == [""]:
+        return Refusal("names no host", f"Write {scheme}://host:6379")
+    if len(hosts) > 1 and "+" not in scheme:
+        return Refusal(
+            "names several hosts",
+            f"Several are for {scheme}+sentinel:// or {scheme}+cluster://",
+        )
+    for place, host in enumerate(hosts, start=1):
+        which = f"host {place} of {len(hosts)}" if len(hosts) > 1 else "the host"
+        form = _HOST_AND_PORT.match(host)
+        if form is None:
+            return Refusal(f"{which} is not host or host:port", "Write it as redis.example:6379")
+        if form["port"] is not None and not 1 <= int(form["port"]) <= 65535:
+            return Refusal(f"the port of {which} is out of range", "A port is 1 to 65535")
+    return None
+
+
+def _path_refusal(scheme: str, path: str) -> Refusal | None:
+    parts = [unquote(part) for part in path.rstrip("/").split("/")] if path else []
+    parts = [] if parts == [""] else parts
+    if scheme.endswith("+sentinel"):
+        if not parts:
+            return Refusal(
+                "names no Sentinel service", f"Write {scheme}://host:26379/mymaster, or /mymaster/0"
+            )
+        parts = parts[1:]
+    if scheme.endswith("+cluster") and parts not in ([], ["0"]):
+        return Refusal("a Redis Cluster has database 0 only", "Leave out what follows the host")
+    if len(parts) > 1 or (parts and not parts[0].isdecimal()):
+        return Refusal("the database is not a number", "Write it as /0 after the host")
+    return None

@@ -1,0 +1,1 @@
+"""Deciding which replica serves a request: loads in, a ranked `Placement` out."""

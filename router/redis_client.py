@@ -1,0 +1,75 @@
+"""One way to reach Redis, whatever its URL says.
+
+    redis://  rediss://  unix://                  one server (rediss: TLS; user:password@: ACL)
+    redis+sentinel://host:port,host:port/service  the primary that Sentinel names
+    redis+cluster://host:port,host:port           Redis Cluster
+
+`rediss+sentinel` and `rediss+cluster` are the same over TLS. Connecting is lazy: a server
+that is down shows at the first command, as a RedisError.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.sentinel import Sentinel
+
+AsyncRedis: TypeAlias = "Redis | RedisCluster"
+
+DEFAULT_PORT = 6379
+DEFAULT_SENTINEL_PORT = 26379
+CONNECT_TIMEOUT_S = 1.0
+
+
+def _nodes(netloc: str, default_port: int) -> list[tuple[str, int]]:
+    nodes = []
+    for node in netloc.rpartition("@")[2].split(","):
+        parts = urlsplit(f"//{node}")
+        nodes.append((parts.hostname or "127.0.0.1", parts.port or default_port))
+    return nodes
+
+
+def connect(url: str) -> AsyncRedis:
+    """A client with decoded (str) replies. Raises ValueError for a URL of another form."""
+    scheme, _, rest = url.partition("://")
+    transport, _, topology = scheme.partition("+")
+    if topology == "":
+        return Redis.from_url(url, decode_responses=True, socket_connect_timeout=CONNECT_TIMEOUT_S)
+    netloc, _, path = rest.partition("/")
+    user, _, password = netloc.rpartition("@")[0].partition(":")
+    username, secret = unquote(user) or None, unquote(password) or None
+    ssl = transport == "rediss"
+    if topology == "cluster":
+        startup = [ClusterNode(host, port) for host, port in _nodes(netloc, DEFAULT_PORT)]
+        return RedisCluster(
+            startup_nodes=startup,
+            decode_responses=True,
+            ssl=ssl,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            username=username,
+            password=secret,
+        )
+    if topology == "sentinel":
+        service, _, database = path.partition("/")
+        if not service:
+            raise ValueError(
+                "a sentinel URL ends with the service's name: redis+sentinel://host/service"
+            )
+        sentinel = Sentinel(  # type: ignore[no-untyped-call]
+            _nodes(netloc, DEFAULT_SENTINEL_PORT),
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+        )
+        primary: Redis = sentinel.master_for(
+            service,
+            db=int(database or 0),
+            ssl=ssl,
+            decode_responses=True,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            username=username,
+            password=secret,
+        )
+        return primary
+    raise ValueError(f"unknown Redis topology {topology!r}: use +sentinel or +cluster, or none")
