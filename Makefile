@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test lint format lock reference bench-overhead clean
+.PHONY: help up down test lint format lock reference bench-overhead bench-transports clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ reference: ## Write docs/fleet-file.md from the settings' own descriptions
 
 bench-overhead: ## Measure what Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+bench-transports: ## Measure the ways from a gateway to an engine
+	@$(BIN)/python -m benchmarks.transports
 
 clean: ## Remove what was installed and cached inside this repository
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

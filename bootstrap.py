@@ -10,6 +10,7 @@ wrong Python gets that line, or is replaced by a right one from PATH, instead of
 """
 
 import argparse
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Callable, TextIO  # collections.abc is no generic in 3.6
 
 SUPPORTED = ("3.11", "3.12")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -36,6 +37,7 @@ EXIT_DISK_FULL = 5
 EXIT_NO_NETWORK = 6
 EXIT_HASH_MISMATCH = 7
 EXIT_PIP_FAILED = 8
+EXIT_NO_LIBRARY = 9
 EXIT_INTERRUPTED = 130
 
 PIN = re.compile(r"^[A-Za-z0-9][\w.\-]*==", re.MULTILINE)
@@ -191,6 +193,7 @@ def wait_for_turn(descriptor: int) -> None:
 
 
 def install(environment: Environment, profile: str, bar: Bar, held: int) -> None:
+    check_libraries()
     check_disk(environment)
     if venv_version(environment.python) not in SUPPORTED:
         python = find_python(os.environ.get("PATH", ""))
@@ -276,6 +279,18 @@ def no_venv_module(version: str) -> Failure:
         "Python {0} cannot make virtual environments; install its venv module (on Debian and "
         "Ubuntu: apt-get install python{0}-venv), then run this again".format(version),
     )
+
+
+def check_libraries(load: "Callable[[str], object]" = ctypes.CDLL) -> None:
+    """vLLM's CPU build is linked to one library that no wheel carries."""
+    try:
+        load("libnuma.so.1")
+    except OSError:
+        raise Failure(
+            EXIT_NO_LIBRARY,
+            "vLLM needs the system library libnuma.so.1; install it (Debian and Ubuntu: apt-get "
+            "install libnuma1, Fedora: dnf install numactl-libs), then run this again",
+        ) from None
 
 
 def check_disk(environment: Environment) -> None:

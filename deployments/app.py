@@ -32,13 +32,14 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
     """The whole fleet as a Ray Serve application."""
     handles = {
         name: _engine_deployment(fleet, name, pool).bind(
-            name, pool, secrets.engine_secret, secrets.redis_url
+            fleet.board_of(name), _with_its_executor(pool), secrets.engine_secret, secrets.redis_url
         )
         for name, pool in fleet.pools.items()
     }
     gateway = serve.deployment(
         name=GATEWAY,
         num_replicas=fleet.gateway.replicas,
+        max_replicas_per_node=fleet.gateway.replicas_per_node,
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
@@ -69,8 +70,8 @@ def placement_options(pool: Pool) -> dict[str, Any]:
     """Where a replica may run, as Ray Serve deployment options.
 
     Tensor parallel stays inside a node: one actor takes all its GPUs. With pipeline parallel
-    every worker has a bundle of its own, so the stages may be on different nodes; the first
-    bundle is the replica actor's, which needs no GPU.
+    every GPU is a bundle of its own, as vLLM's Ray executor asks, so the stages may be on
+    different nodes; packing keeps a stage's GPUs together where a node has room for them.
     """
     resources = pool.resources
     custom = dict(resources.custom)
@@ -80,20 +81,39 @@ def placement_options(pool: Pool) -> dict[str, Any]:
         "num_cpus": resources.cpus,
         "runtime_env": {"env_vars": {"PYTHONHASHSEED": "0", **pool.env}},
     }
-    gpus = resources.gpus
-    if gpus is None:
-        gpus = 0 if _cpu_build() else pool.world_size
-    if pool.pipeline_parallel == 1:
-        return {"ray_actor_options": {**actor, "num_gpus": gpus, "resources": custom}}
-    worker = {"GPU": 1.0} if gpus else {"CPU": resources.cpus}
+    if not _spans_nodes(pool):
+        return {"ray_actor_options": {**actor, "num_gpus": _gpus(pool), "resources": custom}}
+    worker = {"GPU": 1.0, **custom}
     return {
         "ray_actor_options": actor,
+        # The replica actor shares the first worker's bundle: it takes no GPU itself, but vLLM
+        # finds out in it what kind of GPU it is for, so it has to be where one is.
         "placement_group_bundles": [
-            {"CPU": resources.cpus},
-            *({**worker, **custom} for _ in range(pool.world_size)),
+            {"CPU": resources.cpus, **worker},
+            *(worker for _ in range(pool.world_size - 1)),
         ],
         "placement_group_strategy": "PACK",
     }
+
+
+def _with_its_executor(pool: Pool) -> Pool:
+    """vLLM would look for all its GPUs in the replica's node, and refuse to start."""
+    if not _spans_nodes(pool):
+        return pool
+    engine_args = {**pool.engine_args, "distributed_executor_backend": "ray"}
+    return pool.model_copy(update={"engine_args": engine_args})
+
+
+def _spans_nodes(pool: Pool) -> bool:
+    """Whether the workers are Ray actors. vLLM's CPU build knows only processes of one node."""
+    backend = pool.engine_args.get("distributed_executor_backend") or "ray"
+    return pool.pipeline_parallel > 1 and _gpus(pool) > 0 and backend == "ray"
+
+
+def _gpus(pool: Pool) -> float:
+    if pool.resources.gpus is not None:
+        return pool.resources.gpus
+    return 0 if _cpu_build() else pool.world_size
 
 
 def _cpu_build() -> bool:

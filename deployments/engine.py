@@ -34,7 +34,7 @@ class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method gateways call."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, pool_name: str, pool: Pool, secret: str, redis_url: str
+        self, board: str, pool: Pool, secret: str, redis_url: str
     ) -> None:
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         from deployments.vllm_adapter import VllmEngine
@@ -49,7 +49,7 @@ class EngineReplica:
         self._tickets = Tickets(pool.max_ongoing_requests)
         self._server = HttpServer(TicketGate(self._engine.app, self._tickets, secret))
         self._url = await self._server.start(self._node_ip)
-        self._publisher = LoadPublisher(connect(redis_url), pool_name, self._load)
+        self._publisher = LoadPublisher(connect(redis_url), board, self._load)
         self._publisher.start()
         self._watch = asyncio.create_task(self._leave_when_dead())
 

@@ -17,6 +17,7 @@ _TYPE_BY_STATUS = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _CONTEXT_WORDS = re.compile(r"maximum (context|model) length|max_model_len|context length", re.I)
 _FIELD_IN_MESSAGE = re.compile(r"'loc': \('body', '(\w+)'")
 
@@ -78,8 +79,10 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
         error = json.loads(body)["error"]
         message, param = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError, AttributeError):
-        message, param = HTTPStatus(status).phrase, None
+        message, param = _PHRASES.get(status, "the engine refused the request"), None
     if param is None and (field := _FIELD_IN_MESSAGE.search(message)):
         param = field.group(1)
+    if isinstance(param, str):
+        param = param.removeprefix("body.")
     code = "context_length_exceeded" if _CONTEXT_WORDS.search(message) else "invalid_value"
     return ApiError(status, message, code=code, param=param)

@@ -52,10 +52,17 @@ class Gateway(_Section):
 
     host: Annotated[str, Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Address the HTTP proxy listens on. 0.0.0.0 lets other machines in.",
+        description="Address the gateways listen on. 0.0.0.0 lets other machines in.",
     )
-    port: int = Field(8000, ge=1, le=65535, description="Port the HTTP proxy listens on.")
+    port: int = Field(8000, ge=1, le=65535, description="Port the gateways listen on.")
     replicas: int = Field(1, ge=1, description="Gateway processes. One serves many engines.")
+    replicas_per_node: int | None = Field(
+        None,
+        ge=1,
+        description="Gateway processes a node may hold; with 1, `replicas` is the number of nodes "
+        "that have a gateway, and the port of each answers. Those that no node has room for wait "
+        "for one. null: no limit, spread as evenly as Ray manages.",
+    )
     request_timeout_s: float = Field(
         600.0,
         gt=0,
@@ -112,8 +119,8 @@ class Pool(_Section):
     """Replicas of one engine, serving one model."""
 
     model: Annotated[str, AfterValidator(rules.usable_model)] = Field(
-        description=f"What to serve: `{EMBEDDED_MODEL}` (SmolLM2-135M-Instruct, which ships "
-        "with Antefix), a Hugging Face id, or a path."
+        description=f"What to serve: `{EMBEDDED_MODEL}` (SmolLM2-135M-Instruct, 93 MB from "
+        "the package index), a Hugging Face id, or a path."
     )
     served_model_name: Annotated[str, AfterValidator(rules.usable_model_name)] = Field(
         "",
@@ -121,7 +128,7 @@ class Pool(_Section):
         description="Name that requests use in `model`. Unset: the last part of the model's id "
         f"or path, or {EMBEDDED_MODEL_NAME} for the embedded one.",
     )
-    replicas: int = Field(1, ge=0, description="Engines.")
+    replicas: int = Field(1, ge=1, description="Engines.")
     warm_replicas: int = Field(
         0,
         ge=0,
@@ -226,6 +233,10 @@ class Fleet(_Section):
     def _pools_fit_together(self) -> Self:
         rules.raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
         return self
+
+    def board_of(self, pool: str) -> str:
+        """The pool's name on the load board: fleets may share a Redis."""
+        return f"{self.name}/{pool}"
 
     def to_yaml(self) -> str:
         """The whole fleet with its defaults filled in and every secret shown as ***.

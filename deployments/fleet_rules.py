@@ -197,27 +197,8 @@ def broken_by_pools(pools: Mapping[str, Any]) -> Iterator[Broken]:
         for name, pool in pools.items()
         if isinstance(name, str) and isinstance(pool, Mapping)
     }
-    yield from _nothing_to_run(known)
     yield from _overflow_astray(known)
     yield from _model_names_twice(known)
-
-
-def _engines(pool: Mapping[str, Any], unknown: int) -> int:
-    counts = (pool.get("replicas"), pool.get("warm_replicas"))
-    defaults = (1, 0)
-    total = 0
-    for count, default in zip(counts, defaults, strict=True):
-        if count is not None and not isinstance(count, int):
-            return unknown
-        total += default if count is None else count
-    return total
-
-
-def _nothing_to_run(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
-    if pools and not any(_engines(pool, unknown=1) for pool in pools.values()):
-        yield Broken(
-            ("pools",), ..., "no pool has a replica", "Set replicas of a pool to 1 or more"
-        )
 
 
 def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
@@ -235,9 +216,6 @@ def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]
         elif (cycle := _cycle_from(name, pools)) is not None:
             chain = " -> ".join(cycle)
             yield Broken(loc, target, f"overflow goes round: {chain}", "Let one of them end it")
-        elif not _engines(pools[target], unknown=1):
-            remedy = f"Set pools.{target}.replicas to 1 or more, or leave overflow_to out"
-            yield Broken(loc, target, "that pool has no replica", remedy)
 
 
 def _cycle_from(start: str, pools: Mapping[str, Mapping[str, Any]]) -> list[str] | None:

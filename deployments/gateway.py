@@ -29,6 +29,7 @@ from deployments.fleet import Fleet
 from deployments.http_server import HttpServer
 from deployments.pool_client import PoolClient
 from deployments.relay import EngineRequest, Relay
+from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.status import fleet_status, pools_ready
 from router.load import LoadBoard
 from router.redis_client import connect
@@ -68,7 +69,11 @@ class Gateway:
         self._redis = connect(secrets.redis_url)
         self._pools = {
             name: PoolClient(
-                name, pool, handles[name], secrets.engine_secret, LoadBoard(self._redis, name)
+                name,
+                pool,
+                handles[name],
+                secrets.engine_secret,
+                LoadBoard(self._redis, fleet.board_of(name)),
             )
             for name, pool in fleet.pools.items()
         }
@@ -79,8 +84,10 @@ class Gateway:
         }
 
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=60, socket_factory=impatient_socket
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             auto_decompress=False,
         )
         self._boards = [asyncio.create_task(pool.board.run()) for pool in self._pools.values()]
@@ -115,17 +122,25 @@ class Gateway:
     async def infer(self, request: Request) -> Response:
         self._keys.check(request.headers)
         limits = self._fleet.gateway
-        body = await request_body.read(request.headers, request.stream(), limits.max_body_bytes)
+        timeout_s = _timeout(request.headers, limits.request_timeout_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                body = await request_body.read(
+                    request.headers, request.stream(), limits.max_body_bytes
+                )
+        except TimeoutError:
+            message = f"the body did not arrive within {timeout_s:g} s"
+            raise ApiError(408, message, code="body_timeout") from None
         fields = request_body.parse(body, limits.max_list_items)
         model = request_body.model_of(fields)
         pool = self._pool_of(model)
-        timeout_s = _timeout(request.headers, limits.request_timeout_s)
         engine_request = EngineRequest(
             request_id=_request_id(request.headers),
             path=request.url.path,
             body=body,
             model=model,
-            deadline=asyncio.get_running_loop().time() + timeout_s,
+            deadline=deadline,
             timeout_s=timeout_s,
         )
         target = pool.target(request_body.estimate_prompt_tokens(body))

@@ -85,43 +85,54 @@ class Relay(Response):
 
     async def _answer(self, send: Send) -> None:
         failed: frozenset[str] = frozenset()
+        failure = _broken_off()
         for _ in range(ATTEMPTS):
             placement = self._target.rank(failed)
-            best_url = placement.ranked[0].url if placement.ranked else None
+            best = placement.ranked[0] if placement.ranked else None
+            if best is not None:
+                self._target.placed(best.replica_id)
             try:
                 async with self._target.transport.exchange(
-                    self._send, placement.replica_ids, best_url
+                    self._send, placement.replica_ids, best.url if best else None
                 ) as (slot, upstream):
-                    self._target.placed(slot.replica_id)
-                    await self._pass_on(slot, upstream, send)
-                    return
-            except ReplicaFailed as error:
-                logger.warning("request %s: %s", self._request.request_id, error)
-                if self._started:
-                    break
-                failed |= {error.replica_id}
-        message = "the engine broke off; send the request again"
-        raise ApiError(503, message, code="engine_unavailable", retry_after=1)
+                    error = await self._pass_on(slot, upstream, send)
+                    if error is None:
+                        return
+                    failure, failed = error, failed | {slot.replica_id}
+            except ReplicaFailed as broken:
+                failure, failed = _broken_off(), failed | {broken.replica_id}
+            logger.warning("request %s failed on %s", self._request.request_id, [*failed])
+            if self._started:
+                break
+        raise failure
 
     async def _send(self, slot: Slot) -> aiohttp.ClientResponse:
         request = self._request
         headers = {
             **slot.headers,
             "content-type": "application/json",
+            "accept-encoding": "identity",
             "x-request-id": request.request_id,
         }
         return await self._session.post(slot.url + request.path, data=request.body, headers=headers)
 
-    async def _pass_on(self, slot: Slot, upstream: aiohttp.ClientResponse, send: Send) -> None:
+    async def _pass_on(
+        self, slot: Slot, upstream: aiohttp.ClientResponse, send: Send
+    ) -> ApiError | None:
+        """None when the answer is passed on; the error when the engine failed before it spoke."""
         try:
             if upstream.status >= 400:
-                raise self._engine_error(upstream.status, await upstream.read())
+                error = self._engine_error(upstream.status, await upstream.read())
+                if upstream.status >= 500:
+                    return error
+                raise error
             content_type = upstream.headers.get("content-type", "")
             self._streaming = content_type.startswith("text/event-stream")
             await send(self._start(slot, upstream))
             async for chunk in upstream.content.iter_any():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return None
         except aiohttp.ClientError as error:
             raise ReplicaFailed(slot.replica_id) from error
 
@@ -156,6 +167,11 @@ class Relay(Response):
             await send({"type": "http.response.body", "body": error.event(), "more_body": False})
         else:
             raise error  # a half-sent JSON body can only be cut
+
+
+def _broken_off() -> ApiError:
+    message = "the engine broke off; send the request again"
+    return ApiError(503, message, code="engine_unavailable", retry_after=1)
 
 
 async def _client_gone(receive: Receive) -> None:

@@ -45,6 +45,8 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
     """The body as an object that a tokenizer can take."""
     try:
         fields = json.loads(body.decode(), parse_constant=_not_json)
+        if b"\\ud" in body.lower() and isinstance(fields, dict):
+            _refuse_lone_surrogates(fields)
     except UnicodeDecodeError as error:
         raise _malformed(f"byte {error.start} is not valid UTF-8") from None
     except RecursionError:
@@ -53,8 +55,9 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
         raise _malformed(str(error)) from None
     if not isinstance(fields, dict):
         raise _malformed(f"it must be an object, not {_json_type(fields)}")
-    if b"\\ud" in body.lower():
-        _refuse_lone_surrogates(fields)
+    if fields.get("messages") == []:
+        message = "'messages' is empty; send at least one message"
+        raise ApiError(400, message, code="empty_array", param="messages")
     for name in _LISTS_PER_TOKEN:
         value = fields.get(name)
         if isinstance(value, list) and len(value) > max_list_items:

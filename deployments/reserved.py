@@ -5,7 +5,7 @@ so. Each value says who does the job and what to write instead.
 """
 
 _GATEWAY_LISTENS = "The gateway listens for HTTP, not the engine: set gateway.host and gateway.port"
-_TLS_IN_FRONT = "Engines speak through Ray, not HTTP: end TLS in front of the gateway"
+_TLS_IN_FRONT = "Gateways speak plain HTTP to engines: end TLS in front of the gateway"
 _GATEWAY_HTTP = "HTTP is the gateway's, so this would have no effect: leave it out"
 _REPLICAS = "Antefix spreads requests over replicas itself: set replicas of the pool"
 _ONE_NODE = "A replica lives on one node: set tensor_parallel_size or pipeline_parallel_size"

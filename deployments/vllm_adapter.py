@@ -1,4 +1,4 @@
-"""The only module that imports vLLM: its parser, its engine and its OpenAI server.
+"""The only module that runs vLLM: its engine and its OpenAI server (`vllm_args` has its parser).
 
 vLLM moves these between releases; everything else of ours sees `VllmEngine` alone.
 """

@@ -21,9 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redis.exceptions import RedisError
-
-from router.redis_client import AsyncRedis
+from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +61,7 @@ def _load_key(pool: str, replica_id: str) -> str:
 
 
 async def publish(redis: AsyncRedis, pool: str, load: ReplicaLoad) -> None:
-    """Write one snapshot. Raises RedisError or TimeoutError; the caller tries again."""
+    """Write one snapshot. Raises one of REDIS_FAILURES; the caller tries again."""
     async with asyncio.timeout(REDIS_TIMEOUT_S):
         pipe = redis.pipeline(transaction=False)
         pipe.sadd(_replicas_key(pool), load.replica_id)
@@ -76,7 +74,7 @@ async def publish(redis: AsyncRedis, pool: str, load: ReplicaLoad) -> None:
 
 
 async def withdraw(redis: AsyncRedis, pool: str, replica_id: str) -> None:
-    """Take a replica off the board at once. Raises RedisError or TimeoutError."""
+    """Take a replica off the board at once. Raises one of REDIS_FAILURES."""
     async with asyncio.timeout(REDIS_TIMEOUT_S):
         pipe = redis.pipeline(transaction=False)
         pipe.srem(_replicas_key(pool), replica_id)
@@ -85,7 +83,7 @@ async def withdraw(redis: AsyncRedis, pool: str, replica_id: str) -> None:
 
 
 async def read(redis: AsyncRedis, pool: str) -> dict[str, ReplicaLoad]:
-    """The pool's live snapshots. Raises RedisError or TimeoutError."""
+    """The pool's live snapshots. Raises one of REDIS_FAILURES."""
     async with asyncio.timeout(REDIS_TIMEOUT_S):
         members = await cast(Awaitable[set[str]], redis.smembers(_replicas_key(pool)))
         if not members:
@@ -122,7 +120,7 @@ class LoadBoard:
             try:
                 self.update(await read(self._redis, self._pool))
                 failing = False
-            except (RedisError, OSError, TimeoutError, TypeError, ValueError) as error:
+            except (*REDIS_FAILURES, TypeError, ValueError) as error:
                 if not failing:
                     logger.warning("load board of %s not readable: %s", self._pool, error)
                 failing = True
@@ -142,7 +140,13 @@ class LoadBoard:
         if now - self._read_at > LOAD_TTL_S:
             return {}
         self._placements = [p for p in self._placements if now - p[0] < SNAPSHOT_LAG_S]
-        loads = dict(self._snapshots)
+        # A pool's engines are alike: what one has learned is true of all, and the chance of
+        # what each was asked must not tilt the balance.
+        rates = [load.prefill_rate for load in self._snapshots.values()]
+        loads = {
+            replica_id: dataclasses.replace(load, prefill_rate=sum(rates) / len(rates))
+            for replica_id, load in self._snapshots.items()
+        }
         for _, replica_id, prompt_tokens in self._placements:
             if load := loads.get(replica_id):
                 loads[replica_id] = dataclasses.replace(
@@ -172,7 +176,7 @@ class LoadPublisher:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self._task = None
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
+        with contextlib.suppress(*REDIS_FAILURES):
             await withdraw(self._redis, self._pool, self._measure().replica_id)
 
     async def _run(self) -> None:
@@ -181,7 +185,7 @@ class LoadPublisher:
             try:
                 await publish(self._redis, self._pool, self._measure())
                 failing = False
-            except (RedisError, OSError, TimeoutError) as error:
+            except REDIS_FAILURES as error:
                 if not failing:
                     logger.warning("load of a replica of %s not published: %s", self._pool, error)
                 failing = True

@@ -5,7 +5,7 @@
     redis+cluster://host:port,host:port           Redis Cluster
 
 `rediss+sentinel` and `rediss+cluster` are the same over TLS. Connecting is lazy: a server
-that is down shows at the first command, as a RedisError.
+that is down shows at the first command, as one of REDIS_FAILURES.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
 
 AsyncRedis: TypeAlias = "Redis | RedisCluster"
+
+# What a Redis that is down, slow or wrong raises; redis-py's cluster errors are no RedisError.
+REDIS_FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
 CONNECT_TIMEOUT_S = 1.0
+# Short, and without retries: the next sentinel is asked within one command's time.
+SENTINEL_CONNECT_TIMEOUT_S = 0.25
 
 
 def _nodes(netloc: str, default_port: int) -> list[tuple[str, int]]:
@@ -60,7 +68,11 @@ def connect(url: str) -> AsyncRedis:
             )
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
             _nodes(netloc, DEFAULT_SENTINEL_PORT),
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            sentinel_kwargs={
+                "socket_connect_timeout": SENTINEL_CONNECT_TIMEOUT_S,
+                "retry": Retry(NoBackoff(), retries=0),
+                "ssl": ssl,
+            },
         )
         primary: Redis = sentinel.master_for(
             service,

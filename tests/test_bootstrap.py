@@ -289,6 +289,16 @@ def test_too_small_a_disk_is_told_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_libnuma_the_line_names_its_package() -> None:
+    def absent(name: str) -> object:
+        raise OSError(name)
+
+    with pytest.raises(bootstrap.Failure) as told:
+        bootstrap.check_libraries(load=absent)
+    assert told.value.code == bootstrap.EXIT_NO_LIBRARY
+    assert "apt-get install libnuma1" in str(told.value.line)
+
+
 def test_a_disk_that_fills_up_is_told_apart_from_other_failures(tmp_path: Path) -> None:
     said = [
         "Collecting ray",

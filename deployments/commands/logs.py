@@ -67,10 +67,18 @@ def component_of(file: Path) -> str:
         return Component.REDIS
     if name.startswith("replica_antefix_gateway_"):
         return Component.GATEWAY
-    # Workers' own output is, but for a little of Ray's, what vLLM prints.
-    if name.startswith(("replica_antefix_", "worker-")):
+    if name.startswith("replica_antefix_"):
         return Component.ENGINE
-    return Component.RAY
+    return _component_of_worker(file) if name.startswith("worker-") else Component.RAY
+
+
+def _component_of_worker(file: Path) -> str:
+    """Whose printed output it is, vLLM's own included: Ray writes that at its top."""
+    with file.open("rb") as log:
+        top = log.read(1000)
+    if b":actor_name:ServeReplica:antefix:gateway" in top:
+        return Component.GATEWAY
+    return Component.ENGINE if b":actor_name:ServeReplica:antefix:" in top else Component.RAY
 
 
 def _all_files(home: Home, state: FleetState) -> Iterator[Path]:

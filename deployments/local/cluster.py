@@ -151,7 +151,6 @@ def _driver_environment(home: Home, state: FleetState) -> dict[str, str]:
         return ray_head.environment(home, state.run_id)
     return {
         **os.environ,
-        **ray_head.SERVE_ENVIRONMENT,
         "PYTHONPATH": str(ray_head.REPOSITORY),
         **processes.marker(state.run_id),
     }
@@ -164,4 +163,4 @@ def _deploy_error(home: Home, state: FleetState, event: dict[str, Any]) -> Setup
         return SetupError(event["message"], event["remedy"])
     logs = ray_logs(state) or home.logs
     pool, _, message = event["message"].partition(": ")
-    return SetupError(f"{pool}: {gist(message, logs)}", f"see {logs}, or run antefix logs")
+    return SetupError(f"{pool}: {gist(message, logs)}", f"see {logs}")

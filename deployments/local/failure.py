@@ -23,10 +23,12 @@ def gist(message: str, logs: Path) -> str:
 
 
 def _reason(lines: list[str]) -> str:
-    for line in reversed(lines):
+    for number, line in reversed(list(enumerate(lines))):
         found = _ERROR.search(_ANSI.sub("", line))
         if found and not _SAYS_NOTHING.search(line):
-            return found[1].strip()[:LONGEST]
+            # pydantic, which checks vLLM's settings, tells the reason on the lines after.
+            told_after = lines[number + 1 : number + 3] if "validation error" in line else []
+            return " ".join(part.strip() for part in (found[1], *told_after))[:LONGEST]
     return ""
 
 

@@ -4,6 +4,7 @@
     state.json   the fleet that was started last, and has not been stopped
     keys.json    the API key and the engines' secret; made once, so that clients keep working
     ray-token    what opens this fleet's Ray; made once
+    ray-*.pem    what its processes know each other by; made once
     logs/        of what Antefix itself starts; Ray's are in its own folder
     redis/       one folder a run, the embedded Redis's working directory
     lock         whose turn it is to start or stop

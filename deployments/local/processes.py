@@ -1,7 +1,7 @@
 """The processes of one run of a fleet, and their end.
 
 Every process is started with ANTEFIX_RUN_ID in its environment and inherits it from whoever
-started it, so Ray's, vLLM's and HAProxy's children carry it too, also after their parent died.
+started it, so Ray's and vLLM's children carry it too, also after their parent died.
 SPT_NOENV keeps Ray and vLLM, which write their title over their arguments, from writing over
 their environment as well. Redis does so regardless and is known by its working directory, which
 has the run's id for a name.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from deployments.local.errors import SetupError
 

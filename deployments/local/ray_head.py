@@ -16,13 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deployments.fleet import Fleet
-from deployments.local import processes
+from deployments.local import certificate, processes
 from deployments.local.errors import SetupError
 from deployments.local.home import Home
 from deployments.local.ports import LOOPBACK, free_ports
 
-# Switches of Ray Serve, for all of its processes.
-SERVE_ENVIRONMENT: dict[str, str] = {}
 # Requests and tokens do not pass through it; a container's /dev/shm may be no larger than this.
 OBJECT_STORE_BYTES = 200_000_000
 ATTEMPTS = 3
@@ -64,7 +62,7 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
     return {
         "VLLM_HOST_IP": LOOPBACK,
         **inherited,
-        **SERVE_ENVIRONMENT,
+        **certificate.ray_environment(home.folder),
         "PYTHONPATH": os.pathsep.join(search_path),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(home.ray_token_file()),
@@ -81,10 +79,7 @@ def cpus(fleet: Fleet) -> int:
     book-keeping, so a small machine may run a fleet that reserves more than it has.
     """
     engines = sum(
-        pool.resources.cpus
-        * (pool.replicas + pool.warm_replicas)
-        * (1 if pool.pipeline_parallel == 1 else 1 + pool.world_size)
-        for pool in fleet.pools.values()
+        pool.resources.cpus * (pool.replicas + pool.warm_replicas) for pool in fleet.pools.values()
     )
     reserved = engines + fleet.gateway.replicas * fleet.gateway.cpus
     return max(os.cpu_count() or 1, math.ceil(reserved))

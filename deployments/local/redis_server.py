@@ -1,8 +1,8 @@
 """A Redis of this machine's own, for a fleet that was given none.
 
 It listens on loopback only, on a free port, behind a random password that is in no command line
-and no file. It outlives the process that started it, keeps nothing on disk, and is bounded: past
-`MAX_MEMORY` it forgets what was used longest ago.
+and in no file but the fleet's own state. It outlives the process that started it, keeps nothing
+on disk, and is bounded: past `MAX_MEMORY` it forgets what was used longest ago.
 """
 
 import importlib.util

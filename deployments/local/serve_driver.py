@@ -64,7 +64,13 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
     application = build_fleet(fleet, Secrets(**request["secrets"]))
-    target = serve.RunTarget(target=application, name=APP_NAME, route_prefix=None)
+    target = serve.RunTarget(
+        target=application,
+        name=APP_NAME,
+        route_prefix=None,
+        # Deploying again restarts every engine; this way the number of replicas alone can change.
+        external_scaler_enabled=True,
+    )
     serve.run_many(
         [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
     )

@@ -199,14 +199,9 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.overflow_to = engine: a pool cannot overflow to itself."
         " Name another pool.",
     ),
-    "overflow to an empty pool": (
-        with_pool("overflow_to: idle") + "  idle:\n    model: a/b\n    replicas: 0\n",
-        ":5: pools.engine.overflow_to = idle: that pool has no replica."
-        " Set pools.idle.replicas to 1 or more, or leave overflow_to out.",
-    ),
-    "no replica at all": (
+    "no replica": (
         with_pool("replicas: 0"),
-        ":2: pools: no pool has a replica. Set replicas of a pool to 1 or more.",
+        ":5: pools.engine.replicas = 0: too low. Write at least 1.",
     ),
     "one model name in two pools": (
         SMALLEST + "  other:\n    model: embedded\n",

@@ -1,0 +1,100 @@
+"""A real HTTP server that answers as a gateway does, with whatever a test put in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aiohttp import web
+
+KEY = "sk-test"
+
+
+class FakeGateway:
+    def __init__(self) -> None:
+        self.port = 0
+        self.states = {"RUNNING": 1}
+        self.answers = ["Par", "is", "."]
+        self.asked: list[dict[str, Any]] = []
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def status(self, request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != f"Bearer {KEY}":
+            return web.json_response({"error": {"message": "wrong key"}}, status=401)
+        replica = {
+            "replica": "abc",
+            "node_ip": "10.0.0.1",
+            "waiting": 3,
+            "running": 2,
+            "queued_prefill_tokens": 7,
+            "kv_use": 0.25,
+            "predicted_ttft_s": 1.5,
+        }
+        pool = {
+            "model": "small",
+            "target_replicas": 1,
+            "states": self.states,
+            "replicas": [replica] if "RUNNING" in self.states else [],
+        }
+        return web.json_response(
+            {
+                "fleet": "test",
+                "reference_prompt_tokens": 512,
+                "gateways": {"RUNNING": 1},
+                "pools": {"engine": pool},
+            }
+        )
+
+    async def models(self, request: web.Request) -> web.Response:
+        card = {"id": "small", "object": "model", "created": 0, "owned_by": "antefix"}
+        return web.json_response({"object": "list", "data": [card]})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(await request.json())
+        if self.asked[-1]["model"] != "small":
+            return web.json_response({"error": {"message": "no such model"}}, status=404)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in self.answers:
+            choice = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
+            chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "small"}
+            data = json.dumps({**chunk, "choices": [choice]})
+            await response.write(f"data: {data}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+@contextmanager
+def running() -> Iterator[FakeGateway]:
+    gateway = FakeGateway()
+    app = web.Application()
+    app.router.add_get("/antefix/status", gateway.status)
+    app.router.add_get("/v1/models", gateway.models)
+    app.router.add_post("/v1/chat/completions", gateway.chat)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> web.AppRunner:
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        gateway.port = runner.addresses[0][1]
+        return runner
+
+    runner = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    try:
+        yield gateway
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

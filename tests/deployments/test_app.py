@@ -1,0 +1,221 @@
+"""Where replicas may run, and what the application takes from its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.serve import Application, Deployment
+
+from deployments import app
+from deployments.app import build, build_fleet, placement_options, secrets_from_environment
+from deployments.fleet import Fleet, Pool
+from deployments.fleet_file import FleetError
+from deployments.gateway import Secrets
+from deployments.local.errors import SetupError
+
+REDIS_URL = "redis://redis.local:6379/0"
+ENVIRONMENT = {
+    "ANTEFIX_API_KEYS": "red=key-1, blue = key-2,",
+    "ANTEFIX_ENGINE_SECRET": "engine-secret",
+    "ANTEFIX_REDIS_URL": REDIS_URL,
+}
+
+
+@pytest.fixture(autouse=True)
+def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_cpu_build", lambda: False)
+
+
+@pytest.fixture
+def cpu_build(monkeypatch: pytest.MonkeyPatch, gpu_build: None) -> None:
+    monkeypatch.setattr(app, "_cpu_build", lambda: True)
+
+
+def pool_of(tp: int = 1, pp: int = 1, backend: str | None = None, **more: Any) -> Pool:
+    engine_args: dict[str, Any] = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+    if backend is not None:
+        engine_args["distributed_executor_backend"] = backend
+    return Pool.model_validate({"model": "org/model", "engine_args": engine_args, **more})
+
+
+def fleet_of(pool: Pool, **more: Any) -> Fleet:
+    data = {"name": "test", "pools": {"engine": pool.model_dump()}, **more}
+    return Fleet.model_validate(data)
+
+
+def deployments_of(application: Application) -> dict[str, Deployment]:
+    """By name; the pools' are arguments of the gateway's."""
+    gateway = application._bound_deployment
+    pools = {name: bound._bound_deployment for name, bound in gateway.init_args[2].items()}
+    return {gateway.name: gateway, **pools}
+
+
+def built(fleet: Fleet) -> dict[str, Deployment]:
+    return deployments_of(build_fleet(fleet, Secrets({"key": "tenant"}, "secret", REDIS_URL)))
+
+
+def engine_args_of_a_replica(pool: Pool) -> dict[str, Any]:
+    given = built(fleet_of(pool))["engine"].init_args
+    return dict(next(argument for argument in given if isinstance(argument, Pool)).engine_args)
+
+
+# --- where replicas may run -----------------------------------------------------------------
+
+
+def test_a_replica_without_parallelism_takes_one_gpu() -> None:
+    options = placement_options(pool_of())
+    assert options["ray_actor_options"]["num_gpus"] == 1
+    assert "placement_group_bundles" not in options
+
+
+def test_tensor_parallel_is_one_actor_with_all_its_gpus() -> None:
+    options = placement_options(pool_of(tp=4))
+    assert options["ray_actor_options"]["num_gpus"] == 4
+    assert "placement_group_bundles" not in options
+
+
+def test_pipeline_parallel_is_a_bundle_a_gpu_and_the_replica_is_beside_the_first() -> None:
+    options = placement_options(pool_of(tp=2, pp=2, resources={"cpus": 3.0}))
+    assert options["placement_group_bundles"] == [{"CPU": 3.0, "GPU": 1.0}, *[{"GPU": 1.0}] * 3]
+    assert options["placement_group_strategy"] == "PACK"
+    assert "num_gpus" not in options["ray_actor_options"]
+
+
+def test_the_replica_fits_into_the_first_bundle_as_ray_serve_asks() -> None:
+    """Ray Serve itself refuses the deployment otherwise."""
+    deployments = built(fleet_of(pool_of(tp=2, pp=2)))
+    assert len(deployments["engine"]._replica_config.placement_group_bundles) == 4
+
+
+def test_an_accelerator_type_is_asked_of_every_gpu() -> None:
+    resources = {"accelerator_type": "A100", "custom": {"rack": 1.0}}
+    asked = {"accelerator_type:A100": 0.001, "rack": 1.0}
+    inside = placement_options(pool_of(tp=2, resources=resources))
+    assert inside["ray_actor_options"]["resources"] == asked
+    across = placement_options(pool_of(pp=2, resources=resources))
+    assert across["placement_group_bundles"] == [
+        {"CPU": 1.0, "GPU": 1.0, **asked},
+        {"GPU": 1.0, **asked},
+    ]
+
+
+def test_gpus_of_the_fleet_file_win() -> None:
+    options = placement_options(pool_of(resources={"gpus": 0.5}))
+    assert options["ray_actor_options"]["num_gpus"] == 0.5
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.usefixtures("cpu_build")
+def test_the_cpu_build_takes_no_gpu_and_stays_in_one_actor(tp: int, pp: int) -> None:
+    options = placement_options(pool_of(tp=tp, pp=pp))
+    assert options["ray_actor_options"]["num_gpus"] == 0
+    assert "placement_group_bundles" not in options
+
+
+def test_a_pipeline_of_processes_stays_in_one_actor() -> None:
+    options = placement_options(pool_of(tp=2, pp=2, backend="mp"))
+    assert options["ray_actor_options"]["num_gpus"] == 4
+    assert "placement_group_bundles" not in options
+
+
+def test_prefixes_hash_alike_in_all_replicas() -> None:
+    options = placement_options(pool_of(env={"MY_SWITCH": "1"}))
+    env = options["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert env == {"PYTHONHASHSEED": "0", "MY_SWITCH": "1"}
+
+
+# --- what a replica is told -----------------------------------------------------------------
+
+
+def test_a_pipeline_across_nodes_runs_on_ray() -> None:
+    assert engine_args_of_a_replica(pool_of(pp=2))["distributed_executor_backend"] == "ray"
+
+
+def test_the_executor_of_the_fleet_file_wins() -> None:
+    engine_args = engine_args_of_a_replica(pool_of(pp=2, backend="mp"))
+    assert engine_args["distributed_executor_backend"] == "mp"
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1)])
+def test_the_executor_inside_a_node_is_left_to_vllm(tp: int, pp: int) -> None:
+    assert "distributed_executor_backend" not in engine_args_of_a_replica(pool_of(tp=tp, pp=pp))
+
+
+@pytest.mark.usefixtures("cpu_build")
+def test_the_cpu_build_is_not_told_of_ray() -> None:
+    assert "distributed_executor_backend" not in engine_args_of_a_replica(pool_of(pp=2))
+
+
+# --- the application ------------------------------------------------------------------------
+
+
+def test_warm_replicas_are_deployed_too() -> None:
+    deployments = built(fleet_of(pool_of(replicas=2, warm_replicas=1)))
+    assert deployments["engine"].num_replicas == 3
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_gateways_are_limited_a_node_when_asked(limit: int | None) -> None:
+    fleet = fleet_of(pool_of(), gateway={"replicas": 2, "replicas_per_node": limit})
+    gateway = built(fleet)["gateway"]
+    assert gateway.num_replicas == 2
+    assert gateway._replica_config.max_replicas_per_node == limit
+
+
+def test_the_application_is_built_from_a_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("name: test\npools: {engine: {model: embedded, replicas: 2}}\n")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    deployments = deployments_of(build({"fleet": str(file)}))
+    assert set(deployments) == {"gateway", "engine"}
+    fleet, secrets, _ = deployments["gateway"].init_args
+    assert fleet.name == "test"
+    assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
+
+
+def test_a_fleet_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(FleetError, match=r"no-such\.yaml"):
+        build({"fleet": "./no-such.yaml"})
+
+
+# --- secrets --------------------------------------------------------------------------------
+
+
+def test_secrets_come_from_the_environment() -> None:
+    secrets = secrets_from_environment(fleet_of(pool_of()), ENVIRONMENT)
+    assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
+    assert (secrets.engine_secret, secrets.redis_url) == ("engine-secret", REDIS_URL)
+
+
+def test_the_redis_of_the_fleet_file_wins() -> None:
+    fleet = fleet_of(pool_of(), redis={"url": "redis://other:6379/1"})
+    assert secrets_from_environment(fleet, ENVIRONMENT).redis_url == "redis://other:6379/1"
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("ANTEFIX_API_KEYS", "no API keys"),
+        ("ANTEFIX_ENGINE_SECRET", "no engine secret"),
+        ("ANTEFIX_REDIS_URL", "no Redis"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_missing_secret_is_named_with_its_remedy(
+    name: str, missing: str, value: str | None
+) -> None:
+    environment = {key: v for key, v in ENVIRONMENT.items() if key != name}
+    if value is not None:
+        environment[name] = value
+    with pytest.raises(SetupError, match=missing) as caught:
+        secrets_from_environment(fleet_of(pool_of()), environment)
+    assert name in caught.value.remedy
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "key-1" not in repr(secrets_from_environment(fleet_of(pool_of()), ENVIRONMENT))

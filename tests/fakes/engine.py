@@ -1,0 +1,208 @@
+"""An engine for tests: vLLM's API as far as a gateway can see it, with faults on demand.
+
+It stands behind the real `TicketGate` and `HttpServer`. `tests/contract.py` holds it to what
+the real engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from deployments.http_server import HttpServer
+from deployments.tickets import SECRET_HEADER, TicketGate, Tickets
+from router.load import ReplicaLoad
+
+SECRET = "engine-secret"
+MODEL = "small"
+DEFAULT_MAX_TOKENS = 4
+LONGEST_PROMPT = 1000
+TWIN_TIMEOUT_S = 1.0
+
+
+class FakeEngine:
+    """One replica. Set the fields to make it slow or faulty; read them to see what it did."""
+
+    def __init__(self, replica_id: str = "r0", limit: int = 4) -> None:
+        self.replica_id = replica_id
+        self.limit = limit
+        self.url = ""
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.running = 0
+        self.finished = 0
+        self.aborted = 0
+        # faults
+        self.token_delay_s = 0.0
+        self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set
+        self.go_on = asyncio.Event()
+        self.dies_after: int | None = None  # tokens; 0: before it has answered anything
+        self.answers: Response | None = None
+        self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
+        self._server = HttpServer(TicketGate(self._app(), self.tickets, SECRET))
+
+    async def start(self) -> None:
+        self.url = await self._server.start("127.0.0.1")
+
+    async def stop(self) -> None:
+        self.go_on.set()
+        self.break_off()
+        await self._server.drain()
+
+    def break_off(self) -> None:
+        """Cut every connection, as the death of the process does."""
+        for connection in list(self._server._server.server_state.connections):
+            connection.transport.abort()
+
+    def load(self, queued_prefill_tokens: int = 0) -> ReplicaLoad:
+        return ReplicaLoad(
+            replica_id=self.replica_id,
+            waiting=0,
+            running=0,
+            queued_prefill_tokens=queued_prefill_tokens,
+            kv_use=0.0,
+            prefill_rate=1000.0,
+            inter_token_latency=0.0,
+            url=self.url,
+            node_ip="127.0.0.1",
+        )
+
+    @property
+    def access(self) -> dict[str, str]:
+        """Headers that let a request in."""
+        return {SECRET_HEADER: SECRET}
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._completions, methods=["POST"]),
+                Route("/v1/completions", self._completions, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/openapi.json", self._openapi),
+                Route("/metrics", self._metrics),
+            ]
+        )
+
+    async def _completions(self, request: Request) -> Response:
+        self.bodies.append(await request.body())
+        self.headers.append(dict(request.headers))
+        if self.dies_after == 0:
+            self.break_off()
+        if self.answers is not None:
+            return self.answers
+        chat = request.url.path.endswith("/chat/completions")
+        fields = json.loads(self.bodies[-1])
+        if refused := _refused(fields, chat):
+            return refused
+        if fields.get("stream"):
+            events = self._events(fields, chat)
+            return StreamingResponse(events, media_type="text/event-stream")
+        generation = asyncio.ensure_future(self._all_tokens(fields))
+        while not generation.done():
+            await asyncio.wait({generation}, timeout=0.05)
+            if await request.is_disconnected():
+                generation.cancel()
+        text = "".join(await generation)
+        choice = {"index": 0, "finish_reason": "length"}
+        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        usage = _usage(fields, _max_tokens(fields))
+        return JSONResponse({"id": "1", "model": MODEL, "choices": [choice], "usage": usage})
+
+    async def _all_tokens(self, fields: dict[str, Any]) -> list[str]:
+        return [token async for token in self._tokens(_max_tokens(fields))]
+
+    async def _tokens(self, count: int) -> AsyncIterator[str]:
+        self.running += 1
+        sent = 0
+        try:
+            for sent in range(1, count + 1):
+                await asyncio.sleep(self.token_delay_s)
+                yield f"t{sent} "
+                if sent == self.pauses_after:
+                    await self.go_on.wait()
+                if sent == self.dies_after:
+                    await asyncio.sleep(0.01)  # what was sent is on its way
+                    self.break_off()
+            self.finished += 1
+        except (asyncio.CancelledError, GeneratorExit):
+            self.aborted += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _events(self, fields: dict[str, Any], chat: bool) -> AsyncIterator[bytes]:
+        count = _max_tokens(fields)
+        if chat:
+            yield _event([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
+        made = 0
+        tokens = self._tokens(count)
+        try:
+            async for token in tokens:
+                made += 1
+                reason = "length" if made == count else None
+                said = {"delta": {"content": token}} if chat else {"text": token}
+                yield _event([{"index": 0, "finish_reason": reason, **said}])
+        finally:
+            await tokens.aclose()  # type: ignore[attr-defined]
+        if (fields.get("stream_options") or {}).get("include_usage"):
+            yield _event([], usage=_usage(fields, made))
+        yield b"data: [DONE]\n\n"
+
+    async def _models(self, request: Request) -> Response:
+        card = {"id": MODEL, "object": "model", "root": "/where/it/lies", "permission": []}
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def _openapi(self, request: Request) -> Response:
+        paths: dict[str, Any] = {"/v1/chat/completions": {"post": {}}, "/internal": {"post": {}}}
+        return JSONResponse({"info": {"title": "engine", "version": "1"}, "paths": paths})
+
+    async def _metrics(self, request: Request) -> Response:
+        return PlainTextResponse(
+            f'vllm:num_requests_running{{model_name="{MODEL}"}} {self.running}.0\n'
+        )
+
+
+def _refused(fields: dict[str, Any], chat: bool) -> Response | None:
+    if fields.get("model") != MODEL:
+        return _error(404, f"The model `{fields.get('model')}` does not exist.", "model")
+    needed = "messages" if chat else "prompt"
+    if needed not in fields:
+        return _error(400, f"{{'type': 'missing', 'loc': ('body', '{needed}')}}", None)
+    if _max_tokens(fields) < 1:
+        message = f"max_tokens must be at least 1, got {_max_tokens(fields)}."
+        return _error(400, message, "max_tokens")
+    if len(_prompt(fields)) > LONGEST_PROMPT:
+        return _error(400, "The prompt is longer than the maximum context length.", None)
+    return None
+
+
+def _error(status: int, message: str, param: str | None) -> Response:
+    error = {"message": message, "type": "BadRequestError", "param": param, "code": status}
+    return JSONResponse({"error": error}, status_code=status)
+
+
+def _max_tokens(fields: dict[str, Any]) -> int:
+    return int(fields.get("max_tokens", DEFAULT_MAX_TOKENS))
+
+
+def _prompt(fields: dict[str, Any]) -> str:
+    if "prompt" in fields:
+        return str(fields["prompt"])
+    return " ".join(str(message["content"]) for message in fields["messages"])
+
+
+def _usage(fields: dict[str, Any], made: int) -> dict[str, int]:
+    asked = len(_prompt(fields).split())
+    return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
+
+
+def _event(choices: list[dict[str, Any]], **more: Any) -> bytes:
+    data = {"id": "1", "model": MODEL, "choices": choices, **more}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"

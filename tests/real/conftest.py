@@ -1,0 +1,98 @@
+"""One real fleet for all tests of this folder: Ray Serve, three vLLM engines, Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from deployments.local.home import Home
+from deployments.tickets import SECRET_HEADER
+
+FLEET_FILE = Path(__file__).with_name("fleet.yaml")
+START_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class RunningFleet:
+    home: Home
+    root: str
+    api_key: str
+    model: str = "smollm2-135m-instruct"
+    other_model: str = "smollm2-135m-other"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.api_key}"}
+
+    @property
+    def engine_headers(self) -> dict[str, str]:
+        """What opens a replica's own HTTP server."""
+        return {SECRET_HEADER: self.home.keys().engine_secret}
+
+    def antefix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "deployments.cli", *arguments],
+            env={**os.environ, "ANTEFIX_HOME": str(self.home.folder)},
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        done = self.antefix("status", "--json")
+        assert done.stdout, done.stderr
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
+
+    def replicas(self, pool: str = "engine") -> list[dict[str, Any]]:
+        replicas: list[dict[str, Any]] = self.status()["pools"][pool]["replicas"]
+        return replicas
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Iterator[RunningFleet]:
+    folder = Path(tempfile.mkdtemp(prefix="afx"))
+    fleet = RunningFleet(Home(folder), root="", api_key="")
+    try:
+        up = fleet.antefix("up", str(FLEET_FILE), "--port", "0", "--json")
+        assert up.returncode == 0, up.stderr
+        started = json.loads(up.stdout)
+        assert "Paris" in started["answer"]
+        root = started["base_url"].removesuffix("/v1")
+        yield RunningFleet(Home(folder), root, started["api_key"])
+    finally:
+        fleet.antefix("down", "--now")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def openai(fleet: RunningFleet) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{fleet.root}/v1", api_key=fleet.api_key, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_openai(fleet: RunningFleet) -> AsyncIterator[AsyncOpenAI]:
+    base_url = f"{fleet.root}/v1"
+    async with AsyncOpenAI(base_url=base_url, api_key=fleet.api_key, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def http(fleet: RunningFleet) -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(fleet.root, headers=fleet.headers, timeout=timeout) as session:
+        yield session

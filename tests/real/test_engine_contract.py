@@ -1,0 +1,86 @@
+"""What we rely on in vLLM still exists, in the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import msgspec
+import pytest
+
+from tests import contract
+from tests.contract import Server
+from tests.real.conftest import RunningFleet
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+METRICS = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:inter_token_latency_seconds_bucket",
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:request_prefill_time_seconds_bucket",
+    "vllm:request_success_total",
+}
+
+
+@pytest.mark.parametrize("check", contract.ENGINE_CHECKS, ids=lambda check: check.__name__)
+async def test_the_real_engine_keeps_the_contract(
+    check: Callable[[Server], Awaitable[None]], fleet: RunningFleet
+) -> None:
+    url = fleet.replicas("other")[0]["url"]
+    async with aiohttp.ClientSession() as http:
+        await check(Server(http, url, fleet.other_model, fleet.engine_headers))
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+async def test_the_engine_keeps_the_contract_through_a_gateway(
+    check: Callable[[Server], Awaitable[None]], fleet: RunningFleet
+) -> None:
+    async with aiohttp.ClientSession() as http:
+        await check(Server(http, fleet.root, fleet.other_model, fleet.headers))
+
+
+async def test_the_engine_has_the_metrics_we_rely_on(fleet: RunningFleet) -> None:
+    url = fleet.replicas()[0]["url"]
+    async with (
+        aiohttp.ClientSession(url, headers=fleet.engine_headers) as http,
+        http.get("/metrics") as answer,
+    ):
+        text = await answer.text()
+    names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines()}
+    assert names >= METRICS
+
+
+def test_kv_events_have_the_fields_we_rely_on() -> None:
+    from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+
+    def fields(event: type) -> set[str]:
+        return {field.name for field in msgspec.structs.fields(event)}
+
+    stored = {"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"}
+    assert fields(BlockStored) >= stored
+    assert fields(BlockRemoved) >= {"block_hashes"}
+    assert fields(EventBatch) >= {"ts", "events"}
+    assert issubclass(AllBlocksCleared, msgspec.Struct)
+
+
+def test_request_states_tell_what_is_queued() -> None:
+    import inspect
+
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+
+    assert "self.request_states" in inspect.getsource(OutputProcessor.__init__)
+    state = inspect.getsource(RequestState.__init__)
+    assert "self.is_prefilling" in state and "self.prompt_len" in state
+    assert "kv_cache_usage" in SchedulerStats.__dataclass_fields__
+    finished = FinishedRequestStats.__dataclass_fields__
+    assert {"num_prompt_tokens", "num_cached_tokens", "prefill_time"} <= finished.keys()
+    assert IterationStats().inter_token_latencies_iter == []

@@ -1,0 +1,240 @@
+"""Streams, clients that leave, deadlines, replicas that die and replicas that are drained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from deployments.local import processes, ray_head
+from tests.real.conftest import RunningFleet
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+STREAM_TOKENS = 150
+SCALE = """
+import sys
+import ray
+from ray.serve._private.common import DeploymentID
+address, pool, replicas = sys.argv[1:]
+ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+ray.init(address=address, namespace="serve", log_to_driver=False)
+controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+deployment = DeploymentID(name=pool, app_name="antefix")
+ray.get(controller.update_deployment_replicas.remote(deployment, int(replicas)))
+"""
+
+
+def scale(fleet: RunningFleet, pool: str, replicas: int) -> None:
+    """What an autoscaler does: another number of replicas, nothing else."""
+    state = fleet.home.state()
+    assert state is not None
+    done = subprocess.run(
+        [sys.executable, "-c", SCALE, state.ray_address, pool, str(replicas)],
+        env=ray_head.environment(fleet.home, state.run_id),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[bool]], within_s: float, every_s: float = 0.1
+) -> float:
+    """Seconds until it held."""
+    began = time.monotonic()
+    while not await condition():
+        assert time.monotonic() - began < within_s, f"not within {within_s} s"
+        await asyncio.sleep(every_s)
+    return time.monotonic() - began
+
+
+async def status(http: aiohttp.ClientSession, pool: str = "engine") -> dict[str, Any]:
+    async with http.get("/antefix/status") as answer:
+        pools: dict[str, dict[str, Any]] = (await answer.json())["pools"]
+    return pools[pool]
+
+
+async def requests_in_engines(http: aiohttp.ClientSession) -> int:
+    replicas = (await status(http))["replicas"]
+    return sum(replica["waiting"] + replica["running"] for replica in replicas)
+
+
+async def all_idle(http: aiohttp.ClientSession) -> None:
+    async def idle() -> bool:
+        return await requests_in_engines(http) == 0
+
+    await eventually(idle, within_s=30)
+
+
+def long_stream(fleet: RunningFleet, tokens: int = STREAM_TOKENS) -> dict[str, Any]:
+    return {
+        "model": fleet.model,
+        "prompt": "Tell me a long story.",
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+async def finish(http: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, str]:
+    """Tokens received, and how the stream ended."""
+    async with http.post("/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        text = (await answer.read()).decode()
+    return text.count('"text":'), text.strip().splitlines()[-1]
+
+
+async def test_the_first_token_leaves_at_once(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    began = time.monotonic()
+    async with http.post("/v1/completions", json=long_stream(fleet, 60)) as answer:
+        await answer.content.readuntil(b"\n\n")
+        first = time.monotonic() - began
+        await answer.read()
+    whole = time.monotonic() - began
+    assert first < whole / 3
+
+
+async def test_a_client_that_leaves_frees_its_slot_within_a_second(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    await all_idle(http)
+    for stream in (True, False):
+        body = {**long_stream(fleet, 900), "stream": stream}
+        request = asyncio.create_task(http.post("/v1/completions", json=body).__aenter__())
+
+        async def taken() -> bool:
+            return await requests_in_engines(http) == 1
+
+        await eventually(taken, within_s=20)
+        if stream:
+            (await request).close()
+        else:
+            request.cancel()
+
+        async def freed() -> bool:
+            return await requests_in_engines(http) == 0
+
+        # The status itself is up to two publishing periods, 0.2 s, old.
+        assert await eventually(freed, within_s=10, every_s=0.05) < 1.0 + 0.2
+
+
+async def test_a_deadline_before_the_first_byte_is_a_504(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    body = {**long_stream(fleet, 900), "stream": False}
+    began = time.monotonic()
+    async with http.post("/v1/completions", json=body, headers={"x-antefix-timeout": "2"}) as late:
+        error = (await late.json())["error"]
+    assert late.status == 504 and error["code"] == "deadline_exceeded"
+    assert time.monotonic() - began < 4
+    await all_idle(http)
+
+
+async def test_a_deadline_in_mid_stream_is_an_error_event(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    headers = {"x-antefix-timeout": "3"}
+    async with http.post("/v1/completions", json=long_stream(fleet, 900), headers=headers) as late:
+        assert late.status == 200
+        last = (await late.read()).decode().strip().splitlines()[-1]
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert error["code"] == "deadline_exceeded"
+    await all_idle(http)
+
+
+async def test_requests_spread_over_the_replicas(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    async def replica() -> str:
+        async with http.post("/v1/completions", json=long_stream(fleet, 20)) as answer:
+            await answer.read()
+            return answer.headers["x-antefix-replica"]
+
+    served_by = await asyncio.gather(*(replica() for _ in range(8)))
+    assert len(set(served_by)) == 2
+
+
+async def test_an_engine_that_dies_costs_no_waiting_request_an_error_and_is_replaced(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    state = fleet.home.state()
+    assert state is not None
+    before = {replica["replica"] for replica in (await status(http))["replicas"]}
+    body = {**long_stream(fleet, 40), "stream": False}
+
+    async def ask() -> int:
+        async with http.post("/v1/completions", json=body) as answer:
+            await answer.read()
+            return answer.status
+
+    running = [asyncio.create_task(ask()) for _ in range(6)]
+    await asyncio.sleep(1)
+    engine = engine_of_pool(state.run_id, "engine")
+    engine.send_signal(signal.SIGKILL)
+    assert await asyncio.gather(*running) == [200] * 6
+
+    async def replaced() -> bool:
+        now = await status(http)
+        alive = {replica["replica"] for replica in now["replicas"]}
+        return len(alive) == 2 and alive != before and now["states"] == {"RUNNING": 2}
+
+    await eventually(replaced, within_s=240, every_s=1)
+
+
+def engine_of_pool(run_id: str, pool: str) -> psutil.Process:
+    """vLLM's engine process below one of the pool's replica actors."""
+    for process in processes.processes(run_id):
+        if f"ServeReplica:antefix:{pool}" in " ".join(process.cmdline()):
+            for child in process.children():
+                if "EngineCore" in " ".join(child.cmdline()):
+                    return child
+    raise AssertionError(f"no engine of pool {pool} found")
+
+
+async def test_scale_down_lets_streams_finish(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    streams = [asyncio.create_task(finish(http, long_stream(fleet))) for _ in range(6)]
+
+    async def all_started() -> bool:
+        return await requests_in_engines(http) == 6
+
+    await eventually(all_started, within_s=30)
+    await asyncio.to_thread(scale, fleet, "engine", 1)
+    assert await asyncio.gather(*streams) == [(STREAM_TOKENS, "data: [DONE]")] * 6
+
+    async def one_left() -> bool:
+        return bool((await status(http))["states"] == {"RUNNING": 1})
+
+    await eventually(one_left, within_s=60, every_s=0.5)
+    assert await finish(http, long_stream(fleet, 4)) == (4, "data: [DONE]")
+
+
+async def test_down_lets_streams_finish(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+    """The last test of the fleet: it stops it."""
+    state = fleet.home.state()
+    assert state is not None
+    stream = asyncio.create_task(finish(http, long_stream(fleet)))
+
+    async def started() -> bool:
+        return await requests_in_engines(http) == 1
+
+    await eventually(started, within_s=30)
+    down = await asyncio.to_thread(fleet.antefix, "down")
+    assert down.returncode == 0, down.stderr
+    assert await stream == (STREAM_TOKENS, "data: [DONE]")
+    assert processes.processes(state.run_id) == []

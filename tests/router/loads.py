@@ -1,0 +1,38 @@
+"""Loads for tests, and how Hypothesis makes them."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from router.load import ReplicaLoad
+
+
+def load(replica_id: str = "r", **fields: Any) -> ReplicaLoad:
+    idle: dict[str, Any] = {
+        "waiting": 0,
+        "running": 0,
+        "queued_prefill_tokens": 0,
+        "kv_use": 0.0,
+        "prefill_rate": 1000.0,
+        "inter_token_latency": 0.0,
+        "url": f"http://{replica_id}",
+        "node_ip": "10.0.0.1",
+    }
+    return ReplicaLoad(**{"replica_id": replica_id, **idle, **fields})
+
+
+any_load = st.builds(
+    load,
+    waiting=st.integers(0, 100),
+    running=st.integers(0, 100),
+    queued_prefill_tokens=st.integers(0, 10**6),
+    kv_use=st.floats(0, 1),
+    prefill_rate=st.floats(1, 1e6),
+    inter_token_latency=st.floats(0, 10),
+)
+any_loads = st.lists(any_load, max_size=8).map(
+    lambda loads: {
+        f"r{i}": load(**{**vars(of), "replica_id": f"r{i}"}) for i, of in enumerate(loads)
+    }
+)
+tokens = st.integers(0, 10**6)
