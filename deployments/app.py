@@ -39,7 +39,7 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
     gateway = serve.deployment(
         name=GATEWAY,
         num_replicas=fleet.gateway.replicas,
-        max_replicas_per_node=fleet.gateway.replicas_per_node,
+        max_replicas_per_node=fleet.gateway.replicas_per_node,  # type: ignore[arg-type]  # or None
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,

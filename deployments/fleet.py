@@ -19,10 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from deployments import fleet_rules as rules
-from deployments import masking, redis_url
-from deployments.environment import escaped
-from deployments.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
+from deployments.settings import fleet_rules as rules
+from deployments.settings import masking, redis_url
+from deployments.settings.environment import escaped
+from deployments.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
 
 __all__ = [
     "EMBEDDED_MODEL",

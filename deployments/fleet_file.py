@@ -1,9 +1,9 @@
 """The fleet file: from a path to a `Fleet`, or to everything that is wrong with it.
 
 deployments.fleet        what may be written, and what it means
-deployments.fleet_yaml   YAML with line numbers
-deployments.environment  ${VARIABLE}
-deployments.engine_args  vLLM's opinion of the engine arguments
+deployments.settings.fleet_yaml   YAML with line numbers
+deployments.settings.environment  ${VARIABLE}
+deployments.settings.engine_args  vLLM's opinion of the engine arguments
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from deployments.engine_args import refused_by_vllm
-from deployments.environment import resolved
 from deployments.fleet import Fleet
-from deployments.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
-from deployments.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
-from deployments.fleet_yaml import Keys, read_yaml
+from deployments.settings.engine_args import refused_by_vllm
+from deployments.settings.environment import resolved
+from deployments.settings.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
+from deployments.settings.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
+from deployments.settings.fleet_yaml import Keys, read_yaml
 
 __all__ = ["FleetError", "FleetProblem", "load_fleet", "parse_fleet", "shipped_fleets"]
 

@@ -21,7 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from deployments.vllm_args import parse
+from deployments.settings.vllm_args import parse
 
 
 class _Ewma:

@@ -21,7 +21,7 @@ ARROWS = {
     "k8s": ["deployments.fleet"],
 }
 
-VLLM_MODULES = {"deployments/vllm_adapter.py", "deployments/vllm_args.py"}
+VLLM_MODULES = {"deployments/vllm_adapter.py", "deployments/settings/vllm_args.py"}
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.
 RIM = {
     "router/request_router.py": {"ray"},

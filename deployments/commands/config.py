@@ -42,7 +42,7 @@ def show(fleet: FleetFile) -> None:
 @config.command()
 def reference() -> None:
     """Print what may be in a fleet file, as Markdown."""
-    from deployments.fleet_reference import reference as page
+    from deployments.settings.fleet_reference import reference as page
 
     with answering():
         typer.echo(page(), nl=False)

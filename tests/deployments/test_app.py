@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ray.serve import Application, Deployment
@@ -48,8 +48,13 @@ def fleet_of(pool: Pool, **more: Any) -> Fleet:
 def deployments_of(application: Application) -> dict[str, Deployment]:
     """By name; the pools' are arguments of the gateway's."""
     gateway = application._bound_deployment
-    pools = {name: bound._bound_deployment for name, bound in gateway.init_args[2].items()}
+    _, _, handles = _arguments(gateway)
+    pools = {name: bound._bound_deployment for name, bound in handles.items()}
     return {gateway.name: gateway, **pools}
+
+
+def _arguments(deployment: Deployment) -> tuple[Any, ...]:
+    return cast(tuple[Any, ...], deployment.init_args)
 
 
 def built(fleet: Fleet) -> dict[str, Deployment]:
@@ -57,7 +62,7 @@ def built(fleet: Fleet) -> dict[str, Deployment]:
 
 
 def engine_args_of_a_replica(pool: Pool) -> dict[str, Any]:
-    given = built(fleet_of(pool))["engine"].init_args
+    given = _arguments(built(fleet_of(pool))["engine"])
     return dict(next(argument for argument in given if isinstance(argument, Pool)).engine_args)
 
 
@@ -86,7 +91,7 @@ def test_pipeline_parallel_is_a_bundle_a_gpu_and_the_replica_is_beside_the_first
 def test_the_replica_fits_into_the_first_bundle_as_ray_serve_asks() -> None:
     """Ray Serve itself refuses the deployment otherwise."""
     deployments = built(fleet_of(pool_of(tp=2, pp=2)))
-    assert len(deployments["engine"]._replica_config.placement_group_bundles) == 4
+    assert len(deployments["engine"]._replica_config.placement_group_bundles or ()) == 4
 
 
 def test_an_accelerator_type_is_asked_of_every_gpu() -> None:
@@ -173,7 +178,7 @@ def test_the_application_is_built_from_a_file_and_the_environment(
         monkeypatch.setenv(name, value)
     deployments = deployments_of(build({"fleet": str(file)}))
     assert set(deployments) == {"gateway", "engine"}
-    fleet, secrets, _ = deployments["gateway"].init_args
+    fleet, secrets, _ = _arguments(deployments["gateway"])
     assert fleet.name == "test"
     assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from deployments import engine_args
-from deployments.engine_args import EngineArgRefused, refused_by_vllm
 from deployments.fleet_file import parse_fleet
+from deployments.settings import engine_args
+from deployments.settings.engine_args import EngineArgRefused, refused_by_vllm
 
 
 class Asked:

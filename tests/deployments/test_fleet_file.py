@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from deployments import fleet_file
-from deployments.engine_args import EngineArgRefused
 from deployments.fleet import Fleet
 from deployments.fleet_file import FleetError, load_fleet, parse_fleet, shipped_fleets
+from deployments.settings.engine_args import EngineArgRefused
 
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
 

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deployments.environment import escaped, resolved
 from deployments.fleet import Fleet, Gateway, Pool, Redis, Resources
 from deployments.fleet_file import FleetError, parse_fleet
+from deployments.settings.environment import escaped, resolved
 
 
 def fleet_of(text: str) -> Fleet:

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from deployments.fleet import Fleet, Gateway, Pool, Redis, Resources
-from deployments.fleet_reference import reference
+from deployments.settings.fleet_reference import reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "fleet-file.md"
 

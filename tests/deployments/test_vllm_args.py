@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from deployments.engine_args import EngineArgRefused, refused_by_vllm
 from deployments.fleet_file import load_fleet, shipped_fleets
-from deployments.reserved import RESERVED_ENGINE_ARGS
-from deployments.vllm_args import to_cli
+from deployments.settings.engine_args import EngineArgRefused, refused_by_vllm
+from deployments.settings.reserved import RESERVED_ENGINE_ARGS
+from deployments.settings.vllm_args import to_cli
 
 NO_MODEL = "draft_model needs weights of its own"
 
@@ -249,7 +249,7 @@ def test_vllm_takes_the_fleets_that_ship(
 def test_every_reserved_flag_is_one_of_vllms_and_a_fleets_arguments_arrive() -> None:
     script = (
         "import json\n"
-        "from deployments.vllm_args import _flags, parse\n"
+        "from deployments.settings.vllm_args import _flags, parse\n"
         "args = parse('a/b', 'b', {'max-model-len': '2k', 'kv_events_config': {'topic': 't'}})\n"
         "arrived = [args.model, args.served_model_name, args.max_model_len]\n"
         "print('\\n' + json.dumps([sorted(_flags()), arrived]))\n"

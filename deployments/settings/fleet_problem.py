@@ -7,10 +7,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from deployments import masking
-from deployments.bounds import out_of_bounds
 from deployments.fleet import Fleet
-from deployments.fleet_rules import did_you_mean
+from deployments.settings import masking
+from deployments.settings.bounds import out_of_bounds
+from deployments.settings.fleet_rules import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from deployments import redis_url
-from deployments.reserved import RESERVED_ENV, why_reserved
+from deployments.settings import redis_url
+from deployments.settings.reserved import RESERVED_ENV, why_reserved
 
 EMBEDDED_MODEL = "embedded"
 EMBEDDED_MODEL_NAME = "smollm2-135m-instruct"

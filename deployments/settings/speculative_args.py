@@ -11,8 +11,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from deployments.bounds import out_of_bounds
-from deployments.fleet_rules import did_you_mean
+from deployments.settings.bounds import out_of_bounds
+from deployments.settings.fleet_rules import did_you_mean
 
 # vLLM fills these in itself
 _INTERNAL = frozenset(

@@ -1,6 +1,6 @@
 """docs/fleet-file.md, written from the models themselves so that it cannot go stale.
 
-`python -m deployments.fleet_reference` prints it; `make reference` puts it in its place.
+`python -m deployments.settings.fleet_reference` prints it; `make reference` puts it in its place.
 """
 
 import types
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from deployments.fleet import Fleet
 from deployments.fleet_file import FleetProblem
-from deployments.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
+from deployments.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
 
 _INTRODUCTION = """\
 # The fleet file

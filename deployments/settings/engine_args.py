@@ -1,7 +1,7 @@
 """vLLM's own opinion of the engine arguments of a fleet, before anything is started.
 
-vLLM is asked in a process of its own (`python -m deployments.vllm_args`): importing it takes
-seconds and half a gigabyte. What it took once it is not asked again: a clean answer leaves an
+vLLM is asked in a process of its own (`python -m deployments.settings.vllm_args`): importing it
+takes seconds and half a gigabyte. What it took once it is not asked again: a clean answer leaves an
 empty file in `$ANTEFIX_CACHE`, else `$XDG_CACHE_HOME/antefix`, else `~/.cache/antefix`.
 
 Where vLLM is missing or cannot be asked, nothing is refused and a warning is logged: the
@@ -97,10 +97,10 @@ def _mark(clean: Path) -> None:
 
 def _ask(engine_args_of: Mapping[str, Mapping[str, Any]]) -> list[EngineArgRefused] | None:
     """vLLM's answer; None, with a warning, when there is none."""
-    search_path = [str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    search_path = [str(_HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "deployments.vllm_args"],
+            [sys.executable, "-m", "deployments.settings.vllm_args"],
             input=json.dumps(engine_args_of, default=str),
             capture_output=True,
             text=True,

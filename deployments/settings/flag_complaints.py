@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.fleet_rules import did_you_mean
+from deployments.settings.fleet_rules import did_you_mean
 
 
 def misfit(action: argparse.Action, value: Any) -> tuple[str, str] | None:

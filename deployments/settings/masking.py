@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from deployments import redis_url
+from deployments.settings import redis_url
 
 HIDDEN = "***"
 _LONGEST_SHOWN = 80

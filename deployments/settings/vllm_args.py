@@ -1,7 +1,7 @@
 """Engine arguments as vLLM's own parser sees them. Beside `vllm_adapter`, the only module that
 imports vLLM, and only inside functions: `to_cli` needs none of it.
 
-    python -m deployments.vllm_args     reads {pool: engine_args} as JSON, writes every refusal
+    python -m deployments.settings.vllm_args     reads {pool: engine_args}, writes every refusal
 
 Neither a GPU nor a model is needed: what depends on the model's own config is for the engine's
 start to refuse.
@@ -18,10 +18,10 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from deployments.bounds import out_of_bounds
-from deployments.flag_complaints import misfit, not_one_of, one_line, plain_words
-from deployments.fleet_rules import did_you_mean
-from deployments.speculative_args import SpeculativeRefusal, broken_speculative_config
+from deployments.settings.bounds import out_of_bounds
+from deployments.settings.flag_complaints import misfit, not_one_of, one_line, plain_words
+from deployments.settings.fleet_rules import did_you_mean
+from deployments.settings.speculative_args import SpeculativeRefusal, broken_speculative_config
 
 
 class Refused(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from deployments.fleet_problem import FleetProblem
+from deployments.settings.fleet_problem import FleetProblem
 
 Keys = tuple[object, ...]
 

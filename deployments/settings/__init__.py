@@ -1,0 +1,1 @@
+"""How a fleet file is read, checked and explained; `deployments.fleet` is what it says."""
