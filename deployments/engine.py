@@ -28,6 +28,8 @@ logger = logging.getLogger("ray.serve")
 # Before the first request has been measured: what a small model does on one CPU core.
 DEFAULT_PREFILL_RATE = 500.0
 WATCH_PERIOD_S = 0.25
+# Where they share cores, gateways go first: they have little to do and every token waits for it.
+NICENESS = 5
 
 
 class EngineReplica:
@@ -39,6 +41,7 @@ class EngineReplica:
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         from deployments.vllm_adapter import VllmEngine
 
+        os.nice(NICENESS)
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._node_ip = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]

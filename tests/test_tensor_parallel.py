@@ -1,0 +1,102 @@
+"""One model split over two of vLLM's workers says what it says on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.local.model import embedded_model
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).parents[1]
+PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time there was a"]
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama with random weights: the embedded model's 9 heads do not divide by 2."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("model")
+    embedded = embedded_model(lambda fraction, step: None)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(embedded / name, folder)
+    vocabulary = json.loads((embedded / "config.json").read_bytes())["vocab_size"]
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        # wide enough apart that the order of additions does not change which token is the best
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def ask(model: Path, **engine_args: Any) -> dict[str, Any]:
+    asked = {
+        "model": str(model),
+        "engine_args": {
+            "dtype": "float32",
+            "max_model_len": 256,
+            "max_num_seqs": 4,
+            "enforce_eager": True,
+            **engine_args,
+        },
+        "prompts": PROMPTS,
+        "max_tokens": TOKENS,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.one_engine"],
+        input=json.dumps(asked),
+        env={
+            **os.environ,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            # auto wants a NUMA node for each worker
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "PYTHONHASHSEED": "0",
+        },
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_two_tensor_parallel_workers_say_what_one_says(model: Path) -> None:
+    whole, split = ask(model), ask(model, tensor_parallel_size=2)
+    workers = {title for title in split["processes"] if "Worker" in title}
+    assert workers == {"VLLM::Worker_TP0", "VLLM::Worker_TP1"}
+    assert [len(ids) for ids in split["token_ids"]] == [TOKENS] * len(PROMPTS)
+    assert split["token_ids"] == whole["token_ids"]
+
+
+def test_the_cpu_build_still_does_not_know_ray() -> None:
+    """Why `deployments.app` keeps its replicas in one node, and why stages on two nodes are tested
+    with GPUs alone. (Its pipeline of processes loads, and fails at the first request.)
+    """
+    from vllm.platforms.cpu import CpuPlatform
+
+    assert not CpuPlatform.ray_device_key

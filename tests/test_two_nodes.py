@@ -1,0 +1,305 @@
+"""One fleet on two machines; one of them is lost under traffic and a third replaces it.
+
+Its tests run in order. What was measured is printed: pytest -s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from deployments.local.home import Home
+from deployments.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
+from router.load import LOAD_TTL_S
+from tests.two_nodes import Node, TwoNodes
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+
+PORT = 18000
+MODEL = "small"
+FLEET = f"""\
+name: two-nodes
+gateway:
+  host: 0.0.0.0
+  port: {PORT}
+  replicas: 2
+  replicas_per_node: 1
+  drain_timeout_s: 10
+redis:
+  url: ${{ANTEFIX_TEST_REDIS}}
+pools:
+  engine:
+    model: embedded
+    served_model_name: {MODEL}
+    replicas: 2
+    resources: {{cpus: 0.5, custom: {{engine: 1}}}}
+    env: {{VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: nobind}}
+    engine_args: {{dtype: bfloat16, max_model_len: 1024, max_num_seqs: 8, enforce_eager: true}}
+"""
+REQUEST_SECONDS = 90.0
+UP_SECONDS = 420
+WHOLE_SECONDS = 420
+# A slow machine's scheduling, on top of what TCP waits for.
+SLACK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one request that entered at a gateway ended; times are of time.monotonic()."""
+
+    entered_at: str
+    kind: str  # whole, cut, or the error's code
+    replica: str
+    began: float
+    ended: float
+
+
+@dataclass
+class Cluster:
+    nodes: TwoNodes
+    first: Node
+    second: Node
+
+    @property
+    def headers(self) -> dict[str, str]:
+        key = Home(self.nodes.home).keys().api_key
+        return {"authorization": f"Bearer {key}", "x-antefix-timeout": str(REQUEST_SECONDS)}
+
+    def status(self) -> dict[str, Any]:
+        """As the first node's gateway tells it."""
+
+        def ask() -> dict[str, Any]:
+            url = f"http://{self.first.address}:{PORT}/antefix/status"
+            request = urllib.request.Request(url, headers=self.headers)
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(request, timeout=20) as answer:
+                status: dict[str, Any] = json.load(answer)
+                return status
+
+        return self.nodes.outside(ask, timeout_s=30)
+
+    def engines(self) -> dict[str, str]:
+        """Node addresses, by replica."""
+        replicas = self.status()["pools"]["engine"]["replicas"]
+        return {replica["replica"]: replica["node_ip"] for replica in replicas}
+
+    def ask(self, node: Node, count: int) -> list[Outcome]:
+        """`count` requests at once."""
+
+        async def ask() -> list[Outcome]:
+            async with _session() as http:
+                requests = (
+                    one_request(http, self.headers, node.address, stream=number % 2 == 0)
+                    for number in range(count)
+                )
+                return await asyncio.gather(*requests)
+
+        return self.nodes.outside(asyncio.run, ask(), timeout_s=2 * REQUEST_SECONDS)
+
+    def ask_until_each_engine_answered(self, node: Node) -> None:
+        """An engine that was measured to be the slower one gets its share only by and by."""
+        answered: set[str] = set()
+
+        def more_answered() -> bool:
+            outcomes = self.ask(node, 6)
+            assert {outcome.kind for outcome in outcomes} == {"whole"}
+            answered.update(outcome.replica for outcome in outcomes)
+            return answered == set(self.engines())
+
+        _seconds_until(more_answered, time.monotonic(), 120)
+
+
+async def one_request(
+    http: aiohttp.ClientSession,
+    headers: dict[str, str],
+    gateway: str,
+    stream: bool = True,
+    tokens: int = 8,
+) -> Outcome:
+    """Raises ClientConnectionError when the gateway is gone; anything else is an outcome."""
+    began = time.monotonic()
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": f"Tell me about the number {began}."}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+    url = f"http://{gateway}:{PORT}/v1/chat/completions"
+    kind, replica = "hung", ""
+    try:
+        async with http.post(url, json=body, headers=headers) as answer:
+            replica = answer.headers.get("x-antefix-replica", "")
+            text = (await answer.read()).decode()
+        if answer.status != 200:
+            kind = str(json.loads(text)["error"]["code"])
+        elif not stream or text.rstrip().endswith("[DONE]"):
+            kind = "whole"
+        else:
+            last = json.loads(text.rstrip().rpartition("data: ")[2])
+            kind = "cut" if last.get("error", {}).get("code") == "engine_unavailable" else "broken"
+    except TimeoutError:
+        if time.monotonic() - began < REQUEST_SECONDS:
+            raise  # the connection was not made: the gateway is gone
+    return Outcome(gateway, kind, replica, began, time.monotonic())
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=impatient_socket),
+        timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS + 5, sock_connect=CONNECT_TIMEOUT_S),
+    )
+
+
+class Traffic:
+    """Clients that ask without a pause and leave a gateway that they cannot reach."""
+
+    def __init__(self, headers: dict[str, str], gateways: list[str]) -> None:
+        self.outcomes: list[Outcome] = []
+        self.turned_away: list[float] = []
+        self.stop = False
+        self._headers = headers
+        self._gateways = gateways
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        async with _session() as http:
+            clients = (
+                self._client(http, gateway, stream, tokens)
+                for gateway in self._gateways
+                for stream, tokens in ((True, 8), (False, 24), (True, 150))
+            )
+            await asyncio.gather(*clients)
+
+    async def _client(
+        self, http: aiohttp.ClientSession, gateway: str, stream: bool, tokens: int
+    ) -> None:
+        while not self.stop:
+            try:
+                outcome = await one_request(http, self._headers, gateway, stream, tokens)
+                self.outcomes.append(outcome)
+            except (aiohttp.ClientError, TimeoutError):
+                self.turned_away.append(time.monotonic())
+                gateway = self._gateways[0]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    nodes = TwoNodes()
+    print(f"\nnodes are apart by {nodes.network.name}")
+    try:
+        nodes.start_redis()
+        first = nodes.join(11, cpus=1, resources='{"engine": 1}')
+        second = nodes.join(12, cpus=1, resources='{"engine": 1}')
+        fleet_file = nodes.folder / "fleet.yaml"
+        fleet_file.write_text(FLEET)
+        os.environ["ANTEFIX_TEST_REDIS"] = nodes.redis_url
+        began = time.monotonic()
+        done = nodes.antefix(
+            *("up", str(fleet_file), "--address", nodes.ray_address, "--json"), timeout_s=UP_SECONDS
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        print(f"up in {time.monotonic() - began:.0f} s")
+        yield Cluster(nodes, first, second)
+    finally:
+        os.environ.pop("ANTEFIX_TEST_REDIS", None)
+        nodes.close()
+
+
+def test_each_node_has_an_engine(cluster: Cluster) -> None:
+    assert sorted(cluster.engines().values()) == [cluster.first.address, cluster.second.address]
+
+
+def test_each_node_has_a_gateway(cluster: Cluster) -> None:
+    assert cluster.status()["gateways"] == {"RUNNING": 2}
+    for node in (cluster.first, cluster.second):
+        assert [outcome.kind for outcome in cluster.ask(node, 1)] == ["whole"]
+
+
+def test_either_engine_answers_what_enters_at_either_node(cluster: Cluster) -> None:
+    for node in (cluster.first, cluster.second):
+        cluster.ask_until_each_engine_answered(node)
+
+
+def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster) -> None:
+    """Each is answered; a stream that has begun is told so in an event when it is cut."""
+    survivor = cluster.first.address
+    on_lost_node = {r for r, node in cluster.engines().items() if node != survivor}
+    traffic = Traffic(cluster.headers, [survivor, cluster.second.address])
+    running = cluster.nodes.begin_outside(traffic.run)
+
+    def both_engines_answer() -> bool:
+        entered_here = [o for o in traffic.outcomes if o.entered_at == survivor]
+        return len({outcome.replica for outcome in entered_here}) == 2
+
+    cluster.nodes.wait_for(both_engines_answer, 120, "both engines under traffic")
+    time.sleep(3)
+    lost_at = time.monotonic()
+    cluster.nodes.lose(cluster.second)
+    off_the_board = _seconds_until(lambda: len(cluster.engines()) == 1, lost_at, 30)
+    _seconds_until(lambda: time.monotonic() > lost_at + 30, lost_at, 40)
+    traffic.stop = True
+    running.result(REQUEST_SECONDS + 10)
+
+    here = [o for o in traffic.outcomes if o.entered_at == survivor and o.ended > lost_at]
+    kinds = Counter(outcome.kind for outcome in here)
+    under_way = [o for o in here if o.began < lost_at]
+    placed_after = [o for o in here if o.replica in on_lost_node and o.began > lost_at]
+    delayed = [o for o in here if o.ended - o.began > VANISHED_AFTER_S and o.kind == "whole"]
+    cut_after = max((o.ended - lost_at for o in here if o.kind == "cut"), default=0.0)
+    print(
+        f"\nlost: off the board after {off_the_board:.1f} s; entered at the survivor: "
+        f"{len(under_way)} under way, {len(here) - len(under_way)} later, {dict(kinds)}; "
+        f"{len(delayed)} took over {VANISHED_AFTER_S} s; the last cut stream was told after "
+        f"{cut_after:.1f} s; clients of the lost gateway: {len(traffic.turned_away)} moved, after "
+        f"{max((t - lost_at for t in traffic.turned_away), default=0.0):.1f} s"
+    )
+    assert set(kinds) <= {"whole", "cut"}
+    assert kinds["whole"] > kinds["cut"]
+    assert not placed_after
+    assert off_the_board < LOAD_TTL_S + SLACK_SECONDS
+    assert cut_after < VANISHED_AFTER_S + SLACK_SECONDS
+    assert len(traffic.turned_away) <= 3, "a client turns away from the lost gateway once"
+
+
+def test_a_new_node_makes_the_fleet_whole(cluster: Cluster) -> None:
+    began = time.monotonic()
+    third = cluster.nodes.join(13, cpus=1, resources='{"engine": 1}')
+    joined = time.monotonic() - began
+
+    def whole() -> bool:
+        status = cluster.status()
+        running = status["gateways"] == {"RUNNING": 2}
+        nodes = sorted(replica["node_ip"] for replica in status["pools"]["engine"]["replicas"])
+        return running and nodes == [cluster.first.address, third.address]
+
+    took = _seconds_until(whole, began, WHOLE_SECONDS)
+    print(f"\nnode joined after {joined:.0f} s, fleet whole after {took:.0f} s")
+    for node in (cluster.first, third):
+        cluster.ask_until_each_engine_answered(node)
+
+
+def test_down_takes_the_fleet_off_the_cluster(cluster: Cluster) -> None:
+    done = cluster.nodes.antefix("down", timeout_s=120)
+    assert done.returncode == 0, done.stderr
+    _seconds_until(lambda: not cluster.first.runs("ServeReplica"), time.monotonic(), 30)
+    assert cluster.first.runs("raylet"), "the cluster is not ours to stop"
+
+
+def _seconds_until(is_so: Callable[[], bool], began: float, timeout_s: float) -> float:
+    while not is_so():
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s:g} s"
+        time.sleep(0.1)
+    return time.monotonic() - began
