@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +53,16 @@ class Fleet:
             timeout=600,
             check=False,
         )
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=self._environment)
+
+    def wait_until_up(self, up: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 600
+        while (state := self.home.state()) is None or not state.ready:
+            assert up.poll() is None, "up ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
     def up(self) -> subprocess.CompletedProcess[str]:
         return self.antefix("up", str(self.file), "--port", "0")
@@ -149,3 +162,34 @@ def test_down_ends_its_processes_and_no_others(
     assert done.returncode == ExitCode.OK, done.stderr
     assert processes.processes(run_id) == []
     assert bystander.poll() is None
+
+
+def test_sigterm_to_a_foreground_fleet_lets_streams_finish(fleet: Fleet) -> None:
+    command = [sys.executable, "-m", "deployments.cli", "up", str(fleet.file)]
+    options = ["--port", "0", "--foreground"]
+    with fleet.start([*command, *options]) as up:
+        fleet.wait_until_up(up)
+        state = fleet.home.state()
+        assert state is not None
+        body = {
+            "model": state.model,
+            "prompt": "Tell me a story.",
+            "max_tokens": 100,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        headers = {
+            "authorization": f"Bearer {fleet.home.keys().api_key}",
+            "content-type": "application/json",
+        }
+        request = urllib.request.Request(
+            f"{state.base_url}/completions", json.dumps(body).encode(), headers
+        )
+        with urllib.request.urlopen(request, timeout=120) as stream:
+            first = stream.readline()
+            up.send_signal(signal.SIGTERM)
+            rest = stream.read()
+        assert (first + rest).count(b'"text":') == 100
+        assert rest.strip().endswith(b"data: [DONE]")
+        assert up.wait(120) == ExitCode.OK
+    assert processes.processes(state.run_id) == []
