@@ -13,7 +13,7 @@ from benchmarks import client, report
 from benchmarks.client import Endpoint
 from benchmarks.fleet import BenchFleet, running
 
-TTFT_ROUNDS = 60
+TTFT_ROUNDS = 100
 TOKENIZE_ROUNDS = 200
 THROUGHPUT_ROUNDS = 3
 CONCURRENCY = 32

@@ -32,7 +32,7 @@ from deployments.local import redis_server
 from deployments.tickets import SECRET_HEADER
 
 KEY, SECRET, PORT = "key", "secret", 8199
-ROUNDS, BURSTS, CONCURRENCY, TOKENS = 30, 2, 32, 16
+ROUNDS, BURSTS, CONCURRENCY, TOKENS = 50, 2, 32, 8
 
 
 class HandleEngine(EngineReplica):

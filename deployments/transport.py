@@ -69,6 +69,9 @@ class Transport:
         """
         ticket = uuid.uuid4().hex
         reserved: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        best = Slot(ranked_ids[0], best_url, self._headers(ticket)) if best_url else None
+        # Before the reservation, which takes longer to prepare than this to send.
+        attempt = asyncio.ensure_future(_sent(send, best)) if best else None
         # An empty context: Ray Serve takes the request id from the current one, and calls
         # that share an id get each other's replicas.
         holder = asyncio.create_task(
@@ -78,7 +81,12 @@ class Transport:
         holder.add_done_callback(self._holders.discard)
         served_by = None
         try:
-            slot, answer = await self._first_answer(send, ticket, reserved, ranked_ids, best_url)
+            slot, answer = best, None
+            if attempt is not None:
+                answer = await _answer_of(attempt, ranked_ids[0], reserved)
+            if slot is None or answer is None:
+                slot = await reserved
+                answer = await _sent(send, slot)
             served_by = slot.replica_id
             try:
                 yield slot, answer
@@ -90,31 +98,6 @@ class Transport:
                 holder.cancel()
             if reserved.done() and not reserved.cancelled():
                 reserved.exception()  # seen: the answer came without the slot
-
-    async def _first_answer(
-        self,
-        send: SendRequest,
-        ticket: str,
-        reserved: asyncio.Future[Slot],
-        ranked_ids: tuple[str, ...],
-        best_url: str | None,
-    ) -> tuple[Slot, aiohttp.ClientResponse]:
-        if best_url is not None:
-            slot = Slot(ranked_ids[0], best_url, self._headers(ticket))
-            attempt = asyncio.ensure_future(_sent(send, slot))
-            try:
-                await asyncio.wait((attempt, reserved), return_when=asyncio.FIRST_COMPLETED)
-                if not attempt.done() and (await reserved).replica_id == slot.replica_id:
-                    await asyncio.wait({attempt})
-                if attempt.done():
-                    answer = attempt.result()
-                    if answer.status != NOT_RESERVED:
-                        return slot, answer
-                    answer.release()
-            finally:
-                attempt.cancel()
-        slot = await reserved
-        return slot, await _sent(send, slot)
 
     async def _hold(
         self, ranked_ids: tuple[str, ...], ticket: str, reserved: asyncio.Future[Slot]
@@ -135,6 +118,25 @@ class Transport:
 
     def _headers(self, ticket: str) -> dict[str, str]:
         return {SECRET_HEADER: self._secret, TICKET_HEADER: ticket}
+
+
+async def _answer_of(
+    attempt: asyncio.Future[aiohttp.ClientResponse], replica_id: str, reserved: asyncio.Future[Slot]
+) -> aiohttp.ClientResponse | None:
+    """The answer to the attempt; None when the request has to go where the slot is."""
+    try:
+        await asyncio.wait((attempt, reserved), return_when=asyncio.FIRST_COMPLETED)
+        if not attempt.done() and (await reserved).replica_id == replica_id:
+            await asyncio.wait((attempt,))
+        if not attempt.done():
+            return None
+        answer = attempt.result()
+        if answer.status == NOT_RESERVED:
+            answer.release()
+            return None
+        return answer
+    finally:
+        attempt.cancel()
 
 
 async def _sent(send: SendRequest, slot: Slot) -> aiohttp.ClientResponse:
