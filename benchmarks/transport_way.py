@@ -41,8 +41,8 @@ class HandleEngine(EngineReplica):
     async def stream(self, body: bytes) -> AsyncIterator[bytes]:
         chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-        async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+        requests: asyncio.Queue[Message] = asyncio.Queue()
+        requests.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.body":
@@ -54,7 +54,7 @@ class HandleEngine(EngineReplica):
         scope = {"type": "http", "http_version": "1.1", "method": "POST", "headers": headers,
                  "path": "/v1/completions", "raw_path": b"/v1/completions", "query_string": b"",
                  "scheme": "http", "root_path": "", "server": None, "client": None}  # fmt: skip
-        running = asyncio.ensure_future(self._engine.app(scope, receive, send))
+        running = asyncio.ensure_future(self._engine.app(scope, requests.get, send))
         while (chunk := await chunks.get()) is not None:
             yield chunk
         await running
