@@ -23,6 +23,9 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 
 from deployments.settings.vllm_args import parse
 
+# A shorter prompt's time is the step's own, not its tokens'.
+_TELLING_TOKENS = 64
+
 
 class _Ewma:
     """Exponentially weighted mean, each sample weighted by its own size."""
@@ -75,7 +78,7 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
             self._inter_token.add(seconds, 1.0)
         for finished in iteration_stats.finished_requests:
             computed = finished.num_prompt_tokens - finished.num_cached_tokens
-            if finished.prefill_time > 0 and computed > 0:
+            if finished.prefill_time > 0 and computed >= _TELLING_TOKENS:
                 self._prefill_rate.add(float(computed), finished.prefill_time)
 
     def log_engine_initialized(self) -> None:
