@@ -156,9 +156,9 @@ def main() -> None:
         try:
             print(MARK + json.dumps(asyncio.run(measure(deploy(sys.argv[1], redis.url)))))
         finally:
+            redis_server.stop(redis)
             serve.shutdown()  # type: ignore[no-untyped-call]
             ray.shutdown()
-            redis_server.stop(redis)
 
 
 if __name__ == "__main__":
