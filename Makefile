@@ -6,7 +6,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test lint format lock reference bench-overhead bench-transports clean
+.PHONY: help up down test lint format lock reference bench-overhead bench-transports \
+	bench-index bench-routing bench-gateways drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +52,18 @@ bench-overhead: ## Measure what Antefix adds to a request
 
 bench-transports: ## Measure the ways from a gateway to an engine
 	@$(BIN)/python -m benchmarks.transports
+
+bench-index: ## Measure lookups in the prefix index, and its publisher
+	@$(BIN)/python -m benchmarks.index $(ARGS)
+
+bench-routing: ## Measure the routing policies on real engines
+	@$(BIN)/python -m benchmarks.routing $(ARGS)
+
+bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
+	@$(BIN)/python -m benchmarks.gateways $(ARGS)
+
+drills: ## Break Redis, engines and gateways under traffic, and time the recovery
+	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)
 
 clean: ## Remove what was installed and cached inside this repository
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

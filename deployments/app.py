@@ -27,6 +27,9 @@ GATEWAY_ENVIRONMENT = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 
+# Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
+ENGINE_ENVIRONMENT = {"PYTHONHASHSEED": "0", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
+
 
 def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
     """The whole fleet as a Ray Serve application."""
@@ -79,7 +82,7 @@ def placement_options(pool: Pool) -> dict[str, Any]:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus,
-        "runtime_env": {"env_vars": {"PYTHONHASHSEED": "0", **pool.env}},
+        "runtime_env": {"env_vars": {**ENGINE_ENVIRONMENT, **pool.env}},
     }
     if not _spans_nodes(pool):
         return {"ray_actor_options": {**actor, "num_gpus": _gpus(pool), "resources": custom}}

@@ -1,8 +1,8 @@
 """One replica: a vLLM engine behind its own HTTP server, inside a Ray Serve actor.
 
-The replica publishes its address as Serve replica metadata and its load in Redis. When the
-engine's process dies the replica leaves the board and exits at once: Ray Serve then replaces
-it without waiting for three failed health checks.
+The replica publishes its address as Serve replica metadata, and in Redis its load and which
+prefixes its engine holds. When the engine's process dies the replica leaves the board and exits
+at once: Ray Serve then replaces it without waiting for three failed health checks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,23 @@ from typing import Any
 
 import ray
 from ray import serve
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
 
+from deployments.confirmation import Confirming
 from deployments.fleet import Pool
 from deployments.http_server import HttpServer
 from deployments.local.model import resolve_model
+from deployments.renderer_client import RENDERER_PATH
 from deployments.tickets import TicketGate, Tickets
-from router.load import LoadPublisher, ReplicaLoad
+from router.event_stream import EventStream
+from router.held_blocks import HeldBlocks
+from router.load import LoadReport, ReplicaLoad
+from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
+from router.segment_keys import SegmentHasher, index_secret
 
 logger = logging.getLogger("ray.serve")
 
@@ -49,11 +59,22 @@ class EngineReplica:
             resolve_model, pool.model, lambda fraction, step: logger.info("model: %s", step)
         )
         self._engine = await VllmEngine.start(model, pool.served_model_name, pool.engine_args)
+        self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._tickets = Tickets(pool.max_ongoing_requests)
-        self._server = HttpServer(TicketGate(self._engine.app, self._tickets, secret))
+        self._server = HttpServer(TicketGate(self._app(), self._tickets, secret))
         self._url = await self._server.start(self._node_ip)
-        self._publisher = LoadPublisher(connect(redis_url), board, self._load)
-        self._publisher.start()
+        self._sequence = 0
+        self._events = EventStream(*self._engine.events_at)
+        hasher = SegmentHasher(index_secret(secret))
+        self._publisher = IndexPublisher(
+            connect(redis_url),
+            board,
+            HeldBlocks(hasher, pool.model, pool.revision, self._segment_tokens),
+            self._snapshot,
+            on_lost=self._engine.report_reuse,
+        )
+        self._engine.on_cache_dropped(self._publisher.cleared)
+        self._publisher.start(self._events.batches())
         self._watch = asyncio.create_task(self._leave_when_dead())
 
     def record_replica_metadata(self) -> dict[str, Any]:
@@ -65,21 +86,48 @@ class EngineReplica:
     async def check_health(self) -> None:
         await self._engine.check_health()
 
-    def _load(self) -> ReplicaLoad:
-        stats = self._engine.stats
-        waiting, running, queued_prefill_tokens = self._engine.queue()
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route(RENDERER_PATH, self._renderer),
+                Mount("/", Confirming(self._engine.app, self._report)),
+            ]
+        )
+
+    async def _renderer(self, request: Request) -> Response:
+        """How a gateway gets the tokens that this engine would."""
+        facts = self._engine.renderer
+        if facts is None:
+            return JSONResponse({"error": "only the engine can render"}, status_code=404)
+        return Response(facts.to_json(), media_type="application/json")
+
+    def _report(self) -> LoadReport:
+        self._sequence += 1
+        return LoadReport(self._sequence, *self._engine.queue())
+
+    def _snapshot(self, lease: Lease) -> str:
+        stats, renderer, queue = self._engine.stats, self._engine.renderer, self._report()
+        busy = queue.waiting + queue.running > 0
         return ReplicaLoad(
             replica_id=self._replica_id,
-            waiting=waiting,
-            running=running,
-            queued_prefill_tokens=queued_prefill_tokens,
-            # vLLM reports while it steps: an idle engine's last report is of a busy one
-            kv_use=stats.kv_use if waiting + running else 0.0,
-            prefill_rate=stats.prefill_rate or self._prefill_rate_prior,
-            inter_token_latency=stats.inter_token_latency if running else 0.0,
+            slot=lease.slot,
+            incarnation=lease.incarnation,
             url=self._url,
             node_ip=self._node_ip,
-        )
+            waiting=queue.waiting,
+            running=queue.running,
+            queued_prefill_tokens=queue.queued_prefill_tokens,
+            # vLLM reports while it steps: an idle engine's last report is of a busy one
+            kv_use=stats.kv_use if busy else 0.0,
+            kv_capacity_tokens=self._engine.kv_capacity_tokens,
+            prefill_rate=stats.prefill_rate or self._prefill_rate_prior,
+            inter_token_latency=stats.inter_token_latency if queue.running else 0.0,
+            segment_tokens=self._segment_tokens,
+            renderer=renderer.digest if renderer else "",
+            synced=lease.synced,
+            sequence=queue.sequence,
+            arrived=self._tickets.lately_arrived(),
+        ).to_json()
 
     async def _leave_when_dead(self) -> None:
         while not self._engine.dead:  # noqa: ASYNC110  # vLLM has no event for it
@@ -93,4 +141,10 @@ class EngineReplica:
             self._watch.cancel()
             await self._publisher.stop()
             await self._server.drain()
+            self._events.close()
             self._engine.stop()
+
+
+def _whole_blocks(segment_tokens: int, block_size: int) -> int:
+    """The segment's length as a multiple of the engine's KV block, at least one; 0 without."""
+    return max(1, round(segment_tokens / block_size)) * block_size if block_size else 0

@@ -6,7 +6,7 @@ for the default. Times are seconds, sizes bytes, rates tokens per second.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
@@ -33,6 +33,9 @@ __all__ = [
     "Redis",
     "Resources",
 ]
+
+
+PolicyName = Literal["prefix", "random", "round_robin", "least_loaded", "power_of_two", "session"]
 
 
 class _Section(BaseModel):
@@ -94,6 +97,13 @@ class Redis(_Section):
         description="Address: redis://, rediss://, unix://, or +sentinel and +cluster of the first "
         "two; user:password@ is taken, and so is ${VARIABLE}. null: a Redis embedded in Antefix, "
         "on loopback, for one machine.",
+    )
+    lookup_budget_ms: float = Field(
+        5.0,
+        gt=0,
+        le=1000,
+        description="Longest a request waits for the prefix index, in milliseconds; then it is "
+        "placed by load alone.",
     )
 
 
@@ -157,6 +167,27 @@ class Pool(_Section):
         description="Prompt tokens per second one replica computes: where the prediction of time "
         "to first token starts, until it has seen requests. null: a built-in guess.",
     )
+    policy: PolicyName = Field(
+        "prefix",
+        description="How a request's replica is chosen. `prefix`: lowest predicted time to first "
+        "token, prefixes that a replica holds included; `session`: the same replica for the same "
+        "`session_header`; the others are what they are called.",
+    )
+    shadow_policy: PolicyName | None = Field(
+        None,
+        description="Policy whose choices are scored and counted beside `policy`'s, and not "
+        "followed. null: none.",
+    )
+    session_header: Annotated[str, AfterValidator(rules.usable_header)] = Field(
+        "x-session-id", description="Request header that `session` policies go by."
+    )
+    segment_tokens: int = Field(
+        128,
+        ge=16,
+        le=65536,
+        description="Prompt tokens one entry of the prefix index stands for, rounded to a multiple "
+        "of the engine's KV block. Smaller finds shorter prefixes, larger takes less of Redis.",
+    )
     env: Mapping[
         Annotated[str, AfterValidator(rules.usable_env_name)],
         Annotated[str, AfterValidator(rules.usable_env_value)],
@@ -186,6 +217,12 @@ class Pool(_Section):
     def _resources_fit(self) -> Self:
         rules.raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
         return self
+
+    @property
+    def revision(self) -> str | None:
+        """The model's revision, where the engine arguments name one."""
+        revision = self.engine_args.get("revision")
+        return revision if isinstance(revision, str) else None
 
     @property
     def tensor_parallel(self) -> int:

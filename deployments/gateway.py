@@ -1,7 +1,8 @@
 """The OpenAI API in front of a fleet. Imports neither vLLM nor torch.
 
 A gateway checks what it must (key, size, JSON, model), places the request and relays it; the
-engine's own server validates and answers, so everything vLLM supports passes through.
+engine's own server validates and answers, so everything vLLM supports passes through. Nothing
+about placing can fail a request: what is not known in time is done without.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from deployments import request_body
 from deployments.api_keys import ApiKeys
 from deployments.errors import ApiError
-from deployments.fleet import Fleet
+from deployments.explanations import EXPLANATION_TTL_S, Explanations
+from deployments.fleet import Fleet, Pool
 from deployments.http_server import HttpServer
 from deployments.pool_client import PoolClient
+from deployments.pool_router import Connections, PoolRouter
 from deployments.relay import EngineRequest, Relay
 from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.status import fleet_status, pools_ready
-from router.load import LoadBoard
-from router.redis_client import connect
+from observability.metrics import CONTENT_TYPE, RoutingFamilies, RoutingMetrics
+from router.redis_client import REDIS_FAILURES, connect
 
 INFERENCE_PATHS = (
     "/v1/chat/completions",
@@ -66,23 +69,6 @@ class Gateway:
     ) -> None:
         self._fleet = fleet
         self._keys = ApiKeys(secrets.api_keys)
-        self._redis = connect(secrets.redis_url)
-        self._pools = {
-            name: PoolClient(
-                name,
-                pool,
-                handles[name],
-                secrets.engine_secret,
-                LoadBoard(self._redis, fleet.board_of(name)),
-            )
-            for name, pool in fleet.pools.items()
-        }
-        self._pool_by_model = {
-            model: self._pools[name]
-            for name, pool in fleet.pools.items()
-            for model in pool.model_names
-        }
-
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0, keepalive_timeout=60, socket_factory=impatient_socket
@@ -90,7 +76,23 @@ class Gateway:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             auto_decompress=False,
         )
-        self._boards = [asyncio.create_task(pool.board.run()) for pool in self._pools.values()]
+        self._text, self._binary = (
+            connect(secrets.redis_url),
+            connect(secrets.redis_url, decode=False),
+        )
+        self._explanations = Explanations(self._binary, fleet.name)
+        self._metrics = RoutingFamilies()
+        self._pools = {
+            name: self._pool_client(name, pool, secrets.engine_secret, handles[name])
+            for name, pool in fleet.pools.items()
+        }
+        self._pool_by_model = {
+            model: self._pools[name]
+            for name, pool in fleet.pools.items()
+            for model in pool.model_names
+        }
+        self._tasks = [asyncio.create_task(self._explanations.run())]
+        self._tasks += [asyncio.create_task(p.router.run()) for p in self._pools.values()]
         self._server = HttpServer(self._app())
         await self._server.start(fleet.gateway.host, fleet.gateway.port)
 
@@ -98,10 +100,20 @@ class Gateway:
         """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
             await self._server.drain()
-            for board in self._boards:
-                board.cancel()
+            for task in self._tasks:
+                task.cancel()
             await self._session.close()
-            await self._redis.aclose()
+            await self._text.aclose()
+            await self._binary.aclose()
+
+    def _pool_client(
+        self, name: str, pool: Pool, secret: str, handle: DeploymentHandle[Any]
+    ) -> PoolClient:
+        connections = Connections(self._text, self._binary, self._session, secret)
+        router = PoolRouter(
+            self._fleet, name, connections, self._explanations, RoutingMetrics(self._metrics, name)
+        )
+        return PoolClient(name, pool, handle, secret, router)
 
     def _app(self) -> FastAPI:
         app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)
@@ -112,6 +124,8 @@ class Gateway:
         app.add_api_route("/health/live", self.live, methods=["GET"])
         app.add_api_route("/health/ready", self.ready, methods=["GET"])
         app.add_api_route("/antefix/status", self.status, methods=["GET"])
+        app.add_api_route("/antefix/requests/{request_id}", self.explain, methods=["GET"])
+        app.add_api_route("/metrics", self.metrics, methods=["GET"])
         app.add_api_route("/openapi.json", self.openapi, methods=["GET"])
         app.add_api_route("/docs", self.docs, methods=["GET"])
         app.add_exception_handler(ApiError, _answer_api_error)
@@ -120,10 +134,11 @@ class Gateway:
         return app
 
     async def infer(self, request: Request) -> Response:
-        self._keys.check(request.headers)
+        arrived = asyncio.get_running_loop().time()
+        tenant = self._keys.check(request.headers)
         limits = self._fleet.gateway
         timeout_s = _timeout(request.headers, limits.request_timeout_s)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = arrived + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
                 body = await request_body.read(
@@ -137,13 +152,15 @@ class Gateway:
         pool = self._pool_of(model)
         engine_request = EngineRequest(
             request_id=_request_id(request.headers),
+            tenant=tenant,
             path=request.url.path,
             body=body,
             model=model,
+            arrived=arrived,
             deadline=deadline,
             timeout_s=timeout_s,
         )
-        target = pool.target(request_body.estimate_prompt_tokens(body))
+        target = await pool.target(engine_request, fields, request.headers)
         return Relay(self._session, target, engine_request)
 
     async def models(self, request: Request) -> Response:
@@ -170,6 +187,29 @@ class Gateway:
     async def status(self, request: Request) -> Response:
         self._keys.check(request.headers)
         return JSONResponse(await fleet_status(self._fleet, self._pools))
+
+    async def explain(self, request: Request, request_id: str) -> Response:
+        """Why a request of this key's tenant went where it went."""
+        tenant = self._keys.check(request.headers)
+        try:
+            found = await self._explanations.find(tenant, request_id)
+        except REDIS_FAILURES:
+            message = "explanations are kept in Redis, which does not answer; try again later"
+            raise ApiError(503, message, code="no_redis", retry_after=1) from None
+        if found is None:
+            message = (
+                f"no request {request_id[:128]!r} is known; explanations are kept for "
+                f"{EXPLANATION_TTL_S} s, under the x-request-id of the answer"
+            )
+            raise ApiError(404, message, code="unknown_request", param="request_id")
+        return JSONResponse(found)
+
+    async def metrics(self, request: Request) -> Response:
+        """This gateway process's counts, for Prometheus."""
+        self._keys.check(request.headers)
+        for pool in self._pools.values():
+            pool.router.refresh_metrics()
+        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
     async def openapi(self) -> Response:
         first = next(iter(self._pools.values()))

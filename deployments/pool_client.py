@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -13,39 +13,34 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.errors import ApiError
 from deployments.fleet import Pool
-from deployments.relay import Target
+from deployments.pool_router import PoolRouter, policy_of
+from deployments.relay import EngineRequest, Target
 from deployments.transport import ReplicaFailed, Slot, Transport
-from router.load import LoadBoard
-from router.placement import Placement, place
 
 # Asking an engine about itself must not wait behind its users.
 ASK_TIMEOUT_S = 5.0
 
 
 class PoolClient:
-    """`board` is public: the gateway runs it and `status` reads it."""
+    """`router` is public: the gateway runs it and `status` reads it."""
 
     def __init__(
-        self, name: str, pool: Pool, handle: DeploymentHandle[Any], secret: str, board: LoadBoard
+        self, name: str, pool: Pool, handle: DeploymentHandle[Any], secret: str, router: PoolRouter
     ) -> None:
         self.name = name
         self.pool = pool
-        self.board = board
+        self.router = router
         self._transport = Transport(handle, secret)
-        self._rng = random.Random()
         self._started = int(time.time())
         self._openapi: dict[str, Any] | None = None
 
-    def target(self, prompt_tokens: int) -> Target:
-        def rank(failed: frozenset[str]) -> Placement:
-            loads = {r: load for r, load in self.board.loads().items() if r not in failed}
-            return place(loads, prompt_tokens, self._rng)
-
-        return Target(
-            transport=self._transport,
-            rank=rank,
-            placed=lambda replica_id: self.board.placed(replica_id, prompt_tokens),
-        )
+    async def target(
+        self, request: EngineRequest, fields: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Target:
+        """Where the request goes. Raises ApiError 400 for an unknown policy in its header."""
+        policy = policy_of(headers)
+        prompt = await self.router.read(request, fields, headers)
+        return Target(self._transport, partial(self.router.attempt, request, prompt, policy))
 
     async def model_cards(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
         """What an engine says of its models; the names alone while none answers."""
@@ -95,4 +90,6 @@ _OWN_PATHS = {
     "/health/live": _own("Is this gateway running"),
     "/health/ready": _own("Has every pool a running replica"),
     "/antefix/status": _own("Replicas, queues, KV use and predicted TTFT"),
+    "/antefix/requests/{request_id}": _own("Why a request went where it went"),
+    "/metrics": _own("This gateway's counts, for Prometheus"),
 }

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import aiohttp
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from deployments.confirmation import ENGINE_TTFT_HEADER, EXPECTED_CACHED_HEADER
 from deployments.errors import ApiError, from_engine
-from deployments.transport import ReplicaFailed, Slot, Transport
-from router.placement import Placement
+from deployments.transport import ReplicaFailed, Route, Slot, Transport
 
 logger = logging.getLogger("ray.serve")
 
@@ -30,23 +32,39 @@ _PASSED_ON = {"content-type", "content-length"}
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is asked: the client's own bytes, and until when (seconds, loop time)."""
+    """What an engine is asked: the client's own bytes; since and until when (s, loop time)."""
 
     request_id: str
+    tenant: str
     path: str
     body: bytes
     model: str
+    arrived: float
     deadline: float
     timeout_s: float
 
 
+class Attempt(Protocol):
+    """One try at a request: where it should go, and what is learned from how it went."""
+
+    route: Route
+    expected_cached: int
+
+    def answered(
+        self, slot: Slot, engine_headers: Mapping[str, str], ttft: float
+    ) -> Mapping[str, str]:
+        """The first token came `ttft` seconds after the request; headers for the client."""
+
+    def ended(self) -> None:
+        """The try is over, however it went."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """Where a pool's requests go: `rank` places one, `placed` counts it on its replica."""
+    """Where a pool's requests go: `attempt` places one, avoiding replicas that failed it."""
 
     transport: Transport
-    rank: Callable[[frozenset[str]], Placement]
-    placed: Callable[[str], None]
+    attempt: Callable[[frozenset[str]], Attempt]
 
 
 class Relay(Response):
@@ -61,6 +79,7 @@ class Relay(Response):
         self._request = request
         self._streaming = False
         self._started = False
+        self._sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def tracked(message: Message) -> None:
@@ -87,37 +106,38 @@ class Relay(Response):
         failed: frozenset[str] = frozenset()
         failure = _broken_off()
         for _ in range(ATTEMPTS):
-            placement = self._target.rank(failed)
-            best = placement.ranked[0] if placement.ranked else None
-            if best is not None:
-                self._target.placed(best.replica_id)
+            attempt = self._target.attempt(failed)
             try:
                 async with self._target.transport.exchange(
-                    self._send, placement.replica_ids, best.url if best else None
+                    partial(self._send, attempt), attempt.route
                 ) as (slot, upstream):
-                    error = await self._pass_on(slot, upstream, send)
+                    error = await self._pass_on(attempt, slot, upstream, send)
                     if error is None:
                         return
                     failure, failed = error, failed | {slot.replica_id}
             except ReplicaFailed as broken:
                 failure, failed = _broken_off(), failed | {broken.replica_id}
+            finally:
+                attempt.ended()
             logger.warning("request %s failed on %s", self._request.request_id, [*failed])
             if self._started:
                 break
         raise failure
 
-    async def _send(self, slot: Slot) -> aiohttp.ClientResponse:
+    async def _send(self, attempt: Attempt, slot: Slot) -> aiohttp.ClientResponse:
         request = self._request
         headers = {
             **slot.headers,
             "content-type": "application/json",
             "accept-encoding": "identity",
             "x-request-id": request.request_id,
+            EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
         }
+        self._sent = asyncio.get_running_loop().time()
         return await self._session.post(slot.url + request.path, data=request.body, headers=headers)
 
     async def _pass_on(
-        self, slot: Slot, upstream: aiohttp.ClientResponse, send: Send
+        self, attempt: Attempt, slot: Slot, upstream: aiohttp.ClientResponse, send: Send
     ) -> ApiError | None:
         """None when the answer is passed on; the error when the engine failed before it spoke."""
         try:
@@ -128,7 +148,8 @@ class Relay(Response):
                 raise error
             content_type = upstream.headers.get("content-type", "")
             self._streaming = content_type.startswith("text/event-stream")
-            await send(self._start(slot, upstream))
+            told = attempt.answered(slot, upstream.headers, self._ttft(upstream))
+            await send(self._start(slot, upstream, told))
             async for chunk in upstream.content.iter_any():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -136,10 +157,21 @@ class Relay(Response):
         except aiohttp.ClientError as error:
             raise ReplicaFailed(slot.replica_id) from error
 
-    def _start(self, slot: Slot, upstream: aiohttp.ClientResponse) -> Message:
+    def _ttft(self, upstream: aiohttp.ClientResponse) -> float:
+        """Seconds from the request to its first token; an answer in one piece comes later."""
+        until = asyncio.get_running_loop().time()
+        if not self._streaming:
+            with contextlib.suppress(KeyError, ValueError):
+                until = self._sent + float(upstream.headers[ENGINE_TTFT_HEADER])
+        return until - self._request.arrived
+
+    def _start(
+        self, slot: Slot, upstream: aiohttp.ClientResponse, told: Mapping[str, str]
+    ) -> Message:
         headers = [(k.lower(), v) for k, v in upstream.headers.items() if k.lower() in _PASSED_ON]
         headers.append(("x-request-id", self._request.request_id))
         headers.append(("x-antefix-replica", slot.replica_id))
+        headers += told.items()
         if self._streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

@@ -20,7 +20,7 @@ REFERENCE_PROMPT_TOKENS = 512
 
 async def pools_ready(pools: Mapping[str, PoolClient]) -> list[str]:
     """The pools that have no running replica."""
-    if all(pool.board.loads() for pool in pools.values()):
+    if all(pool.router.placer.board.loads() for pool in pools.values()):
         return []
     states = await _replica_states()
     return [name for name in pools if not states.get(name, {}).get("RUNNING")]
@@ -37,14 +37,18 @@ async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[st
 
 
 def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
-    loads = pool.board.loads()
+    loads = pool.router.placer.board.loads()
     return {
         "model": pool.pool.served_model_name,
         "target_replicas": pool.pool.replicas + pool.pool.warm_replicas,
         "states": dict(states),
+        "policy": pool.pool.policy,
+        "index": pool.router.index_status(),
         "replicas": [
             {
                 "replica": load.replica_id,
+                "slot": load.slot,
+                "synced": load.synced,
                 "url": load.url,
                 "node_ip": load.node_ip,
                 "waiting": load.waiting,

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from starlette.responses import JSONResponse
@@ -27,6 +29,9 @@ RESERVED_HEADER = "x-antefix-reserved"
 NOT_RESERVED = 425
 # How long one twin waits for the other: a gateway sends both within milliseconds.
 TWIN_TIMEOUT_S = 30.0
+# Long enough for every gateway to read a snapshot that names an arrival.
+ARRIVED_S = 1.0
+ARRIVALS = 1024
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Tickets:
         self._twin_timeout_s = twin_timeout_s
         self._exchanges: dict[str, _Exchange] = {}
         self._running = 0
+        self._arrivals: deque[tuple[float, str]] = deque(maxlen=ARRIVALS)
 
     def __len__(self) -> int:
         return len(self._exchanges)
@@ -64,8 +70,16 @@ class Tickets:
         if not reserved and self._running >= self._limit:
             return False
         self._running += 1
+        self._arrivals.append((time.monotonic(), ticket))
         self._exchanges.setdefault(ticket, _Exchange()).arrived.set()
         return True
+
+    def lately_arrived(self) -> tuple[str, ...]:
+        """Tickets of the exchanges that began in the last ARRIVED_S."""
+        since = time.monotonic() - ARRIVED_S
+        while self._arrivals and self._arrivals[0][0] < since:
+            self._arrivals.popleft()
+        return tuple(ticket for _, ticket in self._arrivals)
 
     def leave(self, ticket: str) -> None:
         self._running -= 1

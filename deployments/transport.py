@@ -3,7 +3,7 @@
 Ray Serve picks a replica in ranked order and holds a slot on it, so `max_ongoing_requests`,
 queueing and draining stay Ray Serve's; the request itself goes to the replica's own HTTP
 server. It goes to the best-ranked replica at once, while the slot is being reserved: when
-Ray Serve picks another one, or the replica is full, it is sent again to the one picked.
+that replica is full, or gone, it is sent again to the one Ray Serve picked.
 docs/architecture.md has the figures that chose this way.
 """
 
@@ -15,7 +15,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -28,6 +28,9 @@ from deployments.tickets import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TI
 
 logger = logging.getLogger("ray.serve")
 
+# How often a replica whose slot Ray Serve gave elsewhere is looked after, while it works.
+LOOK_PERIOD_S = 0.25
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -36,6 +39,19 @@ class Slot:
     replica_id: str
     url: str
     headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a request should go: `ranked_ids`, best first, and the best one's address, if known.
+
+    `ticket` names this attempt; `is_alive` says whether a replica still shows signs of life.
+    """
+
+    ranked_ids: tuple[str, ...] = ()
+    best_url: str | None = None
+    ticket: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_alive: Callable[[str], bool] = lambda replica_id: False
 
 
 SendRequest = Callable[[Slot], Awaitable[aiohttp.ClientResponse]]
@@ -59,35 +75,36 @@ class Transport:
 
     @asynccontextmanager
     async def exchange(
-        self, send: SendRequest, ranked_ids: tuple[str, ...] = (), best_url: str | None = None
+        self, send: SendRequest, route: Route | None = None
     ) -> AsyncIterator[tuple[Slot, aiohttp.ClientResponse]]:
         """Send a request to the best replica that has room; yields where, and its answer.
 
-        Waits while none has room. `best_url` is the address of `ranked_ids[0]`, if known.
-        Raises ReplicaFailed, or ApiError: 429 when the pool's queue is full, 503 when Ray
-        Serve has no replica to give.
+        Waits while none has room. Without a route any replica will do. Raises ReplicaFailed,
+        or ApiError: 429 when the pool's queue is full, 503 when Ray Serve has no replica.
         """
-        ticket = uuid.uuid4().hex
+        route = route or Route()
         reserved: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        best = Slot(ranked_ids[0], best_url, self._headers(ticket)) if best_url else None
+        best = None
+        if route.best_url:
+            best = Slot(route.ranked_ids[0], route.best_url, self._headers(route.ticket))
         # Before the reservation, which takes longer to prepare than this to send.
         attempt = asyncio.ensure_future(_sent(send, best)) if best else None
         # An empty context: Ray Serve takes the request id from the current one, and calls
         # that share an id get each other's replicas.
-        holder = asyncio.create_task(
-            self._hold(ranked_ids, ticket, reserved), context=contextvars.Context()
-        )
+        holder = asyncio.create_task(self._hold(route, reserved), context=contextvars.Context())
         self._holders.add(holder)
         holder.add_done_callback(self._holders.discard)
         served_by = None
         try:
             slot, answer = best, None
             if attempt is not None:
-                answer = await _answer_of(attempt, ranked_ids[0], reserved)
+                answer = await _answer_of(attempt, route, reserved)
             if slot is None or answer is None:
                 slot = await reserved
                 answer = await _sent(send, slot)
             served_by = slot.replica_id
+            if reserved.done() and not _holds(reserved, served_by):
+                holder.cancel()  # a slot elsewhere, which nobody will use
             try:
                 yield slot, answer
             finally:
@@ -99,13 +116,11 @@ class Transport:
             if reserved.done() and not reserved.cancelled():
                 reserved.exception()  # seen: the answer came without the slot
 
-    async def _hold(
-        self, ranked_ids: tuple[str, ...], ticket: str, reserved: asyncio.Future[Slot]
-    ) -> None:
+    async def _hold(self, route: Route, reserved: asyncio.Future[Slot]) -> None:
         try:
-            async with self._handle.choose_replica(ranked_ids) as selection:
-                response = self._handle.dispatch(selection, ticket)
-                headers = self._headers(ticket) | {RESERVED_HEADER: "1"}
+            async with self._handle.choose_replica(route.ranked_ids) as selection:
+                response = self._handle.dispatch(selection, route.ticket)
+                headers = self._headers(route.ticket) | {RESERVED_HEADER: "1"}
                 url = selection.replica_metadata["url"]
                 if not reserved.done():
                     reserved.set_result(Slot(selection.replica_id, url, headers))
@@ -121,15 +136,26 @@ class Transport:
 
 
 async def _answer_of(
-    attempt: asyncio.Future[aiohttp.ClientResponse], replica_id: str, reserved: asyncio.Future[Slot]
+    attempt: asyncio.Future[aiohttp.ClientResponse], route: Route, reserved: asyncio.Future[Slot]
 ) -> aiohttp.ClientResponse | None:
-    """The answer to the attempt; None when the request has to go where the slot is."""
+    """The answer to the attempt; None when the request has to go where the slot is.
+
+    A replica that has no room says so at once. So a slot elsewhere does not end an attempt that
+    waits for its first token: Ray Serve passes over a replica that was slow to tell its queue.
+    """
     try:
-        await asyncio.wait((attempt, reserved), return_when=asyncio.FIRST_COMPLETED)
-        if not attempt.done() and (await reserved).replica_id == replica_id:
-            await asyncio.wait((attempt,))
-        if not attempt.done():
-            return None
+        while not attempt.done():
+            elsewhere = reserved.done() and not _holds(reserved, route.ranked_ids[0])
+            if elsewhere and not route.is_alive(route.ranked_ids[0]):
+                return None
+            waiting_for: set[asyncio.Future[Any]] = {attempt}
+            if not reserved.done():
+                waiting_for.add(reserved)
+            await asyncio.wait(
+                waiting_for,
+                timeout=LOOK_PERIOD_S if elsewhere else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         answer = attempt.result()
         if answer.status == NOT_RESERVED:
             answer.release()

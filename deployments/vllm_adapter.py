@@ -5,12 +5,17 @@ vLLM moves these between releases; everything else of ours sees `VllmEngine` alo
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
 from vllm.config import VllmConfig
+from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
@@ -21,7 +26,12 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
+from deployments import confirmation
+from deployments.prompt import RendererFacts
 from deployments.settings.vllm_args import parse
+from deployments.vllm_facts import renderer_facts
+
+logger = logging.getLogger("ray.serve")
 
 # A shorter prompt's time is the step's own, not its tokens'.
 _TELLING_TOKENS = 64
@@ -85,13 +95,85 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         pass
 
 
-class VllmEngine:
-    """One vLLM engine and the ASGI application of its own OpenAI server."""
+class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
+    """Tells what a gateway wants to know of each request, and when the whole cache went."""
 
-    def __init__(self, engine: AsyncLLM, app: ASGIApp, stats: EngineStats) -> None:
+    def watch(self) -> None:
+        self.on_cache_dropped: Callable[[], None] = lambda: None
+        self.reports_reuse = False
+        self.queued_tokens: dict[object, int] = {}
+        self.decoding = 0
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        if self.reports_reuse:
+            # vLLM then sends the events of the blocks it reuses, too
+            extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": "full"}
+            sampling_params.extra_args = extra_args
+        outputs = super().generate(prompt, sampling_params, request_id, **more)
+        return self._watched(outputs, prompt)
+
+    def encode(self, prompt: Any, *args: Any, **more: Any) -> AsyncGenerator[Any, None]:
+        return self._watched(super().encode(prompt, *args, **more), prompt)
+
+    async def _watched(
+        self, outputs: AsyncGenerator[Any, None], prompt: Any
+    ) -> AsyncGenerator[Any, None]:
+        exchange = confirmation.current.get()
+        expected_cached = exchange.expected_cached if exchange else 0
+        key = object()
+        self.queued_tokens[key] = max(1, _prompt_length(prompt) - expected_cached)
+        try:
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    if self.queued_tokens.pop(key, None) is not None:
+                        self.decoding += 1
+                        if exchange:
+                            length = len(output.prompt_token_ids or ())
+                            exchange.first_token(length, output.num_cached_tokens or 0)
+                    yield output
+        finally:
+            if self.queued_tokens.pop(key, None) is None:
+                self.decoding -= 1
+
+    async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        # vLLM sends the event with its next step, which may be long in coming
+        done = bool(await super().reset_prefix_cache(*args, **kwargs))
+        if done:
+            self.on_cache_dropped()
+        return done
+
+    async def sleep(self, *args: Any, **kwargs: Any) -> None:
+        self.on_cache_dropped()
+        await super().sleep(*args, **kwargs)
+        self.on_cache_dropped()
+
+
+class VllmEngine:
+    """One vLLM engine and the ASGI application of its own OpenAI server.
+
+    `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
+    is in tokens, 0 when it caches no prefixes; its KV events are at `events_at`.
+    """
+
+    def __init__(
+        self,
+        engine: _WatchedEngine,
+        app: ASGIApp,
+        stats: EngineStats,
+        renderer: RendererFacts | None,
+        folder: tempfile.TemporaryDirectory[str],
+    ) -> None:
         self._engine = engine
+        self._folder = folder
         self.app = app
         self.stats = stats
+        self.renderer = renderer
+        self.events_at = _event_endpoints(folder.name)
+        cache = engine.vllm_config.cache_config
+        self.block_size = int(cache.block_size) if cache.enable_prefix_caching else 0
+        self.kv_capacity_tokens = int((cache.num_gpu_blocks or 0) * cache.block_size)
 
     @classmethod
     async def start(
@@ -101,25 +183,47 @@ class VllmEngine:
         args = parse(model, served_model_name, engine_args)
         _import_parser_plugins(args)
         stats = EngineStats()
+        # private to this user, and no port: events carry prompts
+        folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = AsyncEngineArgs.from_cli_args(args)
-        engine = AsyncLLM.from_vllm_config(
+        endpoint, replay_endpoint = _event_endpoints(folder.name)
+        vllm_args.kv_events_config = KVEventsConfig(
+            enable_kv_cache_events=True,
+            publisher="zmq",
+            endpoint=endpoint,
+            replay_endpoint=replay_endpoint,
+        )
+        engine = _WatchedEngine.from_vllm_config(
             vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER),
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=[lambda vllm_config, engine_index: stats],
             enable_log_requests=False,
             disable_log_stats=False,
         )
+        engine.watch()
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
-        return cls(engine, app, stats)
+        return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
 
     def queue(self) -> tuple[int, int, int]:
-        """Requests without a first token, requests with one, and the former's prompt tokens."""
-        states = self._engine.output_processor.request_states.values()
-        queued = [state.prompt_len for state in states if state.is_prefilling]
-        return len(queued), len(states) - len(queued), sum(queued)
+        """Requests without a first token, requests with one, and the former's prompt tokens
+        that are to be computed."""
+        queued = self._engine.queued_tokens
+        return len(queued), self._engine.decoding, sum(queued.values())
+
+    def on_cache_dropped(self, callback: Callable[[], None]) -> None:
+        """Call when the engine has dropped its whole prefix cache."""
+        self._engine.on_cache_dropped = callback
+
+    def report_reuse(self) -> None:
+        """From now on KV events tell of reused blocks, too, not only of new ones."""
+        self._engine.reports_reuse = True
+
+    async def reset_prefix_cache(self) -> bool:
+        """Drop all cached prefixes; False while requests use them."""
+        return await self._engine.reset_prefix_cache()
 
     @property
     def dead(self) -> bool:
@@ -132,6 +236,17 @@ class VllmEngine:
 
     def stop(self) -> None:
         self._engine.shutdown()
+        self._folder.cleanup()
+
+
+def _event_endpoints(folder: str) -> tuple[str, str]:
+    return f"ipc://{Path(folder, 'events')}", f"ipc://{Path(folder, 'replay')}"
+
+
+def _prompt_length(prompt: Any) -> int:
+    """Tokens of an input that vLLM's renderer has made; 1 for any other."""
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+    return len(token_ids) if token_ids else 1
 
 
 def _import_parser_plugins(args: Namespace) -> None:

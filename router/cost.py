@@ -1,6 +1,15 @@
-"""Predicted time to first token: the one currency of every decision."""
+"""Predicted time to first token (TTFT), in seconds: the one currency of every decision.
+
+    TTFT = (queued prefill + prompt - cached) / prefill rate + interference + KV pressure
+
+`predict_ttft` is physics: what the replica has told, and no constant of ours. `Calibration`
+learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
+for the whole pool, so it corrects what is promised and never changes who is chosen.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from router.load import ReplicaLoad
 
@@ -9,7 +18,146 @@ def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) 
     """Seconds until a prompt placed on this replica now would get its first token.
 
     The prompts ahead of it and what is not cached of its own are prefilled at the replica's
-    learned rate, after the engine step that is under way.
+    learned rate, after the engine step that is under way, once the KV cache has room.
     """
-    tokens = load.queued_prefill_tokens + max(0, prompt_tokens - cached_tokens)
-    return tokens / load.prefill_rate + load.inter_token_latency
+    own = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
+    work = (load.queued_prefill_tokens + own) / load.prefill_rate
+    return work + load.inter_token_latency + kv_pressure(load, prompt_tokens)
+
+
+def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
+    """Seconds until running requests have made room for the backlog and this prompt.
+
+    A full engine admits a prompt when running requests end. In a steady state it frees at
+    least what they write, `running / inter_token_latency` tokens a second (each gives back its
+    prompt as well), so this is an upper bound: full replicas are avoided rather early. 0 while
+    the prompts fit, when the capacity is unknown, and when nothing runs.
+    """
+    if load.kv_capacity_tokens == 0 or load.running == 0:
+        return 0.0
+    free = (1.0 - load.kv_use) * load.kv_capacity_tokens
+    missing = load.queued_prefill_tokens + prompt_tokens - free
+    return missing * load.inter_token_latency / load.running if missing > 0.0 else 0.0
+
+
+# A second of prefill here delays those who come here next: counted this often beside the request
+# itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy.
+OTHERS = 3.0
+
+
+def price(popularity: float, traffic_share: float, replicas: int) -> float:
+    """What a token of a popular prefix costs where it is not cached: 1, or less.
+
+    `popularity` recent requests would have used it there, so each pays its share of computing
+    it once. A prefix that takes more than one replica's fair part of the traffic is paid for
+    sooner, up to the square: one replica cannot serve it without being above the mean. (Many
+    prefixes, each popular but none of them so, stay where they are: they would only push each
+    other out of the caches.)
+    """
+    crowding = min(1.0, traffic_share * replicas)
+    return float(max(1.0, popularity) ** -(1.0 + crowding))
+
+
+def score(
+    load: ReplicaLoad, prompt_tokens: int, cached_tokens: int, popular_tokens: int, price: float
+) -> float:
+    """What placing a prompt here costs all together, in seconds: what `prefix` ranks by.
+
+    The wait, plus the request's own prefill for itself and, OTHERS times, for those it delays.
+    Of what is not cached here, the leading `popular_tokens` cost their `price`, the rest 1.
+    """
+    charged: float = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
+    if popular_tokens > cached_tokens:
+        charged -= (1.0 - price) * min(charged, popular_tokens - cached_tokens)
+    wait = predict_ttft(load, prompt_tokens, prompt_tokens)
+    return wait + (1.0 + OTHERS) * charged / load.prefill_rate
+
+
+# How many observations are remembered: each one's weight halves in about 45.
+MEMORY = 64
+MIN_SLOPE, MAX_SLOPE = 0.1, 10.0
+# An observation counts as at most this many typical errors away from what was expected, and
+# the typical error as at least FLOOR_SHARE of it plus FLOOR_S, so that a single outlier moves
+# little and a lasting change is followed, ever faster.
+OUTLIER_ERRORS = 4.0
+FLOOR_SHARE, FLOOR_S = 0.05, 0.001
+# Pulls the slope to 1 when all predictions are about the same and cannot tell it.
+RIDGE = 1e-3
+MAX_RELATIVE_ERROR = 10.0
+MAX_TTFT_S = 86400.0
+
+
+@dataclass
+class Calibration:
+    """Learns `observed = slope * predicted + offset` online: least squares that forget.
+
+    Slope within [0.1, 10], offset at least 0. `error` is the mean of |calibrated - observed|
+    / observed over the last observations, each predicted before it was learned from; `bias`
+    is the same with its sign: above 0, first tokens come sooner than promised.
+    """
+
+    slope: float = 1.0
+    offset: float = 0.0
+    error: float | None = None
+    bias: float | None = None
+    _seen: int = 0
+    _weight: float = 0.0
+    _x: float = 0.0
+    _y: float = 0.0
+    _xx: float = 0.0
+    _xy: float = 0.0
+    _spread: float = 0.0
+
+    def apply(self, ttft: float) -> float:
+        """Seconds, from what `predict_ttft` says."""
+        return self.slope * ttft + self.offset
+
+    def observe(self, predicted: float, observed: float) -> None:
+        """Learn from one request: both in seconds, `predicted` as `predict_ttft` said it.
+
+        What is no time to a first token (negative, not a number, over a day) is ignored.
+        """
+        if not (0.0 <= predicted <= MAX_TTFT_S and 0.0 < observed <= MAX_TTFT_S):
+            return
+        expected = self.apply(predicted)
+        share = 1.0 / min(self._seen + 1, MEMORY)
+        self._seen += 1
+        self._judge((expected - observed) / observed, share)
+        self._fit(predicted, self._limited(expected, observed, share), share)
+
+    def _judge(self, relative: float, share: float) -> None:
+        relative = max(-MAX_RELATIVE_ERROR, min(MAX_RELATIVE_ERROR, relative))
+        self.error = _moved(self.error or 0.0, abs(relative), share)
+        self.bias = _moved(self.bias or 0.0, relative, share)
+
+    def _limited(self, expected: float, observed: float, share: float) -> float:
+        spread = max(self._spread, FLOOR_SHARE * expected + FLOOR_S)
+        limit = OUTLIER_ERRORS * spread
+        surprise = max(-limit, min(limit, observed - expected))
+        self._spread = _moved(spread, abs(surprise), share)
+        return expected + surprise
+
+    def _fit(self, x: float, y: float, share: float) -> None:
+        # Weighted means: late first tokens scatter more, in proportion to what is expected.
+        weight = 1.0 / (self.apply(x) + FLOOR_S)
+        self._weight = _moved(self._weight, weight, share)
+        self._x = _moved(self._x, weight * x, share)
+        self._y = _moved(self._y, weight * y, share)
+        self._xx = _moved(self._xx, weight * x * x, share)
+        self._xy = _moved(self._xy, weight * x * y, share)
+        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        pull = RIDGE * self._xx
+        variance = max(0.0, self._xx - self._x * mean_x) + pull
+        slope = _clamped((self._xy - self._x * mean_y + pull) / variance) if variance else 1.0
+        if mean_y < slope * mean_x:  # the offset would be negative: through the origin
+            slope = _clamped(self._y / self._x)
+        self.slope = slope
+        self.offset = max(0.0, mean_y - slope * mean_x)
+
+
+def _moved(mean: float, value: float, share: float) -> float:
+    return mean + share * (value - mean)
+
+
+def _clamped(slope: float) -> float:
+    return max(MIN_SLOPE, min(MAX_SLOPE, slope))

@@ -1,107 +1,97 @@
-"""What each replica is busy with: published by replicas, read by every gateway.
+"""What each replica is busy with, as one gateway knows it: snapshots plus what was placed since.
 
-    key                           value                   lifetime
-    {afx:<pool>}:replicas         set of replica ids      until a reader finds the load gone
-    {afx:<pool>}:load:<replica>   `ReplicaLoad` as JSON   LOAD_TTL_S, renewed while it lives
-
-The hash tag keeps a pool's keys on one shard of a Redis Cluster. A replica that stops
-publishing disappears by itself. Nothing here raises into a request: while Redis is slow
-or gone, `LoadBoard.loads` empties within LOAD_TTL_S and placement goes on without it.
+Replicas publish `ReplicaLoad` in their leases (`router.slots`), ten times a second; a replica
+that stops publishing is off the board when its lease ends. A placement, of this gateway or of
+another, counts against its replica until a snapshot names it as arrived. Nothing here raises
+into a request: while Redis is slow or gone `loads` empties, and `last_known` says who was there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import islice
 
+import msgspec
+
+from router import slots
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger(__name__)
 
-PUBLISH_PERIOD_S = 0.1
-LOAD_TTL_S = 2.0
-# A placement is in the next snapshot once it has been published and read.
-SNAPSHOT_LAG_S = 2.5 * PUBLISH_PERIOD_S
-REDIS_TIMEOUT_S = 1.0
+READ_PERIOD_S = 0.1
+# A placement that no snapshot names by then is waiting elsewhere, or never arrived.
+UNSEEN_S = 1.0
+# How long a board that cannot be read still says who may be alive.
+LAST_KNOWN_S = 300.0
+EXPIRED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """One replica's state, as its engine reports it.
+    """One replica's state, as it reports it.
 
-    Rates are tokens per second, times are seconds, `kv_use` is the used share of the KV
-    cache, 0 to 1. `queued_prefill_tokens` counts the prompts that have no first token yet;
-    `url` is the replica's own HTTP server.
+    Rates are tokens per second, times are seconds. `waiting` requests have no first token yet:
+    `queued_prefill_tokens` are what is to be computed of their prompts; `running` have one.
+    `kv_use` is the share of the KV cache that live requests use, 0 to 1, of
+    `kv_capacity_tokens` (0: unknown). `segment_tokens` is 0 when the engine caches no prefixes,
+    `synced` says that all it holds is in the index, `renderer` names how it renders prompts.
+    `arrived` are the tickets of the requests that came in lately; `url` is its HTTP server.
     """
 
     replica_id: str
+    slot: int
+    incarnation: str
+    url: str
+    node_ip: str
     waiting: int
     running: int
     queued_prefill_tokens: int
     kv_use: float
+    kv_capacity_tokens: int
     prefill_rate: float
     inter_token_latency: float
-    url: str
-    node_ip: str
+    segment_tokens: int = 0
+    renderer: str = ""
+    synced: bool = True
+    sequence: int = 0
+    arrived: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
 
 
-def _replicas_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:replicas"
+@dataclass(frozen=True)
+class LoadReport:
+    """What a replica says of its queue with each answer, newer than its last snapshot.
+
+    The fields are those of `ReplicaLoad`; `sequence` counts on with its snapshots.
+    """
+
+    sequence: int
+    waiting: int
+    running: int
+    queued_prefill_tokens: int
+
+    def to_header(self) -> str:
+        return " ".join(str(value) for value in dataclasses.astuple(self))
+
+    @classmethod
+    def from_header(cls, header: str) -> LoadReport:
+        """Raises ValueError for a header of another form."""
+        sequence, waiting, running, queued = (int(value) for value in header.split(" "))
+        return cls(sequence, waiting, running, queued)
 
 
-def _load_key(pool: str, replica_id: str) -> str:
-    return f"{{afx:{pool}}}:load:{replica_id}"
-
-
-async def publish(redis: AsyncRedis, pool: str, load: ReplicaLoad) -> None:
-    """Write one snapshot. Raises one of REDIS_FAILURES; the caller tries again."""
-    async with asyncio.timeout(REDIS_TIMEOUT_S):
-        pipe = redis.pipeline(transaction=False)
-        pipe.sadd(_replicas_key(pool), load.replica_id)
-        pipe.set(
-            _load_key(pool, load.replica_id),
-            json.dumps(dataclasses.asdict(load)),
-            px=int(LOAD_TTL_S * 1000),
-        )
-        await pipe.execute()
-
-
-async def withdraw(redis: AsyncRedis, pool: str, replica_id: str) -> None:
-    """Take a replica off the board at once. Raises one of REDIS_FAILURES."""
-    async with asyncio.timeout(REDIS_TIMEOUT_S):
-        pipe = redis.pipeline(transaction=False)
-        pipe.srem(_replicas_key(pool), replica_id)
-        pipe.delete(_load_key(pool, replica_id))
-        await pipe.execute()
-
-
-async def read(redis: AsyncRedis, pool: str) -> dict[str, ReplicaLoad]:
-    """The pool's live snapshots. Raises one of REDIS_FAILURES."""
-    async with asyncio.timeout(REDIS_TIMEOUT_S):
-        members = await cast(Awaitable[set[str]], redis.smembers(_replicas_key(pool)))
-        if not members:
-            return {}
-        replica_ids = sorted(members)
-        values = await redis.mget([_load_key(pool, replica_id) for replica_id in replica_ids])
-        gone = [r for r, value in zip(replica_ids, values, strict=True) if value is None]
-        if gone:
-            await redis.srem(_replicas_key(pool), *gone)
-    loads = (ReplicaLoad(**json.loads(value)) for value in values if value is not None)
-    return {load.replica_id: load for load in loads}
+_decode = msgspec.json.Decoder(ReplicaLoad).decode
 
 
 class LoadBoard:
-    """One pool's loads as this gateway sees them: the last snapshots plus what it placed since.
-
-    `loads` and `placed` are plain memory; all I/O is in the background task `run`.
-    """
+    """One pool's loads. All but `run` is plain memory."""
 
     def __init__(
         self, redis: AsyncRedis, pool: str, clock: Callable[[], float] = time.monotonic
@@ -109,84 +99,126 @@ class LoadBoard:
         self._redis = redis
         self._pool = pool
         self._clock = clock
-        self._snapshots: dict[str, ReplicaLoad] = {}
         self._read_at = float("-inf")
-        self._placements: list[tuple[float, str, int]] = []
+        self._last_known_at = float("-inf")
+        self._last_known: dict[str, ReplicaLoad] = {}
+        # as told; and the same with the placements that it cannot show yet
+        self._told: dict[str, ReplicaLoad] = {}
+        self._loads: dict[str, ReplicaLoad] = {}
+        self._replica_in: dict[int, str] = {}
+        # ticket -> when placed, slot, uncached tokens; oldest first. And their sums by slot.
+        self._unseen: dict[str, tuple[float, int, int]] = {}
+        self._unseen_in: dict[int, tuple[int, int]] = {}
 
     async def run(self) -> None:
         """Refresh the snapshots until cancelled."""
         failing = False
         while True:
             try:
-                self.update(await read(self._redis, self._pool))
-                failing = False
-            except (*REDIS_FAILURES, TypeError, ValueError) as error:
-                if not failing:
-                    logger.warning("load board of %s not readable: %s", self._pool, error)
-                failing = True
-            await asyncio.sleep(PUBLISH_PERIOD_S)
-
-    def update(self, snapshots: Mapping[str, ReplicaLoad]) -> None:
-        self._snapshots = dict(snapshots)
-        self._read_at = self._clock()
-
-    def placed(self, replica_id: str, prompt_tokens: int) -> None:
-        """Count a request against a replica until the snapshots show it."""
-        self._placements.append((self._clock(), replica_id, prompt_tokens))
-
-    def loads(self) -> dict[str, ReplicaLoad]:
-        """Every replica known to be live; empty while Redis does not answer."""
-        now = self._clock()
-        if now - self._read_at > LOAD_TTL_S:
-            return {}
-        self._placements = [p for p in self._placements if now - p[0] < SNAPSHOT_LAG_S]
-        # A pool's engines are alike: what one has learned is true of all, and the chance of
-        # what each was asked must not tilt the balance.
-        rates = [load.prefill_rate for load in self._snapshots.values()]
-        loads = {
-            replica_id: dataclasses.replace(load, prefill_rate=sum(rates) / len(rates))
-            for replica_id, load in self._snapshots.items()
-        }
-        for _, replica_id, prompt_tokens in self._placements:
-            if load := loads.get(replica_id):
-                loads[replica_id] = dataclasses.replace(
-                    load,
-                    waiting=load.waiting + 1,
-                    queued_prefill_tokens=load.queued_prefill_tokens + prompt_tokens,
-                )
-        return loads
-
-
-class LoadPublisher:
-    """Publishes `measure()` at PUBLISH_PERIOD_S while it runs; withdraws when it stops."""
-
-    def __init__(self, redis: AsyncRedis, pool: str, measure: Callable[[], ReplicaLoad]) -> None:
-        self._redis = redis
-        self._pool = pool
-        self._measure = measure
-        self._task: asyncio.Task[Any] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is None:
-            return
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        self._task = None
-        with contextlib.suppress(*REDIS_FAILURES):
-            await withdraw(self._redis, self._pool, self._measure().replica_id)
-
-    async def _run(self) -> None:
-        failing = False
-        while True:
-            try:
-                await publish(self._redis, self._pool, self._measure())
+                self.update(_readable(await slots.live(self._redis, self._pool)))
                 failing = False
             except REDIS_FAILURES as error:
                 if not failing:
-                    logger.warning("load of a replica of %s not published: %s", self._pool, error)
+                    logger.warning("load board of %s not readable: %s", self._pool, error)
                 failing = True
-            await asyncio.sleep(PUBLISH_PERIOD_S)
+            await asyncio.sleep(READ_PERIOD_S)
+
+    def update(self, snapshots: Iterable[ReplicaLoad]) -> None:
+        # A pool's engines are alike: what one has learned is true of all, and the chance of
+        # what each was asked must not tilt the balance.
+        loads = list(snapshots)
+        rate = sum(load.prefill_rate for load in loads) / max(1, len(loads))
+        self._told = {
+            load.replica_id: self._newest(dataclasses.replace(load, prefill_rate=rate))
+            for load in loads
+        }
+        self._replica_in = {load.slot: load.replica_id for load in loads}
+        self._read_at = self._clock()
+        for load in loads:
+            for ticket in load.arrived:
+                self.unplaced(ticket)
+        self._loads = {}
+        for slot in self._replica_in:
+            self._sum_up(slot)
+        if loads:
+            self._last_known, self._last_known_at = self._told, self._read_at
+
+    def reported(self, replica_id: str, report: LoadReport) -> None:
+        """What a replica said with an answer: its next placement is decided by it."""
+        known = self._told.get(replica_id)
+        if known is not None and known.sequence < report.sequence:
+            self._told[replica_id] = _reported(known, report)
+            self._sum_up(known.slot)
+
+    def placed(self, ticket: str, slot: int, uncached_tokens: int) -> None:
+        """Count a request against a replica until it is seen there, or `unplaced`."""
+        self.unplaced(ticket)
+        self._unseen[ticket] = (self._clock(), slot, uncached_tokens)
+        count, tokens = self._unseen_in.get(slot, (0, 0))
+        self._unseen_in[slot] = (count + 1, tokens + uncached_tokens)
+        self._sum_up(slot)
+
+    def unplaced(self, ticket: str) -> None:
+        if ticket not in self._unseen:
+            return
+        _, slot, uncached_tokens = self._unseen.pop(ticket)
+        count, tokens = self._unseen_in.pop(slot)
+        if count > 1:
+            self._unseen_in[slot] = (count - 1, tokens - uncached_tokens)
+        self._sum_up(slot)
+
+    def loads(self) -> Mapping[str, ReplicaLoad]:
+        """Every replica known to be live, by replica id; empty while Redis does not answer."""
+        now = self._clock()
+        if now - self._read_at > slots.LEASE_S:
+            return {}
+        for ticket, (placed_at, _, _) in list(islice(self._unseen.items(), EXPIRED_AT_ONCE)):
+            if now - placed_at <= UNSEEN_S:
+                break
+            self.unplaced(ticket)
+        return dict(self._loads)
+
+    def _newest(self, load: ReplicaLoad) -> ReplicaLoad:
+        known = self._told.get(load.replica_id)
+        if known is None or known.sequence <= load.sequence:
+            return load
+        return _reported(load, known) if known.incarnation == load.incarnation else load
+
+    def _sum_up(self, slot: int) -> None:
+        if (replica_id := self._replica_in.get(slot)) is None:
+            return
+        load = self._told[replica_id]
+        count, tokens = self._unseen_in.get(slot, (0, 0))
+        if count:
+            load = dataclasses.replace(
+                load,
+                waiting=load.waiting + count,
+                queued_prefill_tokens=load.queued_prefill_tokens + tokens,
+            )
+        self._loads[replica_id] = load
+
+    def last_known(self) -> Mapping[str, ReplicaLoad]:
+        """The replicas of the last board that had any: for when `loads` is empty."""
+        known = self._clock() - self._last_known_at <= LAST_KNOWN_S
+        return self._last_known if known else {}
+
+
+def _reported(load: ReplicaLoad, newer: ReplicaLoad | LoadReport) -> ReplicaLoad:
+    return dataclasses.replace(
+        load,
+        sequence=newer.sequence,
+        waiting=newer.waiting,
+        running=newer.running,
+        queued_prefill_tokens=newer.queued_prefill_tokens,
+    )
+
+
+def _readable(snapshots: dict[int, str]) -> list[ReplicaLoad]:
+    """A snapshot of another release must not take the others off the board."""
+    loads = []
+    for slot, snapshot in snapshots.items():
+        try:
+            loads.append(_decode(snapshot))
+        except msgspec.MsgspecError as error:
+            logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
+    return loads

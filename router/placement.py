@@ -1,38 +1,206 @@
-"""One decision: where a request should go, and why. A function of data: no I/O, no clock."""
+"""One decision: where a request should go, and why. A function of data: no I/O, no clock.
+
+What the replicas told (loads), what the index confirms of the prompt on each and what was
+announced become candidates with a predicted time to first token; a policy ranks them. Without
+an answer from the index it decides by load, and without loads (`place_blind`) by what was last
+known. Nothing here raises.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from router.cost import predict_ttft
+from router import cost
+from router.cost import Calibration
 from router.load import ReplicaLoad
+from router.policies import Candidate, PlacementRequest, Policy, gathered
+from router.recent import Recent
+
+BLIND = "blind"
+_UNCALIBRATED = Calibration()
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ShadowDecision:
+    """What a policy that is not followed would have chosen.
+
+    `regret`: seconds by which the followed choice's first token is predicted to be later than
+    the shadow's; below 0 the followed one is the better.
+    """
+
+    policy: str
     replica_id: str
-    url: str
+    cached_tokens: int
     predicted_ttft: float
+    regret: float
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Candidates, best first. Empty when nothing is known: any live replica will do."""
+    """Candidates, best first. Empty when nothing is known: any live replica will do.
+
+    `signal`: the index answered; `popularity`: see `Recent`.
+    """
 
     ranked: tuple[Candidate, ...]
+    policy: str = BLIND
+    signal: bool = False
+    prompt_tokens: int = 0
+    popularity: float = 0.0
+    shadow: ShadowDecision | None = None
 
     @property
     def replica_ids(self) -> tuple[str, ...]:
         return tuple(candidate.replica_id for candidate in self.ranked)
 
+    @property
+    def chosen(self) -> Candidate | None:
+        return self.ranked[0] if self.ranked else None
 
-def place(loads: Mapping[str, ReplicaLoad], prompt_tokens: int, rng: random.Random) -> Placement:
-    """Rank the replicas by predicted TTFT (seconds), then by requests on them, ties at random."""
-    scored = [
-        (predict_ttft(load, prompt_tokens), load.waiting + load.running, rng.random(), load)
-        for load in loads.values()
-    ]
-    scored.sort(key=lambda score: score[:3])
-    return Placement(tuple(Candidate(load.replica_id, load.url, ttft) for ttft, *_, load in scored))
+    @property
+    def best_cached_tokens(self) -> int:
+        """The most of the prompt that any candidate holds for certain."""
+        return max((candidate.confirmed_tokens for candidate in self.ranked), default=0)
+
+
+def reusable_tokens(prompt_tokens: int, segment_tokens: int) -> int:
+    """How much of a prompt can come from a cache at all: whole segments, never the last token.
+
+    An engine computes at least the last token, since its output is the first new one. vLLM
+    therefore reuses at most the whole blocks before it: this is exact, except for a prompt of
+    whole segments and an engine whose blocks are shorter than a segment, which reuses up to a
+    segment more.
+    """
+    if segment_tokens <= 0:
+        return 0
+    return max(0, prompt_tokens - 1) // segment_tokens * segment_tokens
+
+
+def place(
+    request: PlacementRequest,
+    loads: Mapping[str, ReplicaLoad],
+    held: Mapping[int, int] | None,
+    recent: Recent,
+    policy: Policy,
+    rng: random.Random,
+    calibration: Calibration = _UNCALIBRATED,
+    shadow: Policy | None = None,
+) -> Placement:
+    """Rank the replicas for a request.
+
+    `held`: slot -> leading segments of the prompt that the index confirms; None: it did not
+    answer. `recent` is what `RecentPlacements.about` says of the same prompt and replicas.
+    `shadow` decides on the same facts, is recorded and not followed.
+    """
+    if held is None:
+        request = replace(request, signal=False)
+    candidates = _candidates(request.prompt_tokens, loads, held or {}, recent, calibration)
+    ranked = tuple(policy.rank(request, candidates, rng))
+    return Placement(
+        ranked=ranked,
+        policy=policy.name,
+        signal=request.signal,
+        prompt_tokens=request.prompt_tokens,
+        popularity=recent.popularity,
+        shadow=_shadowed(ranked[0], shadow, shadow.rank(request, candidates, rng)[0])
+        if shadow and ranked
+        else None,
+    )
+
+
+def place_blind(
+    request: PlacementRequest,
+    last_known: Mapping[str, ReplicaLoad],
+    in_flight: Mapping[str, int],
+    rng: random.Random,
+) -> Placement:
+    """Rank replicas whose load nobody tells any more.
+
+    By rendezvous hashing of the session or of the prompt's first segment, so that what belongs
+    together stays together; replicas on which this gateway has clearly more requests than the
+    mean come last. `in_flight`: replica id -> this gateway's own requests there.
+    """
+    loads = {
+        replica_id: replace(
+            load,
+            waiting=in_flight.get(replica_id, 0),
+            running=0,
+            queued_prefill_tokens=0,
+            inter_token_latency=0.0,
+            kv_use=0.0,
+            synced=False,
+        )
+        for replica_id, load in last_known.items()
+    }
+    candidates = _candidates(request.prompt_tokens, loads, {}, Recent(), _UNCALIBRATED)
+    key = request.keys[0] if request.keys else None
+    if request.session is not None:
+        key = request.session.encode(errors="surrogatepass")
+    ranked = gathered(key, candidates, lambda candidate: candidate.waiting, rng)
+    return Placement(tuple(ranked), prompt_tokens=request.prompt_tokens)
+
+
+def _candidates(
+    prompt_tokens: int,
+    loads: Mapping[str, ReplicaLoad],
+    held: Mapping[int, int],
+    recent: Recent,
+    calibration: Calibration,
+) -> list[Candidate]:
+    confirmed = _cached_tokens(prompt_tokens, loads, held)
+    expected = _cached_tokens(prompt_tokens, loads, recent.depths)
+    popular_tokens = max(confirmed.values(), default=0)
+    price = cost.price(recent.popularity, recent.traffic_share, len(loads))
+
+    def candidate(replica_id: str, load: ReplicaLoad) -> Candidate:
+        confirmed_tokens = confirmed.get(replica_id, 0)
+        cached_tokens = max(confirmed_tokens, expected.get(replica_id, 0))
+        raw_ttft = cost.predict_ttft(load, prompt_tokens, cached_tokens)
+        return Candidate(
+            replica_id=replica_id,
+            url=load.url,
+            slot=load.slot,
+            incarnation=load.incarnation,
+            cached_tokens=cached_tokens,
+            confirmed_tokens=confirmed_tokens,
+            predicted_ttft=calibration.apply(raw_ttft),
+            raw_ttft=raw_ttft,
+            score=cost.score(load, prompt_tokens, cached_tokens, popular_tokens, price),
+            waiting=load.waiting,
+            running=load.running,
+            queued_prefill_tokens=load.queued_prefill_tokens,
+            inter_token_latency=load.inter_token_latency,
+            kv_use=load.kv_use,
+            placed_lately=recent.placements.get(load.slot, 0.0),
+            synced=load.synced,
+        )
+
+    return [candidate(replica_id, load) for replica_id, load in loads.items()]
+
+
+def _cached_tokens(
+    prompt_tokens: int, loads: Mapping[str, ReplicaLoad], depths: Mapping[int, int]
+) -> dict[str, int]:
+    """Replica id -> tokens of the prompt that come from its cache, for those with any."""
+    cached = {}
+    segment_tokens, most = 0, 0
+    for replica_id, load in loads.items():
+        if depth := depths.get(load.slot):
+            if load.segment_tokens != segment_tokens:  # one length in a pool, as a rule
+                segment_tokens = load.segment_tokens
+                most = reusable_tokens(prompt_tokens, segment_tokens)
+            tokens = depth * segment_tokens
+            cached[replica_id] = tokens if tokens < most else most
+    return cached
+
+
+def _shadowed(followed: Candidate, shadow: Policy, chosen: Candidate) -> ShadowDecision:
+    return ShadowDecision(
+        policy=shadow.name,
+        replica_id=chosen.replica_id,
+        cached_tokens=chosen.cached_tokens,
+        predicted_ttft=chosen.predicted_ttft,
+        regret=followed.predicted_ttft - chosen.predicted_ttft,
+    )

@@ -40,12 +40,17 @@ def _nodes(netloc: str, default_port: int) -> list[tuple[str, int]]:
     return nodes
 
 
-def connect(url: str) -> AsyncRedis:
-    """A client with decoded (str) replies. Raises ValueError for a URL of another form."""
+def connect(url: str, decode: bool = True) -> AsyncRedis:
+    """A client whose replies are str, or bytes where `decode` is false.
+
+    Raises ValueError for a URL of another form.
+    """
     scheme, _, rest = url.partition("://")
     transport, _, topology = scheme.partition("+")
     if topology == "":
-        return Redis.from_url(url, decode_responses=True, socket_connect_timeout=CONNECT_TIMEOUT_S)
+        return Redis.from_url(
+            url, decode_responses=decode, socket_connect_timeout=CONNECT_TIMEOUT_S
+        )
     netloc, _, path = rest.partition("/")
     user, _, password = netloc.rpartition("@")[0].partition(":")
     username, secret = unquote(user) or None, unquote(password) or None
@@ -54,7 +59,7 @@ def connect(url: str) -> AsyncRedis:
         startup = [ClusterNode(host, port) for host, port in _nodes(netloc, DEFAULT_PORT)]
         return RedisCluster(
             startup_nodes=startup,
-            decode_responses=True,
+            decode_responses=decode,
             ssl=ssl,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             username=username,
@@ -78,7 +83,7 @@ def connect(url: str) -> AsyncRedis:
             service,
             db=int(database or 0),
             ssl=ssl,
-            decode_responses=True,
+            decode_responses=decode,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             username=username,
             password=secret,

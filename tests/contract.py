@@ -15,6 +15,14 @@ from typing import Any
 
 import aiohttp
 
+from deployments.confirmation import (
+    CACHED_TOKENS_HEADER,
+    ENGINE_TTFT_HEADER,
+    LOAD_HEADER,
+    PROMPT_TOKENS_HEADER,
+)
+from router.load import LoadReport
+
 ABORT_WITHIN_S = 10.0
 
 
@@ -136,6 +144,18 @@ async def an_engine_aborts_when_its_client_leaves(server: Server) -> None:
             await asyncio.sleep(0.05)
 
 
+async def an_engine_confirms_what_it_found_cached(server: Server) -> None:
+    """An engine's own server only, streaming or not: the headers that a gateway learns from."""
+    for stream in (True, False):
+        async with server.chat(stream=stream) as answer:
+            await answer.read()
+        prompt_tokens = int(answer.headers[PROMPT_TOKENS_HEADER])
+        assert 0 <= int(answer.headers[CACHED_TOKENS_HEADER]) < prompt_tokens
+        assert float(answer.headers[ENGINE_TTFT_HEADER]) > 0
+        report = LoadReport.from_header(answer.headers[LOAD_HEADER])
+        assert (report.waiting, report.queued_prefill_tokens) == (0, 0)
+
+
 CHECKS: list[Callable[[Server], Awaitable[None]]] = [
     a_stream_starts_with_the_role,
     a_stream_ends_with_done,
@@ -149,7 +169,11 @@ CHECKS: list[Callable[[Server], Awaitable[None]]] = [
     an_unknown_address_is_a_404,
     the_model_is_listed,
 ]
-ENGINE_CHECKS = [*CHECKS, an_engine_aborts_when_its_client_leaves]
+ENGINE_CHECKS = [
+    *CHECKS,
+    an_engine_aborts_when_its_client_leaves,
+    an_engine_confirms_what_it_found_cached,
+]
 
 
 def _assert_usage(usage: dict[str, Any]) -> None:

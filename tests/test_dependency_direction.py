@@ -21,14 +21,37 @@ ARROWS = {
     "k8s": ["deployments.fleet"],
 }
 
-VLLM_MODULES = {"deployments/vllm_adapter.py", "deployments/settings/vllm_args.py"}
+VLLM_MODULES = {
+    "deployments/vllm_adapter.py",
+    "deployments/vllm_facts.py",
+    "deployments/settings/vllm_args.py",
+}
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.
 RIM = {
     "router/request_router.py": {"ray"},
-    "router/load.py": {"redis", "asyncio", "time"},
+    "router/load.py": {"asyncio", "time"},
     "router/redis_client.py": {"redis"},
+    "router/redis_lane.py": {"redis", "asyncio"},
+    "router/slots.py": {"redis", "asyncio"},
+    "router/sweeper.py": {"redis", "asyncio", "time"},
+    "router/publisher.py": {"asyncio", "time"},
+    "router/event_stream.py": {"asyncio", "zmq"},
+    "router/index.py": {"redis", "asyncio", "time"},
+    "router/placed_stream.py": {"asyncio"},
+    "router/placer.py": {"asyncio", "time"},
 }
-IMPURE = {"ray", "vllm", "fastapi", "torch", "redis", "asyncio", "time", "datetime", "aiohttp"}
+IMPURE = {
+    "ray",
+    "vllm",
+    "fastapi",
+    "torch",
+    "redis",
+    "zmq",
+    "asyncio",
+    "time",
+    "datetime",
+    "aiohttp",
+}
 
 
 def modules_of(package: str) -> list[Path]:

@@ -20,7 +20,7 @@ import pytest
 
 from deployments.local.home import Home
 from deployments.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
-from router.load import LOAD_TTL_S
+from router.slots import LEASE_S
 from tests.two_nodes import Node, TwoNodes
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
@@ -269,7 +269,7 @@ def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster)
     assert set(kinds) <= {"whole", "cut"}
     assert kinds["whole"] > kinds["cut"]
     assert not placed_after
-    assert off_the_board < LOAD_TTL_S + SLACK_SECONDS
+    assert off_the_board < LEASE_S + SLACK_SECONDS
     assert cut_after < VANISHED_AFTER_S + SLACK_SECONDS
     assert len(traffic.turned_away) <= 3, "a client turns away from the lost gateway once"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 
 async def until(truth: Callable[[], object], within_s: float = 5.0) -> None:
@@ -9,3 +10,11 @@ async def until(truth: Callable[[], object], within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
         while not truth():  # noqa: ASYNC110  # nothing tells when
             await asyncio.sleep(0.005)
+
+
+async def cancelled(task: asyncio.Future[Any]) -> None:
+    """End a task. Again if need be: Python 3.11 can lose a cancellation in `wait_for`."""
+    async with asyncio.timeout(5.0):
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)

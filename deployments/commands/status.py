@@ -67,6 +67,8 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
         title=f"{name}: {pool['model']}, {states} of {pool['target_replicas']}",
         title_justify="left",
         title_style="bold",
+        caption=_routing_in_words(pool),
+        caption_justify="left",
     )
     for column in ("replica", "node"):
         table.add_column(column)
@@ -82,6 +84,21 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
             f"{replica['predicted_ttft_s']:.2f} s",
         )
     return table
+
+
+def _routing_in_words(pool: Mapping[str, Any]) -> str:
+    """How one gateway, the one that was asked, fares with placing this pool's requests."""
+    index = pool["index"]
+    words = [f"policy {pool['policy']}"]
+    if not index["prompts_known"]:
+        words.append("prompts not known here: placed by load")
+    elif not index["answers"]:
+        words.append("prefix index does not answer: placed by load")
+    elif index["lookup_p50_ms"] is not None:
+        words.append(f"prefix index {index['lookup_p50_ms']:.1f} ms")
+    if index["ttft_prediction_error"] is not None:
+        words.append(f"TTFT predictions off by {index['ttft_prediction_error']:.0%}")
+    return ", ".join(words)
 
 
 def _in_words(states: Mapping[str, int]) -> str:

@@ -23,6 +23,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _PARALLEL_SIZES = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -113,6 +114,12 @@ def usable_env_name(name: str) -> str:
     if name in RESERVED_ENV:
         raise refuse("Antefix sets this itself", RESERVED_ENV[name])
     return name
+
+
+def usable_header(name: str) -> str:
+    if not _HEADER.fullmatch(name):
+        raise refuse("not the name of an HTTP header", "Use letters, digits and hyphens")
+    return name.lower()
 
 
 def usable_env_value(value: str) -> str:

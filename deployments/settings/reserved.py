@@ -54,6 +54,7 @@ RESERVED_ENGINE_ARGS = {
 RESERVED_ENV = {
     "CUDA_VISIBLE_DEVICES": "Ray picks the GPUs of a replica: set resources of the pool",
     "PYTHONHASHSEED": "Antefix fixes it, so that all replicas hash prefixes alike: leave it out",
+    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "Antefix fixes it for its prefix index: leave it out",
     "VLLM_API_KEY": "The gateway holds the API keys: leave it out",
 }
 

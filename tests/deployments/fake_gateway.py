@@ -18,6 +18,12 @@ class FakeGateway:
     def __init__(self) -> None:
         self.port = 0
         self.states = {"RUNNING": 1}
+        self.index = {
+            "answers": True,
+            "prompts_known": True,
+            "lookup_p50_ms": 0.21,
+            "ttft_prediction_error": 0.125,
+        }
         self.answers = ["Par", "is", "."]
         self.asked: list[dict[str, Any]] = []
 
@@ -41,6 +47,8 @@ class FakeGateway:
             "model": "small",
             "target_replicas": 1,
             "states": self.states,
+            "policy": "prefix",
+            "index": self.index,
             "replicas": [replica] if "RUNNING" in self.states else [],
         }
         return web.json_response(

@@ -125,10 +125,14 @@ def test_a_pipeline_of_processes_stays_in_one_actor() -> None:
     assert "placement_group_bundles" not in options
 
 
-def test_prefixes_hash_alike_in_all_replicas() -> None:
+def test_prefixes_hash_alike_in_all_replicas_and_are_told_whole() -> None:
     options = placement_options(pool_of(env={"MY_SWITCH": "1"}))
     env = options["ray_actor_options"]["runtime_env"]["env_vars"]
-    assert env == {"PYTHONHASHSEED": "0", "MY_SWITCH": "1"}
+    assert env == {
+        "PYTHONHASHSEED": "0",
+        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+        "MY_SWITCH": "1",
+    }
 
 
 # --- what a replica is told -----------------------------------------------------------------

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -103,6 +104,22 @@ def test_status_shows_every_replica(fleet: FakeGateway) -> None:
     assert result.exit_code == ExitCode.OK
     for shown in ("engine: small", "abc", "10.0.0.1", "25%", "1.50 s", "512 tokens"):
         assert shown in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("index", "shown"),
+    [
+        ({}, "policy prefix, prefix index 0.2 ms, TTFT predictions off by 12%"),
+        ({"answers": False}, "prefix index does not answer: placed by load"),
+        ({"prompts_known": False}, "prompts not known here: placed by load"),
+        ({"lookup_p50_ms": None, "ttft_prediction_error": None}, "policy prefix"),
+    ],
+)
+def test_status_says_how_requests_are_placed(
+    fleet: FakeGateway, index: dict[str, Any], shown: str
+) -> None:
+    fleet.index |= index
+    assert shown in " ".join(antefix("status").stdout.split())
 
 
 def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:

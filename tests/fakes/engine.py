@@ -16,9 +16,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from deployments import confirmation
+from deployments.confirmation import Confirming
 from deployments.http_server import HttpServer
+from deployments.prompt import RendererFacts
+from deployments.renderer_client import RENDERER_PATH
 from deployments.tickets import SECRET_HEADER, TicketGate, Tickets
-from router.load import ReplicaLoad
+from router.load import LoadReport, ReplicaLoad
 
 SECRET = "engine-secret"
 MODEL = "small"
@@ -32,21 +36,31 @@ class FakeEngine:
 
     def __init__(self, replica_id: str = "r0", limit: int = 4) -> None:
         self.replica_id = replica_id
+        self.slot = int(replica_id[1:]) if replica_id[1:].isdigit() else 0
         self.limit = limit
         self.url = ""
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.running = 0
+        self.made = 0  # tokens
         self.finished = 0
         self.aborted = 0
         # faults
         self.token_delay_s = 0.0
-        self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set
+        self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set. 0: before any
         self.go_on = asyncio.Event()
         self.dies_after: int | None = None  # tokens; 0: before it has answered anything
         self.answers: Response | None = None
+        self.cached_tokens = 0
+        # what it tells gateways of itself
+        self.segment_tokens = 0
+        self.renderer: RendererFacts | None = None
+        self.renderer_asked = 0
+        self.renderer_answers: Response | None = None
+        self._sequence = 0
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
-        self._server = HttpServer(TicketGate(self._app(), self.tickets, SECRET))
+        app = Confirming(self._app(), self.report)
+        self._server = HttpServer(TicketGate(app, self.tickets, SECRET))
 
     async def start(self) -> None:
         self.url = await self._server.start("127.0.0.1")
@@ -64,15 +78,25 @@ class FakeEngine:
     def load(self, queued_prefill_tokens: int = 0) -> ReplicaLoad:
         return ReplicaLoad(
             replica_id=self.replica_id,
+            slot=self.slot,
+            incarnation=f"incarnation of {self.replica_id}",
             waiting=0,
             running=0,
             queued_prefill_tokens=queued_prefill_tokens,
             kv_use=0.0,
+            kv_capacity_tokens=0,
             prefill_rate=1000.0,
             inter_token_latency=0.0,
             url=self.url,
             node_ip="127.0.0.1",
+            segment_tokens=self.segment_tokens,
+            renderer=self.renderer.digest if self.renderer else "",
         )
+
+    def report(self) -> LoadReport:
+        """How busy it is now."""
+        self._sequence += 1
+        return LoadReport(self._sequence, 0, self.running, 0)
 
     @property
     def access(self) -> dict[str, str]:
@@ -87,6 +111,7 @@ class FakeEngine:
                 Route("/v1/models", self._models),
                 Route("/openapi.json", self._openapi),
                 Route("/metrics", self._metrics),
+                Route(RENDERER_PATH, self._renderer),
             ]
         )
 
@@ -116,14 +141,21 @@ class FakeEngine:
         return JSONResponse({"id": "1", "model": MODEL, "choices": [choice], "usage": usage})
 
     async def _all_tokens(self, fields: dict[str, Any]) -> list[str]:
-        return [token async for token in self._tokens(_max_tokens(fields))]
+        return [token async for token in self._tokens(fields)]
 
-    async def _tokens(self, count: int) -> AsyncIterator[str]:
+    async def _tokens(self, fields: dict[str, Any]) -> AsyncIterator[str]:
+        count = _max_tokens(fields)
         self.running += 1
+        exchange = confirmation.current.get()
         sent = 0
         try:
+            if self.pauses_after == 0:
+                await self.go_on.wait()
             for sent in range(1, count + 1):
                 await asyncio.sleep(self.token_delay_s)
+                self.made += 1
+                if exchange and sent == 1:
+                    exchange.first_token(len(_prompt(fields).split()), self.cached_tokens)
                 yield f"t{sent} "
                 if sent == self.pauses_after:
                     await self.go_on.wait()
@@ -139,13 +171,13 @@ class FakeEngine:
 
     async def _events(self, fields: dict[str, Any], chat: bool) -> AsyncIterator[bytes]:
         count = _max_tokens(fields)
-        if chat:
-            yield _event([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
         made = 0
-        tokens = self._tokens(count)
+        tokens = self._tokens(fields)
         try:
             async for token in tokens:
                 made += 1
+                if chat and made == 1:
+                    yield _event([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
                 reason = "length" if made == count else None
                 said = {"delta": {"content": token}} if chat else {"text": token}
                 yield _event([{"index": 0, "finish_reason": reason, **said}])
@@ -162,6 +194,13 @@ class FakeEngine:
     async def _openapi(self, request: Request) -> Response:
         paths: dict[str, Any] = {"/v1/chat/completions": {"post": {}}, "/internal": {"post": {}}}
         return JSONResponse({"info": {"title": "engine", "version": "1"}, "paths": paths})
+
+    async def _renderer(self, request: Request) -> Response:
+        self.renderer_asked += 1
+        if self.renderer_answers is not None:
+            return self.renderer_answers
+        assert self.renderer is not None, "nobody asks an engine that has no facts"
+        return Response(self.renderer.to_json(), media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(

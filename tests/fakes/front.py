@@ -1,21 +1,32 @@
-"""A real gateway on a port of its own, in front of fake engines, without Ray and Redis."""
+"""A real gateway on a port of its own, in front of fake engines, without Ray.
+
+Without Redis the test says what is on the board; with one the engines publish it themselves.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.fleet import Fleet
 from deployments.gateway import Gateway, Secrets
 from deployments.local.ports import free_ports
+from deployments.pool_router import PoolRouter
+from router.load import LoadBoard
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
+from tests.fakes.publishing import MODEL_PATH, Publishing
 from tests.fakes.serve_handle import FakeHandle
+from tests.waiting import until
 
-KEY = "sk-test"
+KEY, OTHER_KEY = "sk-test", "sk-other"
+TENANT, OTHER_TENANT = "tenant", "other"
+FLEET, POOL = "test", "test/main"
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
@@ -27,7 +38,10 @@ class _Gateway(Gateway):
 
 
 class Front:
-    """`url` is the gateway's; `http` a client without a key; `handle` what stands for Serve."""
+    """`url` is the gateway's; `http` a client without a key; `handle` what stands for Serve.
+
+    `published`: replica id -> what that engine publishes, where there is a Redis.
+    """
 
     def __init__(self, gateway: Gateway, url: str, handle: FakeHandle) -> None:
         self.gateway = gateway
@@ -35,11 +49,18 @@ class Front:
         self.handle = handle
         self.headers = {"authorization": f"Bearer {KEY}"}
         self.http = aiohttp.ClientSession()
+        self.published: dict[str, Publishing] = {}
+
+    @property
+    def router(self) -> PoolRouter:
+        return self.gateway._pools["main"].router
 
     def sees(self, *engines: FakeEngine) -> None:
-        """Put the engines on the load board, the first with the shortest queue."""
-        loads = {e.replica_id: e.load(1000 * i) for i, e in enumerate(engines)}
-        self.gateway._pools["main"].board.update(loads)
+        """Put the engines on the board, the first with the shortest queue; none: forget all."""
+        board = self.router.placer.board
+        board.update([e.load(1000 * i) for i, e in enumerate(engines)])
+        if not engines:
+            board._last_known = {}
 
     def post(
         self, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None, **body: Any
@@ -50,30 +71,83 @@ class Front:
             self.url + path, json=fields, headers={**self.headers, **(headers or {})}
         )
 
-    def get(self, path: str) -> Any:
-        return self.http.get(self.url + path, headers=self.headers)
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Any:
+        return self.http.get(self.url + path, headers={**self.headers, **(headers or {})})
+
+    async def explanation_of(self, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Why the request with this answer went where it went, once that can be asked for."""
+        path = f"/antefix/requests/{headers['x-request-id']}"
+        async with asyncio.timeout(5):
+            while True:
+                async with self.get(path) as told:
+                    if told.status == 200:
+                        explanation: dict[str, Any] = await told.json()
+                        return explanation
+                    assert told.status == 404
+                await asyncio.sleep(0.01)
+
+    async def metrics(self) -> dict[tuple[str, ...], float]:
+        """(name, its label values but the pool, in the order of their names) -> value."""
+        async with self.get("/metrics") as answer:
+            assert answer.status == 200
+            return samples_of(await answer.text())
+
+
+def samples_of(exposition: str) -> dict[tuple[str, ...], float]:
+    """(name, its label values but the pool, in the order of their names) -> value."""
+    return {
+        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "pool")): sample.value
+        for family in text_string_to_metric_families(exposition)
+        for sample in family.samples
+    }
 
 
 @asynccontextmanager
-async def gateway_before(*engines: FakeEngine, **limits: Any) -> AsyncIterator[Front]:
-    """`limits` are settings of the fleet file's `gateway`."""
+async def gateway_before(
+    *engines: FakeEngine,
+    redis_url: str = NO_REDIS,
+    pool: Mapping[str, Any] | None = None,
+    lookup_budget_ms: float = 5.0,
+    **limits: Any,
+) -> AsyncIterator[Front]:
+    """`pool` and `limits` are settings of the fleet file's pool and `gateway`."""
     (port,) = free_ports(1)
+    main = {"model": MODEL_PATH, "served_model_name": MODEL, **(pool or {})}
     fleet = Fleet.model_validate(
         {
-            "name": "test",
+            "name": FLEET,
             "gateway": {"port": port, **limits},
-            "pools": {"main": {"model": "embedded", "served_model_name": MODEL}},
+            "redis": {"lookup_budget_ms": lookup_budget_ms},
+            "pools": {"main": main},
         }
     )
-    secrets = Secrets(api_keys={KEY: "tenant"}, engine_secret=SECRET, redis_url=NO_REDIS)
+    keys = {KEY: TENANT, OTHER_KEY: OTHER_TENANT}
+    secrets = Secrets(api_keys=keys, engine_secret=SECRET, redis_url=redis_url)
     handle = FakeHandle(*engines)
     gateway = object.__new__(_Gateway)
     await asyncio.gather(*(engine.start() for engine in engines))
     await gateway.__init__(fleet, secrets, {"main": handle})  # type: ignore[misc]
     front = Front(gateway, f"http://127.0.0.1:{port}", handle)
-    front.sees(*engines)
     try:
+        if redis_url == NO_REDIS:
+            front.sees(*engines)
+        else:
+            await _publish(front, engines, redis_url)
         yield front
     finally:
         await front.http.close()
+        await asyncio.gather(*(published.stop() for published in front.published.values()))
         await asyncio.gather(*(engine.stop() for engine in engines), Gateway.__del__(gateway))
+
+
+async def _publish(front: Front, engines: Sequence[FakeEngine], redis_url: str) -> None:
+    """Each in its order, so that the first has the lowest slot."""
+    board = front.router.placer.board
+    for count, engine in enumerate(engines):
+        front.published[engine.replica_id] = published = Publishing(engine, redis_url, POOL)
+        published.start()
+        await until(partial(_has_more_than, board, count))
+
+
+def _has_more_than(board: LoadBoard, count: int) -> bool:
+    return len(board.loads()) > count

@@ -1,4 +1,4 @@
-"""One real fleet for all tests of this folder: Ray Serve, three vLLM engines, Redis."""
+"""One real fleet for all tests here: Ray Serve, two gateways, three vLLM engines, Redis."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,40 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from deployments.local.home import Home
+from deployments.local.ports import free_ports
 from deployments.tickets import SECRET_HEADER
+from tests.router.redis_process import running
 
 FLEET_FILE = Path(__file__).with_name("fleet.yaml")
 START_SECONDS = 600
 
 
+class RedisUnderTest:
+    """The fleet's Redis, always on the same port; each start is an empty one."""
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._running = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        server = running(self._folder, self.port, f"port {self.port}\n")
+        self._process = self._running.enter_context(server).process
+
+    def kill(self) -> None:
+        self._running.close()
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+
 @dataclass(frozen=True)
 class RunningFleet:
     home: Home
+    redis: RedisUnderTest
     root: str
     api_key: str
     model: str = "smollm2-135m-instruct"
@@ -44,7 +70,11 @@ class RunningFleet:
     def antefix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "deployments.cli", *arguments],
-            env={**os.environ, "ANTEFIX_HOME": str(self.home.folder)},
+            env={
+                **os.environ,
+                "ANTEFIX_HOME": str(self.home.folder),
+                "ANTEFIX_TEST_REDIS_URL": self.redis.url,
+            },
             capture_output=True,
             text=True,
             timeout=START_SECONDS,
@@ -65,16 +95,19 @@ class RunningFleet:
 @pytest.fixture(scope="session")
 def fleet() -> Iterator[RunningFleet]:
     folder = Path(tempfile.mkdtemp(prefix="afx"))
-    fleet = RunningFleet(Home(folder), root="", api_key="")
+    redis = RedisUnderTest(folder / "redis")
+    fleet = RunningFleet(Home(folder), redis, root="", api_key="")
     try:
+        redis.start()
         up = fleet.antefix("up", str(FLEET_FILE), "--port", "0", "--json")
         assert up.returncode == 0, up.stderr
         started = json.loads(up.stdout)
         assert "Paris" in started["answer"]
         root = started["base_url"].removesuffix("/v1")
-        yield RunningFleet(Home(folder), root, started["api_key"])
+        yield RunningFleet(Home(folder), redis, root, started["api_key"])
     finally:
         fleet.antefix("down", "--now")
+        redis.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,18 +1,24 @@
-"""Predicted time to first token: never better for more work, never worse for more speed."""
+"""Predicted time to first token and what is learned of it: the laws of the one currency."""
 
+import math
+import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cost import predict_ttft
+from router.cost import MAX_SLOPE, MIN_SLOPE, OTHERS, Calibration, predict_ttft, price, score
 from router.load import ReplicaLoad
 from tests.router.loads import any_load, load, tokens
 
+seconds = st.floats(0, 1000)
+any_float = st.floats(allow_nan=True, allow_infinity=True)
+
 
 @pytest.mark.parametrize(
-    ("queued", "prompt", "cached", "rate", "step", "seconds"),
+    ("queued", "prompt", "cached", "rate", "step", "expected"),
     [
         (0, 1000, 0, 1000.0, 0.0, 1.0),
         (500, 1000, 0, 1000.0, 0.0, 1.5),
@@ -23,10 +29,30 @@ from tests.router.loads import any_load, load, tokens
     ],
 )
 def test_the_uncached_tokens_ahead_are_prefilled_after_the_step_under_way(
-    queued: int, prompt: int, cached: int, rate: float, step: float, seconds: float
+    queued: int, prompt: int, cached: int, rate: float, step: float, expected: float
 ) -> None:
     replica = load(queued_prefill_tokens=queued, prefill_rate=rate, inter_token_latency=step)
-    assert predict_ttft(replica, prompt, cached) == pytest.approx(seconds)
+    assert predict_ttft(replica, prompt, cached) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"kv_use": 0.5}, 0.0),  # the prompt fits
+        ({"kv_use": 0.95}, 50 * 0.02 / 10),
+        ({"kv_use": 0.95, "queued_prefill_tokens": 100}, 150 * 0.02 / 10),
+        ({"kv_use": 0.95, "running": 20}, 50 * 0.02 / 20),
+        ({"kv_use": 0.95, "kv_capacity_tokens": 0}, 0.0),  # nobody knows
+        ({"kv_use": 0.95, "running": 0}, 0.0),  # nothing runs that could make room
+    ],
+)
+def test_what_does_not_fit_the_kv_cache_waits_for_running_requests_to_end(
+    fields: dict[str, Any], expected: float
+) -> None:
+    full = {"kv_capacity_tokens": 1000, "running": 10, "inter_token_latency": 0.02}
+    replica = load("full", **{**full, **fields})
+    roomy = replace(replica, kv_capacity_tokens=0)
+    assert predict_ttft(replica, 100) - predict_ttft(roomy, 100) == pytest.approx(expected)
 
 
 @given(any_load, tokens, tokens)
@@ -54,7 +80,127 @@ def test_a_longer_queue_is_never_sooner(replica: ReplicaLoad, prompt: int, more:
     assert predict_ttft(replica, prompt) <= predict_ttft(longer, prompt)
 
 
+@given(any_load, tokens, st.floats(0, 1))
+def test_a_fuller_kv_cache_is_never_sooner(
+    replica: ReplicaLoad, prompt: int, kv_use: float
+) -> None:
+    emptier, fuller = sorted([replica, replace(replica, kv_use=kv_use)], key=lambda r: r.kv_use)
+    assert predict_ttft(emptier, prompt) <= predict_ttft(fuller, prompt)
+
+
 @given(any_load, tokens, st.floats(1, 100))
 def test_a_faster_replica_is_never_later(replica: ReplicaLoad, prompt: int, times: float) -> None:
     faster = replace(replica, prefill_rate=replica.prefill_rate * times)
     assert predict_ttft(faster, prompt) <= predict_ttft(replica, prompt)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1), st.integers(1, 1000))
+def test_a_price_is_a_share_of_one_replicas_cost(
+    popularity: float, traffic_share: float, replicas: int
+) -> None:
+    least = 1.0 / max(1.0, popularity)
+    assert least**2 * 0.999 <= price(popularity, traffic_share, replicas) <= min(1.0, least * 1.001)
+
+
+def test_a_prefix_that_one_replica_cannot_serve_alone_has_the_square_of_its_share() -> None:
+    assert price(10, 0.0, 8) == pytest.approx(0.1)
+    assert price(10, 1 / 8, 8) == pytest.approx(0.01)
+    assert price(10, 1.0, 8) == pytest.approx(0.01)
+
+
+def test_a_score_counts_a_requests_own_prefill_for_others_too() -> None:
+    replica = load(queued_prefill_tokens=500, inter_token_latency=0.02)
+    assert score(replica, 1000, 200, 0, 1.0) == pytest.approx(0.52 + 0.8 * (1 + OTHERS))
+
+
+def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
+    assert score(load(), 1000, 128, 640, 0.1) == pytest.approx((51.2 + 360) / 1000 * (1 + OTHERS))
+    assert score(load(), 1000, 640, 640, 0.1) == pytest.approx(0.36 * (1 + OTHERS))
+    assert score(load(), 100, 0, 640, 0.0) == pytest.approx(0.0)
+
+
+@given(any_load, tokens, tokens, tokens, tokens, st.floats(0, 1))
+def test_a_score_never_rises_with_what_is_cached(
+    replica: ReplicaLoad, prompt: int, cached: int, more: int, popular: int, price: float
+) -> None:
+    less, better = (score(replica, prompt, c, popular, price) for c in (cached, cached + more))
+    assert 0 <= better <= less + 1e-9 * less
+
+
+def taught(slope: float, offset: float, times: int, noise: float = 0.0) -> Calibration:
+    calibration, rng = Calibration(), random.Random(1)
+    for _ in range(times):
+        predicted = rng.uniform(0, 2)
+        observed = (slope * predicted + offset) * rng.lognormvariate(0, noise)
+        calibration.observe(predicted, observed)
+    return calibration
+
+
+def test_what_is_not_yet_learned_is_left_alone() -> None:
+    assert Calibration().apply(1.5) == 1.5
+    assert Calibration().error is None
+    assert Calibration().bias is None
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize(("slope", "offset"), [(1, 0), (3, 0.05), (0.3, 0.2), (8, 0), (1, 2)])
+def test_it_learns_the_line_that_observations_lie_on(
+    slope: float, offset: float, noise: float
+) -> None:
+    learned = taught(slope, offset, 1000, noise)
+    for predicted in (0.2, 1.0, 1.8):
+        expected = slope * predicted + offset
+        assert learned.apply(predicted) == pytest.approx(expected, rel=0.02 + noise)
+
+
+def test_an_error_is_of_what_was_said_before_it_was_known() -> None:
+    calibration = Calibration()
+    calibration.observe(2.0, 1.0)
+    assert calibration.error == pytest.approx(1.0)
+    assert calibration.bias == pytest.approx(1.0)
+    calibration = Calibration()
+    calibration.observe(1.0, 2.0)
+    assert calibration.error == pytest.approx(0.5)
+    assert calibration.bias == pytest.approx(-0.5)
+
+
+def test_an_error_fades_once_the_line_is_learned() -> None:
+    learned = taught(3, 0.1, 1000)
+    assert learned.error is not None and learned.error < 0.02
+    assert learned.bias is not None and abs(learned.bias) < 0.02
+
+
+def test_one_outlier_moves_little() -> None:
+    learned = taught(1, 0, 500)
+    learned.observe(1.0, 300.0)
+    assert learned.apply(1.0) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_lasting_change_is_followed() -> None:
+    learned, rng = taught(1, 0, 500), random.Random(2)
+    for _ in range(400):
+        predicted = rng.uniform(0, 2)
+        learned.observe(predicted, 4 * predicted)
+    assert learned.apply(1.0) == pytest.approx(4.0, rel=0.1)
+
+
+def test_equal_predictions_say_nothing_about_the_slope() -> None:
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.observe(1.0, 1.5)
+    assert calibration.slope == pytest.approx(1.0, rel=0.05)
+    assert calibration.apply(1.0) == pytest.approx(1.5, rel=0.02)
+
+
+@given(st.lists(st.tuples(any_float, any_float), max_size=50), seconds, seconds)
+def test_whatever_was_observed_the_order_of_replicas_stays(
+    observations: list[tuple[float, float]], one: float, other: float
+) -> None:
+    calibration = Calibration()
+    for predicted, observed in observations:
+        calibration.observe(predicted, observed)
+    assert MIN_SLOPE <= calibration.slope <= MAX_SLOPE
+    assert 0 <= calibration.offset < math.inf
+    less, more = sorted((one, other))
+    assert 0 <= calibration.apply(less) <= calibration.apply(more) < math.inf
+    assert calibration.error is None or 0 <= calibration.error <= 10

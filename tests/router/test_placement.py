@@ -1,67 +1,224 @@
-"""The ranking's laws."""
+"""One decision: who is asked first, why, and what is decided when little is known."""
 
+import json
 import random
 from collections import Counter
+from dataclasses import replace
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cost import predict_ttft
+from router.cost import Calibration, predict_ttft
 from router.load import ReplicaLoad
-from router.placement import place
-from tests.router.loads import any_loads, load, tokens
+from router.placement import Placement, place, place_blind, reusable_tokens
+from router.policies import POLICY_NAMES, PlacementRequest, make_policy
+from router.recent import Recent
+from tests.router.loads import any_loads, load, pool, tokens
 
-seeds = st.integers(0, 2**32).map(random.Random)
+KEYS = tuple(bytes([i]) * 16 for i in range(8))
+PROMPT = 8 * 128 + 50
+rngs = st.integers(0, 2**32).map(random.Random)
+depths = st.dictionaries(st.integers(0, 8), st.integers(1, 8))
 
 
-@given(any_loads, tokens, seeds)
-def test_every_replica_is_ranked_once(
-    loads: dict[str, ReplicaLoad], prompt: int, rng: random.Random
+def decided(
+    loads: dict[str, ReplicaLoad],
+    held: dict[int, int] | None = None,
+    recent: Recent | None = None,
+    policy: str = "prefix",
+    **options: object,
+) -> Placement:
+    """Where the prompt goes; held segments are expected ones too, unless `recent` is given."""
+    return place(
+        PlacementRequest(PROMPT, KEYS),
+        loads,
+        held,
+        recent if recent is not None else Recent(depths=held or {}),
+        make_policy(policy),
+        random.Random(1),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@given(any_loads, tokens, depths | st.none(), depths, rngs, st.sampled_from(POLICY_NAMES))
+def test_every_replica_is_ranked_once_as_its_load_says(
+    loads: dict[str, ReplicaLoad],
+    prompt: int,
+    held: dict[int, int] | None,
+    expected: dict[int, int],
+    rng: random.Random,
+    policy: str,
 ) -> None:
-    assert sorted(place(loads, prompt, rng).replica_ids) == sorted(loads)
-
-
-@given(any_loads, tokens, seeds)
-def test_the_soonest_first_token_comes_first(
-    loads: dict[str, ReplicaLoad], prompt: int, rng: random.Random
-) -> None:
-    predicted = [candidate.predicted_ttft for candidate in place(loads, prompt, rng).ranked]
-    assert predicted == sorted(predicted)
-
-
-@given(any_loads, tokens, seeds)
-def test_a_candidate_is_what_its_load_says(
-    loads: dict[str, ReplicaLoad], prompt: int, rng: random.Random
-) -> None:
-    for candidate in place(loads, prompt, rng).ranked:
+    placement = place(
+        PlacementRequest(prompt, KEYS), loads, held, Recent(expected), make_policy(policy), rng
+    )
+    assert sorted(placement.replica_ids) == sorted(loads)
+    for candidate in placement.ranked:
         of = loads[candidate.replica_id]
-        assert candidate.url == of.url
-        assert candidate.predicted_ttft == predict_ttft(of, prompt)
+        assert (candidate.url, candidate.slot, candidate.waiting) == (of.url, of.slot, of.waiting)
+        assert candidate.raw_ttft == predict_ttft(of, prompt, candidate.cached_tokens)
+        assert 0 <= candidate.confirmed_tokens <= candidate.cached_tokens <= max(0, prompt - 1)
 
 
-@given(st.permutations([(0, 0), (1, 0), (0, 2), (3, 3)]), seeds)
-def test_between_equal_predictions_fewer_requests_win(
-    queues: list[tuple[int, int]], rng: random.Random
+@given(any_loads, tokens, depths, rngs, st.floats(0.1, 10), st.floats(0, 10))
+def test_calibration_changes_what_is_promised_and_not_who_is_chosen(
+    loads: dict[str, ReplicaLoad],
+    prompt: int,
+    held: dict[int, int],
+    rng: random.Random,
+    slope: float,
+    offset: float,
 ) -> None:
-    loads = {f"{w}+{r}": load(f"{w}+{r}", waiting=w, running=r) for w, r in queues}
-    assert place(loads, 100, rng).replica_ids == ("0+0", "1+0", "0+2", "3+3")
+    request, state = PlacementRequest(prompt, KEYS), rng.getstate()
+    learned = Calibration(slope, offset)
+    calibrated = place(request, loads, held, Recent(held), make_policy("prefix"), rng, learned)
+    rng.setstate(state)
+    plain = place(request, loads, held, Recent(held), make_policy("prefix"), rng)
+    assert calibrated.replica_ids == plain.replica_ids
+    for candidate in calibrated.ranked:
+        assert candidate.predicted_ttft == learned.apply(candidate.raw_ttft)
 
 
-def test_ties_are_broken_fairly() -> None:
-    rng = random.Random(1)
-    loads = {replica_id: load(replica_id) for replica_id in "abcd"}
-    first = Counter(place(loads, 100, rng).replica_ids[0] for _ in range(4000))
-    assert first.keys() == loads.keys()
-    assert all(900 < count < 1100 for count in first.values())
+@pytest.mark.parametrize(
+    ("prompt", "segment", "expected"),
+    [(1, 128, 0), (128, 128, 0), (129, 128, 128), (256, 128, 128), (300, 128, 256), (300, 0, 0)],
+)
+def test_whole_segments_before_the_last_token_can_be_reused(
+    prompt: int, segment: int, expected: int
+) -> None:
+    assert reusable_tokens(prompt, segment) == expected
 
 
-def test_a_dead_replica_is_never_chosen() -> None:
-    loads = {replica_id: load(replica_id) for replica_id in "ab"}
-    del loads["a"]
-    assert place(loads, 100, random.Random(1)).replica_ids == ("b",)
+def test_a_replica_that_holds_the_prefix_comes_first() -> None:
+    placement = decided(pool(4), {2: 8})
+    assert placement.chosen is not None
+    assert (placement.chosen.replica_id, placement.chosen.cached_tokens) == ("r2", 1024)
+    assert placement.best_cached_tokens == 1024
+    assert placement.signal
+
+
+def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
+    loads = pool(2)
+    loads["r0"] = replace(loads["r0"], queued_prefill_tokens=3000)
+    assert decided(loads, {0: 8}).replica_ids[0] == "r0"
+    loads["r0"] = replace(loads["r0"], queued_prefill_tokens=5000)
+    assert decided(loads, {0: 8}).replica_ids[0] == "r1"
+
+
+def test_a_popular_prefix_goes_where_the_load_is_least() -> None:
+    loads = pool(2)
+    loads["r0"] = replace(loads["r0"], queued_prefill_tokens=100)
+    hot = Recent(depths={0: 8}, popularity=30.0, traffic_share=0.5)
+    assert decided(loads, {0: 8}, hot).replica_ids[0] == "r1"
+    assert decided(loads, {0: 8}, replace(hot, popularity=1.0)).replica_ids[0] == "r0"
+
+
+def test_a_burst_with_a_new_prefix_is_not_scattered() -> None:
+    loads = pool(4)
+    loads["r3"] = replace(loads["r3"], waiting=20, queued_prefill_tokens=3000)
+    burst = Recent(depths={3: 8}, matched=(KEYS[7][:8],))
+    assert decided(loads, {}, burst).replica_ids[0] == "r3"
+
+
+def test_what_is_announced_is_told_apart_from_what_is_confirmed() -> None:
+    chosen = decided(pool(2), {1: 2}, Recent(depths={1: 6})).chosen
+    assert chosen is not None
+    assert (chosen.replica_id, chosen.confirmed_tokens, chosen.cached_tokens) == ("r1", 256, 768)
+
+
+def test_what_the_index_confirms_counts_even_when_nothing_else_is_known() -> None:
+    chosen = decided(pool(2), {1: 2}, Recent()).chosen
+    assert chosen is not None and chosen.cached_tokens == 256
+
+
+def test_a_replica_that_caches_nothing_has_nothing_cached() -> None:
+    loads = pool(2, segment_tokens=0)
+    assert all(of.cached_tokens == 0 for of in decided(loads, {0: 8, 1: 8}).ranked)
+
+
+def test_with_nothing_to_reuse_fewer_requests_win() -> None:
+    loads = {
+        f"{w}+{r}": load(f"{w}+{r}", waiting=w, running=r)
+        for w, r in [(3, 3), (0, 2), (1, 0), (0, 0)]
+    }
+    assert decided(loads, {}).replica_ids == ("0+0", "1+0", "0+2", "3+3")
+
+
+def test_without_the_index_load_decides_and_prefixes_gather_between_equals() -> None:
+    placements = [decided(pool(4)) for _ in range(20)]
+    assert not any(placement.signal for placement in placements)
+    assert len({placement.replica_ids for placement in placements}) == 1
+    home = placements[0].replica_ids[0]
+    loads = pool(4)
+    loads[home] = replace(loads[home], queued_prefill_tokens=2000)
+    assert decided(loads).replica_ids[-1] == home
 
 
 def test_without_loads_the_placement_is_empty() -> None:
-    placement = place({}, 100, random.Random(1))
+    placement = decided({}, {}, shadow=make_policy("random"))
     assert not placement.ranked
-    assert not placement.replica_ids
+    assert placement.chosen is None
+    assert placement.replica_ids == ()
+    assert placement.best_cached_tokens == 0
+    assert placement.shadow is None
+
+
+def test_a_shadow_is_recorded_with_its_regret_and_not_followed() -> None:
+    loads = pool(2)
+    loads["r1"] = replace(loads["r1"], running=5)
+    placement = decided(loads, {1: 8}, shadow=make_policy("least_loaded"))
+    shadow = placement.shadow
+    assert placement.policy == "prefix" and placement.replica_ids[0] == "r1"
+    assert shadow is not None
+    assert (shadow.policy, shadow.replica_id, shadow.cached_tokens) == ("least_loaded", "r0", 0)
+    assert shadow.predicted_ttft == pytest.approx(PROMPT / 1000)
+    assert shadow.regret == pytest.approx(-1.024)
+
+
+def test_a_candidate_explains_itself_in_json() -> None:
+    candidate = decided(pool(1, kv_use=0.5), {0: 2}).ranked[0]
+    explained = candidate.as_dict()
+    assert json.loads(json.dumps(explained)) == explained
+    assert explained.keys() == {field.name for field in msgspec.structs.fields(type(candidate))}
+    assert (explained["confirmed_tokens"], explained["kv_use"]) == (256, 0.5)
+
+
+def blind(
+    loads: dict[str, ReplicaLoad], in_flight: dict[str, int], request: PlacementRequest
+) -> tuple[str, ...]:
+    return place_blind(request, loads, in_flight, random.Random()).replica_ids
+
+
+def test_blind_a_prompt_keeps_its_replica_whatever_was_last_told_of_the_load() -> None:
+    request = PlacementRequest(PROMPT, KEYS)
+    busy = {r: replace(of, running=i, waiting=i) for i, (r, of) in enumerate(pool(4).items())}
+    assert blind(pool(4), {}, request) == blind(busy, {}, request)
+    other = [blind(pool(4), {}, PlacementRequest(9, (bytes([i]) * 16,)))[0] for i in range(50)]
+    assert len(set(other)) == 4
+
+
+def test_blind_a_session_keeps_its_replica() -> None:
+    prompts = [PlacementRequest(9, (bytes([i]) * 16,), "session") for i in range(20)]
+    assert len({blind(pool(4), {}, request) for request in prompts}) == 1
+
+
+def test_blind_a_replica_with_clearly_more_of_our_requests_is_passed_over() -> None:
+    request = PlacementRequest(PROMPT, KEYS)
+    home, *rest = blind(pool(4), {}, request)
+    assert blind(pool(4), {home: 1}, request)[0] == home
+    assert blind(pool(4), {home: 5}, request) == (*rest, home)
+
+
+def test_blind_an_unknown_prompt_goes_anywhere() -> None:
+    found = Counter(blind(pool(4), {}, PlacementRequest(100))[0] for _ in range(200))
+    assert len(found) == 4
+
+
+def test_blind_nothing_is_claimed_to_be_known() -> None:
+    placement = place_blind(PlacementRequest(1000, KEYS), pool(2), {"r0": 3}, random.Random(1))
+    assert (placement.policy, placement.signal) == ("blind", False)
+    assert all(of.cached_tokens == 0 and not of.synced for of in placement.ranked)
+    assert {of.replica_id: of.waiting for of in placement.ranked} == {"r0": 3, "r1": 0}
+    assert not place_blind(PlacementRequest(1), {}, {}, random.Random(1)).ranked

@@ -1,12 +1,11 @@
 """Every form of URL reaches a real Redis of that kind."""
 
 import asyncio
+import json
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,24 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deployments.local.ports import LOOPBACK, free_ports, is_free
-from router.load import publish, read, withdraw
+from deployments.local.ports import free_ports
 from router.redis_client import AsyncRedis, connect
-from tests.router.loads import load
+from router.slots import claim, live, renew, withdraw
+from tests.router.redis_cluster import cluster_of
 from tests.router.redis_process import RedisProcess, running
 
 
-async def keeps_loads(url: str) -> None:
-    """Publishes, reads and withdraws a load there."""
+async def keeps_a_lease(url: str) -> None:
+    """Claims a slot there, renews its lease, reads it and ends it."""
     redis: AsyncRedis = connect(url)
     try:
         async with asyncio.timeout(20):
-            await publish(redis, "main", load("a"))
-            await publish(redis, "main", load("b"))
-            assert set(await read(redis, "main")) == {"a", "b"}
-            await withdraw(redis, "main", "a")
-            assert set(await read(redis, "main")) == {"b"}
+            slot = await claim(redis, "main", "a")
+            lease = json.dumps({"incarnation": "a"})
+            assert await renew(redis, "main", slot, "a", lease)
+            assert await live(redis, "main") == {slot: lease}
+            await withdraw(redis, "main", slot, "a")
+            assert await live(redis, "main") == {}
     finally:
         await redis.aclose()
 
@@ -49,11 +49,11 @@ def plain(tmp_path: Path, port: int) -> Iterator[RedisProcess]:
 
 
 async def test_a_user_with_a_password_reaches_its_keys(plain: RedisProcess) -> None:
-    await keeps_loads(f"redis://ray:p%40ss%3A%2Fword@127.0.0.1:{plain.port}/0")
+    await keeps_a_lease(f"redis://ray:p%40ss%3A%2Fword@127.0.0.1:{plain.port}/0")
 
 
 async def test_a_unix_socket_is_reached(plain: RedisProcess, tmp_path: Path) -> None:
-    await keeps_loads(f"unix://ray:p%40ss%3A%2Fword@{tmp_path}/s")
+    await keeps_a_lease(f"unix://ray:p%40ss%3A%2Fword@{tmp_path}/s")
 
 
 async def test_tls_is_spoken(tmp_path: Path, port: int) -> None:
@@ -66,50 +66,21 @@ async def test_tls_is_spoken(tmp_path: Path, port: int) -> None:
     except AssertionError as error:
         pytest.skip(f"this redis-server has no TLS: {error}")
     try:
-        await keeps_loads(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}")
+        await keeps_a_lease(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}")
         with pytest.raises(Exception, match=r"(?i)certificate"):
-            await keeps_loads(f"rediss://127.0.0.1:{port}/0")
+            await keeps_a_lease(f"rediss://127.0.0.1:{port}/0")
     finally:
         server.__exit__(None, None, None)
 
 
 async def test_the_keys_of_a_pool_are_on_one_shard_of_a_cluster(tmp_path: Path) -> None:
-    # the shards speak to each other on port + 10000
-    free = (port for port in range(21000, 30000) if is_free(LOOPBACK, port))
-    ports = list(islice((port for port in free if is_free(LOOPBACK, port + 10000)), 2))
-    with ExitStack() as stack:
-        for number, port in enumerate(ports):
-            settings = f"port {port}\ncluster-enabled yes\n"
-            stack.enter_context(running(tmp_path / str(number), port, settings))
-        await cluster_of(ports)
-        url = f"redis+cluster://127.0.0.1:1,127.0.0.1:{ports[0]}"
-        await keeps_loads(url)
-        shards = [connect(f"redis://127.0.0.1:{port}/0") for port in ports]
-        held = [await shard.keys() for shard in shards]
-        assert sorted(map(len, held)) == [0, 2]
+    async with cluster_of(tmp_path, 2) as servers:
+        await keeps_a_lease(f"redis+cluster://127.0.0.1:1,127.0.0.1:{servers[0].port}")
+        shards = [connect(f"redis://127.0.0.1:{server.port}/0") for server in servers]
+        held = [len(await shard.keys()) for shard in shards]
+        assert min(held) == 0 < max(held)
         for shard in shards:
             await shard.aclose()
-
-
-async def cluster_of(ports: list[int]) -> None:
-    share = 16384 // len(ports)
-    shards = [connect(f"redis://127.0.0.1:{port}/0") for port in ports]
-    for number, shard in enumerate(shards):
-        slots = [str(slot) for slot in range(number * share, (number + 1) * share)]
-        await shard.execute_command("CLUSTER", "ADDSLOTS", *slots)
-        await shard.execute_command("CLUSTER", "MEET", "127.0.0.1", str(ports[0]))
-    for shard in shards:
-        await wait_for(shard, "SLOTS", lambda reply: reply.count("127.0.0.1") >= len(ports))
-        await wait_for(shard, "INFO", lambda reply: "cluster_state:ok" in reply)
-        await shard.aclose()
-
-
-async def wait_for(shard: AsyncRedis, question: str, enough: Callable[[str], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not enough(  # noqa: ASYNC110  # each look is a command
-            str(await shard.execute_command("CLUSTER", question))
-        ):
-            await asyncio.sleep(0.05)
 
 
 async def test_sentinel_names_the_primary(tmp_path: Path) -> None:
@@ -120,7 +91,18 @@ async def test_sentinel_names_the_primary(tmp_path: Path) -> None:
         running(tmp_path / "primary", primary, f"port {primary}\n{users}"),
         running(tmp_path / "sentinel", sentinel, f"port {sentinel}\n{watch}", "--sentinel"),
     ):
-        await keeps_loads(f"redis+sentinel://ray:secret@127.0.0.1:1,127.0.0.1:{sentinel}/main/1")
+        await keeps_a_lease(f"redis+sentinel://ray:secret@127.0.0.1:1,127.0.0.1:{sentinel}/main/1")
+
+
+@pytest.mark.parametrize(("decode", "reply"), [(True, "value"), (False, b"value")])
+async def test_replies_are_bytes_where_decoding_is_not_wanted(
+    tmp_path: Path, port: int, decode: bool, reply: str | bytes
+) -> None:
+    with running(tmp_path, port, f"port {port}\n"):
+        redis = connect(f"redis://127.0.0.1:{port}/0", decode=decode)
+        await redis.set("key", "value")
+        assert await redis.get("key") == reply
+        await redis.aclose()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deployments.transport import Transport
+from deployments.transport import Route, Transport
 from router.request_router import RankedRequestRouter, _grouped
 from tests.waiting import until
 
@@ -91,7 +91,7 @@ def deployments() -> dict[str, serve.Application]:
                 return SimpleNamespace(status=200, release=lambda: None)
 
             async def one(replica_id: str) -> bool:
-                async with self._transport.exchange(send, (replica_id,)) as (slot, _):
+                async with self._transport.exchange(send, Route((replica_id,))) as (slot, _):
                     return bool(slot.replica_id != replica_id)
 
             return sum(await asyncio.gather(*(one(of) for of in replica_ids * times)))

@@ -1,0 +1,101 @@
+"""How many engine block events one publisher brings into Redis a second, for make bench-index.
+
+The events are what an engine with a full cache sends, as it sends them (msgpack): every batch
+stores the blocks of two new prompts and evicts as many of the oldest, last block of a prompt
+first, one event a block. The publisher decodes, follows and writes them as it does in a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from router.event_stream import EventBatch
+from router.held_blocks import HeldBlocks
+from router.kv_events import BlockRemoved, BlockStored, decode
+from router.publisher import IndexPublisher, Lease
+from router.redis_client import AsyncRedis
+from router.segment_keys import Namespace, SegmentHasher, index_secret
+from router.slots import segment_prefix
+
+POOL = "bench/publishing"
+MODEL = "bench"
+BLOCK_TOKENS = 16
+SEGMENT_TOKENS = 128
+PROMPT_BLOCKS = 128
+PROMPTS_A_BATCH = 2
+# 131,072 tokens: about what a GPU's KV cache holds.
+CACHED_PROMPTS = 64
+BATCHES = 1_000
+WAIT_S = 120.0
+
+
+def prompt(number: int) -> list[int]:
+    return [(number * 7919 + position) % 150_000 for position in range(PROMPT_BLOCKS * 16)]
+
+
+def block_hashes(number: int) -> list[bytes | int]:
+    return [hashlib.sha256(b"%d %d" % (number, i)).digest() for i in range(PROMPT_BLOCKS)]
+
+
+def payloads(batches: int) -> tuple[list[bytes], int]:
+    """Encoded batches, and how many blocks they store or remove."""
+    cached: deque[int] = deque()
+    encoded, blocks = [], 0
+    for batch in range(batches):
+        events: list[Any] = []
+        for number in range(batch * PROMPTS_A_BATCH, (batch + 1) * PROMPTS_A_BATCH):
+            if len(cached) == CACHED_PROMPTS:
+                evicted = block_hashes(cached.popleft())
+                events += [BlockRemoved([hash_], medium="GPU") for hash_ in reversed(evicted)]
+                blocks += PROMPT_BLOCKS
+            hashes = block_hashes(number)
+            events.append(BlockStored(hashes, None, prompt(number), BLOCK_TOKENS, medium="GPU"))
+            blocks += PROMPT_BLOCKS
+            cached.append(number)
+        encoded.append(msgspec.msgpack.encode((0.0, events)))
+    return encoded, blocks
+
+
+async def block_events_per_second(redis: AsyncRedis) -> float:
+    """From the first event until all that is held afterwards is in Redis."""
+    encoded, blocks = payloads(BATCHES)
+    hasher = SegmentHasher(index_secret("bench"))
+    last = prompt(BATCHES * PROMPTS_A_BATCH - 1)
+    last_key = hasher.keys(Namespace(MODEL), last, SEGMENT_TOKENS)[-1]
+    begin = asyncio.Event()
+
+    async def batches() -> AsyncIterator[EventBatch]:
+        await begin.wait()
+        for payload in encoded:
+            yield EventBatch(decode(payload), lost=False)
+        await asyncio.Event().wait()
+
+    publisher = IndexPublisher(
+        redis, POOL, HeldBlocks(hasher, MODEL, None, SEGMENT_TOKENS), _snapshot
+    )
+    publisher.start(batches())
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not publisher.synced:  # noqa: ASYNC110  # nothing tells when
+                await asyncio.sleep(0.01)
+            began = time.perf_counter()
+            begin.set()
+            while not await redis.exists(  # noqa: ASYNC110  # each look is a command
+                segment_prefix(POOL) + last_key
+            ):
+                await asyncio.sleep(0.005)
+            return blocks / (time.perf_counter() - began)
+    finally:
+        await publisher.stop()
+
+
+def _snapshot(lease: Lease) -> str:
+    return json.dumps({"incarnation": lease.incarnation})

@@ -1,0 +1,219 @@
+"""From the answers of all runs to figures and goals. Pure.
+
+A run is one workload under one policy with one seed. Seeds are pooled, except for the spread of
+load, where the worst run counts. Two policies are compared on the same requests; how far chance
+could move their ratio is said beside it, as its standard error over batches of consecutive
+arrivals (requests that wait in one queue are not independent).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import report
+from benchmarks.load_generator import Answer, Failure
+
+ORACLE_SHARE_GOAL = 0.97
+LOWEST_GOAL = 1.0
+SPREAD_GOAL = 1.25
+LEAST_LOADED_GOAL = 0.98
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Run:
+    """`most_cached`: what the oracle gets, one figure an answer; `replicas` in the pool."""
+
+    workload: str
+    policy: str
+    seed: int
+    replicas: int
+    answers: tuple[Answer, ...]
+    most_cached: tuple[int, ...]
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def requests_spread(self) -> float:
+        """The most requests a replica served, over the mean."""
+        return self._spread([(answer.replica, 1) for answer in self.answers])
+
+    @property
+    def tokens_spread(self) -> float:
+        """The most prompt tokens a replica computed, over the mean."""
+        return self._spread([(a.replica, a.prompt_tokens - a.cached_tokens) for a in self.answers])
+
+    def _spread(self, shares: Iterable[tuple[str, int]]) -> float:
+        by_replica: dict[str, int] = defaultdict(int)
+        for replica, amount in shares:
+            by_replica[replica] += amount
+        total = sum(by_replica.values())
+        return max(by_replica.values()) * self.replicas / total if total else 1.0
+
+    @property
+    def throughput(self) -> float:
+        """Requests per second, from the first that was due to the last that ended."""
+        span = max(a.ended for a in self.answers) - min(a.due for a in self.answers)
+        return len(self.answers) / span
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A workload under a policy, over all seeds. Times in seconds, ratios of prompt tokens."""
+
+    requests: int
+    failures: int
+    ttft_mean: float
+    ttft_p50: float
+    ttft_p99: float
+    cached_ratio: float
+    oracle_ratio: float
+    requests_spread: float
+    tokens_spread: float
+    throughput: float
+    misjudged_ratio: float
+    """Cached tokens expected and not found, or found and not expected."""
+
+    @property
+    def oracle_share(self) -> float:
+        return self.cached_ratio / self.oracle_ratio if self.oracle_ratio else 1.0
+
+
+@dataclass(frozen=True)
+class Ratio:
+    value: float
+    standard_error: float
+
+
+Summaries = dict[tuple[str, str], Summary]
+"""By workload and policy."""
+
+
+def summaries(runs: Sequence[Run]) -> Summaries:
+    grouped: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        grouped[run.workload, run.policy].append(run)
+    return {key: _summary(group) for key, group in grouped.items()}
+
+
+def _summary(runs: Sequence[Run]) -> Summary:
+    answers = [answer for run in runs for answer in run.answers]
+    ttfts = sorted(answer.ttft for answer in answers)
+    prompt_tokens = sum(answer.prompt_tokens for answer in answers)
+    misjudged = sum(abs(a.expected_cached_tokens - a.cached_tokens) for a in answers)
+    return Summary(
+        requests=len(answers),
+        failures=sum(len(run.failures) for run in runs),
+        ttft_mean=sum(ttfts) / len(ttfts),
+        ttft_p50=_percentile(ttfts, 0.50),
+        ttft_p99=_percentile(ttfts, 0.99),
+        cached_ratio=sum(answer.cached_tokens for answer in answers) / prompt_tokens,
+        oracle_ratio=sum(sum(run.most_cached) for run in runs) / prompt_tokens,
+        requests_spread=max(run.requests_spread for run in runs),
+        tokens_spread=max(run.tokens_spread for run in runs),
+        throughput=sum(run.throughput for run in runs) / len(runs),
+        misjudged_ratio=misjudged / prompt_tokens,
+    )
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all do not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def ttft_ratio(runs: Sequence[Run], workload: str, over: str, under: str) -> Ratio:
+    """Mean TTFT of policy `over` by that of `under`, on the requests that both answered."""
+    above, below = _ttfts(runs, workload, over), _ttfts(runs, workload, under)
+    paired = sorted(above.keys() & below.keys())
+    batches: dict[tuple[int, int], list[_Request]] = defaultdict(list)
+    for number, request in enumerate(paired):
+        batches[request[0], number // BATCH].append(request)
+    sums = [
+        (sum(above[request] for request in batch), sum(below[request] for request in batch))
+        for batch in batches.values()
+    ]
+    return _ratio_of_sums(sums)
+
+
+_Request = tuple[int, str, int]
+"""Seed, conversation, turn: sorts by arrival."""
+
+
+def _ttfts(runs: Sequence[Run], workload: str, policy: str) -> dict[_Request, float]:
+    return {
+        (run.seed, answer.conversation, answer.turn): answer.ttft
+        for run in runs
+        if (run.workload, run.policy) == (workload, policy)
+        for answer in run.answers
+    }
+
+
+def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> Ratio:
+    """Source of the error: the ratio estimator of sampling theory (linearised residuals)."""
+    above, below = sum(a for a, _ in sums), sum(b for _, b in sums)
+    if not below:
+        return Ratio(math.nan, math.nan)
+    ratio, count = above / below, len(sums)
+    if count < 2:
+        return Ratio(ratio, math.nan)
+    residuals = sum((a - ratio * b) ** 2 for a, b in sums)
+    return Ratio(ratio, math.sqrt(residuals * count / (count - 1)) / below)
+
+
+def goals(runs: Sequence[Run]) -> dict[str, Any]:
+    """Each goal that these runs can tell, with its figure and whether it was met."""
+    found = summaries(runs)
+    judged: dict[str, Any] = {}
+    if multi := found.get(("multi_turn", "prefix")):
+        judged["multi_turn_cached_of_oracle"] = report.goal(
+            multi.oracle_share, at_least=ORACLE_SHARE_GOAL
+        )
+        others = [s for (w, p), s in found.items() if w == "multi_turn" and p != "prefix"]
+        if others:
+            judged["multi_turn_mean_ttft_of_best_other"] = report.goal(
+                multi.ttft_mean / min(s.ttft_mean for s in others), at_most=LOWEST_GOAL
+            )
+            judged["multi_turn_p99_ttft_of_best_other"] = report.goal(
+                multi.ttft_p99 / min(s.ttft_p99 for s in others), at_most=LOWEST_GOAL
+            )
+    if hot := found.get(("hot_prefix", "prefix")):
+        judged["hot_prefix_most_requests_over_mean"] = report.goal(
+            hot.requests_spread, at_most=SPREAD_GOAL
+        )
+    for workload in ("short", "no_reuse"):
+        ours, theirs = found.get((workload, "prefix")), found.get((workload, "least_loaded"))
+        if ours and theirs:
+            ratio = ttft_ratio(runs, workload, over="least_loaded", under="prefix")
+            judged[f"{workload}_ttft_least_loaded_over_prefix"] = {
+                **report.goal(ratio.value, at_least=LEAST_LOADED_GOAL),
+                "standard_error": round(ratio.standard_error, 4),
+            }
+            judged[f"{workload}_throughput_prefix_over_least_loaded"] = report.goal(
+                ours.throughput / theirs.throughput, at_least=LEAST_LOADED_GOAL
+            )
+    return judged
+
+
+def figures(found: Summaries) -> dict[str, Any]:
+    """The table's figures, and some more, for the line of JSON."""
+    return {
+        f"{workload}/{policy}": {
+            "requests": summary.requests,
+            "failures": summary.failures,
+            "ttft_ms": {
+                "mean": round(1000 * summary.ttft_mean, 1),
+                "p50": round(1000 * summary.ttft_p50, 1),
+                "p99": round(1000 * summary.ttft_p99, 1),
+            },
+            "cached_ratio": round(summary.cached_ratio, 4),
+            "oracle_ratio": round(summary.oracle_ratio, 4),
+            "requests_max_over_mean": round(summary.requests_spread, 3),
+            "tokens_max_over_mean": round(summary.tokens_spread, 3),
+            "requests_per_s": round(summary.throughput, 2),
+            "misjudged_ratio": round(summary.misjudged_ratio, 4),
+        }
+        for (workload, policy), summary in found.items()
+    }

@@ -1,0 +1,59 @@
+"""What an engine says of how it turns requests into tokens: everything the answer depends on.
+
+`deployments.vllm_facts` writes them, in the replica. Two engines with equal digests give equal
+tokens for equal requests, so a gateway needs one `PromptTokens` for each digest it meets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja template and the form it takes a message's content in: as one string, or, for
+    "openai", as a list of parts."""
+
+    text: str
+    content_format: Literal["string", "openai"]
+
+
+@dataclass(frozen=True)
+class RendererFacts:
+    """Facts of one engine. `template` is for chats without tools, `tool_template` with them;
+    None where the engine has none and refuses such chats."""
+
+    tokenizer: str = field(repr=False)
+    """The JSON of the Rust tokenizer. Any truncation and padding in it do not hold."""
+    split_special_tokens: bool
+    """Special tokens in a text are text like any other."""
+    special_tokens: Mapping[str, str]
+    """What templates know by name: bos_token, eos_token, ..."""
+    truncation_side: Literal["left", "right"]
+    max_chars_per_token: int
+    max_model_len: int
+    """Tokens."""
+    template: ChatTemplate | None = field(repr=False)
+    tool_template: ChatTemplate | None = field(repr=False)
+    template_kwargs: Mapping[str, Any]
+    """Variables every template gets, unless the request sets them."""
+    exclude_tools_when_tool_choice_none: bool
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self, order="sorted")
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> RendererFacts:
+        """Raises msgspec.DecodeError for anything that `to_json` did not write."""
+        return msgspec.json.decode(data, type=cls)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that name these facts."""
+        return hashlib.sha256(self.to_json()).hexdigest()[:16]

@@ -1,0 +1,87 @@
+"""Text to token ids, cut to length as vLLM cuts it.
+
+Source: vllm/renderers/params.py of vLLM 0.32, and the Rust tokenizer's own truncation, which
+makes room for the special tokens it adds. A prompt that the engine refuses as too long raises
+Unknowable, and so does one that would take long to find that out of. The tokenizer is never
+changed, so many threads may use it; it lets go of the interpreter while it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from deployments.prompt.facts import RendererFacts
+from deployments.prompt.unknowable import Unknowable
+
+# A prompt that fills the context has four or five characters a token, rarely six.
+_MOST_CHARS_PER_TOKEN = 8
+# Characters that never take long.
+_FEW_CHARS = 65536
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How many tokens a request keeps of its prompt (None: all), and from which side it cuts
+    (None: the tokenizer's own)."""
+
+    length: int | None = None
+    side: Literal["left", "right"] | None = None
+
+
+class PromptTokenizer:
+    """Raises ValueError when the facts hold no tokenizer."""
+
+    def __init__(self, facts: RendererFacts) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_str(facts.tokenizer)
+        except Exception as error:  # the Rust tokenizer raises nothing narrower
+            raise ValueError("the engine's tokenizer cannot be rebuilt here") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = facts.split_special_tokens
+        self._special_count = self._tokenizer.num_special_tokens_to_add(False)
+        self._own_side = facts.truncation_side
+        self._max_tokens = facts.max_model_len
+        self._vllms_max_chars = facts.max_model_len * facts.max_chars_per_token
+        self._our_max_chars = max(facts.max_model_len * _MOST_CHARS_PER_TOKEN, _FEW_CHARS)
+
+    def encode(self, texts: Sequence[str], add_special_tokens: bool, cut: Cut) -> list[list[int]]:
+        """Token ids of each text."""
+        if len(texts) + sum(map(len, texts)) > self._our_max_chars:
+            raise Unknowable("the prompt is too long")
+        if cut.length is not None and cut.side is None:
+            return self._encode_cut(texts, add_special_tokens, cut.length)
+        if cut.length is not None:
+            kept = slice(self._vllms_max_chars)
+            if cut.side == "left":
+                kept = slice(-self._vllms_max_chars, None)
+            texts = [text[kept] for text in texts]
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [self.fit(encoding.ids, cut) for encoding in encodings]
+
+    def fit(self, ids: list[int], cut: Cut) -> list[int]:
+        """Token ids, cut."""
+        if cut.length is not None and cut.length < len(ids):
+            side = cut.side or self._own_side
+            ids = ids[len(ids) - cut.length :] if side == "left" else ids[: cut.length]
+        if len(ids) > self._max_tokens:
+            raise Unknowable("the prompt is too long")
+        return ids
+
+    def _encode_cut(
+        self, texts: Sequence[str], add_special_tokens: bool, length: int
+    ) -> list[list[int]]:
+        """Cut by the tokenizer itself, which keeps the special tokens."""
+        room = length - (self._special_count if add_special_tokens else 0)
+        if room <= 0:
+            raise Unknowable("no room for text")
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        for encoding in encodings:
+            encoding.truncate(room, direction=self._own_side)
+        if add_special_tokens:
+            encodings = [self._tokenizer.post_process(encoding) for encoding in encodings]
+        return [self.fit(encoding.ids, Cut()) for encoding in encodings]

@@ -1,0 +1,1 @@
+"""What a fleet shows of itself: metrics."""

@@ -1,0 +1,125 @@
+"""How many leading segments each slot holds, found by reading few of a prompt's bitmaps.
+
+A set bit is its publisher's word that the slot holds that segment and all before it, so one
+read in a while says how deep each slot is to within a gap; only gaps in which some slot drops
+out are read closer. A slot is as deep as the deepest set bit that was read: a key that Redis
+has lost hides nothing behind it, and a gap left unread when the rounds are used up makes the
+answer too low, never too high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import compress
+from typing import NamedTuple
+
+FIRST_READ = 32
+CLOSER_READ = 256
+ROUNDS = 3
+
+# An int of ones without end: which slots there are is known only from the bitmaps.
+EVERY_SLOT = -1
+# One bit in so many, or fewer: a mask is taken apart bit by bit, else all at once.
+SPARSE = 16
+ZERO_OR_ONE = bytes.maketrans(b"01", b"\x00\x01")
+
+
+class Gap(NamedTuple):
+    """These slots hold position `low` and not `high`; what is between has not been read.
+
+    `slots` is a mask: Redis counts bits from a byte's most significant one, so with the first
+    byte the lowest of the int, its bit b is slot b ^ 7, however long the bitmap is.
+    """
+
+    low: int
+    high: int
+    slots: int
+
+
+class DepthSearch:
+    """Rounds of `positions`, to be read by the caller, and `read`, until there is nothing to read.
+
+    Takes at most ROUNDS rounds; the first reads FIRST_READ bitmaps or less, and is the only one
+    for a prompt that no slot knows. A later round reads CLOSER_READ or less. With up to 85
+    different depths among 1,024 segments or less the answer is exact.
+    """
+
+    def __init__(self, segments: int) -> None:
+        self._gaps = [Gap(-1, segments, EVERY_SLOT)] if segments else []
+        # depth in segments, and the mask of the slots that have it
+        self._known: list[tuple[int, int]] = []
+        self._rounds = 0
+        self._asked: list[Sequence[int]] = []
+
+    def positions(self) -> list[int]:
+        """The segments to read next, each once; empty when the search is over."""
+        if self._rounds == ROUNDS or not self._gaps:
+            return []
+        if self._rounds == 0:
+            self._asked = [_first_positions(self._gaps[0].high)]
+        else:
+            unread = sum([gap.high - gap.low - 1 for gap in self._gaps])
+            stride = -(-unread // CLOSER_READ)
+            self._asked = [range(gap.low + stride, gap.high, stride) for gap in self._gaps]
+        self._rounds += 1
+        return [position for asked in self._asked for position in asked]
+
+    def read(self, bitmaps: Sequence[bytes | None]) -> None:
+        """Take the bitmaps of the last `positions`, in their order; None: there is no such key."""
+        gaps, self._gaps = self._gaps, []
+        begin = 0
+        as_int = int.from_bytes
+        for gap, asked in zip(gaps, self._asked, strict=True):
+            low, high, slots = gap
+            # Each slot belongs behind its deepest set position, so that comes first.
+            for offset in range(len(asked) - 1, -1, -1):
+                bitmap = bitmaps[begin + offset]
+                if bitmap and (here := as_int(bitmap, "little") & slots):
+                    self._put(asked[offset], high, here)
+                    slots ^= here
+                    if not slots:
+                        break
+                high = asked[offset]
+            else:
+                if low >= 0:
+                    self._put(low, high, slots)
+            begin += len(asked)
+
+    def depths(self) -> dict[int, int]:
+        """Leading segments held by each slot that holds any."""
+        at_least = [(gap.low + 1, gap.slots) for gap in self._gaps if gap.low >= 0]
+        return {
+            slot: depth for depth, mask in (*self._known, *at_least) for slot in _slots_of(mask)
+        }
+
+    def _put(self, low: int, high: int, slots: int) -> None:
+        if high - low == 1:
+            self._known.append((high, slots))
+        else:
+            self._gaps.append(Gap(low, high, slots))
+
+
+def _first_positions(segments: int) -> list[int]:
+    """Evenly spaced, the first and the last among them."""
+    if segments <= FIRST_READ:
+        return list(range(segments))
+    stride = -(-segments // (FIRST_READ - 1))
+    return [*range(0, segments - 1, stride), segments - 1]
+
+
+def _slots_of(mask: int) -> list[int]:
+    if mask.bit_count() * SPARSE <= mask.bit_length():
+        slots = []
+        while mask:
+            bit = mask.bit_length() - 1
+            slots.append(bit ^ 7)
+            mask ^= 1 << bit
+        return slots
+    ones = f"{mask:b}"[::-1].encode().translate(ZERO_OR_ONE)
+    return list(compress(_slot_numbers(len(ones) // 64 + 1), ones))
+
+
+@cache
+def _slot_numbers(words: int) -> tuple[int, ...]:
+    return tuple(bit ^ 7 for bit in range(64 * words))

@@ -1,0 +1,132 @@
+"""One engine's KV events as they happen: every batch in order, or the word that some are lost.
+
+vLLM publishes numbered batches (PUB socket) and sends past ones again on request (ROUTER).
+A gap in the numbers is filled by asking; what the engine no longer has is told by `lost`, as
+is an engine that counts anew and a batch that cannot be decoded. A gap shows at the next
+batch. ZeroMQ reconnects by itself; nothing here raises but cancellation.
+
+Source: ZmqEventPublisher in vllm/distributed/kv_events.py of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import zmq
+import zmq.asyncio
+
+from router import kv_events
+from router.kv_events import KvEvent, UndecodableEvents
+
+logger = logging.getLogger(__name__)
+
+# How long the engine may take for each past batch: its publisher looks every 0.1 s.
+REPLAY_TIMEOUT_S = 1.0
+# Batches that wait here while the replica is busy; the publisher's own default.
+RECEIVE_HWM = 100_000
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """What one engine step changed. `lost`: events before it are gone for good."""
+
+    events: list[KvEvent]
+    lost: bool
+
+
+class EventStream:
+    """Reads one engine's events, for one reader, in one event loop."""
+
+    def __init__(self, endpoint: str, replay_endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._replay_endpoint = replay_endpoint
+        self._context = zmq.asyncio.Context()
+        self._expected = 0
+        self._logged_undecodable = False
+
+    def close(self) -> None:
+        """End `batches`, also while it waits. May be called again."""
+        self._context.destroy(linger=0)
+
+    async def batches(self) -> AsyncIterator[EventBatch]:
+        """All batches from the engine's first, until `close`."""
+        if self._context.closed:
+            return
+        subscriber = self._socket(zmq.SUB, self._endpoint)
+        subscriber.subscribe(b"")
+        try:
+            while not self._context.closed:
+                frames = await subscriber.recv_multipart()
+                async for batch in self._in_order(frames):
+                    yield batch
+        except (asyncio.CancelledError, zmq.ZMQError):
+            # Closing a socket cancels who waits for it; that is no cancellation of the task.
+            task = asyncio.current_task()
+            if not self._context.closed or (task is not None and task.cancelling()):
+                raise
+        finally:
+            subscriber.close(linger=0)
+
+    async def _in_order(self, frames: list[bytes]) -> AsyncIterator[EventBatch]:
+        """A message's batch, after those that should have come before it."""
+        try:
+            _, number_bytes, payload = frames
+        except ValueError:
+            yield self._undecodable(f"a message of {len(frames)} frames")
+            return
+        number = int.from_bytes(number_bytes, "big")
+        restarted = number < self._expected
+        first = 0 if restarted else self._expected
+        self._expected = number + 1
+        payloads = await self._replay(first, number) if first < number else []
+        lost = restarted or len(payloads) < number - first
+        if lost:
+            logger.warning("KV events before batch %d are lost", number - len(payloads))
+        payloads.append(payload)
+        for payload in payloads:
+            yield self._decode(payload, lost)
+            lost = False
+
+    async def _replay(self, first: int, end: int) -> list[bytes]:
+        """Past batches, asked for from `first`: those up to `end` that leave no gap before it."""
+        found: dict[int, bytes] = {}
+        # A new socket each time: an answer that comes too late goes nowhere.
+        with self._socket(zmq.DEALER, self._replay_endpoint) as replay:
+            await replay.send_multipart([b"", first.to_bytes(8, "big")])
+            try:
+                while end - 1 not in found:
+                    async with asyncio.timeout(REPLAY_TIMEOUT_S):
+                        _, _, number_bytes, payload = await replay.recv_multipart()
+                    number = int.from_bytes(number_bytes, "big", signed=True)
+                    if number < 0:  # the end of what the engine still has
+                        break
+                    found[number] = payload
+            except (TimeoutError, ValueError) as error:
+                logger.warning("no answer to a request for past KV events: %s", error)
+        payloads = []
+        while end > first and end - 1 in found:
+            end -= 1
+            payloads.append(found[end])
+        return payloads[::-1]
+
+    def _decode(self, payload: bytes, lost: bool) -> EventBatch:
+        try:
+            return EventBatch(kv_events.decode(payload), lost)
+        except UndecodableEvents as error:
+            return self._undecodable(error)
+
+    def _undecodable(self, why: object) -> EventBatch:
+        if not self._logged_undecodable:
+            logger.warning("KV events not understood, taken as lost: %s", why)
+            self._logged_undecodable = True
+        return EventBatch([], lost=True)
+
+    def _socket(self, kind: int, endpoint: str) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.set(zmq.LINGER, 0)
+        socket.set_hwm(RECEIVE_HWM)
+        socket.connect(endpoint)
+        return socket

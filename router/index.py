@@ -1,0 +1,167 @@
+"""Which replicas hold which prefix of a prompt, read from Redis by a gateway.
+
+    key                      value    meaning
+    {afx:<pool>}:s:<digest>  bitmap   bit i set: the replica in slot i holds this segment and
+                                      every segment before it
+
+A lookup costs one small read for a prompt that nobody knows and rarely more than two (see
+`depth_search`). It may report less than a replica holds. Nothing here raises into a request
+or keeps it longer than the budget: while Redis is slow or gone `lookup` returns None, and
+after a few failures at once, without asking. Whether a slot is live is the caller's to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from router.breaker import Breaker
+from router.depth_search import DepthSearch
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.redis_lane import Lane, open_lane
+
+logger = logging.getLogger(__name__)
+
+# slot -> leading segments that its replica holds, at least 1
+Depths: TypeAlias = Mapping[int, int]
+
+BUDGET_S = 0.005
+PROBE_PERIOD_S = 0.1
+# A new connection may take longer than a lookup's budget: it is made beside the lookups.
+CONNECT_TIMEOUT_S = 1.0
+RECENT = 256
+
+
+class PrefixIndex:
+    """One pool's index as a gateway reads it.
+
+    `lookups` counts those that asked Redis, `failures` those of them without an answer,
+    `skipped` those that did not ask because the breaker was open; `recent_seconds` is how long
+    the last answers took.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        budget_s: float = BUDGET_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._pool = pool
+        self._prefix = f"{{afx:{pool}}}:s:".encode()
+        self._budget_s = budget_s
+        self._clock = clock
+        self._breaker = Breaker()
+        self._lane: Lane | None = None
+        self._opening: asyncio.Task[Lane] | None = None
+        self.lookups = 0
+        self.failures = 0
+        self.skipped = 0
+        self.recent_seconds: deque[float] = deque(maxlen=RECENT)
+
+    @property
+    def breaker_open(self) -> bool:
+        return self._breaker.is_open
+
+    async def lookup(self, keys: Sequence[bytes]) -> Depths | None:
+        """How many of the leading segments each slot holds; None when Redis did not say in time.
+
+        `keys` are a prompt's segment keys from its first on.
+        """
+        if not keys:
+            return {}
+        if self._breaker.is_open:
+            self.skipped += 1
+            return None
+        self.lookups += 1
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._budget_s):
+                depths = await self._search(keys)
+        except REDIS_FAILURES as error:
+            self.failures += 1
+            if self._breaker.failed(began, self._clock()):
+                logger.warning(
+                    "prefix index of %s does not answer, requests are placed without it: %s",
+                    self._pool,
+                    str(error) or "no reply in time",
+                )
+            # An error may mean that another server has the keys now.
+            if self._breaker.is_open or isinstance(error, ResponseError):
+                await self._hang_up()
+            return None
+        self._breaker.succeeded()
+        self.recent_seconds.append(self._clock() - began)
+        return depths
+
+    async def run(self) -> None:
+        """Keep a connection ready and close the breaker again; cancelled to stop."""
+        try:
+            while True:
+                await self._tend()
+                await asyncio.sleep(PROBE_PERIOD_S)
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        await self._hang_up()
+
+    async def _search(self, keys: Sequence[bytes]) -> Depths:
+        prefix = self._prefix
+        search = DepthSearch(len(keys))
+        lane = await self._connected()
+        while positions := search.positions():
+            search.read(await lane.mget([prefix + keys[position] for position in positions]))
+        return search.depths()
+
+    async def _tend(self) -> None:
+        good = False
+        try:
+            lane = await self._connected()
+            if self._breaker.is_open:
+                async with asyncio.timeout(self._budget_s):
+                    await lane.mget([self._prefix])
+                good = True
+        except REDIS_FAILURES as error:
+            logger.debug("prefix index of %s: %s", self._pool, error)
+            await self._hang_up()
+        if self._breaker.is_open and self._breaker.probed(good):
+            logger.warning("prefix index of %s answers again", self._pool)
+
+    async def _connected(self) -> Lane:
+        if self._lane is not None and not self._lane.closed:
+            return self._lane
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        opening = self._opening
+        try:
+            # Whoever stops waiting leaves the others theirs.
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled():
+                raise
+            raise RedisConnectionError("the index was closed") from None
+
+    async def _open(self) -> Lane:
+        try:
+            await self._hang_up()
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                self._lane = await open_lane(self._redis, self._prefix)
+            return self._lane
+        finally:
+            self._opening = None
+
+    async def _hang_up(self) -> None:
+        if self._lane is not None:
+            lane, self._lane = self._lane, None
+            await lane.aclose()

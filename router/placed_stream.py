@@ -1,0 +1,172 @@
+"""What every gateway placed, told to all the others through a Redis stream.
+
+    key                    entry                      kept
+    {afx:<pool>}:placed    p: a `Placed` as msgpack   about 4096 entries, 60 s after the last
+
+`append` never waits and never raises: what Redis cannot take is dropped and counted, for an
+old placement helps nobody. The reader starts where the stream was 5 s ago, comes back by itself
+after an outage, a flush, a failover or a clock that went back, and tells nothing twice. A
+gateway that hears nothing places by snapshots alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from router.recent import Placed
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.slots import Script
+
+logger = logging.getLogger(__name__)
+
+MAX_LENGTH = 4096
+EXPIRE_S = 60
+QUEUE_LENGTH = 1024
+BATCH = 64
+WRITE_TIMEOUT_S = 1.0
+LOOK_BACK_MS = 5000
+# A silent stream is looked at afresh this often, in case Redis' clock went back.
+BLOCK_MS = 1000
+READ_TIMEOUT_S = 2.0
+READ_COUNT = 256
+PAUSE_S = 0.1
+
+_WHERE = Script("""
+local now = redis.call('TIME')
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+return {now[1] * 1000 + math.floor(now[2] / 1000), last and last[1] or '0-0'}
+""")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Placed).decode
+
+
+def stream_key(pool: str) -> str:
+    return f"{{afx:{pool}}}:placed"
+
+
+class PlacedStream:
+    """One gateway's end of a pool's stream. `redis` gives bytes (`decode_responses=False`).
+
+    `heard` is called with each placement of another gateway, in the order they were told.
+    `dropped` counts own placements that could not be told.
+    """
+
+    def __init__(
+        self, redis: AsyncRedis, pool: str, gateway: str, heard: Callable[[Placed], None]
+    ) -> None:
+        self._redis = redis
+        self._key = stream_key(pool)
+        self._gateway = gateway
+        self._heard = heard
+        self._queue: asyncio.Queue[Placed] = asyncio.Queue(QUEUE_LENGTH)
+        # id of the last entry read: milliseconds of Redis' clock, and a count within one
+        self._last: tuple[int, int] | None = None
+        self.dropped = 0
+
+    def append(self, placed: Placed) -> None:
+        """Tell the other gateways soon, or never."""
+        try:
+            self._queue.put_nowait(placed)
+        except asyncio.QueueFull:
+            self.dropped += 1
+
+    async def run(self) -> None:
+        """Write and read until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write())
+            tasks.create_task(self._read())
+
+    async def _write(self) -> None:
+        failing = False
+        while not _is_cancelled():
+            batch = [await self._queue.get()]
+            while len(batch) < BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            try:
+                await self._send(batch)
+                failing = False
+            except REDIS_FAILURES as error:
+                if not failing:
+                    logger.warning("placements not told in %s: %s", self._key, error)
+                failing = True
+                self.dropped += len(batch) + self._queue.qsize()
+                while not self._queue.empty():
+                    self._queue.get_nowait()
+                await asyncio.sleep(PAUSE_S)
+
+    async def _send(self, batch: list[Placed]) -> None:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            pipe = self._redis.pipeline(transaction=False)
+            for placed in batch:
+                pipe.xadd(self._key, {b"p": _encode(placed)}, maxlen=MAX_LENGTH, approximate=True)
+            pipe.expire(self._key, EXPIRE_S)
+            await pipe.execute()
+
+    async def _read(self) -> None:
+        failing, afresh = False, True
+        while not _is_cancelled():
+            try:
+                if afresh:
+                    await self._find_place()
+                afresh = not await self._read_more()
+                failing = False
+            except REDIS_FAILURES as error:
+                if not failing:
+                    logger.warning("placements not read from %s: %s", self._key, error)
+                failing = afresh = True
+                await asyncio.sleep(PAUSE_S)
+
+    async def _find_place(self) -> None:
+        """Where to read on: where we were, but not too long ago, nor ahead of a stream that
+        began anew under an earlier clock."""
+        milliseconds, newest = await _WHERE(self._redis, [self._key])
+        start = (int(milliseconds) - LOOK_BACK_MS, 0)
+        now = (int(milliseconds) + 1, 0)
+        if self._last is None or self._last > max(now, _parsed(newest)):
+            self._last = start
+        self._last = max(self._last, start)
+
+    async def _read_more(self) -> bool:
+        """Whether anything came."""
+        assert self._last is not None
+        streams: dict[Any, Any] = {self._key: "{}-{}".format(*self._last)}
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            reply = await self._redis.xread(streams, count=READ_COUNT, block=BLOCK_MS)
+        entries = _entries(reply)
+        for entry_id, fields in entries:
+            self._last = _parsed(entry_id)
+            self._hear(fields)
+        return bool(entries)
+
+    def _hear(self, fields: dict[bytes, bytes]) -> None:
+        try:
+            placed = _decode(fields[b"p"])
+        except (KeyError, msgspec.DecodeError):
+            return  # from a gateway of another version
+        if placed.gateway != self._gateway:
+            self._heard(placed)
+
+
+def _is_cancelled() -> bool:
+    """A cancellation that came while redis-py was sending is lost with Python 3.11's `wait_for`;
+    it would leave a loop that nobody can end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """One stream's entries: RESP2 replies [[key, entries]], RESP3 {key: [entries]}."""
+    if isinstance(reply, dict):
+        return [entry for [entries] in reply.values() for entry in entries]
+    return [entry for _, entries in reply or () for entry in entries]
+
+
+def _parsed(entry_id: bytes) -> tuple[int, int]:
+    milliseconds, _, count = entry_id.partition(b"-")
+    return int(milliseconds), int(count)

@@ -1,0 +1,280 @@
+"""What one replica holds and how busy it is, kept in Redis while it lives.
+
+The engine's events change `HeldBlocks` as they come; what changed is written about FLUSH_DELAY_S
+later, in order, while more comes in. A heartbeat publishes the load and finds out whether Redis
+still knows the replica: if not (flushed, restarted, swept while the replica was frozen), it
+claims a slot under a new incarnation and writes everything anew. What an outage kept from Redis
+is written when it answers. After an event gap nothing is believed: the incarnation ends and its
+bits go. Nothing here raises; while writing lags behind, `synced` is False and the index
+under-reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from router import slots
+from router.event_stream import EventBatch
+from router.held_blocks import Changes, HeldBlocks
+from router.kv_events import AllBlocksCleared
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.1
+# Gathers what an engine step stores and removes.
+FLUSH_DELAY_S = 0.005
+STOP_S = 2.0
+# Segments written in one pipeline: within the time Redis has to answer, many replicas at once.
+CHUNK_KEYS = 1024
+# All bits are set again this often: well within their lifetime, and never many at once.
+REFRESH_S = 1200.0
+REFRESH_KEYS = 2048
+REFRESH_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a snapshot tells of the replica's place in the index."""
+
+    slot: int
+    incarnation: str
+    synced: bool
+
+
+def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    return (keys[i : i + size] for i in range(0, len(keys), size))
+
+
+class _Tenancy:
+    """One incarnation in its slot: the changes still to be written under it, in order."""
+
+    def __init__(self, redis: AsyncRedis, pool: str, slot: int, incarnation: str) -> None:
+        self._redis = redis
+        self._pool = pool
+        self.slot = slot
+        self.incarnation = incarnation
+        self.outbox: deque[Changes] = deque()
+        # Batches that Redis has acknowledged.
+        self.written = 0
+
+    def add(self, changes: Changes) -> None:
+        self.outbox.extend(Changes([], list(keys)) for keys in _chunks(changes.cleared, CHUNK_KEYS))
+        self.outbox.extend(Changes(list(keys), []) for keys in _chunks(changes.set, CHUNK_KEYS))
+
+    async def write_next(self) -> bool:
+        """Write the first of the outbox; False when fenced off. After an error, call again."""
+        first = self.outbox[0]
+        number = self.written + 1
+        if not await slots.write_bits(
+            self._redis, self._pool, self.slot, self.incarnation, first.set, first.cleared, number
+        ):
+            return False
+        self.written += slots.batch_count(first.set, first.cleared)
+        self.outbox.popleft()
+        return True
+
+    async def renew(self, snapshot: str) -> bool:
+        return await slots.renew(
+            self._redis, self._pool, self.slot, self.incarnation, snapshot, self.written
+        )
+
+    async def leave(self, keys: Sequence[bytes]) -> None:
+        """End the lease, clear the bits of these keys and give the slot back."""
+        await slots.withdraw(self._redis, self._pool, self.slot, self.incarnation)
+        self.add(Changes([], list(keys)))
+        while self.outbox:
+            if not await self.write_next():
+                return  # the sweeper's now
+        await slots.release(self._redis, self._pool, self.slot, self.incarnation, self.written)
+
+
+class IndexPublisher:
+    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`.
+
+    `measure` makes the snapshot that is published with the lease, as JSON with the lease's
+    incarnation in it. `on_lost` is called when events are gone for good.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        held: HeldBlocks,
+        measure: Callable[[Lease], str],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._redis = redis
+        self._pool = pool
+        self._held = held
+        self._measure = measure
+        self._on_lost = on_lost
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = asyncio.Event()
+        self._tenancy: _Tenancy | None = None
+        # The tenancy is over, another is to be claimed; what its slot still has in Redis.
+        self._over = False
+        self._doomed: list[bytes] = []
+        # Kept until Redis confirms the claim, so that a repeated one takes no second slot.
+        self._claiming = secrets.token_hex(8)
+        self._beating = False
+        # Since when the oldest change waits to be taken from `held`, or to be acknowledged.
+        self._waiting_since: float | None = None
+        self._writing_since: float | None = None
+
+    @property
+    def synced(self) -> bool:
+        """All that the engine holds is in Redis, but for changes younger than a heartbeat."""
+        if self._tenancy is None or self._over or not self._beating:
+            return False
+        since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
+        return time.monotonic() - min(since, default=float("inf")) <= HEARTBEAT_S
+
+    def start(self, events: AsyncIterator[EventBatch]) -> None:
+        loops = (self._follow(events), self._write(), self._beat(), self._refresh())
+        self._tasks = {asyncio.create_task(loop) for loop in loops}
+
+    def cleared(self) -> None:
+        """The engine dropped its whole cache; call it for what the event stream tells late."""
+        self._held.apply([AllBlocksCleared()])
+        self._end_tenancy()
+
+    async def stop(self) -> None:
+        """Leave the index within STOP_S; what cannot be cleared by then is the sweeper's."""
+        with contextlib.suppress(*REDIS_FAILURES):
+            async with asyncio.timeout(STOP_S):
+                while self._tasks:
+                    for task in self._tasks:
+                        task.cancel()
+                    # Again if need be: Python 3.11 can lose a cancellation in `wait_for`.
+                    _, self._tasks = await asyncio.wait(self._tasks, timeout=0.02)
+                tenancy, self._tenancy = self._tenancy, None
+                if tenancy is not None:
+                    removed = self._held.take_changes().cleared
+                    await tenancy.leave([*self._doomed, *removed, *self._held.keys()])
+
+    async def _follow(self, events: AsyncIterator[EventBatch]) -> None:
+        try:
+            async for batch in events:
+                if batch.lost:
+                    self._forget()
+                    self._on_lost()
+                self._held.apply(batch.events)
+                self._changed()
+                # An iterator that always has more must not keep the others waiting.
+                await asyncio.sleep(0)
+        except Exception:
+            logger.exception("KV events of a replica of %s not understood", self._pool)
+        # From here on nobody tells what the engine still holds.
+        self._forget()
+
+    def _changed(self) -> None:
+        self._waiting_since = self._waiting_since or time.monotonic()
+        self._work.set()
+
+    def _forget(self) -> None:
+        self._held.forget()
+        self._end_tenancy()
+
+    def _end_tenancy(self) -> None:
+        """All that is in Redis is void: another incarnation fences it off at once."""
+        doomed = self._held.take_changes().cleared
+        if doomed:
+            self._doomed += doomed
+            self._over = True
+            self._work.set()
+
+    async def _write(self) -> None:
+        self._work.set()
+        failing = False
+        while True:
+            if not failing:
+                await self._work.wait()
+                self._work.clear()
+            await asyncio.sleep(HEARTBEAT_S if failing else FLUSH_DELAY_S)
+            try:
+                await self._catch_up()
+                failing = False
+            except Exception as error:  # whatever it is, the next attempt repairs it
+                if not failing:
+                    logger.warning("index of a replica of %s not written: %s", self._pool, error)
+                failing = True
+
+    async def _catch_up(self) -> None:
+        """Write what waits; what comes meanwhile has set `_work`."""
+        if self._tenancy is None or self._over:
+            await self._move()
+        tenancy = self._tenancy
+        assert tenancy is not None
+        if not tenancy.outbox:
+            self._take_changes(tenancy)
+        while tenancy.outbox and not self._over:
+            if not await tenancy.write_next():
+                self._fenced(tenancy)
+        self._writing_since = None
+
+    def _take_changes(self, tenancy: _Tenancy) -> None:
+        tenancy.add(self._held.take_changes())
+        self._writing_since = self._writing_since or self._waiting_since
+        self._waiting_since = None
+
+    def _fenced(self, tenancy: _Tenancy) -> None:
+        if tenancy is self._tenancy:
+            self._over = True
+            self._work.set()
+
+    async def _move(self) -> None:
+        """Claim a slot for a new incarnation, with all that is held to be written under it."""
+        old = self._tenancy
+        # After a flush, the former number: no gateway then reads it as another replica's.
+        wanted = old.slot if old else None
+        slot = await slots.claim(self._redis, self._pool, self._claiming, wanted)
+        self._tenancy = _Tenancy(self._redis, self._pool, slot, self._claiming)
+        self._claiming = secrets.token_hex(8)
+        self._held.take_changes()
+        self._tenancy.add(Changes(self._held.keys(), []))
+        self._over, doomed, self._doomed = False, self._doomed, []
+        self._writing_since, self._waiting_since = float("-inf"), None
+        await self._renew()  # before the old lease goes: the replica is never off the board
+        if old is not None:
+            with contextlib.suppress(*REDIS_FAILURES):  # the sweeper's then
+                await old.leave(doomed)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._renew()
+                self._beating = True
+            except Exception as error:  # whatever it is, the next beat tries again
+                if self._beating:
+                    logger.warning("load of a replica of %s not published: %s", self._pool, error)
+                self._beating = False
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _renew(self) -> None:
+        if (tenancy := self._tenancy) is None:
+            return
+        lease = Lease(tenancy.slot, tenancy.incarnation, self.synced)
+        if not await tenancy.renew(self._measure(lease)):
+            self._fenced(tenancy)
+
+    async def _refresh(self) -> None:
+        """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            for keys in _chunks(self._held.keys(), REFRESH_KEYS):
+                await asyncio.sleep(REFRESH_PAUSE_S)
+                while not self.synced:  # noqa: ASYNC110  # nothing tells when
+                    await asyncio.sleep(REFRESH_PAUSE_S)
+                assert self._tenancy is not None
+                self._take_changes(self._tenancy)
+                still = set(self._held.keys())
+                self._tenancy.add(Changes([key for key in keys if key in still], []))
+                self._work.set()

@@ -1,0 +1,212 @@
+"""What all gateways placed lately: announced segments, and how popular a prefix or replica is.
+
+A placement announces the segments its replica is about to compute, so that a burst with one
+new prefix goes where the first of it went, from any gateway. An announcement is never a fact:
+it ends with its request's failure or shortly after its first token is due, and `Candidate`
+tells it apart from what the index confirms. Times are passed in, in seconds of any one clock;
+memory is bounded, and what is oldest is forgotten first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+# Keys travel and are kept by their first bytes: enough among what was placed within a minute.
+PREFIX_BYTES = 8
+MAX_ANNOUNCED = 256
+MAX_MATCHED = 8
+# How long after its predicted first token a placement stays announced: by then the engine has
+# told the index.
+ANNOUNCED_AFTER_S = 2.0
+MAX_ANNOUNCED_S = 60.0
+LATELY_S = 30.0
+MAX_PLACEMENTS = 4096
+MAX_COUNTED = 8192
+
+K = TypeVar("K")
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One placement, as gateways tell each other.
+
+    `ticket` names the request's attempt, `matched` the last segments that its candidates held
+    when it was placed (`Recent.matched`), `announced` the segments that its replica did not
+    hold; both by the first PREFIX_BYTES of their keys.
+    """
+
+    gateway: str
+    ticket: str
+    slot: int
+    incarnation: str
+    prompt_tokens: int
+    uncached_tokens: int
+    predicted_ttft: float
+    matched: tuple[bytes, ...] = ()
+    announced: tuple[bytes, ...] = ()
+
+
+def announcement(keys: Sequence[bytes], held: int) -> tuple[bytes, ...]:
+    """What to announce of a prompt's segment keys, of which a replica holds the first `held`."""
+    return tuple(key[:PREFIX_BYTES] for key in keys[held : held + MAX_ANNOUNCED])
+
+
+@dataclass(frozen=True)
+class Recent:
+    """What was placed lately that concerns one request. Counts are of about the last LATELY_S
+    seconds, older placements counting less.
+
+    `depths`: slot -> leading segments held or announced, for the slots with any. `matched`: the
+    last segment at each depth that a candidate holds, deepest last. `popularity`: how many
+    placements had in common all that the index confirms of this prompt; `traffic_share`: the
+    same as a share of all placements, 0 to 1. `placements`: slot -> how many went there.
+    """
+
+    depths: Mapping[int, int] = field(default_factory=dict)
+    matched: tuple[bytes, ...] = ()
+    popularity: float = 0.0
+    traffic_share: float = 0.0
+    placements: Mapping[int, float] = field(default_factory=dict)
+
+
+class RecentPlacements:
+    """The placements of the last minute, of this gateway and of all it heard of."""
+
+    def __init__(
+        self, max_placements: int = MAX_PLACEMENTS, max_counted: int = MAX_COUNTED
+    ) -> None:
+        self._announcements = _Announcements(max_placements)
+        self._popular: _Lately[bytes] = _Lately(max_counted)
+        self._on_replica: _Lately[str] = _Lately(max_counted)
+        self._traffic: _Lately[None] = _Lately(1)
+
+    def add(self, placed: Placed, now: float) -> None:
+        """Take a placement into account."""
+        self._traffic.add(None, now)
+        self._on_replica.add(placed.incarnation, now)
+        for segment in placed.matched:
+            self._popular.add(segment, now)
+        self._announcements.add(placed, now)
+
+    def withdraw(self, ticket: str) -> None:
+        """The request failed, or never began: it announces nothing any more."""
+        self._announcements.withdraw(ticket)
+
+    def about(
+        self,
+        keys: Sequence[bytes],
+        held: Mapping[int, int],
+        incarnations: Mapping[int, str],
+        now: float,
+    ) -> Recent:
+        """What concerns a prompt with these segment keys.
+
+        `held`: slot -> leading segments that the index confirms (empty: no signal);
+        `incarnations`: slot -> incarnation of the candidates; what others announced or were
+        given is nothing.
+        """
+        confirmed = {slot: min(held.get(slot, 0), len(keys)) for slot in incarnations}
+        expected = self._announcements.extend(keys, confirmed, incarnations, now)
+        ends = sorted({*confirmed.values(), *expected.values()} - {0})[-MAX_MATCHED:]
+        popularity = share = 0.0
+        if shared := max(confirmed.values(), default=0):
+            popularity = self._popular.count(keys[shared - 1][:PREFIX_BYTES], now)
+            share = popularity / max(popularity, self._traffic.count(None, now), 1.0)
+        return Recent(
+            depths={slot: depth for slot, depth in expected.items() if depth},
+            matched=tuple(keys[end - 1][:PREFIX_BYTES] for end in ends),
+            popularity=popularity,
+            traffic_share=share,
+            placements={s: self._on_replica.count(i, now) for s, i in incarnations.items()},
+        )
+
+
+class _Announcements:
+    """Who is about to hold what. Each placement once, at most `limit` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # ticket -> placement and its end, oldest first
+        self._placed: OrderedDict[str, tuple[float, Placed]] = OrderedDict()
+        # (end, ticket); the ticket may be gone
+        self._ends: list[tuple[float, str]] = []
+        # incarnation -> segment -> how many placements announce it there
+        self._segments: dict[str, Counter[bytes]] = {}
+
+    def add(self, placed: Placed, now: float) -> None:
+        self._expire(now)
+        if not placed.announced or placed.ticket in self._placed:
+            return
+        end = now + min(MAX_ANNOUNCED_S, placed.predicted_ttft + ANNOUNCED_AFTER_S)
+        self._placed[placed.ticket] = (end, placed)
+        heapq.heappush(self._ends, (end, placed.ticket))
+        self._segments.setdefault(placed.incarnation, Counter()).update(placed.announced)
+        if len(self._placed) > self._limit:
+            self.withdraw(next(iter(self._placed)))
+
+    def withdraw(self, ticket: str) -> None:
+        if (entry := self._placed.pop(ticket, None)) is None:
+            return
+        placed = entry[1]
+        segments = self._segments[placed.incarnation]
+        segments.subtract(placed.announced)
+        for segment in placed.announced:
+            if segments[segment] <= 0:
+                del segments[segment]
+        if not segments:
+            del self._segments[placed.incarnation]
+
+    def extend(
+        self,
+        keys: Sequence[bytes],
+        depths: Mapping[int, int],
+        incarnations: Mapping[int, str],
+        now: float,
+    ) -> dict[int, int]:
+        """The depths, each carried on for as long as its replica announces the next segment."""
+        self._expire(now)
+        extended = dict(depths)
+        if not self._segments:
+            return extended
+        short = [key[:PREFIX_BYTES] for key in keys]
+        for slot, incarnation in incarnations.items():
+            if segments := self._segments.get(incarnation):
+                depth = depths[slot]
+                while depth < len(short) and short[depth] in segments:
+                    depth += 1
+                extended[slot] = depth
+        return extended
+
+    def _expire(self, now: float) -> None:
+        if len(self._ends) > 2 * self._limit:
+            self._ends = [(end, ticket) for ticket, (end, _) in self._placed.items()]
+            heapq.heapify(self._ends)
+        while self._ends and self._ends[0][0] <= now:
+            end, ticket = heapq.heappop(self._ends)
+            if (entry := self._placed.get(ticket)) and entry[0] == end:
+                self.withdraw(ticket)
+
+
+class _Lately(Generic[K]):
+    """Counts that fade by a factor of e every LATELY_S seconds, of at most `limit` things."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # thing -> (when it was last counted, its count then), least lately counted first
+        self._counts: OrderedDict[K, tuple[float, float]] = OrderedDict()
+
+    def add(self, thing: K, now: float) -> None:
+        self._counts[thing] = (now, 1.0 + self.count(thing, now))
+        self._counts.move_to_end(thing)
+        if len(self._counts) > self._limit:
+            self._counts.popitem(last=False)
+
+    def count(self, thing: K, now: float) -> float:
+        at, count = self._counts.get(thing, (now, 0.0))
+        return count * math.exp(min(0.0, at - now) / LATELY_S)

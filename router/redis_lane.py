@@ -1,0 +1,107 @@
+"""One connection to Redis on which many calls are under way at once.
+
+redis-py makes the connection (TLS, users, Sentinel, Cluster) and hands it over; from then on
+commands are written as they come and replies are given out in their order. A call costs half
+of one through redis-py's pool, and leaves nothing behind when it is given up: its reply is
+dropped when it comes. Raises REDIS_FAILURES; once the connection has ended, every call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+import hiredis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, ResponseError
+
+from router.redis_client import AsyncRedis
+
+
+class Lane(asyncio.Protocol):
+    """Made by `open_lane`. Not for pub/sub, nor for commands that change a connection's state."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        # redis-py has no public way to a connection's transport.
+        self._transport: asyncio.Transport = cast(Any, connection)._writer.transport
+        self._parser = hiredis.Reader(protocolError=InvalidResponse, replyError=ResponseError)
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self.closed = self._transport.is_closing()
+        self._transport.set_protocol(self)
+
+    async def mget(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The keys' strings; None for a key that does not exist or holds something else."""
+        if self.closed:
+            raise RedisConnectionError("connection lost")
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(reply)
+        command: Any = ("MGET", *keys)
+        self._transport.write(hiredis.pack_command(command))
+        values: list[bytes | None] = await reply
+        if not isinstance(values, list) or len(values) != len(keys):
+            raise self._fail("a reply of another form than was asked for")
+        return values
+
+    async def aclose(self) -> None:
+        self._fail("closed by us")
+        await self._connection.disconnect(nowait=True)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed(data)
+            while (reply := self._parser.gets()) is not False:
+                self._hand_out(reply)
+        except (InvalidResponse, IndexError) as error:  # IndexError: a reply nobody asked for
+            self._fail(f"out of step: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(str(error or "closed by Redis"))
+
+    def _hand_out(self, reply: Any) -> None:
+        if isinstance(reply, hiredis.PushNotification):
+            return
+        waiting = self._waiting.popleft()
+        if waiting.done():
+            return
+        if isinstance(reply, ResponseError):
+            waiting.set_exception(reply)
+        else:
+            waiting.set_result(reply)
+
+    def _fail(self, reason: str) -> RedisConnectionError:
+        """End the connection, and every call that waits for a reply."""
+        error = RedisConnectionError(f"connection lost: {reason}")
+        self.closed = True
+        self._transport.abort()
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(error)
+        return error
+
+
+async def open_lane(redis: AsyncRedis, key: bytes) -> Lane:
+    """A lane to the server that holds the key. Takes as long as redis-py does: set a limit."""
+    connection: AbstractConnection
+    if isinstance(redis, RedisCluster):
+        # An ordinary command first: it learns where the key's hash slot is now.
+        await redis.execute_command("EXISTS", key)
+        node = redis.get_node_from_key(cast(str, key))
+        assert node is not None
+        connection = node.connection_class(**node.connection_kwargs)
+    else:
+        connection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    connection.retry = Retry(NoBackoff(), retries=0)
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+        return Lane(connection)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise

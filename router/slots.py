@@ -1,0 +1,289 @@
+"""Slots: the numbers that stand for replicas in the prefix index, and every write made under them.
+
+    key                        value                             lifetime
+    {afx:<pool>}:slots         hash: slot -> its incarnation,    until freed
+                               or `sweeping:<id>`, `freed:<s>`
+    {afx:<pool>}:batches       hash: slot -> number of the last  until freed
+                               batch its incarnation wrote
+    {afx:<pool>}:slot:<i>      lease and load snapshot, JSON     LEASE_S, renewed by heartbeat
+    {afx:<pool>}:s:<key>       bitmap: bit i set = slot i's      SEGMENT_TTL_S, renewed slowly
+                               replica holds this segment
+
+Each write is one Lua script, hence atomic, and looks first whether the registry still names
+its writer for the slot. A flush, an empty restart or a sweep therefore fences a writer off, and
+what it sent before cannot land later under another replica's number. Batches are numbered:
+a repeat is ignored and a gap (Redis came back from an old snapshot, or a failover dropped a
+write) fences too, so a bit that was cleared does not return. A number is handed out again only
+when its bits are cleared and no gateway can still take it for the old replica. What remains is
+one direction of failure: the index misses what a replica holds; it does not invent.
+
+Everything raises one of REDIS_FAILURES within REDIS_TIMEOUT_S, and may then have happened or not:
+each call can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias, cast
+
+from redis.exceptions import NoScriptError
+
+from router.redis_client import AsyncRedis
+
+REDIS_TIMEOUT_S = 1.0
+LEASE_S = 2.0
+SEGMENT_TTL_S = 3600
+# A lookup waits for one batch at most: about half a millisecond on a slow core.
+BATCH_KEYS = 128
+# A gateway trusts what it read of a lease for as long as the lease would have lasted.
+COOLING_S = 2
+
+SWEEPING = "sweeping:"
+FREED = "freed:"
+
+Argument: TypeAlias = "str | bytes | int"
+
+
+def slots_key(pool: str) -> str:
+    return f"{{afx:{pool}}}:slots"
+
+
+def batches_key(pool: str) -> str:
+    return f"{{afx:{pool}}}:batches"
+
+
+def lease_key(pool: str, slot: int) -> str:
+    return f"{{afx:{pool}}}:slot:{slot}"
+
+
+def segment_prefix(pool: str) -> bytes:
+    """What the Redis keys of a pool's bitmaps begin with; the segment key follows."""
+    return f"{{afx:{pool}}}:s:".encode()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Lua script, sent by its digest; whole only to a Redis that does not know it."""
+
+    lua: str
+
+    @property
+    def sha(self) -> str:
+        return hashlib.sha1(self.lua.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(
+        self, redis: AsyncRedis, keys: Sequence[Argument], *arguments: Argument
+    ) -> Any:
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            try:
+                return await redis.evalsha(self.sha, len(keys), *keys, *arguments)
+            except NoScriptError:
+                return await redis.eval(self.lua, len(keys), *keys, *arguments)
+
+
+_CLAIM = Script("""
+local incarnation, wanted, cooling = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local now = tonumber(redis.call('TIME')[1])
+local entries = redis.call('HGETALL', KEYS[1])
+local taken = {}
+for i = 1, #entries, 2 do
+  local slot, value = entries[i], entries[i + 1]
+  if value == incarnation then return tonumber(slot) end
+  local freed = string.match(value, '^freed:(%d+)$')
+  taken[slot] = not freed or now - tonumber(freed) <= cooling
+end
+local slot = wanted
+if slot == '' or taken[slot] then
+  local lowest = 0
+  while taken[tostring(lowest)] do lowest = lowest + 1 end
+  slot = tostring(lowest)
+end
+redis.call('HSET', KEYS[1], slot, incarnation)
+redis.call('HSET', KEYS[2], slot, 0)
+return tonumber(slot)
+""")
+
+_RENEW = Script("""
+local slot, incarnation, written = ARGV[1], ARGV[2], tonumber(ARGV[3])
+if redis.call('HGET', KEYS[1], slot) ~= incarnation then return 0 end
+if tonumber(redis.call('HGET', KEYS[2], slot) or -1) < written then return 0 end
+redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[5])
+return 1
+""")
+
+_WRITE = Script("""
+local slot, incarnation, number = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local cleared, ttl = tonumber(ARGV[4]), ARGV[5]
+if redis.call('HGET', KEYS[1], slot) ~= incarnation then return 0 end
+if number > 0 then
+  local last = tonumber(redis.call('HGET', KEYS[2], slot) or -1)
+  if last >= number then return 1 end
+  if last ~= number - 1 then return 0 end
+  redis.call('HSET', KEYS[2], slot, number)
+end
+for i = 3, 2 + cleared do
+  if redis.call('GETBIT', KEYS[i], slot) == 1 then
+    if redis.call('BITCOUNT', KEYS[i]) == 1 then
+      redis.call('DEL', KEYS[i])
+    else
+      redis.call('SETBIT', KEYS[i], slot, 0)
+    end
+  end
+end
+for i = 3 + cleared, #KEYS do
+  redis.call('SETBIT', KEYS[i], slot, 1)
+  redis.call('EXPIRE', KEYS[i], ttl)
+end
+return 1
+""")
+
+_WITHDRAW = Script("""
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('DEL', KEYS[2]) end
+""")
+
+_RELEASE = Script("""
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return end
+if tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or -1) < tonumber(ARGV[3]) then return end
+redis.call('HSET', KEYS[1], ARGV[1], 'freed:' .. redis.call('TIME')[1])
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('DEL', KEYS[3])
+""")
+
+_RETIRE = Script("""
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
+""")
+
+_FREE = Script("""
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[2], ARGV[1])
+return 1
+""")
+
+
+async def claim(redis: AsyncRedis, pool: str, incarnation: str, wanted: int | None = None) -> int:
+    """Register under the slot `wanted` if it is free, else under the lowest free one.
+
+    Asked again for the same incarnation, it answers the same slot.
+    """
+    keys = [slots_key(pool), batches_key(pool)]
+    preferred = "" if wanted is None else wanted
+    return int(await _CLAIM(redis, keys, incarnation, preferred, COOLING_S))
+
+
+async def renew(
+    redis: AsyncRedis, pool: str, slot: int, incarnation: str, snapshot: str, written: int = 0
+) -> bool:
+    """Publish the snapshot for LEASE_S; False when fenced off.
+
+    `written` is the number of the last batch that Redis has acknowledged: one that has
+    forgotten it has lost writes.
+    """
+    keys = [slots_key(pool), batches_key(pool), lease_key(pool, slot)]
+    lease_ms = int(LEASE_S * 1000)
+    return bool(await _RENEW(redis, keys, slot, incarnation, written, snapshot, lease_ms))
+
+
+def batch_count(set_keys: Sequence[bytes], cleared_keys: Sequence[bytes]) -> int:
+    """How many batches `write_bits` makes of them."""
+    return -(-(len(set_keys) + len(cleared_keys)) // BATCH_KEYS)
+
+
+async def write_bits(
+    redis: AsyncRedis,
+    pool: str,
+    slot: int,
+    incarnation: str,
+    set_keys: Sequence[bytes],
+    cleared_keys: Sequence[bytes],
+    number: int = 0,
+) -> bool:
+    """Set and clear the slot's bit in the bitmaps of these segment keys; False when fenced off.
+
+    All batches travel in one pipeline. `number` is that of the first: the writer counts them
+    from 1, and repeats a failed call with the same keys and number. 0 writes unnumbered.
+    """
+    prefix = segment_prefix(pool)
+    cleared, added = iter(cleared_keys), iter(set_keys)
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        pipe = redis.pipeline(transaction=False)
+        for i in range(batch_count(set_keys, cleared_keys)):
+            keys: list[Argument] = [slots_key(pool), batches_key(pool)]
+            keys += (prefix + key for key in islice(cleared, BATCH_KEYS))
+            cleared_count = len(keys) - 2
+            keys += (prefix + key for key in islice(added, BATCH_KEYS - cleared_count))
+            batch_number = number + i if number else 0
+            arguments = (slot, incarnation, batch_number, cleared_count, SEGMENT_TTL_S)
+            # redis-py has no EVALSHA in a cluster's pipeline; the script is small beside its keys.
+            pipe.eval(_WRITE.lua, len(keys), *keys, *arguments)
+        return all(await pipe.execute())
+
+
+async def withdraw(redis: AsyncRedis, pool: str, slot: int, incarnation: str) -> None:
+    """End the lease at once: gateways stop reading the slot's bits. The slot stays taken."""
+    await _WITHDRAW(redis, [slots_key(pool), lease_key(pool, slot)], slot, incarnation)
+
+
+async def release(
+    redis: AsyncRedis, pool: str, slot: int, incarnation: str, written: int = 0
+) -> None:
+    """Give the slot back, after its bits are cleared. It is handed out again after COOLING_S.
+
+    A Redis that has forgotten the batch `written` keeps the slot taken, for the sweeper.
+    """
+    keys = [slots_key(pool), batches_key(pool), lease_key(pool, slot)]
+    await _RELEASE(redis, keys, slot, incarnation, written)
+
+
+async def retire(redis: AsyncRedis, pool: str, slot: int, value: str, sweeper: str) -> bool:
+    """Fence a slot's writer off for good, if the slot has no lease and still that registry value.
+
+    From then on `SWEEPING + sweeper` is the incarnation under which its bits are cleared.
+    """
+    keys = [slots_key(pool), lease_key(pool, slot)]
+    return bool(await _RETIRE(redis, keys, slot, value, SWEEPING + sweeper))
+
+
+async def free(redis: AsyncRedis, pool: str, slot: int, sweeper: str) -> bool:
+    """Give a swept slot back; False when it is another sweeper's by now."""
+    keys = [slots_key(pool), batches_key(pool)]
+    return bool(await _FREE(redis, keys, slot, SWEEPING + sweeper))
+
+
+async def registry(redis: AsyncRedis, pool: str) -> dict[int, str]:
+    """The taken slots: who writes under each, an incarnation or `SWEEPING` + a sweeper's id."""
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        entries = await cast(Awaitable[dict[str, str]], redis.hgetall(slots_key(pool)))
+    return {int(s): value for s, value in entries.items() if not value.startswith(FREED)}
+
+
+async def leases(redis: AsyncRedis, pool: str, slots: Iterable[int]) -> dict[int, str]:
+    """The snapshots of those of these slots that have a lease."""
+    wanted = sorted(slots)
+    if not wanted:
+        return {}
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        found: Any = await redis.mget([lease_key(pool, slot) for slot in wanted])
+    return {slot: lease for slot, lease in zip(wanted, found, strict=True) if lease is not None}
+
+
+async def live(redis: AsyncRedis, pool: str) -> dict[int, str]:
+    """Slot -> snapshot JSON of each replica whose bits may be believed."""
+    taken = await registry(redis, pool)
+    found = await leases(redis, pool, taken)
+    return {slot: lease for slot, lease in found.items() if _incarnation_of(lease) == taken[slot]}
+
+
+def _incarnation_of(lease: str) -> str | None:
+    try:
+        return str(json.loads(lease)["incarnation"])
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,152 @@
+"""Gives back the slots of replicas that died: clears their bits, then frees their numbers.
+
+It runs in every gateway; a lock lets one work at a time. A slot that had no lease for
+UNLEASED_S, by this sweeper's own clock, is first retired, which fences its writer off for good;
+then every bitmap of the pool is looked at, some at a time, with pauses. A sweeper that stops
+midway leaves the slot marked, and another begins it again when the lock has run out. A slot is
+freed only after one whole pass over one and the same Redis process; otherwise it stays taken.
+Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+
+from router import slots
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+
+logger = logging.getLogger(__name__)
+
+SWEEP_PERIOD_S = 1.0
+# Two leases: a replica that stalls for one is not punished for it.
+UNLEASED_S = 2 * slots.LEASE_S
+LOCK_S = 30.0
+PAGE_KEYS = 1000
+# Redis is busy with a page for about a millisecond.
+PAGE_PAUSE_S = 0.01
+
+_LOCK = slots.Script("""
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+""")
+
+_UNLOCK = slots.Script("""
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+""")
+
+
+async def _pause() -> None:
+    await asyncio.sleep(PAGE_PAUSE_S)
+
+
+class Sweeper:
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[], Awaitable[None]] = _pause,
+    ) -> None:
+        self._redis = redis
+        self._pool = pool
+        self._clock = clock
+        self._pause = pause
+        self._id = secrets.token_hex(8)
+        self._lock_key = f"{{afx:{pool}}}:sweeper"
+        # (slot, registry value) -> since when it has been seen without a lease
+        self._unleased: dict[tuple[int, str], float] = {}
+        self._failing = False
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await self.sweep_once()
+            await asyncio.sleep(SWEEP_PERIOD_S)
+
+    async def sweep_once(self) -> int:
+        """Look once, and sweep what is due. Returns how many slots became free."""
+        try:
+            freed = await self._sweep(await self._due())
+            self._failing = False
+            return freed
+        except REDIS_FAILURES as error:
+            if not self._failing:
+                logger.warning("dead slots of %s not swept: %s", self._pool, error)
+            self._failing = True
+            # Publishers need the time again to find back to Redis.
+            self._unleased.clear()
+            return 0
+
+    async def _due(self) -> list[tuple[int, str]]:
+        taken = await slots.registry(self._redis, self._pool)
+        leased = await slots.leases(self._redis, self._pool, taken)
+        now = self._clock()
+        self._unleased = {
+            entry: self._unleased.get(entry, now)
+            for entry in taken.items()
+            if entry[0] not in leased
+        }
+        return [entry for entry, since in self._unleased.items() if now - since >= UNLEASED_S]
+
+    async def _sweep(self, due: Sequence[tuple[int, str]]) -> int:
+        if not due or not await self._hold_lock():
+            return 0
+        retired = [
+            slot
+            for slot, value in due
+            if await slots.retire(self._redis, self._pool, slot, value, self._id)
+        ]
+        freed = 0
+        if retired and await self._clear(retired):
+            for slot in retired:
+                freed += await slots.free(self._redis, self._pool, slot, self._id)
+        await _UNLOCK(self._redis, [self._lock_key], self._id)
+        return freed
+
+    async def _hold_lock(self) -> bool:
+        """Take the lock, or keep it for another LOCK_S; False while it is another's."""
+        return bool(await _LOCK(self._redis, [self._lock_key], self._id, int(LOCK_S * 1000)))
+
+    async def _clear(self, retired: Sequence[int]) -> bool:
+        """Clear these slots' bits everywhere; False when a bit may have been missed."""
+        server, process = await self._server()
+        prefix = slots.segment_prefix(self._pool)
+        # Redis reads *, ? and [] in a pattern; a pool's name may have them.
+        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
+        cursor = 0
+        while True:
+            async with asyncio.timeout(slots.REDIS_TIMEOUT_S):
+                cursor, found = await server.execute_command(
+                    "SCAN", cursor, "MATCH", pattern, "COUNT", PAGE_KEYS, **{NEVER_DECODE: True}
+                )
+            keys = [key.removeprefix(prefix) for key in found]
+            for slot in retired:
+                mark = slots.SWEEPING + self._id
+                if not await slots.write_bits(self._redis, self._pool, slot, mark, (), keys):
+                    return False
+            if cursor == 0:
+                # A cursor means nothing to another process, say after a failover.
+                return await self._server() == (server, process)
+            await self._pause()
+            if not await self._hold_lock():
+                return False
+
+    async def _server(self) -> tuple[Any, str]:
+        """The one server that has all keys of the pool, and which process it is."""
+        server: Any = self._redis
+        if not isinstance(server, Redis):
+            server = server.get_node_from_key(slots.slots_key(self._pool))
+        async with asyncio.timeout(slots.REDIS_TIMEOUT_S):
+            info = await cast(Awaitable[dict[str, str]], server.execute_command("INFO", "server"))
+        return server, info["run_id"]

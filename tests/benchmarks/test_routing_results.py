@@ -1,0 +1,175 @@
+"""From answers to figures: what is averaged, what is paired, what counts as the worst."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from benchmarks.load_generator import Answer, Failure
+from benchmarks.routing_page import page, table
+from benchmarks.routing_results import BATCH, Run, figures, goals, summaries, ttft_ratio
+
+
+def answer(number: int, ttft: float = 0.1, **changes: Any) -> Answer:
+    default = Answer(
+        conversation=f"c-{number:04}",
+        turn=0,
+        due=float(number),
+        started=float(number),
+        first_byte=number + ttft,
+        ended=number + ttft + 0.1,
+        replica=f"r{number % 4}",
+        prompt_tokens=1000,
+        cached_tokens=0,
+        expected_cached_tokens=0,
+        predicted_ttft=None,
+    )
+    return dataclasses.replace(default, **changes)
+
+
+def run(
+    answers: list[Answer],
+    workload: str = "short",
+    policy: str = "prefix",
+    seed: int = 1,
+    most_cached: int = 0,
+) -> Run:
+    best = (most_cached,) * len(answers)
+    return Run(workload, policy, seed, 4, tuple(answers), best)
+
+
+def only(*runs: Run) -> Any:
+    ((_, summary),) = summaries(runs).items()
+    return summary
+
+
+def test_seeds_are_pooled() -> None:
+    summary = only(run([answer(0, 0.1)] * 3, seed=1), run([answer(0, 0.5)], seed=2))
+    assert summary.requests == 4
+    assert summary.ttft_mean == pytest.approx(0.2)
+
+
+def test_a_late_client_counts_against_the_server() -> None:
+    assert answer(0, due=0.0, started=0.3, first_byte=0.4).ttft == pytest.approx(0.4)
+
+
+def test_p99_of_a_hundred_requests_is_the_second_slowest() -> None:
+    summary = only(run([answer(i, 0.01 * (i + 1)) for i in range(100)]))
+    assert summary.ttft_p50 == pytest.approx(0.50)
+    assert summary.ttft_p99 == pytest.approx(0.99)
+
+
+def test_cached_ratios_weigh_prompts_by_their_length() -> None:
+    answers = [answer(0, cached_tokens=512), answer(1, prompt_tokens=3000)]
+    summary = only(run(answers, most_cached=512))
+    assert summary.cached_ratio == pytest.approx(512 / 4000)
+    assert summary.oracle_ratio == pytest.approx(1024 / 4000)
+    assert summary.oracle_share == pytest.approx(0.5)
+
+
+def test_without_reuse_nothing_is_lost_to_the_oracle() -> None:
+    assert only(run([answer(0)])).oracle_share == 1.0
+
+
+def test_an_even_spread_is_one() -> None:
+    assert run([answer(i) for i in range(8)]).requests_spread == 1.0
+
+
+def test_a_replica_that_serves_everything_is_the_number_of_replicas() -> None:
+    assert run([answer(i, replica="r0") for i in range(8)]).requests_spread == 4.0
+
+
+def test_the_worst_run_counts_for_the_spread() -> None:
+    even, uneven = [answer(i) for i in range(8)], [answer(i, replica="r0") for i in range(8)]
+    assert only(run(even, seed=1), run(uneven, seed=2)).requests_spread == 4.0
+
+
+def test_cached_tokens_are_no_load() -> None:
+    answers = [answer(i, replica="r0", cached_tokens=900) for i in range(10)]
+    spread = run([*answers, answer(10, replica="r1")]).tokens_spread
+    assert spread == pytest.approx(2.0)  # 1,000 tokens each on two of four
+
+
+def test_too_many_and_too_few_expected_tokens_do_not_cancel() -> None:
+    answers = [
+        answer(0, cached_tokens=128, expected_cached_tokens=256),
+        answer(1, cached_tokens=256, expected_cached_tokens=128),
+    ]
+    assert only(run(answers)).misjudged_ratio == pytest.approx(256 / 2000)
+
+
+def test_a_ratio_is_of_sums_on_the_requests_that_both_answered() -> None:
+    ours = run([answer(0, 0.2), answer(1, 0.2), answer(2, 9.0)], policy="prefix")
+    theirs = run([answer(0, 0.1), answer(1, 0.2)], policy="least_loaded")
+    ratio = ttft_ratio([ours, theirs], "short", over="least_loaded", under="prefix")
+    assert ratio.value == pytest.approx(0.3 / 0.4)
+
+
+def test_seeds_are_not_paired_with_one_another() -> None:
+    ours = run([answer(0, 0.2)], policy="prefix", seed=1)
+    theirs = run([answer(0, 0.1)], policy="least_loaded", seed=2)
+    ratio = ttft_ratio([ours, theirs], "short", over="least_loaded", under="prefix")
+    assert ratio.value != ratio.value
+
+
+def test_a_ratio_that_is_always_the_same_has_no_error() -> None:
+    numbers = range(4 * BATCH)
+    ours = run([answer(i, 0.01 * (1 + i)) for i in numbers], policy="prefix")
+    theirs = run([answer(i, 0.02 * (1 + i)) for i in numbers], policy="least_loaded")
+    ratio = ttft_ratio([ours, theirs], "short", over="least_loaded", under="prefix")
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.standard_error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_noise_shows_in_the_error() -> None:
+    numbers = range(4 * BATCH)
+    ours = run([answer(i, 0.1) for i in numbers], policy="prefix")
+    theirs = run([answer(i, 0.1 + 0.1 * (i // BATCH % 2)) for i in numbers], policy="least_loaded")
+    ratio = ttft_ratio([ours, theirs], "short", over="least_loaded", under="prefix")
+    assert ratio.value == pytest.approx(1.5)
+    assert 0.2 < ratio.standard_error < 0.4
+
+
+def test_only_goals_that_were_measured_are_judged() -> None:
+    assert goals([run([answer(0)], workload="shared_system")]) == {}
+
+
+def test_the_oracle_and_the_best_other_policy_are_the_measure_on_many_turns() -> None:
+    ours = run([answer(0, 0.1, cached_tokens=512)], "multi_turn", "prefix", most_cached=512)
+    theirs = run([answer(0, 0.2)], "multi_turn", "random", most_cached=512)
+    judged = goals([ours, theirs])
+    assert judged["multi_turn_cached_of_oracle"] == {"figure": 1.0, "at_least": 0.97, "met": True}
+    assert judged["multi_turn_mean_ttft_of_best_other"]["figure"] == 0.5
+    assert judged["multi_turn_p99_ttft_of_best_other"]["met"]
+
+
+def test_a_hot_replica_misses_its_goal() -> None:
+    judged = goals([run([answer(i, replica="r0") for i in range(4)], workload="hot_prefix")])
+    assert not judged["hot_prefix_most_requests_over_mean"]["met"]
+
+
+def test_least_loaded_is_the_measure_where_nothing_is_cached() -> None:
+    ours = run([answer(i, 0.2) for i in range(16)], "no_reuse", "prefix")
+    theirs = run([answer(i, 0.1) for i in range(16)], "no_reuse", "least_loaded")
+    judged = goals([ours, theirs])["no_reuse_ttft_least_loaded_over_prefix"]
+    assert judged == {"figure": 0.5, "at_least": 0.98, "met": False, "standard_error": 0.0}
+
+
+def test_the_page_says_what_ran_and_what_was_met() -> None:
+    runs = [run([answer(i, replica="r0") for i in range(4)], workload="hot_prefix")]
+    machine = {"date": "2026-01-02", "cpu": "A CPU", "cores": 2, "python": "3.11"}
+    text = page(
+        summaries(runs), goals(runs), "python -m it", 3.0, {**machine, "versions": {"ray": "1"}}
+    )
+    assert "`python -m it`, 2026-01-02, 3 minutes on 2 cores" in text
+    assert "| **no** |" in text
+    assert table(summaries(runs)) in text
+
+
+def test_failures_are_in_the_table_and_in_the_figures() -> None:
+    failed = dataclasses.replace(run([answer(0)]), failures=(Failure("c-0001", 0, "503"),))
+    found = summaries([failed])
+    assert table(found).splitlines()[-1].split("|")[-2].strip() == "1"
+    assert figures(found)["short/prefix"]["failures"] == 1

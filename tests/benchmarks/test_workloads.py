@@ -1,0 +1,92 @@
+"""The traffic is a function of its seed, and is what its name says."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.oracle import most_cached
+from benchmarks.workloads import HOT_SHARE, TURNS, WORKLOADS, Conversation, conversations
+
+SECONDS = 20.0
+SEGMENT = 128
+
+
+def words_of(talk: Conversation, turn: int = 0) -> list[str]:
+    """A prompt's words, each about one token; roles are left out."""
+    return [word for m in talk.turns[turn].messages for word in m.content.split()]
+
+
+def reuse(talks: list[Conversation]) -> float:
+    """The share of the words that an oracle finds cached, all conversations side by side."""
+    turns = range(max(len(talk.turns) for talk in talks))
+    prompts = [words_of(talk, turn) for turn in turns for talk in talks]
+    vocabulary = {word: i for i, word in enumerate(sorted({w for p in prompts for w in p}))}
+    ids = [[vocabulary[word] for word in prompt] for prompt in prompts]
+    return sum(most_cached(ids, SEGMENT)) / sum(map(len, ids))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_the_same_seed_gives_the_same_traffic(workload: str) -> None:
+    assert conversations(workload, 1, SECONDS) == conversations(workload, 1, SECONDS)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_another_seed_gives_as_many_other_requests(workload: str) -> None:
+    one, other = conversations(workload, 1, SECONDS), conversations(workload, 2, SECONDS)
+    assert len(one) == len(other)
+    assert not {tuple(words_of(t)) for t in one} & {tuple(words_of(t)) for t in other}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_arrivals_are_in_order_and_in_time(workload: str) -> None:
+    arrivals = [talk.arrives_at for talk in conversations(workload, 1, SECONDS)]
+    assert arrivals == sorted(arrivals)
+    assert arrivals[0] >= 0.0
+    assert arrivals[-1] <= SECONDS
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_names_sort_by_arrival(workload: str) -> None:
+    names = [talk.name for talk in conversations(workload, 1, 60.0)]
+    assert names == sorted(names)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_prompts_fit_the_engines(workload: str) -> None:
+    talks = conversations(workload, 1, 60.0)
+    assert max(len(words_of(talk, -1)) for talk in talks) < 3500
+
+
+def test_a_turn_says_again_all_that_was_said_before() -> None:
+    for talk in conversations("multi_turn", 1, SECONDS):
+        assert len(talk.turns) == TURNS
+        for before, after in itertools.pairwise(talk.turns):
+            assert after.messages[: len(before.messages)] == before.messages
+            assert [m.role for m in after.messages[-2:]] == ["assistant", "user"]
+
+
+def test_only_later_turns_wait_for_a_thinking_user() -> None:
+    for talk in conversations("multi_turn", 1, SECONDS):
+        assert talk.turns[0].think_s == 0.0
+        assert all(turn.think_s > 0.0 for turn in talk.turns[1:])
+
+
+def test_half_of_the_hot_prefix_traffic_has_the_hot_prefix() -> None:
+    talks = conversations("hot_prefix", 1, SECONDS)
+    systems = [talk.turns[0].messages[0].content for talk in talks]
+    hottest = max(systems.count(system) for system in systems)
+    assert hottest == round(HOT_SHARE * len(talks))
+    assert len(set(systems)) == len(talks) - hottest + 1
+
+
+@pytest.mark.parametrize("workload", ["short", "no_reuse"])
+def test_there_is_nothing_to_reuse_where_nothing_should_be(workload: str) -> None:
+    assert reuse(conversations(workload, 1, SECONDS)) == 0.0
+
+
+@pytest.mark.parametrize("workload", ["multi_turn", "shared_system"])
+def test_most_can_be_reused_where_prefixes_repeat(workload: str) -> None:
+    assert reuse(conversations(workload, 1, SECONDS)) > 0.6

@@ -1,0 +1,187 @@
+"""A request's tokens, known in the gateway or left open."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from deployments.prompt import PromptTokens, cache_salt
+from tests.deployments.prompt.engine_facts import facts
+from tests.deployments.prompt.random_chats import random_chat
+from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, KNOWN, RESPONSES
+from tests.deployments.prompt.unknown_shapes import UNKNOWN
+
+TOKENIZER = Tokenizer.from_str(facts().tokenizer)
+GATEWAY = PromptTokens(facts())
+USER = {"role": "user", "content": "Once upon a time"}
+CHATML = "<|im_start|>user\nOnce upon a time<|im_end|>\n<|im_start|>assistant\n"
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+FIELDS = (
+    *("messages", "tools", "tool_choice", "documents", "chat_template_kwargs", "prompt", "input"),
+    *("instructions", "reasoning", "reasoning_effort", "add_generation_prompt", "truncation"),
+    *("continue_final_message", "add_special_tokens", "truncate_prompt_tokens", "max_tokens"),
+    *("truncation_side", "kv_transfer_params"),
+)
+MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "type")
+
+
+def ids(text: str) -> list[int]:
+    return list(TOKENIZER.encode(text, add_special_tokens=False).ids)
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"messages": [USER], **fields}
+
+
+def test_a_chat_is_rendered_and_tokenized() -> None:
+    assert GATEWAY.token_ids(CHAT, chat()) == [ids(CHATML)]
+
+
+def test_a_completion_has_one_prompt_for_each_of_its_own() -> None:
+    asked = {"prompt": ["Once", "upon a time"]}
+    assert GATEWAY.token_ids(COMPLETIONS, asked) == [ids("Once"), ids("upon a time")]
+
+
+def test_a_response_is_a_chat() -> None:
+    assert GATEWAY.token_ids(RESPONSES, {"input": "Once upon a time"}) == [ids(CHATML)]
+
+
+def test_token_ids_stay_as_they_are() -> None:
+    assert GATEWAY.token_ids(COMPLETIONS, {"prompt": [5, 3, 5]}) == [[5, 3, 5]]
+
+
+def test_a_chat_with_tools_has_a_template_of_its_own() -> None:
+    gateway = PromptTokens(facts(tool_template=None))
+    tool = {"type": "function", "function": {"name": "now"}}
+    assert gateway.token_ids(CHAT, chat(tools=[tool])) is None
+    assert gateway.token_ids(CHAT, chat()) is not None
+
+
+@pytest.mark.parametrize("template", [None, "{% for", "{{ raise_exception('no') }}", "{{ 1 / 0 }}"])
+def test_without_a_template_that_works_completions_are_known(template: str | None) -> None:
+    gateway = PromptTokens(facts(template))
+    assert gateway.token_ids(CHAT, chat()) is None
+    assert gateway.token_ids(COMPLETIONS, {"prompt": "Once"}) == [ids("Once")]
+
+
+def test_facts_without_a_tokenizer_are_refused() -> None:
+    with pytest.raises(ValueError, match="tokenizer cannot be rebuilt"):
+        PromptTokens(facts(tokenizer="{}"))
+
+
+def test_a_tokenizer_that_cuts_and_pads_does_neither_here() -> None:
+    cutting = Tokenizer.from_str(facts().tokenizer)
+    cutting.enable_truncation(3)
+    cutting.enable_padding(length=400)
+    gateway = PromptTokens(facts(tokenizer=cutting.to_str()))
+    assert gateway.token_ids(CHAT, chat()) == [ids(CHATML)]
+
+
+def test_special_tokens_may_be_text_like_any_other() -> None:
+    gateway = PromptTokens(facts(split_special_tokens=True))
+    (split,) = gateway.token_ids(COMPLETIONS, {"prompt": "<|im_end|>"}) or [[]]
+    assert len(split) > 1
+
+
+@pytest.mark.parametrize(
+    "prompt", ["one " * 600, "x" * 1_000_000, ["x" * 999] * 999, [""] * 1_000_000]
+)
+def test_a_prompt_too_long_is_left_to_the_engine(prompt: Any) -> None:
+    assert GATEWAY.token_ids(COMPLETIONS, {"prompt": prompt}) is None
+    assert GATEWAY.token_ids(COMPLETIONS, {"prompt": prompt, "truncation_side": "left"}) is None
+
+
+def test_a_chat_of_more_messages_than_tokens_is_left_to_the_engine() -> None:
+    gateway = PromptTokens(facts("{{ messages | length }}"))
+    assert gateway.token_ids(CHAT, {"messages": [USER] * 512}) == [ids("512")]
+    assert gateway.token_ids(CHAT, {"messages": [USER] * 513}) is None
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_cannot_be_known_is_left_open(name: str) -> None:
+    path, fields = UNKNOWN[name]
+    assert GATEWAY.token_ids(path, fields) is None
+
+
+@given(st.sampled_from([CHAT, COMPLETIONS, RESPONSES]), st.data())
+def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
+    message = st.dictionaries(st.sampled_from(MESSAGE_FIELDS), JSON)
+    fields = data.draw(st.dictionaries(st.sampled_from(FIELDS), JSON))
+    fields |= data.draw(
+        st.fixed_dictionaries(
+            {}, optional={"messages": st.lists(message), "input": st.lists(message)}
+        )
+    )
+    answer = GATEWAY.token_ids(path, fields)
+    assert answer is None or all(isinstance(each, list) for each in answer)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+def test_a_lone_surrogate_makes_it_raise_nothing(path: str) -> None:
+    fields = {"messages": [{"role": "user", "content": "\ud800"}], "prompt": "\ud800"}
+    assert GATEWAY.token_ids(path, {**fields, "input": "\ud800"}) is None
+
+
+def test_a_nest_too_deep_makes_it_raise_nothing() -> None:
+    deep = json.loads('{"a":' * 900 + "1" + "}" * 900)
+    gateway = PromptTokens(facts("{{ mood | tojson }}{{ messages[0].content }}"))
+    gateway.token_ids(CHAT, chat(chat_template_kwargs={"mood": deep}))
+
+
+def test_a_request_is_not_changed() -> None:
+    requests = [*KNOWN.values(), *((CHAT, random_chat(seed)) for seed in range(50))]
+    for path, fields in requests:
+        before = copy.deepcopy(fields)
+        GATEWAY.token_ids(path, fields)
+        assert fields == before
+
+
+def test_many_threads_get_what_one_gets() -> None:
+    chats = [random_chat(seed) for seed in range(100)]
+    alone = [GATEWAY.token_ids(CHAT, each) for each in chats]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda each: GATEWAY.token_ids(CHAT, each), chats)) == alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "salt"),
+    [
+        ({"cache_salt": "a"}, "a"),
+        ({"cache_salt": None}, None),
+        ({}, None),
+        ({"cache_salt": 1}, None),
+    ],
+)
+def test_a_salt_is_a_string(fields: dict[str, Any], salt: str | None) -> None:
+    assert cache_salt(fields) == salt
+
+
+def test_it_loads_neither_vllm_nor_transformers_nor_torch() -> None:
+    code = (
+        "import sys, deployments.prompt; "
+        "print(*{'vllm', 'transformers', 'torch', 'numpy'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.stdout.strip() == ""

@@ -1,0 +1,98 @@
+"""What a fake engine tells Redis, through the real publisher: its load, and what it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import redis
+
+from router.held_blocks import HeldBlocks
+from router.kv_events import AllBlocksCleared, BlockStored
+from router.publisher import IndexPublisher, Lease
+from router.redis_client import connect
+from router.segment_keys import SegmentHasher, index_secret
+from router.slots import segment_prefix
+from tests.fakes.engine import SECRET, FakeEngine
+from tests.router.index_engine import Feed
+from tests.waiting import until
+
+# What gateways call the model, and so what its keys begin with.
+MODEL_PATH = "embedded"
+SEGMENT_TOKENS = BLOCK_TOKENS = 16
+
+
+class Publishing:
+    """One engine's place in a pool's index, from `start` to `stop`. `lease` is the latest."""
+
+    def __init__(self, engine: FakeEngine, redis_url: str, pool: str) -> None:
+        engine.segment_tokens = SEGMENT_TOKENS
+        self.lease: Lease | None = None
+        self._engine = engine
+        self._pool = pool
+        self._redis = connect(redis_url)
+        self._look = redis.Redis.from_url(redis_url)
+        self._feed = Feed()
+        hasher = SegmentHasher(index_secret(SECRET))
+        self._held = HeldBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS)
+        self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)
+
+    def start(self) -> None:
+        self._publisher.start(self._feed.batches())
+
+    async def stop(self) -> None:
+        await self._publisher.stop()
+        await self._redis.aclose()
+        self._look.close()
+
+    async def caches(
+        self, token_ids: Sequence[int], cache_salt: str | None = None, lora: str | None = None
+    ) -> None:
+        """The engine has computed this prompt; returns when the index knows all of it."""
+        held = len(self._held.keys()) + len(token_ids) // SEGMENT_TOKENS
+        self._feed.put(_stored(list(token_ids), cache_salt, lora))
+        await until(lambda: len(self._held.keys()) == held and self._written())
+
+    async def forgets(self) -> None:
+        """The engine has dropped its cache; returns when the index knows."""
+        keys = self._held.keys()
+        self._feed.put(AllBlocksCleared())
+        await until(lambda: not any(self._has_bit(key) for key in keys))
+
+    def _snapshot(self, lease: Lease) -> str:
+        self.lease = lease
+        report = self._engine.report()
+        return dataclasses.replace(
+            self._engine.load(),
+            slot=lease.slot,
+            incarnation=lease.incarnation,
+            synced=lease.synced,
+            running=report.running,
+            sequence=report.sequence,
+            arrived=self._engine.tickets.lately_arrived(),
+        ).to_json()
+
+    def _written(self) -> bool:
+        keys = self._held.keys()
+        return all(self._has_bit(key) for key in keys)
+
+    def _has_bit(self, key: bytes) -> bool:
+        assert self.lease is not None
+        return self._look.getbit(segment_prefix(self._pool) + key, self.lease.slot) == 1
+
+
+def _stored(token_ids: list[int], cache_salt: str | None, lora: str | None) -> BlockStored:
+    blocks = len(token_ids) // BLOCK_TOKENS
+    ends = [BLOCK_TOKENS * (i + 1) for i in range(blocks)]
+    adapter = () if lora is None else (lora,)
+    extra_keys = [adapter or None for _ in ends]
+    if cache_salt is not None:
+        extra_keys[0] = (*adapter, cache_salt)
+    return BlockStored(
+        block_hashes=[repr((lora, cache_salt, token_ids[:end])).encode() for end in ends],
+        parent_block_hash=None,
+        token_ids=token_ids[: ends[-1]],
+        block_size=BLOCK_TOKENS,
+        lora_name=lora,
+        extra_keys=[*extra_keys],
+    )

@@ -1,0 +1,145 @@
+"""A real engine whose KV events are lost for good: python -m tests.lost_events
+
+Takes {"model", "redis_url"} as JSON on stdin; writes one line of JSON: how deep the index was for
+a prompt of seven segments, and what of it the engine found cached, at each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from vllm.config.kv_events import KVEventsConfig
+
+from deployments import vllm_adapter
+from deployments.confirmation import CACHED_TOKENS_HEADER, Confirming
+from deployments.http_server import HttpServer
+from deployments.vllm_adapter import VllmEngine
+from router.event_stream import EventBatch, EventStream
+from router.held_blocks import HeldBlocks
+from router.index import PrefixIndex
+from router.load import LoadReport
+from router.publisher import IndexPublisher, Lease
+from router.redis_client import connect
+from router.segment_keys import Namespace, SegmentHasher, index_secret
+
+POOL = "fleet/pool"
+SEGMENT_TOKENS = 128
+PROMPT = list(range(1000, 1900))
+WITHIN_S = 20.0
+ENGINE_ARGS = {
+    "dtype": "float32",
+    "max_model_len": 1024,
+    "max_num_seqs": 4,
+    "enforce_eager": True,
+}
+
+
+class Follower:
+    """The engine's events through one stream after another; what comes between two is missed."""
+
+    def __init__(self, endpoints: tuple[str, str]) -> None:
+        self._endpoints = endpoints
+        self._stream = EventStream(*endpoints)
+        self._listen = asyncio.Event()
+        self._listen.set()
+
+    async def batches(self) -> AsyncIterator[EventBatch]:
+        while True:
+            await self._listen.wait()
+            self._stream = EventStream(*self._endpoints)
+            async for batch in self._stream.batches():
+                yield batch
+
+    def stop_listening(self) -> None:
+        self._listen.clear()
+        self._stream.close()
+
+    def listen(self) -> None:
+        self._listen.set()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    # one batch: the shortest memory that vLLM's publisher can have of what it sent
+    shortest = functools.partial(KVEventsConfig, buffer_steps=1)
+    setattr(vllm_adapter, "KVEventsConfig", shortest)  # noqa: B010  # it exports no such name
+    engine = await VllmEngine.start(asked["model"], "model", ENGINE_ARGS)
+    hasher = SegmentHasher(index_secret("secret"))
+    lost = asyncio.Event()
+
+    def on_lost() -> None:
+        engine.report_reuse()
+        lost.set()
+
+    def snapshot(lease: Lease) -> str:
+        return json.dumps({"incarnation": lease.incarnation})
+
+    text, binary = connect(asked["redis_url"]), connect(asked["redis_url"], decode=False)
+    held = HeldBlocks(hasher, "m", None, SEGMENT_TOKENS)
+    publisher = IndexPublisher(text, POOL, held, snapshot, on_lost=on_lost)
+    engine.on_cache_dropped(publisher.cleared)
+    follower = Follower(engine.events_at)
+    publisher.start(follower.batches())
+    index = PrefixIndex(binary, POOL, budget_s=1.0)
+    server = HttpServer(Confirming(engine.app, lambda: LoadReport(0, *engine.queue())))
+    url = await server.start("127.0.0.1")
+    keys = hasher.keys(Namespace("m"), PROMPT, SEGMENT_TOKENS)
+    told: list[dict[str, Any]] = []
+
+    async with aiohttp.ClientSession(url) as http:
+
+        async def ask(prompt: list[int]) -> int:
+            body = {"model": "model", "prompt": prompt, "max_tokens": 1}
+            async with http.post("/v1/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                return int(answer.headers[CACHED_TOKENS_HEADER])
+
+        async def deepest(expected: int) -> int:
+            """The depth in the index, once it is as expected or the time is up."""
+            depth = -1
+            for _ in range(int(WITHIN_S / 0.05)):
+                depths = await index.lookup(keys)
+                depth = max(depths.values(), default=0) if depths is not None else -1
+                if depth == expected:
+                    break
+                await asyncio.sleep(0.05)
+            return depth
+
+        async def note(step: str, prompt: list[int] | None, expected: int) -> None:
+            cached = await ask(prompt) if prompt else None
+            told.append({"step": step, "cached": cached, "depth": await deepest(expected)})
+
+        await note("first", PROMPT, 7)
+        follower.stop_listening()
+        for other in range(3):
+            await ask([*range(5000 + other, 5300 + other)])
+        follower.listen()
+        await ask([*range(7000, 7300)])  # the next events show the gap
+        await asyncio.wait_for(lost.wait(), WITHIN_S)
+        await note("lost", None, 0)
+        await note("reused", PROMPT, 7)
+        assert await engine.reset_prefix_cache()
+        await note("reset", None, 0)
+        await note("again", PROMPT, 7)
+    await publisher.stop()
+    follower.close()
+    await server.drain()
+    engine.stop()
+    for client in (text, binary):
+        await client.aclose()
+    return told
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM prints
+    print(json.dumps(asyncio.run(steps(json.load(sys.stdin)))), file=answers, flush=True)

@@ -1,0 +1,83 @@
+"""Real servers for the index's tests, and what is in them."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+
+from deployments.local.ports import LOOPBACK, free_ports, is_free
+from router.redis_client import AsyncRedis, connect
+from router.slots import segment_prefix
+from tests.router.redis_process import RedisProcess, running
+
+POOL = "fleet/main"
+# A busy machine is slow, not wrong.
+PATIENCE_S = 20.0
+TOPOLOGIES = ("redis", "redis+cluster")
+
+
+@contextmanager
+def server_of(topology: str, folder: Path) -> Iterator[RedisProcess]:
+    """One server; for `redis+cluster` a whole cluster by itself."""
+    if topology == "redis":
+        (port,) = free_ports(1)
+        with running(folder, port, f"port {port}\n") as server:
+            yield server
+        return
+    # its bus is at port + 10000
+    free = (p for p in range(21000, 30000) if is_free(LOOPBACK, p) and is_free(LOOPBACK, p + 10000))
+    port = next(free)
+    with running(folder, port, f"port {port}\ncluster-enabled yes\n") as server:
+        with control(server) as client:
+            ask: Callable[..., object] = client.execute_command
+            ask("CLUSTER", "ADDSLOTS", *range(16384))
+            while "cluster_state:ok" not in str(ask("CLUSTER", "INFO")):
+                assert server.process.poll() is None
+        yield server
+
+
+@contextmanager
+def control(server: RedisProcess) -> Iterator["redis.Redis"]:
+    """A blocking client, for what happens to Redis from outside. Replies are bytes."""
+    client = redis.Redis(port=server.port)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@asynccontextmanager
+async def client_of(server: RedisProcess, topology: str = "redis") -> AsyncIterator[AsyncRedis]:
+    client = connect(f"{topology}://127.0.0.1:{server.port}")
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def bits(server: RedisProcess, pool: str = POOL) -> dict[bytes, set[int]]:
+    """Segment key -> the slots whose bit is set; a bitmap without any is an empty set."""
+    prefix = segment_prefix(pool)
+    with control(server) as client:
+        names = [n for n in cast(list[bytes], client.keys("*")) if n.startswith(prefix)]
+        values = cast(list[bytes | None], client.mget(names)) if names else []
+    return {
+        name.removeprefix(prefix): {
+            8 * i + bit for i, byte in enumerate(value) for bit in range(8) if byte & 128 >> bit
+        }
+        for name, value in zip(names, values, strict=True)
+        if value is not None
+    }
+
+
+def holders(server: RedisProcess, slot: int) -> set[bytes]:
+    """The segment keys whose bitmap has the slot's bit."""
+    return {key for key, slots in bits(server).items() if slot in slots}
+
+
+def names(server: RedisProcess) -> set[str]:
+    with control(server) as client:
+        found: Any = client.keys("*")
+    return {name.decode("latin-1") for name in found}

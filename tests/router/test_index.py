@@ -1,0 +1,431 @@
+"""What a gateway reads from the index, and what it does while Redis misbehaves."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.exceptions import MovedError
+
+from deployments.local.ports import free_ports
+from router.depth_search import CLOSER_READ, FIRST_READ
+from router.index import Depths, PrefixIndex
+from router.redis_client import AsyncRedis, connect
+from tests.router.bitmaps import bitmaps_of
+from tests.router.redis_cluster import cluster_of
+from tests.router.redis_process import RedisProcess, running
+from tests.waiting import until
+
+POOL = "fleet/main"
+PREFIX = b"{afx:fleet/main}:s:"
+# Where Redis answers, on however slow a machine; and where it does not.
+PATIENT_S = 5.0
+BUDGET_S = 0.05
+
+
+def keys_of(segments: int) -> list[bytes]:
+    return [b"%016d" % segment for segment in range(segments)]
+
+
+async def hold(redis: AsyncRedis, depths: Mapping[int, int], segments: int) -> None:
+    """Write these depths as publishers do, instead of all that was there."""
+    await redis.flushall()
+    for key, bitmap in zip(keys_of(segments), bitmaps_of(depths, segments), strict=True):
+        if bitmap is not None:
+            await redis.set(PREFIX + key, bitmap)
+
+
+@asynccontextmanager
+async def index_at(port: int, budget_s: float = PATIENT_S) -> AsyncIterator[PrefixIndex]:
+    redis = connect(f"redis://127.0.0.1:{port}/0", decode=False)
+    index = PrefixIndex(redis, POOL, budget_s)
+    try:
+        yield index
+    finally:
+        await index.aclose()
+        await redis.aclose()
+
+
+@asynccontextmanager
+async def tended(index: PrefixIndex) -> AsyncIterator[None]:
+    task = asyncio.create_task(index.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisProcess]:
+    (port,) = free_ports(1)
+    with running(tmp_path, port, f"port {port}\n") as server:
+        yield server
+
+
+@pytest.fixture
+async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
+    client = connect(f"redis://127.0.0.1:{server.port}/0")
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def index(server: RedisProcess) -> AsyncIterator[PrefixIndex]:
+    async with index_at(server.port) as index:
+        yield index
+
+
+async def test_each_slot_has_the_depth_that_its_publisher_wrote(
+    redis: AsyncRedis, index: PrefixIndex
+) -> None:
+    for slot, depth in {0: 3, 1: 1, 63: 4, 640: 2}.items():
+        for key in keys_of(depth):
+            await redis.setbit(PREFIX.decode() + key.decode(), slot, 1)
+    assert await index.lookup(keys_of(5)) == {0: 3, 1: 1, 63: 4, 640: 2}
+
+
+async def test_another_pools_bits_are_not_read(redis: AsyncRedis, index: PrefixIndex) -> None:
+    await redis.set("{afx:fleet/other}:s:" + keys_of(1)[0].decode(), b"\xff")
+    assert await index.lookup(keys_of(1)) == {}
+
+
+@pytest.mark.parametrize("segments", [1, 32, 33, 256, 1024])
+async def test_a_prompt_that_nobody_knows_costs_one_small_read(
+    redis: AsyncRedis, index: PrefixIndex, segments: int
+) -> None:
+    assert await index.lookup(keys_of(segments)) == {}
+    assert await reads(redis) == 1
+    assert await keys_read(redis) <= FIRST_READ
+
+
+async def test_a_long_prompt_that_many_know_costs_few_reads(
+    redis: AsyncRedis, index: PrefixIndex
+) -> None:
+    depths = dict.fromkeys(range(64), 100) | {7: 1020, 8: 513, 9: 514}
+    await hold(redis, depths, 1024)
+    await redis.execute_command("CONFIG", "RESETSTAT")
+    assert await index.lookup(keys_of(1024)) == depths
+    assert await reads(redis) == 2
+    assert await keys_read(redis) <= FIRST_READ + CLOSER_READ
+
+
+async def test_no_segments_are_not_asked_for(redis: AsyncRedis, index: PrefixIndex) -> None:
+    assert await index.lookup([]) == {}
+    assert index.lookups == 0
+
+
+async def reads(redis: AsyncRedis) -> int:
+    stats: dict[str, Any] = await redis.info("commandstats")
+    return int(stats["cmdstat_mget"]["calls"])
+
+
+async def keys_read(redis: AsyncRedis) -> int:
+    stats: dict[str, int] = await redis.info("stats")
+    return stats["keyspace_hits"] + stats["keyspace_misses"]
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    depths=st.dictionaries(st.integers(0, 999), st.integers(1, 1024), max_size=80),
+    segments=st.integers(1, 1024),
+)
+def test_a_lookup_equals_reading_everything(
+    everything: RedisProcess, depths: dict[int, int], segments: int
+) -> None:
+    depths = {slot: min(depth, segments) for slot, depth in depths.items()}
+
+    async def lookup() -> Depths | None:
+        redis = connect(f"redis://127.0.0.1:{everything.port}/0")
+        await hold(redis, depths, segments)
+        await redis.aclose()
+        async with index_at(everything.port) as index:
+            return await index.lookup(keys_of(segments))
+
+    assert asyncio.run(lookup()) == depths
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    (port,) = free_ports(1)
+    with running(tmp_path_factory.mktemp("redis"), port, f"port {port}\n") as server:
+        yield server
+
+
+async def test_lookups_at_once_never_get_each_others_replies(
+    redis: AsyncRedis, index: PrefixIndex
+) -> None:
+    depths = {slot: 5 * slot + 1 for slot in range(60)}
+    await hold(redis, depths, 300)
+
+    async def truth(segments: int) -> bool:
+        found = await index.lookup(keys_of(segments))
+        return found == {slot: min(depth, segments) for slot, depth in depths.items()}
+
+    tasks = [asyncio.create_task(truth(1 + n % 300)) for n in range(300)]
+    await asyncio.sleep(0)
+    for task in tasks[::3]:
+        task.cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(answer is True for n, answer in enumerate(answers) if n % 3)
+    assert await truth(300)
+
+
+async def test_a_key_of_another_type_counts_as_missing(
+    redis: AsyncRedis, index: PrefixIndex
+) -> None:
+    await hold(redis, {4: 3}, 3)
+    await redis.delete(PREFIX + keys_of(2)[1])
+    await redis.hset((PREFIX + keys_of(2)[1]).decode(), "field", "value")
+    assert await index.lookup(keys_of(3)) == {4: 3}
+
+
+async def test_an_error_reply_is_no_signal_and_the_next_lookup_goes_on(
+    redis: AsyncRedis, index: PrefixIndex
+) -> None:
+    await hold(redis, {4: 1}, 1)
+    assert await index.lookup(keys_of(1)) == {4: 1}
+    await redis.execute_command("ACL", "SETUSER", "default", "-mget")
+    assert await index.lookup(keys_of(1)) is None
+    await redis.execute_command("ACL", "SETUSER", "default", "+mget")
+    assert await index.lookup(keys_of(1)) == {4: 1}
+    assert (index.lookups, index.failures, index.skipped) == (3, 1, 0)
+    assert len(index.recent_seconds) == 2
+
+
+async def test_a_cancelled_lookup_is_no_failure(index: PrefixIndex, server: RedisProcess) -> None:
+    assert await index.lookup(keys_of(1)) == {}
+    server.process.send_signal(signal.SIGSTOP)
+    lookup = asyncio.create_task(index.lookup(keys_of(1)))
+    await asyncio.sleep(0)
+    lookup.cancel()
+    await asyncio.wait([lookup])
+    server.process.send_signal(signal.SIGCONT)
+    assert lookup.cancelled()
+    assert index.failures == 0
+
+
+async def frozen(server: RedisProcess, redis: AsyncRedis) -> Callable[[], Awaitable[None]]:
+    async def thaw() -> None:
+        server.process.send_signal(signal.SIGCONT)
+
+    server.process.send_signal(signal.SIGSTOP)
+    return thaw
+
+
+async def slow(server: RedisProcess, redis: AsyncRedis) -> Callable[[], Awaitable[None]]:
+    async def nothing() -> None:
+        pass  # it ends by itself
+
+    await redis.execute_command("CLIENT", "PAUSE", "1000")
+    return nothing
+
+
+async def forbidden(server: RedisProcess, redis: AsyncRedis) -> Callable[[], Awaitable[None]]:
+    async def allow() -> None:
+        await redis.execute_command("ACL", "SETUSER", "default", "+mget")
+
+    await redis.execute_command("ACL", "SETUSER", "default", "-mget")
+    return allow
+
+
+@pytest.mark.parametrize("trouble", [frozen, slow, forbidden])
+async def test_while_redis_is_in_trouble_lookups_end_in_time_and_afterwards_they_are_answered(
+    trouble: Callable[[RedisProcess, AsyncRedis], Awaitable[Callable[[], Awaitable[None]]]],
+    redis: AsyncRedis,
+    server: RedisProcess,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await hold(redis, {4: 20}, 40)
+    async with index_at(server.port, BUDGET_S) as index, tended(index):
+        assert await lookup_in_the_end(index, 40) == {4: 20}
+        end = await trouble(server, redis)
+        for _ in range(10):
+            began = time.monotonic()
+            assert await index.lookup(keys_of(40)) is None
+            assert time.monotonic() - began < 10 * BUDGET_S
+        assert index.breaker_open
+        assert index.skipped >= 6
+        await end()
+        await until(lambda: not index.breaker_open, within_s=20)
+        assert await lookup_in_the_end(index, 40) == {4: 20}
+    told = [r.message for r in caplog.records if r.name == "router.index"]
+    assert len(told) == 2
+    assert "placed without it" in told[0]
+    assert "answers again" in told[1]
+
+
+async def lookup_in_the_end(index: PrefixIndex, segments: int) -> Depths | None:
+    """One lookup of several, for a machine too busy to do one within the budget."""
+    for _ in range(20):
+        if (depths := await index.lookup(keys_of(segments))) is not None:
+            return depths
+        await asyncio.sleep(0.05)
+    return None
+
+
+async def test_a_killed_redis_is_found_again_when_it_is_back(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    async with index_at(port, BUDGET_S) as index, tended(index):
+        with running(tmp_path, port, f"port {port}\n"):
+            assert await lookup_in_the_end(index, 3) == {}
+        for _ in range(10):
+            began = time.monotonic()
+            assert await index.lookup(keys_of(3)) is None
+            assert time.monotonic() - began < 10 * BUDGET_S
+        assert index.breaker_open
+        with running(tmp_path, port, f"port {port}\n"):
+            redis = connect(f"redis://127.0.0.1:{port}/0")
+            await hold(redis, {2: 2}, 3)
+            await redis.aclose()
+            await until(lambda: not index.breaker_open, within_s=20)
+            assert await lookup_in_the_end(index, 3) == {2: 2}
+
+
+async def test_without_a_server_from_the_start_lookups_are_no_signal() -> None:
+    (port,) = free_ports(1)
+    async with index_at(port, BUDGET_S) as index:
+        assert [await index.lookup(keys_of(3)) for _ in range(5)] == [None] * 5
+        assert index.breaker_open
+
+
+async def test_a_burst_at_a_frozen_redis_makes_no_more_than_a_few_connections(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with index_at(server.port, BUDGET_S) as index, tended(index):
+        assert await lookup_in_the_end(index, 3) == {}
+        before = len(await redis.client_list())
+        server.process.send_signal(signal.SIGSTOP)
+        for _ in range(5):
+            found = await asyncio.gather(*(index.lookup(keys_of(300)) for _ in range(100)))
+            assert found == [None] * 100
+        assert index.breaker_open
+        server.process.send_signal(signal.SIGCONT)
+        await until(lambda: not index.breaker_open, within_s=20)
+        assert len(await redis.client_list()) <= before + 2
+
+
+async def test_one_stall_of_the_process_does_not_open_the_breaker(
+    index: PrefixIndex, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "_budget_s", BUDGET_S)
+    assert await lookup_in_the_end(index, 3) == {}
+    server.process.send_signal(signal.SIGSTOP)
+    answers = await asyncio.gather(*(index.lookup(keys_of(3)) for _ in range(50)))
+    server.process.send_signal(signal.SIGCONT)
+    assert answers == [None] * 50
+    assert not index.breaker_open
+
+
+async def test_the_breaker_is_closed_by_no_lookup(server: RedisProcess) -> None:
+    async with index_at(server.port, BUDGET_S) as index:
+        server.process.send_signal(signal.SIGSTOP)
+        await asyncio.gather(index.lookup(keys_of(3)))
+        for _ in range(5):
+            await index.lookup(keys_of(3))
+        server.process.send_signal(signal.SIGCONT)
+        assert [await index.lookup(keys_of(3)) for _ in range(20)] == [None] * 20
+        assert index.breaker_open
+
+
+async def test_a_flushed_index_knows_nothing(redis: AsyncRedis, index: PrefixIndex) -> None:
+    await hold(redis, {4: 40}, 40)
+    assert await index.lookup(keys_of(40)) == {4: 40}
+    await redis.flushall()
+    assert await index.lookup(keys_of(40)) == {}
+
+
+async def test_a_closed_index_leaves_no_connection(redis: AsyncRedis, server: RedisProcess) -> None:
+    before = len(await redis.client_list())
+    async with index_at(server.port) as index:
+        await index.lookup(keys_of(1))
+        assert len(await redis.client_list()) == before + 1
+    async with asyncio.timeout(5):
+        while len(await redis.client_list()) > before:  # noqa: ASYNC110  # each look is a command
+            await asyncio.sleep(0.01)
+
+
+async def test_a_lookup_under_way_when_the_index_is_closed_is_no_signal(
+    server: RedisProcess,
+) -> None:
+    async with index_at(server.port) as index:
+        server.process.send_signal(signal.SIGSTOP)
+        lookups = [asyncio.create_task(index.lookup(keys_of(3))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        await index.aclose()
+        assert await asyncio.gather(*lookups) == [None] * 3
+        server.process.send_signal(signal.SIGCONT)
+
+
+async def test_on_a_cluster_lookups_go_to_the_shard_and_follow_it_when_it_moves(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(tmp_path, 2) as servers:
+        redis = connect(f"redis+cluster://127.0.0.1:{servers[0].port}", decode=False)
+        shards = [connect(f"redis://127.0.0.1:{server.port}/0") for server in servers]
+        index = PrefixIndex(redis, POOL, PATIENT_S)
+        (key,) = keys_of(1)
+        for _ in range(2):
+            await redis.set(PREFIX + key, b"\x80")
+            assert await index.lookup([key]) == {0: 1}
+            await redis.delete(PREFIX + key)
+            assert await index.lookup([key]) == {}
+            await move(shards, await shards[0].execute_command("CLUSTER", "KEYSLOT", PREFIX))
+            assert await index.lookup([key]) is None
+        assert await index.lookup([key]) == {}
+        await index.aclose()
+        for client in (redis, *shards):
+            await client.aclose()
+
+
+async def move(shards: list[AsyncRedis], hash_slot: int) -> None:
+    """Give an empty hash slot to the other of two shards."""
+    ids = [str(await shard.execute_command("CLUSTER", "MYID")) for shard in shards]
+    owns = [bool(await is_owner(shard, hash_slot)) for shard in shards]
+    (new,) = (name for name, owner in zip(ids, owns, strict=True) if not owner)
+    for shard in shards if owns[1] else shards[::-1]:
+        await shard.execute_command("CLUSTER", "SETSLOT", str(hash_slot), "NODE", new)
+
+
+async def is_owner(shard: AsyncRedis, hash_slot: int) -> bool:
+    try:
+        await shard.execute_command("GET", PREFIX)
+    except MovedError:
+        return False
+    return True
+
+
+async def test_a_frozen_cluster_is_found_again_when_it_thaws(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, 1) as (server,):
+        redis = connect(f"redis+cluster://127.0.0.1:{server.port}", decode=False)
+        index = PrefixIndex(redis, POOL, BUDGET_S)
+        async with tended(index):
+            assert await lookup_in_the_end(index, 3) == {}
+            server.process.send_signal(signal.SIGSTOP)
+            assert [await index.lookup(keys_of(3)) for _ in range(5)] == [None] * 5
+            assert index.breaker_open
+            server.process.send_signal(signal.SIGCONT)
+            await until(lambda: not index.breaker_open, within_s=20)
+            assert await lookup_in_the_end(index, 3) == {}
+        await redis.aclose()
+
+
+async def test_sentinel_names_the_server_that_is_asked(tmp_path: Path) -> None:
+    primary, sentinel = free_ports(2)
+    watch = f"sentinel monitor main 127.0.0.1 {primary} 1\n"
+    with (
+        running(tmp_path / "primary", primary, f"port {primary}\n"),
+        running(tmp_path / "sentinel", sentinel, f"port {sentinel}\n{watch}", "--sentinel"),
+    ):
+        redis = connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel}/main", decode=False)
+        await hold(redis, {3: 2}, 3)
+        index = PrefixIndex(redis, POOL, PATIENT_S)
+        assert await index.lookup(keys_of(3)) == {3: 2}
+        await index.aclose()
+        await redis.aclose()

@@ -1,0 +1,212 @@
+"""Gateways tell each other what they placed through a real Redis, whatever becomes of it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from router.placed_stream import EXPIRE_S, MAX_LENGTH, QUEUE_LENGTH, PlacedStream, stream_key
+from router.recent import Placed
+from router.redis_client import connect
+from tests.router.index_redis import POOL, TOPOLOGIES, control, server_of
+from tests.router.redis_process import RedisProcess, running
+from tests.waiting import until
+
+KEY = stream_key(POOL)
+BACK_WITHIN_S = 10.0
+
+
+def placed(ticket: str, gateway: str = "g1") -> Placed:
+    return Placed(gateway, ticket, 3, "abc", 700, 188, 0.25, (b"8 bytes.",), (b"\x00\xff" * 4,))
+
+
+class Gateway:
+    def __init__(self, url: str, name: str) -> None:
+        self.redis = connect(url, decode=False)
+        self.heard: list[Placed] = []
+        self.stream = PlacedStream(self.redis, POOL, name, self.heard.append)
+
+    @property
+    def tickets(self) -> list[str]:
+        return [of.ticket for of in self.heard]
+
+
+@asynccontextmanager
+async def gateway(port: int, name: str, topology: str = "redis") -> AsyncIterator[Gateway]:
+    """A gateway's end of the stream; its task may not end by itself."""
+    made = Gateway(f"{topology}://127.0.0.1:{port}", name)
+    task = asyncio.create_task(made.stream.run())
+    try:
+        yield made
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await made.redis.aclose()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RedisProcess]]:
+    with ExitStack() as stack:
+        yield {
+            topology: stack.enter_context(server_of(topology, tmp_path_factory.mktemp("redis")))
+            for topology in TOPOLOGIES
+        }
+
+
+@pytest.fixture
+def server(servers: dict[str, RedisProcess]) -> RedisProcess:
+    with control(servers["redis"]) as client:
+        client.flushall()
+    return servers["redis"]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+async def test_a_placement_is_heard_as_it_was_by_all_others(
+    servers: dict[str, RedisProcess], topology: str
+) -> None:
+    port = servers[topology].port
+    async with (
+        gateway(port, "g1", topology) as one,
+        gateway(port, "g2", topology) as two,
+        gateway(port, "g3", topology) as three,
+    ):
+        await _heard(one, two, "connected")
+        one.stream.append(placed("t1"))
+        await until(lambda: two.tickets[-1] == three.tickets[-1] == "t1")
+        assert two.heard[-1] == three.heard[-1] == placed("t1")
+        assert not one.heard
+        await _heard(two, one, "t2", "g2")
+        assert {of.gateway for of in one.heard} == {"g2"}
+
+
+async def test_placements_are_heard_in_order_and_once(server: RedisProcess) -> None:
+    tickets = [f"t{i}" for i in range(500)]
+    async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+        await _heard(one, two, "connected")
+        for ticket in tickets:
+            one.stream.append(placed(ticket))
+        await until(lambda: tickets[-1] in two.tickets)
+        assert [of for of in two.tickets if of != "connected"] == tickets
+        assert one.stream.dropped == 0
+
+
+async def test_a_gateway_that_starts_hears_the_last_seconds_and_nothing_older(
+    server: RedisProcess,
+) -> None:
+    with control(server) as client:
+        seconds, micros = client.time()
+        now = seconds * 1000 + micros // 1000
+        for age, ticket in ((60_000, "old"), (1_000, "new")):
+            fields = {b"p": msgspec.msgpack.encode(placed(ticket))}
+            client.xadd(KEY, fields, id=f"{now - age}-0")  # type: ignore[arg-type]
+    async with gateway(server.port, "g2") as two:
+        await until(lambda: two.heard)
+        assert two.tickets == ["new"]
+
+
+async def test_entries_of_another_version_are_passed_over(server: RedisProcess) -> None:
+    async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+        await _heard(one, two, "connected")
+        with control(server) as client:
+            client.xadd(KEY, {b"p": b"\xc1 no msgpack"})
+            client.xadd(KEY, {b"p": msgspec.msgpack.encode(["too", "short"])})
+            client.xadd(KEY, {b"unknown": b"field"})
+        one.stream.append(placed("t1"))
+        await until(lambda: "t1" in two.tickets)
+        assert {*two.tickets} == {"connected", "t1"}
+
+
+async def test_the_stream_stays_short_and_goes_when_nobody_places(server: RedisProcess) -> None:
+    with control(server) as client:
+        pipe = client.pipeline()
+        for _ in range(2 * MAX_LENGTH):
+            pipe.xadd(KEY, {b"p": b""})
+        pipe.execute()
+        async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+            await _heard(one, two, "t1")
+        assert MAX_LENGTH <= int(client.xlen(KEY)) < 1.1 * MAX_LENGTH
+        assert 0 < int(client.ttl(KEY)) <= EXPIRE_S
+
+
+async def test_what_redis_does_not_take_is_dropped_and_counted() -> None:
+    async with gateway(1, "g1") as one:
+        for _ in range(QUEUE_LENGTH + 10):
+            one.stream.append(placed("t"))
+        assert one.stream.dropped == 10
+        await until(lambda: one.stream.dropped == QUEUE_LENGTH + 10)
+
+
+async def test_a_cancellation_at_any_moment_ends_it(server: RedisProcess) -> None:
+    async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+        await _heard(one, two, "connected")
+        for steps in range(16):
+            task = asyncio.create_task(one.stream.run())
+            one.stream.append(placed("t1"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            async with asyncio.timeout(BACK_WITHIN_S):
+                await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen", "flushed"])
+async def test_gateways_hear_each_other_again_after_an_outage(tmp_path: Path, how: str) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(server_of("redis", tmp_path))
+        async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+            await _heard(one, two, "connected")
+            one.stream.append(placed("before"))
+            await until(lambda: "before" in two.tickets)
+            if how == "killed":
+                os.kill(server.process.pid, signal.SIGKILL)
+                server.process.wait()
+                await _lost(one)
+                stack.enter_context(running(tmp_path, server.port, f"port {server.port}\n"))
+            elif how == "frozen":
+                os.kill(server.process.pid, signal.SIGSTOP)
+                await _lost(one)
+                os.kill(server.process.pid, signal.SIGCONT)
+            else:
+                with control(server) as client:
+                    client.flushall()
+            await _heard(one, two, "after")
+            assert two.tickets.count("before") == 1
+
+
+async def test_a_clock_that_went_back_with_an_empty_redis_mutes_nobody(
+    server: RedisProcess,
+) -> None:
+    async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+        with control(server) as client:
+            fields = {b"p": msgspec.msgpack.encode(placed("future"))}
+            client.xadd(KEY, fields, id="99999999999999-0")  # type: ignore[arg-type]
+            await until(lambda: two.heard)
+            one.stream.append(placed("then"))  # numbered after the future one
+            await until(lambda: "then" in two.tickets)
+            client.flushall()
+        await _heard(one, two, "after")
+        assert two.tickets.count("future") == two.tickets.count("then") == 1
+
+
+async def _lost(one: Gateway) -> None:
+    """Places until Redis is known not to take it."""
+
+    def dropped() -> bool:
+        one.stream.append(placed("lost"))
+        return one.stream.dropped > 0
+
+    await until(dropped, BACK_WITHIN_S)
+
+
+async def _heard(one: Gateway, two: Gateway, ticket: str, gateway: str = "g1") -> None:
+    """Places until it is heard."""
+    async with asyncio.timeout(BACK_WITHIN_S):
+        while ticket not in two.tickets:
+            one.stream.append(placed(ticket, gateway))
+            await asyncio.sleep(0.05)

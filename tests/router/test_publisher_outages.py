@@ -1,0 +1,194 @@
+"""Redis goes, forgets or stands still: a publisher finds back, never raises, and stops in time."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deployments.local.ports import free_ports
+from router import publisher, slots
+from router.redis_client import AsyncRedis, connect
+from router.slots import registry
+from router.sweeper import Sweeper
+from tests.router.index_engine import removed, replica_on, stored
+from tests.router.index_redis import (
+    POOL,
+    bits,
+    client_of,
+    control,
+    server_of,
+)
+from tests.router.redis_process import RedisProcess, running
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared: RedisProcess) -> RedisProcess:
+    with control(shared) as client:
+        client.flushall()
+    return shared
+
+
+@pytest.fixture
+async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
+    async with client_of(server) as client:
+        yield client
+
+
+async def test_after_a_flush_everything_is_written_under_a_new_incarnation(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(n) for n in range(1000)]) as replica:
+        await replica.until_exact(server, 2000)
+        before = replica.leases[-1]
+        with control(server) as client:
+            client.flushall()
+        await until(lambda: replica.incarnation != before.incarnation)
+        assert not next(x for x in replica.leases if x.incarnation == replica.incarnation).synced
+        await replica.until_exact(server, 2000)
+
+
+async def test_after_a_flush_a_replica_has_the_number_that_gateways_know_it_by(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1)]) as replica:
+        await replica.until_exact(server, 2)
+        async with replica_on(redis, [stored(2)]) as second:
+            await second.until_exact(server, 2)
+            await replica.publisher.stop()
+            before = second.leases[-1]
+            with control(server) as client:
+                client.flushall()
+            await until(lambda: second.incarnation != before.incarnation)
+            assert second.slot == before.slot == 1
+
+
+async def test_after_an_empty_restart_everything_is_written_again(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with ExitStack() as servers:
+        server = servers.enter_context(running(tmp_path, port, f"port {port}"))
+        async with client_of(server) as redis, replica_on(redis, [stored(1)]) as replica:
+            await replica.until_exact(server, 2)
+            server.process.kill()
+            server.process.wait()
+            replica.feed.put(stored(2), removed(1))
+            await until(lambda: not replica.publisher.synced)
+            server = servers.enter_context(running(tmp_path, port, f"port {port}"))
+            replica.feed.put(stored(3))
+            await replica.until_exact(server, 4)
+
+
+async def test_what_happened_while_redis_was_frozen_is_made_good(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1), stored(2)]) as replica:
+        await replica.until_exact(server, 4)
+        before = replica.incarnation
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            replica.feed.put(removed(1), stored(3))
+            await until(lambda: not replica.publisher.synced)
+            # the first write is given up meanwhile, and may yet arrive
+            await asyncio.sleep(1.5 * slots.REDIS_TIMEOUT_S)
+            replica.feed.put(removed(3), stored(4))
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        await replica.until_exact(server, 4)
+        assert replica.incarnation == before
+        assert set(bits(server)) == set(replica.held.keys())
+
+
+async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1)]) as replica:
+        await replica.until_exact(server, 2)
+        before = replica.leases[-1]
+        phantom = slots.segment_prefix(POOL) + b"evicted meanwhile"
+        with control(server) as client:
+            client.setbit(phantom, before.slot, 1)
+            client.hset(slots.batches_key(POOL), str(before.slot), "0")
+        await until(lambda: replica.incarnation != before.incarnation)
+        await replica.until_exact(server, 2)
+        # the number stays taken: what is under it is the sweeper's to find
+        assert (await registry(redis, POOL))[before.slot] == before.incarnation
+
+
+async def test_stopping_before_redis_ever_answered_is_quick(tmp_path: Path) -> None:
+    redis = connect("redis://127.0.0.1:1")
+    async with replica_on(redis, [stored(1)]) as replica:
+        await until(lambda: bool(replica.held.keys()))
+        assert not replica.publisher.synced
+    await redis.aclose()
+
+
+async def test_stopping_while_redis_is_frozen_is_bounded_and_raises_nothing(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1)]) as replica:
+        await replica.until_exact(server, 2)
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(publisher.STOP_S + 0.5):
+                await replica.publisher.stop()
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+
+
+async def test_an_outage_is_logged_once(
+    redis: AsyncRedis, server: RedisProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with replica_on(redis, [stored(1)]) as replica:
+        await replica.until_exact(server, 2)
+        with control(server) as client:
+            client.config_set("maxclients", 1)
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
+            replica.feed.put(stored(2))
+            await until(lambda: len(caplog.records) >= 2)
+            await asyncio.sleep(0.5)
+            client.config_set("maxclients", 1000)
+        await replica.until_exact(server, 4)
+    ours = [record for record in caplog.records if record.name == "router.publisher"]
+    assert sorted(record.message.split(":")[0] for record in ours) == [
+        f"index of a replica of {POOL} not written",
+        f"load of a replica of {POOL} not published",
+    ]
+
+
+async def test_a_replica_that_was_swept_while_it_was_frozen_starts_anew(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1), stored(2)]) as replica:
+        await replica.until_exact(server, 4)
+        before = replica.leases[-1]
+        # This event loop, and so the publisher, stands still meanwhile.
+        sweeping = threading.Thread(target=asyncio.run, args=(sweep_all(server),))
+        sweeping.start()
+        sweeping.join()
+        assert bits(server) == {}
+        replica.feed.put(removed(1))
+        await until(lambda: replica.incarnation != before.incarnation)
+        await replica.until_exact(server, 2)
+
+
+async def sweep_all(server: RedisProcess) -> None:
+    """As if every lease had lapsed long ago."""
+    times = iter([0.0, 10.0])
+    async with client_of(server) as redis:
+        for slot, incarnation in (await registry(redis, POOL)).items():
+            await slots.withdraw(redis, POOL, slot, incarnation)
+        sweeper = Sweeper(redis, POOL, clock=lambda: next(times))
+        assert [await sweeper.sweep_once(), await sweeper.sweep_once()] == [0, 1]
