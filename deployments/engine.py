@@ -39,7 +39,7 @@ logger = logging.getLogger("ray.serve")
 DEFAULT_PREFILL_RATE = 500.0
 WATCH_PERIOD_S = 0.25
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
-NICENESS = 5
+NICENESS = 15
 
 
 class EngineReplica:

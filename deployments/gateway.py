@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ INFERENCE_PATHS = (
     "/tokenize",
     "/detokenize",
 )
+SWITCH_INTERVAL_S = 0.0005
 TIMEOUT_HEADER = "x-antefix-timeout"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -67,6 +69,8 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, fleet: Fleet, secrets: Secrets, handles: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
+        # A thread that renders a long prompt must not keep the others' lookups waiting.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._fleet = fleet
         self._keys = ApiKeys(secrets.api_keys)
         self._session = aiohttp.ClientSession(

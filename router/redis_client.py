@@ -27,6 +27,8 @@ REDIS_FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
+# No timeout of redis-py's own beside it: callers have theirs, and on Python 3.11 the
+# asyncio.wait_for that it is made of can swallow a cancellation.
 CONNECT_TIMEOUT_S = 1.0
 # Short, and without retries: the next sentinel is asked within one command's time.
 SENTINEL_CONNECT_TIMEOUT_S = 0.25
@@ -49,7 +51,10 @@ def connect(url: str, decode: bool = True) -> AsyncRedis:
     transport, _, topology = scheme.partition("+")
     if topology == "":
         return Redis.from_url(
-            url, decode_responses=decode, socket_connect_timeout=CONNECT_TIMEOUT_S
+            url,
+            decode_responses=decode,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=None,
         )
     netloc, _, path = rest.partition("/")
     user, _, password = netloc.rpartition("@")[0].partition(":")
@@ -62,6 +67,7 @@ def connect(url: str, decode: bool = True) -> AsyncRedis:
             decode_responses=decode,
             ssl=ssl,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=None,
             username=username,
             password=secret,
         )
@@ -85,6 +91,7 @@ def connect(url: str, decode: bool = True) -> AsyncRedis:
             ssl=ssl,
             decode_responses=decode,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=None,
             username=username,
             password=secret,
         )

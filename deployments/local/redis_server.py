@@ -124,8 +124,8 @@ def _start_on(
 
 def _configuration(port: int, password: str, data_dir: Path) -> str:
     quoted = str(data_dir.absolute()).replace("\\", "\\\\").replace('"', '\\"')
-    # allkeys-lru: a segment's bitmap has no expiry and may be lost (the index then under-reports);
-    # leases and loads expire soon, yet must stay, and being touched all the time they do.
+    # volatile-lru: bitmaps and leases expire by themselves, and a lost bitmap is only a prefix
+    # not found. Who writes in which slot does not expire, and is never to be lost alone.
     return f"""\
 bind 127.0.0.1
 port {port}
@@ -135,7 +135,7 @@ dir "{quoted}"
 save ""
 appendonly no
 maxmemory {MAX_MEMORY}
-maxmemory-policy allkeys-lru
+maxmemory-policy volatile-lru
 daemonize no
 """
 

@@ -98,7 +98,7 @@ def test_it_is_bounded_and_writes_nothing_to_disk(server: RedisServer) -> None:
         settings = {name: client.config_get(name)[name] for name in names}
     assert settings == {
         "maxmemory": str(256 << 20),
-        "maxmemory-policy": "allkeys-lru",
+        "maxmemory-policy": "volatile-lru",
         "save": "",
         "appendonly": "no",
     }
