@@ -7,6 +7,7 @@ event loop that Ray Serve's replicas have (uvloop); what prompts hold is told in
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 import time
@@ -14,12 +15,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import uvloop
 from redis.asyncio import Redis
 
-from benchmarks import index_alternatives, index_pool, index_publishing, report
+from benchmarks import index_alternatives, index_page, index_pool, index_publishing, report
 from router.index import BUDGET_S, PrefixIndex
 from router.load import ReplicaLoad
 from router.placer import Attempt, Placer
@@ -27,6 +29,7 @@ from router.policies import PlacementRequest
 from router.redis_client import AsyncRedis, connect
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 
+DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 SMALL, LARGE = 64, 1_000
 PROMPTS = (256, 1_024)
 FILLED_SEGMENTS = 2_500_000
@@ -232,11 +235,19 @@ async def measure_publishing(url: str, results: Results) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/index.{md,svg}")
+    options = parser.parse_args()
     results = Results({}, {})
     with index_pool.server() as small_url, index_pool.server() as large_url:
         index_pool.fill(large_url, FILLED_SEGMENTS, LARGE)
         uvloop.run(measure_lookups(small_url, large_url, results))
         uvloop.run(measure_publishing(small_url, results))
+    if options.write:
+        page = index_page.page(results.figures, results.goals, report.machine())
+        DOCS.mkdir(exist_ok=True)
+        (DOCS / "index.md").write_text(page)
+        index_page.draw(results.figures, results.goals, DOCS / "index.svg")
     report.finish("index", results.figures, results.goals)
 
 

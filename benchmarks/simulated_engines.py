@@ -25,7 +25,7 @@ from router.kv_events import BlockRemoved, BlockStored, KvEvent
 class Hardware:
     """What an engine can do: tokens, tokens per second, seconds."""
 
-    prefill_rate: float = 12_000.0
+    prefill_rate: float = 18_000.0
     step_s: float = 0.010
     sequence_s: float = 0.0002
     step_tokens: int = 2048

@@ -54,6 +54,7 @@ class Explanations:
 
     async def run(self) -> None:
         """Write what is kept, until cancelled."""
+        failing = False
         while True:
             batch = [await self._waiting.get()]
             while len(batch) < BATCH and not self._waiting.empty():
@@ -64,9 +65,11 @@ class Explanations:
                     for key, value in batch:
                         pipe.set(key, value, ex=EXPLANATION_TTL_S)
                     await pipe.execute()
+                failing = False
             except REDIS_FAILURES as error:
-                if not self.dropped:
+                if not failing:
                     logger.warning("explanations are not kept: %s", error)
+                failing = True
                 self.dropped += len(batch)
 
     def _key(self, tenant: str, request_id: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import Counter
 
 import aiohttp
@@ -25,7 +26,7 @@ FETCH_TIMEOUT_S = 30.0
 
 
 class RendererClient:
-    """`prompt_tokens` follows what most of the pool's replicas say; None until one has told."""
+    """`prompt_tokens` follows what most of the pool's replicas say, and stays while any says it."""
 
     def __init__(self, session: aiohttp.ClientSession, secret: str, board: LoadBoard) -> None:
         self._session = session
@@ -43,7 +44,9 @@ class RendererClient:
             if digests and self._digest not in digests:
                 digest = digests.most_common(1)[0][0]
                 try:
-                    await self._learn(next(load for load in loads if load.renderer == digest))
+                    await self._learn(
+                        random.choice([load for load in loads if load.renderer == digest])
+                    )
                     self._digest, failing = digest, False
                 except Exception as error:
                     if not failing:

@@ -145,7 +145,7 @@ async def _answer_of(
     """
     try:
         while not attempt.done():
-            elsewhere = reserved.done() and not _holds(reserved, route.ranked_ids[0])
+            elsewhere = _has_slot(reserved) and not _holds(reserved, route.ranked_ids[0])
             if elsewhere and not route.is_alive(route.ranked_ids[0]):
                 return None
             waiting_for: set[asyncio.Future[Any]] = {attempt}
@@ -172,10 +172,12 @@ async def _sent(send: SendRequest, slot: Slot) -> aiohttp.ClientResponse:
         raise ReplicaFailed(slot.replica_id) from error
 
 
+def _has_slot(reserved: asyncio.Future[Slot]) -> bool:
+    return reserved.done() and not reserved.cancelled() and reserved.exception() is None
+
+
 def _holds(reserved: asyncio.Future[Slot], replica_id: str | None) -> bool:
-    if not reserved.done() or reserved.cancelled() or reserved.exception():
-        return False
-    return reserved.result().replica_id == replica_id
+    return _has_slot(reserved) and reserved.result().replica_id == replica_id
 
 
 def _as_api_error(error: Exception) -> Exception:

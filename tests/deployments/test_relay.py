@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.responses import JSONResponse, Response
 
+from deployments import transport
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -283,3 +284,103 @@ async def test_an_engines_refusal_is_not_tried_again(
         assert answer.status == 400
         assert (await error_of(answer))["param"] == "max_tokens"
     assert (len(first.bodies), len(second.bodies)) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_begins_with_its_first_token(
+    front: Front, first: FakeEngine, stream: bool
+) -> None:
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post(stream=stream).__aenter__())
+    await until(lambda: first.running == 1)
+    await asyncio.sleep(0.1)
+    assert not request.done()
+    first.go_on.set()
+    assert (await request).status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_replica_that_dies_before_its_first_token_costs_the_client_no_error(
+    front: Front, first: FakeEngine, second: FakeEngine, stream: bool
+) -> None:
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post(stream=stream).__aenter__())
+    await until(lambda: first.running == 1)
+    first.break_off()
+    answer = await request
+    assert answer.status == 200
+    assert answer.headers["x-antefix-replica"] == "r2"
+    text = await answer.text()
+    assert "error" not in text
+    assert "t4" in text
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+async def test_a_replica_that_failed_a_request_is_not_given_it_again(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.answers = JSONResponse({}, status_code=500)
+    second.dies_after = 0
+    async with front.post() as answer:
+        assert answer.status == 503
+    assert (len(first.bodies), len(second.bodies)) == (1, 1)
+
+
+async def test_a_slot_elsewhere_does_not_end_the_prefill_of_a_live_replica(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
+    await asyncio.sleep(3 * transport.LOOK_PERIOD_S)
+    assert not request.done()
+    first.go_on.set()
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert not second.bodies
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+async def test_a_slot_elsewhere_is_taken_once_the_best_replica_is_off_the_board(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
+    front.sees(second)
+    assert (await request).headers["x-antefix-replica"] == "r2"
+    await until(lambda: first.aborted == 1 and front.handle.slots_taken == 0)
+
+
+async def test_a_full_queue_is_no_error_for_a_request_that_its_replica_took(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    await asyncio.sleep(0.1)
+    first.go_on.set()
+    answer = await request
+    assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r1")
+
+
+async def test_a_full_queue_is_a_429_for_a_request_that_its_replica_has_no_room_for(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    first.tickets._limit = 0
+    async with front.post() as answer:
+        assert answer.status == 429
+        assert (await error_of(answer))["code"] == "queue_full"
+
+
+async def test_a_replica_with_no_room_is_left_for_the_one_that_has_it(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.tickets._limit = 0
+    async with front.post() as answer:
+        assert answer.headers["x-antefix-replica"] == "r2"
+    assert not first.bodies
