@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from array import array
 from collections.abc import AsyncIterator
@@ -73,6 +74,13 @@ async def hear(pipe: Connection) -> Any:
     finally:
         loop.remove_reader(pipe.fileno())
     return pipe.recv()
+
+
+def say(pipe: Connection, what: Any) -> None:
+    """Tell the parent; nothing happens when it is gone. No reader may be on the pipe."""
+    os.set_blocking(pipe.fileno(), True)  # uvloop's readers leave it otherwise
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(what)
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ async def host(settings: HostSettings, pipe: Connection) -> None:
 
     server = await asyncio.start_unix_server(serve, settings.socket)
     engines = [asyncio.create_task(replica.run()) for replica in replicas.values()]
-    pipe.send("ready")
+    say(pipe, "ready")
     try:
         with contextlib.suppress(EOFError):
             await hear(pipe)
@@ -190,5 +198,4 @@ async def host(settings: HostSettings, pipe: Connection) -> None:
             engine.cancel()
         await asyncio.gather(*(replica.publisher.stop() for replica in replicas.values()))
     late_s = [late for replica in replicas.values() for late in replica.late_s]
-    with contextlib.suppress(OSError):
-        pipe.send(HostReport(late_s, time.process_time()))
+    say(pipe, HostReport(late_s, time.process_time()))

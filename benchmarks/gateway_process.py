@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear
+from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear, say
 from benchmarks.gateways_results import GatewayReport, Served
 from benchmarks.gateways_traffic import Arrival
 from router.placer import Placer
@@ -175,7 +175,7 @@ async def gateway(settings: GatewaySettings, arrivals: Sequence[Arrival], pipe: 
     parts = [asyncio.create_task(part) for part in (here.background(), here.listen())]
     try:
         await here.until_ready()
-        pipe.send("ready")
+        say(pipe, "ready")
         start = await hear(pipe)
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
@@ -183,7 +183,7 @@ async def gateway(settings: GatewaySettings, arrivals: Sequence[Arrival], pipe: 
         loop.add_reader(pipe.fileno(), task.cancel)
         served = await here.play(arrivals, start)
         loop.remove_reader(pipe.fileno())
-        pipe.send(here.report(served))
+        say(pipe, here.report(served))
     finally:
         for part in parts:
             part.cancel()

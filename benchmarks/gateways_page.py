@@ -49,14 +49,14 @@ placed itself (which it remembers for good), while loads are still told to all.
 - **CoV**: the coefficient of variation over the replicas, of the requests each served, of the
   prompt tokens each had to compute, and of the requests it had in flight on average.
 - **No answer**: lookups without a reply in time; those requests were placed by load. A lookup has
-  {budget_ms:g} ms here, a fleet's default is 5: that all these processes share
-  {machine["cores"]} cores is no property of the index (`make bench-index` has its times).
+  {budget_ms:g} ms here, a fleet's default is 5: that all these processes share {machine["cores"]}
+  cores is no property of the index (`make bench-index` has its times).
   *Late*: how late arrivals and engine steps were, by the worse of their 99th percentiles. Where it
   comes near an engine's step, the machine was too busy for the run to mean anything.
-- **The engines** compute nothing: {engine.prefill_rate:,.0f} prompt tokens a second,
-  {1000 * engine.step_s:g} ms a step and {1000 * engine.sequence_s:g} ms for each request that
-  decodes in it, {engine.block_tokens * engine.blocks:,} tokens of KV cache in blocks of
-  {engine.block_tokens}, evicted longest unused first (`benchmarks/simulated_engines.py`).
+- **The engines** compute nothing. A step takes {1000 * engine.step_s:g} ms, and
+  {1000 * engine.sequence_s:g} ms more for each request that decodes in it; prompts take a second
+  for {engine.prefill_rate:,.0f} tokens. The cache holds {engine.block_tokens * engine.blocks:,}
+  tokens in blocks of {engine.block_tokens} (`benchmarks/simulated_engines.py`).
 - **The traffic**: `benchmarks/gateways_traffic.py`; open loop, the first seconds do not count.
 """
 
@@ -99,7 +99,6 @@ def draw(found: Sequence[Summary], file: Path) -> None:
         counts = sorted({s.gateways for s in found})
         axis.set_xticks(counts, list(map(str, counts)))
         axis.set_xlabel("gateway processes")
-        axis.set_ylim(bottom=0)
         axis.spines[["top", "right"]].set_visible(False)
     cached.set_ylim(0, 1)
     cached.set_ylabel("prompt tokens cached")
@@ -107,6 +106,7 @@ def draw(found: Sequence[Summary], file: Path) -> None:
     cached.plot(*zip(*ceilings, strict=True), ":", color=TAIL, label="ceiling")
     cached.legend(frameon=False)
     spread.set_ylabel("variation of requests over replicas")
+    spread.set_ylim(0, max(2 * VARIATION_GOAL, spread.get_ylim()[1]))
     spread.axhline(VARIATION_GOAL, linestyle=":", color=LIMIT, label="goal")
     spread.legend(frameon=False)
     figure.tight_layout()

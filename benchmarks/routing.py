@@ -69,6 +69,7 @@ class Bench:
         await self._reset_caches()
         talks = conversations(workload, seed, seconds)
         style = Style(self._fleet.model, policy, salt=f"{workload}.{policy}.{seed}")
+        failed_before = await self._lookups_failed()
         async with asyncio.timeout(seconds + GRACE_SECONDS):
             outcomes = await play(self._http, self._fleet.gateway, style, talks)
         failures = tuple(o for o in outcomes if isinstance(o, Failure))
@@ -83,6 +84,7 @@ class Bench:
             answers=tuple(answers),
             most_cached=tuple(self._oracle(style, talks, answers)),
             failures=failures,
+            lookups_failed=await self._lookups_failed() - failed_before,
         )
 
     def _oracle(
@@ -115,6 +117,10 @@ class Bench:
         ) as answer:
             answer.raise_for_status()
             return bool((await answer.json())["success"])
+
+    async def _lookups_failed(self) -> int:
+        index = (await self._pool())["index"]
+        return int(index["failures"]) + int(index["skipped"])
 
     async def _pool(self) -> dict[str, Any]:
         gateway = self._fleet.gateway
@@ -149,7 +155,8 @@ def _tell(run: Run) -> None:
     print(
         f"seed {run.seed} {run.workload:13} {run.policy:12} {summary.requests:3} requests,"
         f" TTFT mean {summary.ttft_mean:.3f} s, p99 {summary.ttft_p99:.3f} s,"
-        f" cached {summary.cached_ratio:.3f} of {summary.oracle_ratio:.3f}",
+        f" cached {summary.cached_ratio:.3f} of {summary.oracle_ratio:.3f},"
+        f" {summary.lookups_failed} lookups failed",
         flush=True,
     )
 

@@ -10,7 +10,7 @@ from benchmarks.small_model import LAYERS
 
 HEADINGS = (
     "Workload", "Policy", "Mean TTFT, ms", "p50", "p99", "Cached", "Oracle's", "Of oracle",
-    "Requests, max/mean", "Tokens, max/mean", "Requests/s", "Failed",
+    "Requests, max/mean", "Tokens, max/mean", "Requests/s", "Lookups failed", "Failed",
 )  # fmt: skip
 
 
@@ -31,6 +31,7 @@ def _row(workload: str, policy: str, summary: Summary) -> tuple[str, ...]:
         f"{summary.requests_spread:.2f}",
         f"{summary.tokens_spread:.2f}",
         f"{summary.throughput:.2f}",
+        str(summary.lookups_failed),
         str(summary.failures),
     )
 
@@ -55,7 +56,8 @@ every seed the policies run in a new order and with cold caches. Arrivals are op
 answer delays nothing but its own conversation. TTFT counts from when a request was due to its
 first byte at the client. *Cached* is the share of prompt tokens that the engines say they did not
 compute; *Oracle's* is the most that any router could have got for the same requests with caches
-that never evict. The load columns are of the worst run.
+that never evict. The load columns are of the worst run. A lookup
+failed when the index did not answer within its budget: that request was placed by load alone.
 
 ![TTFT and cached tokens by workload and policy](routing.svg)
 

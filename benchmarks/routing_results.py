@@ -26,7 +26,8 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Run:
-    """`most_cached`: what the oracle gets, one figure an answer; `replicas` in the pool."""
+    """`most_cached`: what the oracle gets, one figure an answer; `replicas` in the pool;
+    `lookups_failed`: requests placed without the index, for it did not answer in its budget."""
 
     workload: str
     policy: str
@@ -35,6 +36,7 @@ class Run:
     answers: tuple[Answer, ...]
     most_cached: tuple[int, ...]
     failures: tuple[Failure, ...] = ()
+    lookups_failed: int = 0
 
     @property
     def requests_spread(self) -> float:
@@ -76,6 +78,7 @@ class Summary:
     throughput: float
     misjudged_ratio: float
     """Cached tokens expected and not found, or found and not expected."""
+    lookups_failed: int
 
     @property
     def oracle_share(self) -> float:
@@ -116,6 +119,7 @@ def _summary(runs: Sequence[Run]) -> Summary:
         tokens_spread=max(run.tokens_spread for run in runs),
         throughput=sum(run.throughput for run in runs) / len(runs),
         misjudged_ratio=misjudged / prompt_tokens,
+        lookups_failed=sum(run.lookups_failed for run in runs),
     )
 
 
@@ -214,6 +218,7 @@ def figures(found: Summaries) -> dict[str, Any]:
             "tokens_max_over_mean": round(summary.tokens_spread, 3),
             "requests_per_s": round(summary.throughput, 2),
             "misjudged_ratio": round(summary.misjudged_ratio, 4),
+            "lookups_failed": summary.lookups_failed,
         }
         for (workload, policy), summary in found.items()
     }

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).parents[1]
 TOOLS_ON = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
-RANDOM_CHATS = 50  # for each setup, others each time
+RANDOM_CHATS = 16  # for each setup, others each time
 
 # name -> model and engine arguments beside max_model_len
 SETUPS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -173,3 +173,8 @@ def test_failures_are_in_the_table_and_in_the_figures() -> None:
     found = summaries([failed])
     assert table(found).splitlines()[-1].split("|")[-2].strip() == "1"
     assert figures(found)["short/prefix"]["failures"] == 1
+
+
+def test_failed_lookups_add_up() -> None:
+    runs = [dataclasses.replace(run([answer(0)], seed=seed), lookups_failed=2) for seed in (1, 2)]
+    assert only(*runs).lookups_failed == 4

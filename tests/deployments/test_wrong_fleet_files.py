@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "unknown key": (
         SMALLEST + "redis: {sentinel: x}\n",
-        ":5: redis.sentinel: unknown key. Known here: url.",
+        ":5: redis.sentinel: unknown key. Known here: url, lookup_budget_ms.",
     ),
     "true for a number": (
         with_pool("replicas: true"),
