@@ -25,6 +25,7 @@ from deployments.fleet import Pool
 from deployments.http_server import HttpServer
 from deployments.local.model import resolve_model
 from deployments.renderer_client import RENDERER_PATH
+from deployments.serve_log import adopt_logs
 from deployments.tickets import TicketGate, Tickets
 from router.event_stream import EventStream
 from router.held_blocks import HeldBlocks
@@ -51,6 +52,7 @@ class EngineReplica:
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         from deployments.vllm_adapter import VllmEngine
 
+        adopt_logs()
         os.nice(NICENESS)
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id

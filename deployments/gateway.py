@@ -33,6 +33,7 @@ from deployments.http_server import HttpServer
 from deployments.pool_client import PoolClient
 from deployments.pool_router import Connections, PoolRouter
 from deployments.relay import EngineRequest, Relay
+from deployments.serve_log import adopt_logs
 from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.status import fleet_status, pools_ready
 from observability.metrics import CONTENT_TYPE, RoutingFamilies, RoutingMetrics
@@ -69,6 +70,7 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, fleet: Fleet, secrets: Secrets, handles: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
+        adopt_logs()
         # A thread that renders a long prompt must not keep the others' lookups waiting.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._fleet = fleet

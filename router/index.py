@@ -84,8 +84,7 @@ class PrefixIndex:
         self.lookups += 1
         began = self._clock()
         try:
-            async with asyncio.timeout(self._budget_s):
-                depths = await self._search(keys)
+            depths = await self._search(keys, self._deadline())
         except REDIS_FAILURES as error:
             self.failures += 1
             if self._breaker.failed(began, self._clock()):
@@ -116,12 +115,19 @@ class PrefixIndex:
             self._opening.cancel()
         await self._hang_up()
 
-    async def _search(self, keys: Sequence[bytes]) -> Depths:
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._budget_s
+
+    async def _search(self, keys: Sequence[bytes], deadline: float) -> Depths:
         prefix = self._prefix
         search = DepthSearch(len(keys))
-        lane = await self._connected()
+        lane = self._open_lane()
+        if lane is None:
+            async with asyncio.timeout_at(deadline):
+                lane = await self._connected()
         while positions := search.positions():
-            search.read(await lane.mget([prefix + keys[position] for position in positions]))
+            asked = [prefix + keys[position] for position in positions]
+            search.read(await lane.mget(asked, deadline))
         return search.depths()
 
     async def _tend(self) -> None:
@@ -129,8 +135,7 @@ class PrefixIndex:
         try:
             lane = await self._connected()
             if self._breaker.is_open:
-                async with asyncio.timeout(self._budget_s):
-                    await lane.mget([self._prefix])
+                await lane.mget([self._prefix], self._deadline())
                 good = True
         except REDIS_FAILURES as error:
             logger.debug("prefix index of %s: %s", self._pool, error)
@@ -138,9 +143,12 @@ class PrefixIndex:
         if self._breaker.is_open and self._breaker.probed(good):
             logger.warning("prefix index of %s answers again", self._pool)
 
+    def _open_lane(self) -> Lane | None:
+        return None if self._lane is None or self._lane.closed else self._lane
+
     async def _connected(self) -> Lane:
-        if self._lane is not None and not self._lane.closed:
-            return self._lane
+        if (lane := self._open_lane()) is not None:
+            return lane
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
         opening = self._opening

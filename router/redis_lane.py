@@ -36,15 +36,26 @@ class Lane(asyncio.Protocol):
         self.closed = self._transport.is_closing()
         self._transport.set_protocol(self)
 
-    async def mget(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The keys' strings; None for a key that does not exist or holds something else."""
+    async def mget(
+        self, keys: Sequence[bytes], deadline: float | None = None
+    ) -> list[bytes | None]:
+        """The keys' strings; None for a key that does not exist or holds something else.
+
+        Raises TimeoutError when at `deadline`, in the loop's time, there is no reply.
+        """
         if self.closed:
             raise RedisConnectionError("connection lost")
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(reply)
         command: Any = ("MGET", *keys)
         self._transport.write(hiredis.pack_command(command))
-        values: list[bytes | None] = await reply
+        timer = loop.call_at(deadline, _expire, loop, reply) if deadline is not None else None
+        try:
+            values: list[bytes | None] = await reply
+        finally:
+            if timer is not None:
+                timer.cancel()
         if not isinstance(values, list) or len(values) != len(keys):
             raise self._fail("a reply of another form than was asked for")
         return values
@@ -85,6 +96,17 @@ class Lane(asyncio.Protocol):
             if not waiting.done():
                 waiting.set_exception(error)
         return error
+
+
+def _expire(loop: asyncio.AbstractEventLoop, reply: asyncio.Future[Any]) -> None:
+    # A loop that stood still may run its timers before it reads a reply that came meanwhile:
+    # one more turn decides.
+    loop.call_soon(loop.call_soon, _give_up, reply)
+
+
+def _give_up(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())
 
 
 async def open_lane(redis: AsyncRedis, key: bytes) -> Lane:

@@ -134,6 +134,9 @@ async def test_redis_frozen(http: aiohttp.ClientSession, fleet: RunningFleet) ->
         await requests(traffic, 6)
         fleet.redis.signal(signal.SIGCONT)
         await in_step(http)
+    told = fleet.antefix("logs", "-n", "1000", "--component", "gateway").stdout
+    assert "prefix index of test/engine does not answer" in told
+    assert "prefix index of test/engine answers again" in told
 
 
 async def test_redis_slow(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:

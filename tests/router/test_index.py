@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import MovedError
@@ -321,6 +322,25 @@ async def test_one_stall_of_the_process_does_not_open_the_breaker(
     server.process.send_signal(signal.SIGCONT)
     assert answers == [None] * 50
     assert not index.breaker_open
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_reply_that_came_while_the_process_stood_still_counts(
+    everything: RedisProcess, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def lookup() -> Depths | None:
+        redis = connect(f"redis://127.0.0.1:{everything.port}/0")
+        await hold(redis, {3: 2}, 2)
+        await redis.aclose()
+        async with index_at(everything.port, BUDGET_S) as index:
+            assert await lookup_in_the_end(index, 2) == {3: 2}
+            lookup = asyncio.create_task(index.lookup(keys_of(2)))
+            await asyncio.sleep(0)
+            time.sleep(4 * BUDGET_S)  # noqa: ASYNC251  # as a long prompt's rendering would
+            return await lookup
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert runner.run(lookup()) == {3: 2}
 
 
 async def test_the_breaker_is_closed_by_no_lookup(server: RedisProcess) -> None:
