@@ -184,9 +184,8 @@ def goals(runs: Sequence[Run]) -> dict[str, Any]:
                 multi.ttft_p99 / min(s.ttft_p99 for s in others), at_most=LOWEST_GOAL
             )
     if hot := found.get(("hot_prefix", "prefix")):
-        judged["hot_prefix_most_requests_over_mean"] = report.goal(
-            hot.requests_spread, at_most=SPREAD_GOAL
-        )
+        for load, spread in (("requests", hot.requests_spread), ("tokens", hot.tokens_spread)):
+            judged[f"hot_prefix_most_{load}_over_mean"] = report.goal(spread, at_most=SPREAD_GOAL)
     for workload in ("short", "no_reuse"):
         ours, theirs = found.get((workload, "prefix")), found.get((workload, "least_loaded"))
         if ours and theirs:

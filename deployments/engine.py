@@ -40,7 +40,7 @@ logger = logging.getLogger("ray.serve")
 DEFAULT_PREFILL_RATE = 500.0
 WATCH_PERIOD_S = 0.25
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
-NICENESS = 15
+NICENESS = 5
 
 
 class EngineReplica:

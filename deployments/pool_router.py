@@ -242,12 +242,16 @@ class RoutedAttempt:
             _count(engine_headers, PROMPT_TOKENS_HEADER),
             _count(engine_headers, CACHED_TOKENS_HEADER),
         )
+        # the client has waited for its first token long enough
+        asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
+        return _headers(self._attempt, self._prompt, outcome)
+
+    def _learn(self, outcome: Outcome, report: LoadReport | None) -> None:
         try:
-            self._router.placer.answered(self._attempt, slot.replica_id, _report(engine_headers))
+            self._router.placer.answered(self._attempt, outcome.replica_id, report)
             self._router.learn(self._attempt, self._request, self._prompt, outcome)
         except Exception:  # an explanation must not cost the answer
             logger.exception("request %s is not explained", self._request.request_id)
-        return _headers(self._attempt, self._prompt, outcome)
 
     def ended(self) -> None:
         self._router.placer.ended(self._attempt, self._served_by)

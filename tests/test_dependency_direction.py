@@ -24,6 +24,7 @@ ARROWS = {
 VLLM_MODULES = {
     "deployments/vllm_adapter.py",
     "deployments/vllm_facts.py",
+    "deployments/vllm_plugin.py",
     "deployments/settings/vllm_args.py",
 }
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.

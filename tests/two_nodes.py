@@ -290,8 +290,8 @@ save ""
 
     def close(self) -> None:
         self._outside.shutdown(wait=False, cancel_futures=True)
-        for node in self._nodes:
-            processes.stop(node.run_id)
+        with ThreadPoolExecutor() as stopping:
+            list(stopping.map(processes.stop, [node.run_id for node in self._nodes]))
         if self._redis is not None:
             self._redis.kill()
             self._redis.wait(10)

@@ -38,6 +38,7 @@ class Fleet:
         self.file = folder / "fleet.yaml"
         self.file.write_text(FLEET)
         self.home = Home(folder / "home")
+        self.foreground: subprocess.Popen[bytes] | None = None
         self._environment = {**os.environ, "ANTEFIX_HOME": str(self.home.folder)}
 
     def antefix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,18 +55,19 @@ class Fleet:
             check=False,
         )
 
-    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=self._environment)
+    def up(self) -> subprocess.CompletedProcess[str]:
+        return self.antefix("up", str(self.file), "--port", "0")
 
-    def wait_until_up(self, up: subprocess.Popen[bytes]) -> None:
+    def up_in_foreground(self) -> None:
+        command = [sys.executable, "-m", "deployments.cli", "up", str(self.file)]
+        crashed = self.run_id()
+        up = subprocess.Popen([*command, "--port", "0", "--foreground"], env=self._environment)
+        self.foreground = up
         deadline = time.monotonic() + 600
-        while (state := self.home.state()) is None or not state.ready:
+        while (state := self.home.state()) is None or state.run_id == crashed or not state.ready:
             assert up.poll() is None, "up ended"
             assert time.monotonic() < deadline
             time.sleep(0.2)
-
-    def up(self) -> subprocess.CompletedProcess[str]:
-        return self.antefix("up", str(self.file), "--port", "0")
 
     def run_id(self) -> str:
         state = self.home.state()
@@ -79,14 +81,9 @@ def fleet() -> Iterator[Fleet]:
     fleet = Fleet(folder)
     yield fleet
     fleet.antefix("down", "--now")
+    if fleet.foreground is not None:
+        fleet.foreground.wait(60)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "3600"]) as process:
-        yield process
-        process.kill()
 
 
 def test_up_answers_a_first_question(fleet: Fleet) -> None:
@@ -148,48 +145,34 @@ def test_a_crash_leaves_nothing_that_blocks_the_next_up(fleet: Fleet) -> None:
     raylet.kill()
     raylet.wait(10)
     assert fleet.antefix("status").returncode == ExitCode.NOT_RUNNING
-    done = fleet.up()
-    assert done.returncode == ExitCode.OK, done.stderr
+    fleet.up_in_foreground()
     assert fleet.home.keys().api_key == api_key
     assert processes.processes(crashed) == []
 
 
-def test_down_ends_its_processes_and_no_others(
-    fleet: Fleet, bystander: subprocess.Popen[bytes]
-) -> None:
-    run_id = fleet.run_id()
-    done = fleet.antefix("down")
-    assert done.returncode == ExitCode.OK, done.stderr
-    assert processes.processes(run_id) == []
-    assert bystander.poll() is None
-
-
 def test_sigterm_to_a_foreground_fleet_lets_streams_finish(fleet: Fleet) -> None:
-    command = [sys.executable, "-m", "deployments.cli", "up", str(fleet.file)]
-    options = ["--port", "0", "--foreground"]
-    with fleet.start([*command, *options]) as up:
-        fleet.wait_until_up(up)
-        state = fleet.home.state()
-        assert state is not None
-        body = {
-            "model": state.model,
-            "prompt": "Tell me a story.",
-            "max_tokens": 100,
-            "ignore_eos": True,
-            "stream": True,
-        }
-        headers = {
-            "authorization": f"Bearer {fleet.home.keys().api_key}",
-            "content-type": "application/json",
-        }
-        request = urllib.request.Request(
-            f"{state.base_url}/completions", json.dumps(body).encode(), headers
-        )
-        with urllib.request.urlopen(request, timeout=120) as stream:
-            first = stream.readline()
-            up.send_signal(signal.SIGTERM)
-            rest = stream.read()
-        assert (first + rest).count(b'"text":') == 100
-        assert rest.strip().endswith(b"data: [DONE]")
-        assert up.wait(120) == ExitCode.OK
+    assert fleet.foreground is not None
+    state = fleet.home.state()
+    assert state is not None
+    body = {
+        "model": state.model,
+        "prompt": "Tell me a story.",
+        "max_tokens": 100,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    headers = {
+        "authorization": f"Bearer {fleet.home.keys().api_key}",
+        "content-type": "application/json",
+    }
+    request = urllib.request.Request(
+        f"{state.base_url}/completions", json.dumps(body).encode(), headers
+    )
+    with urllib.request.urlopen(request, timeout=120) as stream:
+        first = stream.readline()
+        fleet.foreground.send_signal(signal.SIGTERM)
+        rest = stream.read()
+    assert (first + rest).count(b'"text":') == 100
+    assert rest.strip().endswith(b"data: [DONE]")
+    assert fleet.foreground.wait(120) == ExitCode.OK
     assert processes.processes(state.run_id) == []

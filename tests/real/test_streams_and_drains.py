@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -224,7 +224,16 @@ async def test_scale_down_lets_streams_finish(
     assert await finish(http, long_stream(fleet, 4)) == (4, "data: [DONE]")
 
 
-async def test_down_lets_streams_finish(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "3600"]) as process:
+        yield process
+        process.kill()
+
+
+async def test_down_lets_streams_finish_and_ends_its_processes_and_no_others(
+    http: aiohttp.ClientSession, fleet: RunningFleet, bystander: subprocess.Popen[bytes]
+) -> None:
     """The last test of the fleet: it stops it."""
     state = fleet.home.state()
     assert state is not None
@@ -238,3 +247,4 @@ async def test_down_lets_streams_finish(http: aiohttp.ClientSession, fleet: Runn
     assert down.returncode == 0, down.stderr
     assert await stream == (STREAM_TOKENS, "data: [DONE]")
     assert processes.processes(state.run_id) == []
+    assert bystander.poll() is None
