@@ -14,7 +14,6 @@ import contextlib
 import multiprocessing
 import os
 import secrets
-import shlex
 import signal
 import sys
 import tempfile
@@ -210,7 +209,7 @@ def main() -> None:
     if options.write:
         DOCS.mkdir(parents=True, exist_ok=True)
         minutes = (time.monotonic() - began) / 60
-        command = shlex.join(["python", "-m", "benchmarks.gateways", *sys.argv[1:]])
+        command = report.command("gateways")
         page = gateways_page.page(
             found, judged, command, minutes, options.replicas, options.budget_ms, report.machine()
         )

@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,12 @@ def goal(figure: float, *, at_most: float | None = None, at_least: float | None 
         return {"figure": round(figure, 4), "at_most": at_most, "met": figure <= at_most}
     assert at_least is not None
     return {"figure": round(figure, 4), "at_least": at_least, "met": figure >= at_least}
+
+
+def command(benchmark: str) -> str:
+    """The command that makes this very run."""
+    arguments = shlex.join(sys.argv[1:])
+    return f"make bench-{benchmark}" + (f' ARGS="{arguments}"' if arguments else "")
 
 
 def finish(benchmark: str, figures: dict[str, Any], goals: dict[str, Any]) -> None:

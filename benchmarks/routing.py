@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import shlex
 import signal
 import sys
 import tempfile
@@ -182,7 +181,7 @@ def main() -> None:
     print("\n" + routing_page.table(found) + "\n")
     if options.write:
         minutes = (time.monotonic() - began) / 60
-        command = shlex.join(["python", "-m", "benchmarks.routing", *sys.argv[1:]])
+        command = report.command("routing")
         write_docs(routing_page.page(found, goals, command, minutes, report.machine()), found)
     report.finish("routing", routing_results.figures(found), goals)
 

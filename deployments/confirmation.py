@@ -38,11 +38,12 @@ class Confirmation:
     arrived_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
 
-    def first_token(self, prompt_tokens: int, cached_tokens: int) -> None:
+    def first_token(self, prompt_tokens: int, cached_tokens: int, ago_s: float = 0.0) -> None:
+        """The first token of a prompt came `ago_s` seconds ago."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
         if self.first_token_at is None:
-            self.first_token_at = time.monotonic()
+            self.first_token_at = max(self.arrived_at, time.monotonic() - ago_s)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.first_token_at is None:

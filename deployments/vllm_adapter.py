@@ -10,6 +10,7 @@ import logging
 import tempfile
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +96,22 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         pass
 
 
+@dataclass
+class _Request:
+    """One that is under way; `uncached_tokens` of its prompt are to be computed."""
+
+    request_id: str
+    uncached_tokens: int
+    has_first_token: bool = False
+
+
 class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
     """Tells what a gateway wants to know of each request, and when the whole cache went."""
 
     def watch(self) -> None:
         self.on_cache_dropped: Callable[[], None] = lambda: None
         self.reports_reuse = False
-        self.queued_tokens: dict[object, int] = {}
-        self.decoding = 0
+        self.requests: dict[object, _Request] = {}
 
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
@@ -112,30 +121,49 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
             extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": "full"}
             sampling_params.extra_args = extra_args
         outputs = super().generate(prompt, sampling_params, request_id, **more)
-        return self._watched(outputs, prompt)
+        return self._watched(outputs, prompt, request_id)
 
-    def encode(self, prompt: Any, *args: Any, **more: Any) -> AsyncGenerator[Any, None]:
-        return self._watched(super().encode(prompt, *args, **more), prompt)
+    def encode(
+        self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        outputs = super().encode(prompt, pooling_params, request_id, **more)
+        return self._watched(outputs, prompt, request_id)
 
     async def _watched(
-        self, outputs: AsyncGenerator[Any, None], prompt: Any
+        self, outputs: AsyncGenerator[Any, None], prompt: Any, request_id: str
     ) -> AsyncGenerator[Any, None]:
         exchange = confirmation.current.get()
         expected_cached = exchange.expected_cached if exchange else 0
-        key = object()
-        self.queued_tokens[key] = max(1, _prompt_length(prompt) - expected_cached)
+        uncached = max(1, _prompt_length(prompt) - expected_cached)
+        key, request, first = object(), _Request(request_id, uncached), True
+        self.requests[key] = request
         try:
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
-                    if self.queued_tokens.pop(key, None) is not None:
-                        self.decoding += 1
-                        if exchange:
-                            length = len(output.prompt_token_ids or ())
-                            exchange.first_token(length, output.num_cached_tokens or 0)
+                    request.has_first_token = True
+                    if first and exchange:
+                        length = len(output.prompt_token_ids or ())
+                        cached = output.num_cached_tokens or 0
+                        exchange.first_token(length, cached, _since_first_token(output))
+                    first = False
                     yield output
         finally:
-            if self.queued_tokens.pop(key, None) is None:
-                self.decoding -= 1
+            del self.requests[key]
+
+    def queue(self) -> tuple[int, int, int]:
+        """Requests without a first token, requests with one, and the former's prompt tokens
+        that are to be computed."""
+        states = self.output_processor.request_states
+        ids_of = self.output_processor.external_req_ids
+        queued = []
+        for request in self.requests.values():
+            # an answer in one piece yields nothing before its end: vLLM's own state of it tells
+            if not request.has_first_token:
+                own = [states.get(name) for name in ids_of.get(request.request_id, ())]
+                request.has_first_token = any(s and not s.is_prefilling for s in own)
+            if not request.has_first_token:
+                queued.append(request.uncached_tokens)
+        return len(queued), len(self.requests) - len(queued), sum(queued)
 
     async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         # vLLM sends the event with its next step, which may be long in coming
@@ -208,10 +236,8 @@ class VllmEngine:
         return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
 
     def queue(self) -> tuple[int, int, int]:
-        """Requests without a first token, requests with one, and the former's prompt tokens
-        that are to be computed."""
-        queued = self._engine.queued_tokens
-        return len(queued), self._engine.decoding, sum(queued.values())
+        """As `_WatchedEngine.queue`."""
+        return self._engine.queue()
 
     def on_cache_dropped(self, callback: Callable[[], None]) -> None:
         """Call when the engine has dropped its whole prefix cache."""
@@ -241,6 +267,12 @@ class VllmEngine:
 
 def _event_endpoints(folder: str) -> tuple[str, str]:
     return f"ipc://{Path(folder, 'events')}", f"ipc://{Path(folder, 'replay')}"
+
+
+def _since_first_token(output: Any) -> float:
+    """Seconds, on the engine's clock: above 0 for an answer in one piece."""
+    metrics = getattr(output, "metrics", None)
+    return max(0.0, metrics.last_token_ts - metrics.first_token_ts) if metrics else 0.0
 
 
 def _prompt_length(prompt: Any) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,6 +157,15 @@ async def an_engine_confirms_what_it_found_cached(server: Server) -> None:
         assert (report.waiting, report.queued_prefill_tokens) == (0, 0)
 
 
+async def an_engine_tells_when_the_first_token_of_a_whole_answer_came(server: Server) -> None:
+    """An engine's own server only: such an answer comes long after its first token."""
+    began = time.monotonic()
+    async with server.chat(max_tokens=32, ignore_eos=True) as answer:
+        await answer.read()
+    whole = time.monotonic() - began
+    assert float(answer.headers[ENGINE_TTFT_HEADER]) < whole / 2
+
+
 CHECKS: list[Callable[[Server], Awaitable[None]]] = [
     a_stream_starts_with_the_role,
     a_stream_ends_with_done,
@@ -173,6 +183,7 @@ ENGINE_CHECKS = [
     *CHECKS,
     an_engine_aborts_when_its_client_leaves,
     an_engine_confirms_what_it_found_cached,
+    an_engine_tells_when_the_first_token_of_a_whole_answer_came,
 ]
 
 

@@ -12,6 +12,7 @@ from deployments.prompt import PromptTokens, RendererFacts
 from deployments.renderer_client import RENDERER_PATH
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import SEGMENT_TOKENS, ask, text
+from tests.real.test_streams_and_drains import eventually, status
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -126,6 +127,23 @@ async def test_cache_salts_keep_equal_prompts_apart(
     same = await ask(http, prompt, fleet.model, cache_salt="one")
     assert other.cached == other.predicted_cached == 0
     assert same.cached == same.predicted_cached >= 2 * SEGMENT_TOKENS
+
+
+async def test_a_whole_answer_counts_as_running_from_its_first_token_on(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    """It comes in one piece, long after; until then vLLM yields nothing of it."""
+    body = {"model": fleet.model, "prompt": text("whole", 300), "max_tokens": 200}
+    asked = asyncio.create_task(http.post("/v1/completions", json={**body, "ignore_eos": True}))
+
+    async def runs() -> bool:
+        replicas = (await status(http))["replicas"]
+        queued = sum(r["waiting"] + r["queued_prefill_tokens"] for r in replicas)
+        return bool(queued == 0 and sum(r["running"] for r in replicas) == 1)
+
+    await eventually(runs, within_s=30)
+    assert not asked.done()
+    assert (await asked).status == 200
 
 
 async def test_a_request_is_explained_by_any_gateway(
