@@ -58,6 +58,7 @@ first byte at the client. *Cached* is the share of prompt tokens that the engine
 compute; *Oracle's* is the most that any router could have got for the same requests with caches
 that never evict. The load columns are of the worst run. A lookup
 failed when the index did not answer within its budget: that request was placed by load alone.
+*Failed* counts requests that were not answered, or not placed by the policy asked for.
 
 ![TTFT and cached tokens by workload and policy](routing.svg)
 
