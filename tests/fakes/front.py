@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -126,7 +127,8 @@ async def gateway_before(
     handle = FakeHandle(*engines)
     gateway = object.__new__(_Gateway)
     await asyncio.gather(*(engine.start() for engine in engines))
-    await gateway.__init__(fleet, secrets, {"main": handle})  # type: ignore[misc]
+    with patch("deployments.gateway.adopt_logs"):  # it is for a process of the gateway's own
+        await gateway.__init__(fleet, secrets, {"main": handle})  # type: ignore[misc]
     front = Front(gateway, f"http://127.0.0.1:{port}", handle)
     try:
         if redis_url == NO_REDIS:
