@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from typing import Any
 
 import ray
@@ -26,10 +27,11 @@ from deployments.http_server import HttpServer
 from deployments.local.model import resolve_model
 from deployments.renderer_client import RENDERER_PATH
 from deployments.serve_log import adopt_logs
+from deployments.sleep_mode import Awake, Sleeper
 from deployments.tickets import TicketGate, Tickets
 from router.event_stream import EventStream
 from router.held_blocks import HeldBlocks
-from router.load import LoadReport, ReplicaLoad
+from router.load import LoadBoard, LoadReport, ReplicaLoad
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
@@ -39,6 +41,8 @@ logger = logging.getLogger("ray.serve")
 # Before the first request has been measured: what a small model does on one CPU core.
 DEFAULT_PREFILL_RATE = 500.0
 WATCH_PERIOD_S = 0.25
+# Whether it is promoted, a replica need not know sooner: a request tells it, too.
+BOARD_PERIOD_S = 1.0
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
 NICENESS = 5
 
@@ -49,6 +53,7 @@ class EngineReplica:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, board: str, pool: Pool, secret: str, redis_url: str
     ) -> None:
+        began = time.monotonic()
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         from deployments.vllm_adapter import VllmEngine
 
@@ -61,6 +66,9 @@ class EngineReplica:
             resolve_model, pool.model, lambda fraction, step: logger.info("model: %s", step)
         )
         self._engine = await VllmEngine.start(model, pool.served_model_name, pool.engine_args)
+        redis = connect(redis_url)
+        self._board = LoadBoard(redis, board)
+        self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._tickets = Tickets(pool.max_ongoing_requests)
         self._server = HttpServer(TicketGate(self._app(), self._tickets, secret))
@@ -69,15 +77,17 @@ class EngineReplica:
         self._events = EventStream(*self._engine.events_at)
         hasher = SegmentHasher(index_secret(secret))
         self._publisher = IndexPublisher(
-            connect(redis_url),
+            redis,
             board,
             HeldBlocks(hasher, pool.model, pool.revision, self._segment_tokens),
             self._snapshot,
             on_lost=self._engine.report_reuse,
         )
         self._engine.on_cache_dropped(self._publisher.cleared)
+        self._started_at, self._startup_s = time.time(), time.monotonic() - began
         self._publisher.start(self._events.batches())
         self._watch = asyncio.create_task(self._leave_when_dead())
+        self._sleeping = asyncio.create_task(self._sleep_while_warm())
 
     def record_replica_metadata(self) -> dict[str, Any]:
         return {"url": self._url}
@@ -87,12 +97,14 @@ class EngineReplica:
 
     async def check_health(self) -> None:
         await self._engine.check_health()
+        if self._sleeper.failing:
+            raise RuntimeError("the engine does not wake up")
 
     def _app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route(RENDERER_PATH, self._renderer),
-                Mount("/", Confirming(self._engine.app, self._report)),
+                Mount("/", Confirming(Awake(self._engine.app, self._sleeper), self._report)),
             ]
         )
 
@@ -105,11 +117,24 @@ class EngineReplica:
 
     def _report(self) -> LoadReport:
         self._sequence += 1
-        return LoadReport(self._sequence, *self._engine.queue())
+        waiting, running, queued_prefill_tokens = self._engine.queue()
+        waiting += self._sleeper.held
+        return LoadReport(self._sequence, waiting, running, queued_prefill_tokens)
+
+    async def _sleep_while_warm(self) -> None:
+        if self._engine.can_sleep:
+            await asyncio.gather(self._board.run(BOARD_PERIOD_S), self._sleeper.run())
+
+    def _takes_traffic(self) -> bool | None:
+        """None while Redis does not tell."""
+        if self._replica_id in self._board.loads():
+            return True
+        return False if self._replica_id in self._board.warm() else None
 
     def _snapshot(self, lease: Lease) -> str:
         stats, renderer, queue = self._engine.stats, self._engine.renderer, self._report()
         busy = queue.waiting + queue.running > 0
+        step_s, sequence_s = stats.step_time.line()
         return ReplicaLoad(
             replica_id=self._replica_id,
             slot=lease.slot,
@@ -129,6 +154,16 @@ class EngineReplica:
             synced=lease.synced,
             sequence=queue.sequence,
             arrived=self._tickets.lately_arrived(),
+            started_at=self._started_at,
+            startup_s=self._startup_s,
+            prefill_learned=stats.prefill_rate is not None,
+            step_s=step_s,
+            sequence_s=sequence_s,
+            max_sequences=self._engine.max_sequences,
+            decode_s=stats.decode_s,
+            max_model_len=self._engine.max_model_len,
+            output_tokens=stats.output_tokens,
+            asleep=self._sleeper.asleep,
         ).to_json()
 
     async def _leave_when_dead(self) -> None:
@@ -143,6 +178,7 @@ class EngineReplica:
             self._watch.cancel()
             await self._publisher.stop()
             await self._server.drain()
+            self._sleeping.cancel()  # not before: a request may have waited for its end
             self._events.close()
             self._engine.stop()
 

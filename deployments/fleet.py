@@ -9,48 +9,42 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
+from autoscaling.slo import PriorityClass
 from deployments.settings import fleet_rules as rules
 from deployments.settings import masking, redis_url
 from deployments.settings.environment import escaped
 from deployments.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
+from deployments.settings.objectives import (
+    Autoscaling,
+    Objective,
+    Objectives,
+    Overflow,
+    Tenant,
+)
+from deployments.settings.section import Section
 
 __all__ = [
     "EMBEDDED_MODEL",
     "EMBEDDED_MODEL_NAME",
+    "Autoscaling",
     "Fleet",
     "Gateway",
+    "Objective",
+    "Objectives",
+    "Overflow",
     "Pool",
     "Redis",
     "Resources",
+    "Tenant",
 ]
 
 
 PolicyName = Literal["prefix", "random", "round_robin", "least_loaded", "power_of_two", "session"]
 
 
-class _Section(BaseModel):
-    # strict: YAML has types of its own, so `replicas: true` or `port: "80"` is a mistake
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_the_default(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        return {key: value for key, value in data.items() if value is not None}
-
-
-class Gateway(_Section):
+class Gateway(Section):
     """The OpenAI API of the fleet, and the limits of a request to it."""
 
     host: Annotated[str, Field(min_length=1)] = Field(
@@ -86,9 +80,18 @@ class Gateway(_Section):
         "in seconds.",
     )
     cpus: float = Field(0.1, ge=0, description="CPU cores Ray reserves for a gateway process.")
+    tenants: Mapping[Annotated[str, Field(min_length=1)], Tenant] = Field(
+        default_factory=dict,
+        description="Rights of the tenants that API keys name; the others have the defaults.",
+    )
+
+    def priority_of(self, tenant: str) -> PriorityClass:
+        """The highest class that a tenant's requests may have."""
+        rights = self.tenants.get(tenant)
+        return rights.priority if rights else "interactive"
 
 
-class Redis(_Section):
+class Redis(Section):
     """Where the prefix index and the load board live."""
 
     url: Annotated[str, AfterValidator(rules.usable_redis_url)] | None = Field(
@@ -107,7 +110,7 @@ class Redis(_Section):
     )
 
 
-class Resources(_Section):
+class Resources(Section):
     """What Ray reserves for one replica."""
 
     cpus: float = Field(1.0, ge=0, description="CPU cores.")
@@ -125,7 +128,7 @@ class Resources(_Section):
     )
 
 
-class Pool(_Section):
+class Pool(Section):
     """Replicas of one engine, serving one model."""
 
     model: Annotated[str, AfterValidator(rules.usable_model)] = Field(
@@ -138,17 +141,30 @@ class Pool(_Section):
         description="Name that requests use in `model`. Unset: the last part of the model's id "
         f"or path, or {EMBEDDED_MODEL_NAME} for the embedded one.",
     )
-    replicas: int = Field(1, ge=1, description="Engines.")
+    replicas: int = Field(
+        1, ge=1, description="Engines that take traffic; with `autoscaling`, in the beginning."
+    )
     warm_replicas: int = Field(
         0,
         ge=0,
-        description="Engines loaded beyond `replicas`, so that a spike need not wait for a load. "
-        "In this release they take traffic like the others.",
+        description="Engines loaded beyond those, idle until a gateway predicts that the SLO would "
+        "be missed without: a spike need not wait for a load.",
     )
-    overflow_to: str | None = Field(
-        None,
-        description="Pool that may answer when no replica here can in time. In this release it is "
-        "checked, and not used yet.",
+    autoscaling: Autoscaling | None = Field(
+        None, description="How many replicas there are follows the load. null: always `replicas`."
+    )
+    slo: Objectives = Field(
+        default_factory=Objectives,
+        description="What the pool promises: a request that is predicted to miss it waits, "
+        "overflows or is refused. Without, all are taken.",
+    )
+    batch_queue: int = Field(
+        256,
+        ge=0,
+        description="Requests of the class `batch` that wait for their turn in a gateway process.",
+    )
+    overflow: Overflow | None = Field(
+        None, description="Where requests go that cannot be served here in time. null: nowhere."
     )
     max_ongoing_requests: int = Field(
         256, ge=1, description="Requests a replica works on at once; Ray Serve holds back the rest."
@@ -216,6 +232,7 @@ class Pool(_Section):
     @model_validator(mode="after")
     def _resources_fit(self) -> Self:
         rules.raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
+        rules.raise_all(rules.broken_by_objectives(self))
         return self
 
     @property
@@ -223,6 +240,19 @@ class Pool(_Section):
         """The model's revision, where the engine arguments name one."""
         revision = self.engine_args.get("revision")
         return revision if isinstance(revision, str) else None
+
+    @property
+    def first_replicas(self) -> int:
+        """Engines to begin with, warm ones included."""
+        wanted = self.replicas + self.warm_replicas
+        if self.autoscaling is None:
+            return wanted
+        return max(self.autoscaling.min_replicas, min(wanted, self.autoscaling.max_replicas))
+
+    @property
+    def most_replicas(self) -> int:
+        """Engines that there may be at once, warm ones included."""
+        return self.autoscaling.max_replicas if self.autoscaling else self.first_replicas
 
     @property
     def tensor_parallel(self) -> int:
@@ -250,7 +280,7 @@ class Pool(_Section):
         return (self.served_model_name, *self.lora_names)
 
 
-class Fleet(_Section):
+class Fleet(Section):
     """Everything one deployment of Antefix runs."""
 
     name: Annotated[str, AfterValidator(rules.dns_label)] = Field(
@@ -265,6 +295,12 @@ class Fleet(_Section):
     pools: Annotated[
         Mapping[Annotated[str, AfterValidator(rules.dns_label)], Pool], Field(min_length=1)
     ] = Field(description="Pools of engines: name to pool.")
+    gpu_budget: float | None = Field(
+        None,
+        gt=0,
+        description="GPUs that all pools together may use: who needs them most gets them. "
+        "null: as many as `max_replicas` of each come to.",
+    )
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> Self:

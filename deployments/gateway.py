@@ -14,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -28,7 +29,7 @@ from deployments import request_body
 from deployments.api_keys import ApiKeys
 from deployments.errors import ApiError
 from deployments.explanations import EXPLANATION_TTL_S, Explanations
-from deployments.fleet import Fleet, Pool
+from deployments.fleet import Fleet
 from deployments.http_server import HttpServer
 from deployments.pool_client import PoolClient
 from deployments.pool_router import Connections, PoolRouter
@@ -36,7 +37,8 @@ from deployments.relay import EngineRequest, Relay
 from deployments.serve_log import adopt_logs
 from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.status import fleet_status, pools_ready
-from observability.metrics import CONTENT_TYPE, RoutingFamilies, RoutingMetrics
+from deployments.transport import Transport
+from observability.metrics import CONTENT_TYPE, AdmissionMetrics, Families, RoutingMetrics
 from router.redis_client import REDIS_FAILURES, connect
 
 INFERENCE_PATHS = (
@@ -87,18 +89,17 @@ class Gateway:
             connect(secrets.redis_url, decode=False),
         )
         self._explanations = Explanations(self._binary, fleet.name)
-        self._metrics = RoutingFamilies()
-        self._pools = {
-            name: self._pool_client(name, pool, secrets.engine_secret, handles[name])
-            for name, pool in fleet.pools.items()
-        }
+        self._metrics = Families()
+        self._pools: dict[str, PoolClient] = {}
+        for name in fleet.pools:
+            self._add_pool(name, secrets.engine_secret, handles)
         self._pool_by_model = {
             model: self._pools[name]
             for name, pool in fleet.pools.items()
             for model in pool.model_names
         }
         self._tasks = [asyncio.create_task(self._explanations.run())]
-        self._tasks += [asyncio.create_task(p.router.run()) for p in self._pools.values()]
+        self._tasks += [asyncio.create_task(pool.run()) for pool in self._pools.values()]
         self._server = HttpServer(self._app())
         await self._server.start(fleet.gateway.host, fleet.gateway.port)
 
@@ -112,14 +113,27 @@ class Gateway:
             await self._text.aclose()
             await self._binary.aclose()
 
-    def _pool_client(
-        self, name: str, pool: Pool, secret: str, handle: DeploymentHandle[Any]
+    def _add_pool(
+        self, name: str, secret: str, handles: Mapping[str, DeploymentHandle[Any]]
     ) -> PoolClient:
+        """The pool's client, after that of the pool it overflows to."""
+        if name in self._pools:
+            return self._pools[name]
+        pool = self._fleet.pools[name]
+        overflow = self._add_pool(pool.overflow.to, secret, handles) if pool.overflow else None
         connections = Connections(self._text, self._binary, self._session, secret)
         router = PoolRouter(
             self._fleet, name, connections, self._explanations, RoutingMetrics(self._metrics, name)
         )
-        return PoolClient(name, pool, handle, secret, router)
+        self._pools[name] = PoolClient(
+            name,
+            pool,
+            Transport(handles[name], secret),
+            router,
+            overflow,
+            AdmissionMetrics(self._metrics, name),
+        )
+        return self._pools[name]
 
     def _app(self) -> FastAPI:
         app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)
@@ -166,8 +180,9 @@ class Gateway:
             deadline=deadline,
             timeout_s=timeout_s,
         )
-        target = await pool.target(engine_request, fields, request.headers)
-        return Relay(self._session, target, engine_request)
+        right = self._fleet.gateway.priority_of(tenant)
+        visit = await pool.visit(engine_request, fields, request.headers, right)
+        return Relay(self._session, partial(pool.entrance.admit, visit), engine_request)
 
     async def models(self, request: Request) -> Response:
         self._keys.check(request.headers)
@@ -214,7 +229,7 @@ class Gateway:
         """This gateway process's counts, for Prometheus."""
         self._keys.check(request.headers)
         for pool in self._pools.values():
-            pool.router.refresh_metrics()
+            pool.refresh_metrics()
         return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
     async def openapi(self) -> Response:

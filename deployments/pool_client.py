@@ -5,42 +5,70 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import aiohttp
-from ray.serve.handle import DeploymentHandle
 
+from autoscaling.slo import PriorityClass
+from deployments.entrance import Entrance, Visit
 from deployments.errors import ApiError
 from deployments.fleet import Pool
 from deployments.pool_router import PoolRouter, policy_of
-from deployments.relay import EngineRequest, Target
+from deployments.relay import EngineRequest
 from deployments.transport import ReplicaFailed, Slot, Transport
+from deployments.wishes import wishes_of
+from observability.metrics import AdmissionMetrics
 
 # Asking an engine about itself must not wait behind its users.
 ASK_TIMEOUT_S = 5.0
 
 
 class PoolClient:
-    """`router` is public: the gateway runs it and `status` reads it."""
+    """`router` and `entrance` are public: `status` reads them. `overflow`: see `Entrance`."""
 
     def __init__(
-        self, name: str, pool: Pool, handle: DeploymentHandle[Any], secret: str, router: PoolRouter
+        self,
+        name: str,
+        pool: Pool,
+        transport: Transport,
+        router: PoolRouter,
+        overflow: PoolClient | None,
+        metrics: AdmissionMetrics,
     ) -> None:
         self.name = name
         self.pool = pool
         self.router = router
-        self._transport = Transport(handle, secret)
+        self.entrance: Entrance = Entrance(
+            pool, router, transport, overflow.entrance if overflow else None, metrics
+        )
+        self._transport = transport
         self._started = int(time.time())
         self._openapi: dict[str, Any] | None = None
 
-    async def target(
-        self, request: EngineRequest, fields: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> Target:
-        """Where the request goes. Raises ApiError 400 for an unknown policy in its header."""
-        policy = policy_of(headers)
+    async def run(self) -> None:
+        """Keep what is known of the pool current until cancelled."""
+        await asyncio.gather(self.router.run(), self.entrance.run())
+
+    async def visit(
+        self,
+        request: EngineRequest,
+        fields: Mapping[str, Any],
+        headers: Mapping[str, str],
+        right: PriorityClass,
+    ) -> Visit:
+        """A request that has come to the entrance.
+
+        Raises ApiError 400 for a header that asks for what does not exist, and 403 for a class
+        beyond the key's `right`.
+        """
+        policy, wishes = policy_of(headers), wishes_of(headers, fields, right)
         prompt = await self.router.read(request, fields, headers)
-        return Target(self._transport, partial(self.router.attempt, request, prompt, policy))
+        return Visit(request, fields, headers, prompt, policy, wishes)
+
+    def refresh_metrics(self) -> None:
+        """Bring the gauges up to date."""
+        self.router.refresh_metrics()
+        self.entrance.refresh_metrics()
 
     async def model_cards(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
         """What an engine says of its models; the names alone while none answers."""

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import aiohttp
 
+from autoscaling.slo import PriorityClass
 from deployments import request_body
 from deployments.confirmation import CACHED_TOKENS_HEADER, LOAD_HEADER, PROMPT_TOKENS_HEADER
 from deployments.errors import ApiError
@@ -25,14 +28,15 @@ from deployments.fleet import Fleet
 from deployments.prompt import cache_salt
 from deployments.relay import EngineRequest
 from deployments.renderer_client import RendererClient
-from deployments.transport import Route, Slot
+from deployments.transport import Route, Slot, Transport
 from observability.metrics import RoutingMetrics, Served, ShadowChoice
+from router.demand import DemandCounters, tell
 from router.index import Depths
 from router.load import LoadReport
 from router.loss import split
-from router.placement import reusable_tokens
+from router.placement import Placement, reusable_tokens
 from router.placer import Attempt, Placer
-from router.policies import POLICY_NAMES, Candidate, PlacementRequest
+from router.policies import POLICY_NAMES, PlacementRequest
 from router.redis_client import AsyncRedis
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 
@@ -65,7 +69,11 @@ class Prompt:
 
 
 class PoolRouter:
-    """`placer` is public: `status` reads its board."""
+    """`placer` is public: `status` reads its board.
+
+    `demand` is what the autoscaler hears of the pool; `held` requests wait for Ray Serve to have a
+    replica at all.
+    """
 
     def __init__(
         self,
@@ -88,10 +96,28 @@ class PoolRouter:
             pool.shadow_policy,
             fleet.redis.lookup_budget_ms / 1000,
         )
+        self.demand = DemandCounters()
+        self.held = 0
+        # warm replicas that have been given traffic -> when the request came that needed them
+        self._promoted: dict[str, float] = {}
+        self._tell_demand = partial(
+            tell, connections.text, fleet.board_of(name), secrets.token_hex(8), self.demand
+        )
         self._renderer = RendererClient(connections.session, connections.secret, self.placer.board)
 
     async def run(self) -> None:
-        await asyncio.gather(self.placer.run(), self._renderer.run())
+        await asyncio.gather(self.placer.run(), self._renderer.run(), self._tell_demand())
+
+    async def promote(self, since: float) -> bool:
+        """Let a warm replica take traffic; `since` is when the request came that needs it."""
+        board = self.placer.board
+        before = board.loads().keys()
+        if not await board.promote():
+            return False
+        for replica_id in board.loads().keys() - before:
+            self._promoted[replica_id] = since
+            self._metrics.promoted()
+        return True
 
     async def read(
         self, request: EngineRequest, fields: Mapping[str, Any], headers: Mapping[str, str]
@@ -134,13 +160,6 @@ class PoolRouter:
                 keys = self._hasher.keys(namespace, max(prompts, key=len), segment_tokens)
         return PlacementRequest(sum(map(len, prompts)), tuple(keys), session), True
 
-    def attempt(
-        self, request: EngineRequest, prompt: Prompt, policy: str | None, failed: frozenset[str]
-    ) -> RoutedAttempt:
-        return RoutedAttempt(
-            self, request, prompt, self.placer.place(prompt.request, prompt.held, failed, policy)
-        )
-
     def index_status(self) -> dict[str, Any]:
         """How this gateway process fares with the prefix index; times are milliseconds."""
         index = self.placer.index
@@ -161,9 +180,16 @@ class PoolRouter:
         self._metrics.calibration(self.placer.calibration.error)
 
     def learn(
-        self, attempt: Attempt, request: EngineRequest, prompt: Prompt, outcome: Outcome
+        self,
+        attempt: Attempt,
+        request: EngineRequest,
+        prompt: Prompt,
+        outcome: Outcome,
+        admitted: Admitted,
     ) -> None:
         """One request got its first token: compare, count and keep the explanation."""
+        if (since := self._promoted.pop(outcome.replica_id, None)) is not None:
+            self._metrics.promotion(request.arrived + outcome.ttft - since)
         placement, slot_of = attempt.placement, {c.replica_id: c for c in attempt.placement.ranked}
         served = slot_of.get(outcome.replica_id)
         loss: dict[str, int] = {}
@@ -195,11 +221,59 @@ class PoolRouter:
         if shadow := placement.shadow:
             agrees = shadow.replica_id == outcome.replica_id
             self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret))
-        self._explanations.keep(
-            request.tenant,
-            request.request_id,
-            _explanation(self._name, attempt, request, prompt, outcome, served, loss),
-        )
+        told = self._told(request, prompt, placement, admitted.as_dict())
+        told |= {
+            "replica": outcome.replica_id,
+            "cached_tokens": {
+                "predicted": served.cached_tokens if served else None,
+                "in_index": served.confirmed_tokens if served else None,
+                "confirmed": outcome.cached_tokens,
+            },
+            "ttft_s": {
+                "predicted": served.predicted_ttft if served else None,
+                "observed": outcome.ttft,
+            },
+            "reuse_loss_tokens": loss,
+            "shadow": asdict(placement.shadow) if placement.shadow else None,
+        }
+        told["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
+        self._explanations.keep(request.tenant, request.request_id, told)
+
+    def refused(
+        self,
+        request: EngineRequest,
+        prompt: Prompt,
+        placement: Placement,
+        admission: Mapping[str, Any],
+    ) -> None:
+        """A request was not let in: keep the explanation of that."""
+        told = self._told(request, prompt, placement, admission)
+        self._explanations.keep(request.tenant, request.request_id, told)
+
+    def _told(
+        self,
+        request: EngineRequest,
+        prompt: Prompt,
+        placement: Placement,
+        admission: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        return {
+            "request_id": request.request_id,
+            "at": time.time(),
+            "pool": self._name,
+            "model": request.model,
+            "path": request.path,
+            "policy": placement.policy,
+            "admission": dict(admission),
+            "index_answered": prompt.held is not None,
+            "prompt_known": prompt.known,
+            "segments": len(prompt.request.keys),
+            "popularity": round(placement.popularity, 2),
+            "prompt_tokens": {"counted": prompt.request.prompt_tokens, "confirmed": None},
+            "read_s": prompt.read_s,
+            "lookup_s": prompt.lookup_s,
+            "candidates": [candidate.as_dict() for candidate in placement.ranked],
+        }
 
 
 @dataclass(frozen=True)
@@ -212,18 +286,41 @@ class Outcome:
     cached_tokens: int | None
 
 
+@dataclass(frozen=True)
+class Admitted:
+    """How a request was let in: `waited_s` seconds after it came."""
+
+    priority: PriorityClass
+    verdict: Literal["admitted", "overflowed"]
+    reason: str
+    waited_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 class RoutedAttempt:
     """One try at a request (`relay.Attempt`)."""
 
     def __init__(
-        self, router: PoolRouter, request: EngineRequest, prompt: Prompt, attempt: Attempt
+        self,
+        router: PoolRouter,
+        transport: Transport,
+        request: EngineRequest,
+        prompt: Prompt,
+        attempt: Attempt,
+        admitted: Admitted,
     ) -> None:
         self._router = router
-        self._request = request
         self._prompt = prompt
         self._attempt = attempt
+        self._admitted = admitted
         self._served_by: str | None = None
         chosen = attempt.chosen
+        self._is_held = chosen is None
+        router.held += self._is_held
+        self.transport = transport
+        self.request = request
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.route = Route(
             ranked_ids=attempt.placement.replica_ids,
@@ -232,10 +329,21 @@ class RoutedAttempt:
             is_alive=lambda replica_id: replica_id in router.placer.board.loads(),
         )
 
+    def again(self, failed: frozenset[str]) -> RoutedAttempt:
+        """The next try, elsewhere: one that was let in is not refused any more."""
+        prompt, policy = self._prompt, self._attempt.placement.policy
+        attempt = self._router.placer.place(
+            prompt.request, prompt.held, failed, policy if policy in POLICY_NAMES else None
+        )
+        return RoutedAttempt(
+            self._router, self.transport, self.request, prompt, attempt, self._admitted
+        )
+
     def answered(
         self, slot: Slot, engine_headers: Mapping[str, str], ttft: float
     ) -> Mapping[str, str]:
         self._served_by = slot.replica_id
+        self._release()
         outcome = Outcome(
             slot.replica_id,
             ttft,
@@ -244,17 +352,41 @@ class RoutedAttempt:
         )
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
-        return _headers(self._attempt, self._prompt, outcome)
+        return self._headers(outcome)
 
     def _learn(self, outcome: Outcome, report: LoadReport | None) -> None:
         try:
             self._router.placer.answered(self._attempt, outcome.replica_id, report)
-            self._router.learn(self._attempt, self._request, self._prompt, outcome)
+            self._router.learn(self._attempt, self.request, self._prompt, outcome, self._admitted)
         except Exception:  # an explanation must not cost the answer
-            logger.exception("request %s is not explained", self._request.request_id)
+            logger.exception("request %s is not explained", self.request.request_id)
 
     def ended(self) -> None:
+        self._release()
         self._router.placer.ended(self._attempt, self._served_by)
+
+    def _release(self) -> None:
+        self._router.held -= self._is_held
+        self._is_held = False
+
+    def _headers(self, outcome: Outcome) -> dict[str, str]:
+        placement, admitted = self._attempt.placement, self._admitted
+        served = next((c for c in placement.ranked if c.replica_id == outcome.replica_id), None)
+        headers = {
+            POLICY_HEADER: placement.policy,
+            "x-antefix-model": self.request.model,
+            "x-antefix-admission": admitted.verdict,
+            "x-antefix-ttft-ms": f"{outcome.ttft * 1000:.1f}",
+            "x-antefix-index-ms": f"{self._prompt.lookup_s * 1000:.2f}",
+        }
+        if served is not None:
+            headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft * 1000:.1f}"
+            headers["x-antefix-cached-tokens-predicted"] = str(served.cached_tokens)
+        if outcome.cached_tokens is not None:
+            headers[CACHED_TOKENS_HEADER] = str(outcome.cached_tokens)
+        if outcome.prompt_tokens is not None:
+            headers[PROMPT_TOKENS_HEADER] = str(outcome.prompt_tokens)
+        return headers
 
 
 def policy_of(headers: Mapping[str, str]) -> str | None:
@@ -278,63 +410,3 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
 def _count(headers: Mapping[str, str], name: str) -> int | None:
     value = headers.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None
-
-
-def _headers(attempt: Attempt, prompt: Prompt, outcome: Outcome) -> dict[str, str]:
-    served = next((c for c in attempt.placement.ranked if c.replica_id == outcome.replica_id), None)
-    headers = {
-        POLICY_HEADER: attempt.placement.policy,
-        "x-antefix-ttft-ms": f"{outcome.ttft * 1000:.1f}",
-        "x-antefix-index-ms": f"{prompt.lookup_s * 1000:.2f}",
-    }
-    if served is not None:
-        headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft * 1000:.1f}"
-        headers["x-antefix-cached-tokens-predicted"] = str(served.cached_tokens)
-    if outcome.cached_tokens is not None:
-        headers[CACHED_TOKENS_HEADER] = str(outcome.cached_tokens)
-    if outcome.prompt_tokens is not None:
-        headers[PROMPT_TOKENS_HEADER] = str(outcome.prompt_tokens)
-    return headers
-
-
-def _explanation(
-    pool: str,
-    attempt: Attempt,
-    request: EngineRequest,
-    prompt: Prompt,
-    outcome: Outcome,
-    served: Candidate | None,
-    loss: Mapping[str, int],
-) -> dict[str, Any]:
-    placement = attempt.placement
-    return {
-        "request_id": request.request_id,
-        "at": time.time(),
-        "pool": pool,
-        "model": request.model,
-        "path": request.path,
-        "policy": placement.policy,
-        "index_answered": prompt.held is not None,
-        "prompt_known": prompt.known,
-        "segments": len(prompt.request.keys),
-        "popularity": round(placement.popularity, 2),
-        "replica": outcome.replica_id,
-        "prompt_tokens": {
-            "counted": prompt.request.prompt_tokens,
-            "confirmed": outcome.prompt_tokens,
-        },
-        "cached_tokens": {
-            "predicted": served.cached_tokens if served else None,
-            "in_index": served.confirmed_tokens if served else None,
-            "confirmed": outcome.cached_tokens,
-        },
-        "ttft_s": {
-            "predicted": served.predicted_ttft if served else None,
-            "observed": outcome.ttft,
-        },
-        "reuse_loss_tokens": dict(loss),
-        "read_s": prompt.read_s,
-        "lookup_s": prompt.lookup_s,
-        "shadow": asdict(placement.shadow) if placement.shadow else None,
-        "candidates": [candidate.as_dict() for candidate in placement.ranked],
-    }

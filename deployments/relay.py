@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -45,8 +45,13 @@ class EngineRequest:
 
 
 class Attempt(Protocol):
-    """One try at a request: where it should go, and what is learned from how it went."""
+    """One try at a request: where it should go, and what is learned from how it went.
 
+    `request` is what that engine is asked: another model's, where the request overflowed.
+    """
+
+    request: EngineRequest
+    transport: Transport
     route: Route
     expected_cached: int
 
@@ -55,27 +60,28 @@ class Attempt(Protocol):
     ) -> Mapping[str, str]:
         """The first token came `ttft` seconds after the request; headers for the client."""
 
+    def again(self, failed: frozenset[str]) -> Attempt:
+        """The next try, avoiding replicas that failed it."""
+
     def ended(self) -> None:
         """The try is over, however it went."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where a pool's requests go: `attempt` places one, avoiding replicas that failed it."""
-
-    transport: Transport
-    attempt: Callable[[frozenset[str]], Attempt]
-
-
 class Relay(Response):
-    """Carries `request` to `target` and its answer back."""
+    """Carries `request` to where `admit` lets it, and its answer back.
+
+    `admit` may take its time, and raises ApiError for a request that is not let in.
+    """
 
     def __init__(
-        self, session: aiohttp.ClientSession, target: Target, request: EngineRequest
+        self,
+        session: aiohttp.ClientSession,
+        admit: Callable[[], Awaitable[Attempt]],
+        request: EngineRequest,
     ) -> None:
         super().__init__()
         self._session = session
-        self._target = target
+        self._admit = admit
         self._request = request
         self._streaming = False
         self._started = False
@@ -105,10 +111,12 @@ class Relay(Response):
     async def _answer(self, send: Send) -> None:
         failed: frozenset[str] = frozenset()
         failure = _broken_off()
+        attempt = await self._admit()
         for _ in range(ATTEMPTS):
-            attempt = self._target.attempt(failed)
+            if failed:
+                attempt = attempt.again(failed)
             try:
-                async with self._target.transport.exchange(
+                async with attempt.transport.exchange(
                     partial(self._send, attempt), attempt.route
                 ) as (slot, upstream):
                     error = await self._pass_on(attempt, slot, upstream, send)
@@ -125,7 +133,7 @@ class Relay(Response):
         raise failure
 
     async def _send(self, attempt: Attempt, slot: Slot) -> aiohttp.ClientResponse:
-        request = self._request
+        request = attempt.request
         headers = {
             **slot.headers,
             "content-type": "application/json",

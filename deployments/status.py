@@ -12,6 +12,7 @@ from ray.serve.schema import ServeStatus
 from deployments.fleet import Fleet
 from deployments.pool_client import PoolClient
 from router.cost import predict_ttft
+from router.load import ReplicaLoad
 
 APP_NAME = "antefix"
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
@@ -19,11 +20,12 @@ REFERENCE_PROMPT_TOKENS = 512
 
 
 async def pools_ready(pools: Mapping[str, PoolClient]) -> list[str]:
-    """The pools that have no running replica."""
-    if all(pool.router.placer.board.loads() for pool in pools.values()):
+    """The pools that should have a running replica, and have none."""
+    wanted = {name: pool for name, pool in pools.items() if _least_replicas(pool)}
+    if all(pool.router.placer.board.loads() for pool in wanted.values()):
         return []
     states = await _replica_states()
-    return [name for name in pools if not states.get(name, {}).get("RUNNING")]
+    return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
 
 
 async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[str, Any]:
@@ -37,29 +39,48 @@ async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[st
 
 
 def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
-    loads = pool.router.placer.board.loads()
+    board = pool.router.placer.board
+    active, warm = board.loads(), board.warm()
     return {
         "model": pool.pool.served_model_name,
-        "target_replicas": pool.pool.replicas + pool.pool.warm_replicas,
+        "target_replicas": _target_replicas(pool, states),
         "states": dict(states),
         "policy": pool.pool.policy,
         "index": pool.router.index_status(),
-        "replicas": [
-            {
-                "replica": load.replica_id,
-                "slot": load.slot,
-                "synced": load.synced,
-                "url": load.url,
-                "node_ip": load.node_ip,
-                "waiting": load.waiting,
-                "running": load.running,
-                "queued_prefill_tokens": load.queued_prefill_tokens,
-                "kv_use": round(load.kv_use, 4),
-                "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
-            }
-            for _, load in sorted(loads.items())
-        ],
+        "admission": pool.entrance.status(),
+        "replicas": [_replica_status(active[key], "active") for key in sorted(active)]
+        + [_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()],
     }
+
+
+def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
+    return {
+        "replica": load.replica_id,
+        "role": role,
+        "slot": load.slot,
+        "synced": load.synced,
+        "url": load.url,
+        "node_ip": load.node_ip,
+        "waiting": load.waiting,
+        "running": load.running,
+        "queued_prefill_tokens": load.queued_prefill_tokens,
+        "kv_use": round(load.kv_use, 4),
+        "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
+        "startup_s": round(load.startup_s, 1),
+    }
+
+
+def _target_replicas(pool: PoolClient, states: Mapping[str, int]) -> int:
+    """How many there should be; with autoscaling, as many as there are or are coming."""
+    if pool.pool.autoscaling is None:
+        return pool.pool.first_replicas
+    there = sum(count for state, count in states.items() if state != "STOPPING")
+    return max(_least_replicas(pool), there)
+
+
+def _least_replicas(pool: PoolClient) -> int:
+    autoscaling = pool.pool.autoscaling
+    return autoscaling.min_replicas if autoscaling else pool.pool.first_replicas
 
 
 async def _replica_states() -> dict[str, dict[str, int]]:

@@ -28,14 +28,13 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
 from deployments import confirmation
+from deployments.prefill_rate import PrefillRate
 from deployments.prompt import RendererFacts
 from deployments.settings.vllm_args import parse
+from deployments.step_time import StepTime
 from deployments.vllm_facts import renderer_facts
 
 logger = logging.getLogger("ray.serve")
-
-# A shorter prompt's time is the step's own, not its tokens'.
-_TELLING_TOKENS = 64
 
 
 class _Ewma:
@@ -61,13 +60,21 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
         self.kv_use = 0.0
+        self.output_tokens = 0
+        self.step_time = StepTime()
         self._inter_token = _Ewma(memory=20.0)
-        self._prefill_rate = _Ewma(memory=20.0)
+        self._prefill_rate = PrefillRate()
+        self._decode = _Ewma(memory=20.0)
 
     @property
     def prefill_rate(self) -> float | None:
-        """Tokens per second, over about the last 20 s spent on prefill; None before the first."""
+        """Tokens per second of prefilling, over the latest prompts; None before the first."""
         return self._prefill_rate.mean
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from a request's first token to its last, over about 20; 0 before the first."""
+        return self._decode.mean or 0.0
 
     @property
     def inter_token_latency(self) -> float:
@@ -85,12 +92,19 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
             self.kv_use = scheduler_stats.kv_cache_usage
         if iteration_stats is None:
             return
+        self.output_tokens += iteration_stats.num_generation_tokens
         for seconds in iteration_stats.inter_token_latencies_iter:
             self._inter_token.add(seconds, 1.0)
+        if scheduler_stats is not None:
+            served = scheduler_stats.num_running_reqs + len(iteration_stats.finished_requests)
+            self.step_time.add(iteration_stats.inter_token_latencies_iter, served)
         for finished in iteration_stats.finished_requests:
-            computed = finished.num_prompt_tokens - finished.num_cached_tokens
-            if finished.prefill_time > 0 and computed >= _TELLING_TOKENS:
-                self._prefill_rate.add(float(computed), finished.prefill_time)
+            self._decode.add(finished.decode_time, 1.0)
+            self._prefill_rate.add(
+                iteration_stats.iteration_timestamp - finished.decode_time,
+                finished.prefill_time,
+                finished.num_prompt_tokens - finished.num_cached_tokens,
+            )
 
     def log_engine_initialized(self) -> None:
         pass
@@ -182,7 +196,9 @@ class VllmEngine:
     """One vLLM engine and the ASGI application of its own OpenAI server.
 
     `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
-    is in tokens, 0 when it caches no prefixes; its KV events are at `events_at`.
+    is in tokens, 0 when it caches no prefixes; its KV events are at `events_at`. It runs
+    `max_sequences` requests at once, of `max_model_len` tokens each. `can_sleep` where it was
+    started with vLLM's sleep mode.
     """
 
     def __init__(
@@ -202,6 +218,10 @@ class VllmEngine:
         cache = engine.vllm_config.cache_config
         self.block_size = int(cache.block_size) if cache.enable_prefix_caching else 0
         self.kv_capacity_tokens = int((cache.num_gpu_blocks or 0) * cache.block_size)
+        scheduler = engine.vllm_config.scheduler_config
+        self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
+        self.max_model_len = int(engine.model_config.max_model_len)
+        self.can_sleep = bool(engine.model_config.enable_sleep_mode)
 
     @classmethod
     async def start(
@@ -250,6 +270,15 @@ class VllmEngine:
     async def reset_prefix_cache(self) -> bool:
         """Drop all cached prefixes; False while requests use them."""
         return await self._engine.reset_prefix_cache()
+
+    async def sleep(self) -> None:
+        """Move the weights to the host's memory and drop the KV cache; what runs ends first."""
+        await self._engine.sleep(level=1, mode="wait")
+
+    async def wake_up(self) -> None:
+        """Be as before `sleep`, but for the cache. Raises where the device's memory is taken."""
+        if not await self._engine.wake_up():
+            raise RuntimeError("vLLM did not get all of its memory back")
 
     @property
     def dead(self) -> bool:

@@ -1,4 +1,4 @@
-"""What one gateway counts of its routing, for Prometheus.
+"""What one gateway counts of its routing and its admission, for Prometheus.
 
 Names, units and labels follow https://prometheus.io/docs/practices/naming/. Label values are
 bounded: pools, policies and the few words given here.
@@ -43,7 +43,7 @@ class ShadowChoice:
 class RoutingMetrics:
     """The metrics of one pool. Raises ValueError for a pool that the registry has already."""
 
-    def __init__(self, families: RoutingFamilies, pool: str) -> None:
+    def __init__(self, families: Families, pool: str) -> None:
         self._families = families
         self._pool = pool
 
@@ -75,12 +75,40 @@ class RoutingMetrics:
     def breaker(self, is_open: bool) -> None:
         self._families.breaker.labels(self._pool).set(is_open)
 
+    def promoted(self) -> None:
+        self._families.promotions.labels(self._pool).inc()
+
+    def promotion(self, seconds: float) -> None:
+        self._families.promotion_seconds.labels(self._pool).observe(seconds)
+
     def calibration(self, error: float | None) -> None:
         if error is not None:
             self._families.calibration.labels(self._pool).set(error)
 
 
-class RoutingFamilies:
+class AdmissionMetrics:
+    """Those of one pool's entrance."""
+
+    def __init__(self, families: Families, pool: str) -> None:
+        self._families = families
+        self._pool = pool
+
+    def decided(self, priority: str, verdict: str) -> None:
+        self._families.admissions.labels(self._pool, priority, verdict).inc()
+
+    def waiting(self, requests: int, oldest_s: float) -> None:
+        self._families.batch_waiting.labels(self._pool).set(requests)
+        self._families.batch_oldest.labels(self._pool).set(oldest_s)
+
+    def idle(self, replica_s: float) -> None:
+        self._families.warm_seconds.labels(self._pool).inc(replica_s)
+
+    def overflow(self, is_open: bool, share: float) -> None:
+        self._families.overflow_open.labels(self._pool).set(is_open)
+        self._families.overflow_share.labels(self._pool).set(share)
+
+
+class Families:
     """The metric families of a gateway, in a registry of its own."""
 
     def __init__(self) -> None:
@@ -157,6 +185,57 @@ class RoutingFamilies:
             "antefix_shadow_regret_seconds",
             "Predicted TTFT lost against the shadow policy's choice, where that was sooner.",
             ["pool", "policy"],
+            registry=registry,
+        )
+
+        self.admissions = Counter(
+            "antefix_admissions",
+            "Requests decided, by priority class and verdict: admit, wait (for its turn, then "
+            "admitted), overflow, reject.",
+            ["pool", "priority", "verdict"],
+            registry=registry,
+        )
+        self.batch_waiting = Gauge(
+            "antefix_batch_waiting_requests",
+            "Batch requests that wait for their turn in this gateway.",
+            ["pool"],
+            registry=registry,
+        )
+        self.batch_oldest = Gauge(
+            "antefix_batch_oldest_wait_seconds",
+            "How long the oldest of them has waited.",
+            ["pool"],
+            registry=registry,
+        )
+        self.promotions = Counter(
+            "antefix_warm_promotions",
+            "Warm replicas that this gateway gave traffic because the SLO was lost without.",
+            ["pool"],
+            registry=registry,
+        )
+        self.promotion_seconds = Histogram(
+            "antefix_warm_promotion_first_token_seconds",
+            "From the arrival of the request that needed a warm replica to the first token there.",
+            ["pool"],
+            buckets=_TTFT_BUCKETS,
+            registry=registry,
+        )
+        self.warm_seconds = Counter(
+            "antefix_warm_idle_replica_seconds",
+            "Replica-seconds that the pool's warm replicas were idle, as this gateway saw it.",
+            ["pool"],
+            registry=registry,
+        )
+        self.overflow_open = Gauge(
+            "antefix_overflow_open",
+            "1 while requests overflow because the SLO cannot be held.",
+            ["pool"],
+            registry=registry,
+        )
+        self.overflow_share = Gauge(
+            "antefix_overflow_share_ratio",
+            "Share of about the last minute's requests that overflowed.",
+            ["pool"],
             registry=registry,
         )
 

@@ -1,6 +1,6 @@
 """Predicted time to first token (TTFT), in seconds: the one currency of every decision.
 
-    TTFT = (queued prefill + prompt - cached) / prefill rate + interference + KV pressure
+    TTFT = (queued prefill + prompt - cached) / prefill rate + interference + want of room
 
 `predict_ttft` is physics: what the replica has told, and no constant of ours. `Calibration`
 learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
@@ -14,15 +14,39 @@ from dataclasses import dataclass
 from router.load import ReplicaLoad
 
 
-def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) -> float:
-    """Seconds until a prompt placed on this replica now would get its first token.
+def wait(load: ReplicaLoad, prompt_tokens: int) -> float:
+    """Seconds until this replica would begin with a prompt placed there now; 0: nobody waits.
 
-    The prompts ahead of it and what is not cached of its own are prefilled at the replica's
-    learned rate, after the engine step that is under way, once the KV cache has room.
+    The prompts ahead of it are prefilled at the replica's learned rate, once there is room for
+    one sequence more and in the KV cache.
+    """
+    queue = load.queued_prefill_tokens / load.prefill_rate
+    return queue + max(kv_pressure(load, prompt_tokens), sequence_pressure(load))
+
+
+def sequence_pressure(load: ReplicaLoad) -> float:
+    """Seconds until those that run and those ahead have left a sequence free.
+
+    A full engine ends one every `decode_s / max_sequences` seconds. 0 while there is a free one.
+    """
+    if load.max_sequences == 0:
+        return 0.0
+    ahead = load.waiting + load.running + 1 - load.max_sequences
+    return ahead * load.decode_s / load.max_sequences if ahead > 0 else 0.0
+
+
+def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) -> float:
+    """Seconds until a prompt placed on this replica now would get its first token."""
+    return after_wait(load, wait(load, prompt_tokens), prompt_tokens, cached_tokens)
+
+
+def after_wait(load: ReplicaLoad, wait_s: float, prompt_tokens: int, cached_tokens: int) -> float:
+    """As `predict_ttft`, of one that knows its `wait`.
+
+    After it and the engine step that is under way, what is not cached of the prompt is prefilled.
     """
     own = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
-    work = (load.queued_prefill_tokens + own) / load.prefill_rate
-    return work + load.inter_token_latency + kv_pressure(load, prompt_tokens)
+    return wait_s + load.inter_token_latency + own / load.prefill_rate
 
 
 def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
@@ -59,18 +83,22 @@ def price(popularity: float, traffic_share: float, replicas: int) -> float:
 
 
 def score(
-    load: ReplicaLoad, prompt_tokens: int, cached_tokens: int, popular_tokens: int, price: float
+    load: ReplicaLoad,
+    wait_s: float,
+    prompt_tokens: int,
+    cached_tokens: int,
+    popular_tokens: int,
+    price: float,
 ) -> float:
     """What placing a prompt here costs all together, in seconds: what `prefix` ranks by.
 
-    The wait, plus the request's own prefill for itself and, OTHERS times, for those it delays.
+    Its `wait`, plus the request's own prefill for itself and, OTHERS times, for those it delays.
     Of what is not cached here, the leading `popular_tokens` cost their `price`, the rest 1.
     """
     charged: float = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
     if popular_tokens > cached_tokens:
         charged -= (1.0 - price) * min(charged, popular_tokens - cached_tokens)
-    wait = predict_ttft(load, prompt_tokens, prompt_tokens)
-    return wait + (1.0 + OTHERS) * charged / load.prefill_rate
+    return wait_s + load.inter_token_latency + (1.0 + OTHERS) * charged / load.prefill_rate
 
 
 # How many observations are remembered: each one's weight halves in about 45.

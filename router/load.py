@@ -2,8 +2,10 @@
 
 Replicas publish `ReplicaLoad` in their leases (`router.slots`), ten times a second; a replica
 that stops publishing is off the board when its lease ends. A placement, of this gateway or of
-another, counts against its replica until a snapshot names it as arrived. Nothing here raises
-into a request: while Redis is slow or gone `loads` empties, and `last_known` says who was there.
+another, counts against its replica until a snapshot names it as arrived. How many replicas take
+traffic is one number (`router.active`): the most senior ones do, the others are warm. Nothing
+here raises into a request: while Redis is slow or gone `loads` empties, and `last_known` says who
+was there, warm ones among them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from itertools import islice
 
 import msgspec
 
-from router import slots
+from router import active, slots
+from router.active import Active
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,13 @@ class ReplicaLoad:
     `kv_capacity_tokens` (0: unknown). `segment_tokens` is 0 when the engine caches no prefixes,
     `synced` says that all it holds is in the index, `renderer` names how it renders prompts.
     `arrived` are the tickets of the requests that came in lately; `url` is its HTTP server.
+
+    `started_at` (epoch seconds) is when it was ready, `startup_s` how long that took from the
+    start of its actor. `prefill_learned`: `prefill_rate` is measured, no prior. A step that
+    decodes n sequences takes about `step_s + n * sequence_s`; both 0: not known yet. At most
+    `max_sequences` run at once, of `max_model_len` tokens each (0: unknown); from its first token
+    to its last, one takes `decode_s` on average. `output_tokens` were
+    generated since it started. `asleep`: a request wakes it first.
     """
 
     replica_id: str
@@ -60,6 +70,24 @@ class ReplicaLoad:
     synced: bool = True
     sequence: int = 0
     arrived: tuple[str, ...] = ()
+    started_at: float = 0.0
+    startup_s: float = 0.0
+    prefill_learned: bool = True
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    max_sequences: int = 0
+    decode_s: float = 0.0
+    max_model_len: int = 0
+    output_tokens: int = 0
+    asleep: bool = False
+
+    @property
+    def seniority(self) -> tuple[bool, float, str]:
+        """Sorts replicas: the first ones take traffic, the next ones are promoted in this order.
+
+        The longest ready first, as Ray Serve stops the newest; who sleeps would be late.
+        """
+        return self.asleep, self.started_at, self.replica_id
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -91,7 +119,10 @@ _decode = msgspec.json.Decoder(ReplicaLoad).decode
 
 
 class LoadBoard:
-    """One pool's loads. All but `run` is plain memory."""
+    """One pool's loads. All but `run` and `promote` is plain memory.
+
+    `active_seen`: the number of replicas that take traffic, as last heard of; None: all do.
+    """
 
     def __init__(
         self, redis: AsyncRedis, pool: str, clock: Callable[[], float] = time.monotonic
@@ -105,29 +136,59 @@ class LoadBoard:
         # as told; and the same with the placements that it cannot show yet
         self._told: dict[str, ReplicaLoad] = {}
         self._loads: dict[str, ReplicaLoad] = {}
+        self.active_seen: Active | None = None
+        self._by_seniority: list[str] = []
+        # A reading that began before a promotion may be older than it.
+        self._promotions = 0
         self._replica_in: dict[int, str] = {}
         # ticket -> when placed, slot, uncached tokens; oldest first. And their sums by slot.
         self._unseen: dict[str, tuple[float, int, int]] = {}
         self._unseen_in: dict[int, tuple[int, int]] = {}
 
-    async def run(self) -> None:
+    async def run(self, period_s: float = READ_PERIOD_S) -> None:
         """Refresh the snapshots until cancelled."""
         failing = False
         while True:
             try:
-                self.update(_readable(await slots.live(self._redis, self._pool)))
+                await self._read()
                 failing = False
             except REDIS_FAILURES as error:
                 if not failing:
                     logger.warning("load board of %s not readable: %s", self._pool, error)
                 failing = True
-            await asyncio.sleep(READ_PERIOD_S)
+            await asyncio.sleep(period_s)
 
-    def update(self, snapshots: Iterable[ReplicaLoad]) -> None:
+    async def _read(self) -> None:
+        promotions = self._promotions
+        snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
+        current = active.parsed(value) if self._promotions == promotions else self.active_seen
+        self.update(_readable(snapshots), current)
+
+    async def promote(self) -> bool:
+        """Let the next warm replica take traffic, here at once and soon at every gateway.
+
+        True also when another gateway was faster; False without a warm replica, or an answer
+        of Redis within slots.REDIS_TIMEOUT_S.
+        """
+        seen = self.active_seen
+        if seen is None or not self.warm():
+            return False
+        try:
+            self.active_seen = await active.promote(self._redis, self._pool, seen)
+        except REDIS_FAILURES as error:
+            logger.warning("no replica of %s promoted: %s", self._pool, error)
+            return False
+        self._promotions += 1
+        return self.active_seen is None or self.active_seen.count > seen.count
+
+    def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
         # A pool's engines are alike: what one has learned is true of all, and the chance of
         # what each was asked must not tilt the balance.
         loads = list(snapshots)
-        rate = sum(load.prefill_rate for load in loads) / max(1, len(loads))
+        learned = [load.prefill_rate for load in loads if load.prefill_learned]
+        rates = learned or [load.prefill_rate for load in loads]
+        rate = sum(rates) / max(1, len(rates))
+        self.active_seen = current
         self._told = {
             load.replica_id: self._newest(dataclasses.replace(load, prefill_rate=rate))
             for load in loads
@@ -140,6 +201,8 @@ class LoadBoard:
         self._loads = {}
         for slot in self._replica_in:
             self._sum_up(slot)
+        by_seniority = sorted(self._told.values(), key=lambda load: load.seniority)
+        self._by_seniority = [load.replica_id for load in by_seniority]
         if loads:
             self._last_known, self._last_known_at = self._told, self._read_at
 
@@ -168,15 +231,31 @@ class LoadBoard:
         self._sum_up(slot)
 
     def loads(self) -> Mapping[str, ReplicaLoad]:
-        """Every replica known to be live, by replica id; empty while Redis does not answer."""
-        now = self._clock()
-        if now - self._read_at > slots.LEASE_S:
+        """The live replicas that take traffic, by replica id; empty while Redis does not answer."""
+        return self._live(slice(None, self._active_count))
+
+    def warm(self) -> Mapping[str, ReplicaLoad]:
+        """The other live replicas, the next to be promoted first."""
+        return self._live(slice(self._active_count, None))
+
+    @property
+    def is_read(self) -> bool:
+        """Redis answered lately: where the board is empty, no replica is live."""
+        return self._clock() - self._read_at <= slots.LEASE_S
+
+    @property
+    def _active_count(self) -> int:
+        return max(1, self.active_seen.count) if self.active_seen else len(self._by_seniority)
+
+    def _live(self, part: slice) -> Mapping[str, ReplicaLoad]:
+        if not self.is_read:
             return {}
+        now = self._clock()
         for ticket, (placed_at, _, _) in list(islice(self._unseen.items(), EXPIRED_AT_ONCE)):
             if now - placed_at <= UNSEEN_S:
                 break
             self.unplaced(ticket)
-        return dict(self._loads)
+        return {replica_id: self._loads[replica_id] for replica_id in self._by_seniority[part]}
 
     def _newest(self, load: ReplicaLoad) -> ReplicaLoad:
         known = self._told.get(load.replica_id)

@@ -59,6 +59,13 @@ class Placement:
     def chosen(self) -> Candidate | None:
         return self.ranked[0] if self.ranked else None
 
+    def preferring(self, index: int) -> Placement:
+        """The same with the candidate at `index` as the chosen one."""
+        if index == 0:
+            return self
+        others = (*self.ranked[:index], *self.ranked[index + 1 :])
+        return replace(self, ranked=(self.ranked[index], *others))
+
     @property
     def best_cached_tokens(self) -> int:
         """The most of the prompt that any candidate holds for certain."""
@@ -157,7 +164,8 @@ def _candidates(
     def candidate(replica_id: str, load: ReplicaLoad) -> Candidate:
         confirmed_tokens = confirmed.get(replica_id, 0)
         cached_tokens = max(confirmed_tokens, expected.get(replica_id, 0))
-        raw_ttft = cost.predict_ttft(load, prompt_tokens, cached_tokens)
+        wait = cost.wait(load, prompt_tokens)
+        raw_ttft = cost.after_wait(load, wait, prompt_tokens, cached_tokens)
         return Candidate(
             replica_id=replica_id,
             url=load.url,
@@ -167,7 +175,8 @@ def _candidates(
             confirmed_tokens=confirmed_tokens,
             predicted_ttft=calibration.apply(raw_ttft),
             raw_ttft=raw_ttft,
-            score=cost.score(load, prompt_tokens, cached_tokens, popular_tokens, price),
+            wait=wait,
+            score=cost.score(load, wait, prompt_tokens, cached_tokens, popular_tokens, price),
             waiting=load.waiting,
             running=load.running,
             queued_prefill_tokens=load.queued_prefill_tokens,

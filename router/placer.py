@@ -28,6 +28,16 @@ from router.sweeper import Sweeper
 
 
 @dataclass(frozen=True)
+class Considered:
+    """What a placement would be, counted nowhere yet; `placement` ranks the replicas."""
+
+    placement: Placement
+    request: PlacementRequest
+    held: Depths
+    recent: Recent
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One placement that is under way: `chosen` is None when any replica may serve it."""
 
@@ -86,16 +96,23 @@ class Placer:
         avoid: Iterable[str] = (),
         policy: str | None = None,
     ) -> Attempt:
-        """Decide, and count the request against its replica until it is seen there.
+        """`consider`, and take the best."""
+        return self.take(self.consider(request, held, avoid, policy))
 
-        Raises ValueError for a policy that does not exist.
-        """
-        now = self._clock()
+    def consider(
+        self,
+        request: PlacementRequest,
+        held: Depths | None,
+        avoid: Iterable[str] = (),
+        policy: str | None = None,
+    ) -> Considered:
+        """Rank the replicas for a request. Raises ValueError for a policy that does not exist."""
         avoided = frozenset(avoid)
         loads = {r: load for r, load in self.board.loads().items() if r not in avoided}
+        recent = Recent()
         if loads:
             incarnations = {load.slot: load.incarnation for load in loads.values()}
-            recent = self._recent.about(request.keys, held or {}, incarnations, now)
+            recent = self._recent.about(request.keys, held or {}, incarnations, self._clock())
             placement = place(
                 request,
                 loads,
@@ -107,15 +124,20 @@ class Placer:
                 self._shadow,
             )
         else:
-            recent = Recent()
             known = {r: load for r, load in self.board.last_known().items() if r not in avoided}
             placement = place_blind(request, known, self._in_flight, self._rng)
+        return Considered(placement, request, held or {}, recent)
+
+    def take(self, considered: Considered, index: int = 0) -> Attempt:
+        """Choose the candidate at `index`: it counts there until it is seen there.
+
+        What was considered must be fresh: nothing may have been placed since.
+        """
         ticket = secrets.token_hex(16)
-        chosen = placement.ranked[0] if placement.ranked else None
-        if chosen is not None:
+        placement = considered.placement.preferring(index)
+        if (chosen := placement.chosen) is not None:
             self._in_flight[chosen.replica_id] += 1
-            confirmed = (held or {}).get(chosen.slot, 0)
-            self._tell(ticket, request, chosen, confirmed, recent, now)
+            self._tell(ticket, considered, chosen)
         return Attempt(ticket, placement, chosen)
 
     def ended(self, attempt: Attempt, served_by: str | None) -> None:
@@ -142,15 +164,9 @@ class Placer:
             self._policies[name] = make_policy(name)
         return self._policies[name]
 
-    def _tell(
-        self,
-        ticket: str,
-        request: PlacementRequest,
-        chosen: Candidate,
-        confirmed: int,
-        recent: Recent,
-        now: float,
-    ) -> None:
+    def _tell(self, ticket: str, considered: Considered, chosen: Candidate) -> None:
+        request = considered.request
+        confirmed = considered.held.get(chosen.slot, 0)
         placed = Placed(
             gateway=self._gateway,
             ticket=ticket,
@@ -159,16 +175,16 @@ class Placer:
             prompt_tokens=request.prompt_tokens,
             uncached_tokens=max(0, request.prompt_tokens - chosen.cached_tokens),
             predicted_ttft=chosen.predicted_ttft,
-            matched=recent.matched,
+            matched=considered.recent.matched,
             # all that is not in the index: another's announcement of it may be withdrawn
             announced=announcement(request.keys, confirmed),
         )
-        self._take(placed, now)
+        self._count(placed, self._clock())
         self._stream.append(placed)
 
     def _others_placed(self, placed: Placed) -> None:
-        self._take(placed, self._clock())
+        self._count(placed, self._clock())
 
-    def _take(self, placed: Placed, now: float) -> None:
+    def _count(self, placed: Placed, now: float) -> None:
         self._recent.add(placed, now)
         self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens)

@@ -48,6 +48,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     confirmed_tokens: int
     predicted_ttft: float
     raw_ttft: float
+    wait: float
     score: float
     waiting: int
     running: int

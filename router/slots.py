@@ -270,16 +270,29 @@ async def leases(redis: AsyncRedis, pool: str, slots: Iterable[int]) -> dict[int
     wanted = sorted(slots)
     if not wanted:
         return {}
-    async with asyncio.timeout(REDIS_TIMEOUT_S):
-        found: Any = await redis.mget([lease_key(pool, slot) for slot in wanted])
+    found = await _mget(redis, [lease_key(pool, slot) for slot in wanted])
     return {slot: lease for slot, lease in zip(wanted, found, strict=True) if lease is not None}
 
 
-async def live(redis: AsyncRedis, pool: str) -> dict[int, str]:
-    """Slot -> snapshot JSON of each replica whose bits may be believed."""
+async def _mget(redis: AsyncRedis, keys: list[str]) -> list[str | None]:
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        return await cast(Awaitable[list[str | None]], redis.mget(keys))
+
+
+async def live(redis: AsyncRedis, pool: str, beside: str) -> tuple[dict[int, str], str | None]:
+    """Slot -> snapshot JSON of each replica whose bits may be believed.
+
+    And, read together with them, the string at the pool's key `beside`.
+    """
     taken = await registry(redis, pool)
-    found = await leases(redis, pool, taken)
-    return {slot: lease for slot, lease in found.items() if _incarnation_of(lease) == taken[slot]}
+    wanted = sorted(taken)
+    found = await _mget(redis, [beside, *(lease_key(pool, slot) for slot in wanted)])
+    snapshots = {
+        slot: lease
+        for slot, lease in zip(wanted, found[1:], strict=True)
+        if lease is not None and _incarnation_of(lease) == taken[slot]
+    }
+    return snapshots, found[0]
 
 
 def _incarnation_of(lease: str) -> str | None:

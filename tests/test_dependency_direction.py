@@ -31,6 +31,8 @@ VLLM_MODULES = {
 RIM = {
     "router/request_router.py": {"ray"},
     "router/load.py": {"asyncio", "time"},
+    "router/active.py": {"asyncio"},
+    "router/demand.py": {"asyncio", "time"},
     "router/redis_client.py": {"redis"},
     "router/redis_lane.py": {"redis", "asyncio"},
     "router/slots.py": {"redis", "asyncio"},

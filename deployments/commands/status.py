@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -62,21 +63,25 @@ def render(base_url: str, answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
-    states = _in_words(pool["states"])
     table = Table(
-        title=f"{name}: {pool['model']}, {states} of {pool['target_replicas']}",
+        title=f"{name}: {pool['model']}, {_replicas_in_words(pool)}",
         title_justify="left",
         title_style="bold",
-        caption=_routing_in_words(pool),
+        caption=f"{_routing_in_words(pool)}; {_admission_in_words(pool)}",
         caption_justify="left",
+        # narrow: all of it fits in 80 columns
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    for column in ("replica", "node"):
+    for column in ("replica", "role", "node"):
         table.add_column(column)
     for column in ("running", "waiting", "KV use", f"TTFT of {tokens} tokens"):
         table.add_column(column, justify="right")
     for replica in pool["replicas"]:
         table.add_row(
             replica["replica"],
+            replica["role"],
             replica["node_ip"],
             str(replica["running"]),
             str(replica["waiting"]),
@@ -98,6 +103,29 @@ def _routing_in_words(pool: Mapping[str, Any]) -> str:
         words.append(f"prefix index {index['lookup_p50_ms']:.1f} ms")
     if index["ttft_prediction_error"] is not None:
         words.append(f"TTFT predictions off by {index['ttft_prediction_error']:.0%}")
+    return ", ".join(words)
+
+
+def _replicas_in_words(pool: Mapping[str, Any]) -> str:
+    target = pool["target_replicas"]
+    if not target:
+        return "scaled to zero: the next request waits for a replica to start"
+    return f"{_in_words(pool['states'])} of {target}"
+
+
+def _admission_in_words(pool: Mapping[str, Any]) -> str:
+    """How the same gateway lets requests in."""
+    admission = pool["admission"]
+    promised = [
+        f"{of['ttft_s']:g} s to the first token ({name})" for name, of in admission["slo"].items()
+    ]
+    words = [f"SLO {', '.join(promised)}" if promised else "no SLO"]
+    if admission["waiting"]:
+        words.append(f"{admission['waiting']} waiting, {admission['oldest_wait_s']:.0f} s at most")
+    if admission["held"]:
+        words.append(f"{admission['held']} held until a replica is up")
+    if admission["overflowing"]:
+        words.append(f"overflowing {admission['overflow_share']:.0%}")
     return ", ".join(words)
 
 

@@ -78,9 +78,7 @@ def cpus(fleet: Fleet) -> int:
     """What Ray is told this machine has: at least what the fleet reserves. Reserving is
     book-keeping, so a small machine may run a fleet that reserves more than it has.
     """
-    engines = sum(
-        pool.resources.cpus * (pool.replicas + pool.warm_replicas) for pool in fleet.pools.values()
-    )
+    engines = sum(pool.resources.cpus * pool.most_replicas for pool in fleet.pools.values())
     reserved = engines + fleet.gateway.replicas * fleet.gateway.cpus
     return max(os.cpu_count() or 1, math.ceil(reserved))
 

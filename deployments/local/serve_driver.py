@@ -113,10 +113,7 @@ def _serve_is_running() -> bool:
 
 def _lacking_gpus(fleet: Fleet) -> str:
     has = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
-    needs = sum(
-        (pool.resources.gpus or 0.0) * (pool.replicas + pool.warm_replicas)
-        for pool in fleet.pools.values()
-    )
+    needs = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
     return f"the fleet needs {needs:g} GPUs and Ray finds {has:g}" if needs > has else ""
 
 
@@ -128,7 +125,7 @@ def _pools(fleet: Fleet, status: ApplicationStatusOverview) -> dict[str, Any]:
         counts = {str(getattr(state, "value", state)): n for state, n in states.items()}
         pools[name] = {
             "running": counts.get("RUNNING", 0),
-            "target": pool.replicas + pool.warm_replicas,
+            "target": pool.first_replicas,
             "states": counts,
         }
     return pools

@@ -5,7 +5,7 @@
 
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -37,7 +37,7 @@ pools:
   nowhere else. In the user and password of a URL it is percent-encoded for you. `$${` is a
   plain `${`; inside `{ }` YAML wants quotes around it.
 - Two pools may not serve the same model name; that counts the names of LoRA adapters.
-- `overflow_to` may not go round in a circle.
+- `overflow` may not go round in a circle.
 - Passwords in URLs, and values of `env` whose name says KEY, TOKEN, SECRET or PASSWORD, are
   shown as `***`.
 """
@@ -141,6 +141,8 @@ def _kind_of(annotation: Any) -> str:
         return _kind_of(get_args(annotation)[0])
     if get_origin(annotation) is Mapping:
         return "mapping"
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{word}`" for word in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(_kind_of(argument) for argument in get_args(annotation))
     if annotation is type(None):
@@ -158,7 +160,7 @@ def _limit_in(mark: object) -> Iterator[str]:
 def _default_of(field: FieldInfo, inner: type[BaseModel] | None) -> str:
     if field.is_required():
         return "required"
-    if inner is not None or field.default == "":
+    if field.default == "" or (inner is not None and field.default is not None):
         return ""
     default = field.get_default(call_default_factory=True)
     if default is None:

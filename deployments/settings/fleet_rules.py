@@ -210,10 +210,10 @@ def broken_by_pools(pools: Mapping[str, Any]) -> Iterator[Broken]:
 
 def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:
     for name, pool in pools.items():
-        target = pool.get("overflow_to")
-        if not isinstance(target, str):
+        target = _overflow_of(pool)
+        if target is None:
             continue
-        loc = ("pools", name, "overflow_to")
+        loc = ("pools", name, "overflow", "to")
         others = [other for other in pools if other != name]
         if target not in pools:
             remedy = did_you_mean(target, others) or f"Pools here: {', '.join(pools)}"
@@ -225,15 +225,69 @@ def _overflow_astray(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]
             yield Broken(loc, target, f"overflow goes round: {chain}", "Let one of them end it")
 
 
+def _overflow_of(pool: Mapping[str, Any]) -> str | None:
+    overflow = pool.get("overflow")
+    target = overflow.get("to") if isinstance(overflow, Mapping) else None
+    return target if isinstance(target, str) else None
+
+
 def _cycle_from(start: str, pools: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
     chain = [start]
-    while isinstance(target := pools[chain[-1]].get("overflow_to"), str) and target in pools:
+    while (target := _overflow_of(pools[chain[-1]])) is not None and target in pools:
         chain.append(target)
         if target == start:
             return chain
         if target in chain[:-1]:
             return None
     return None
+
+
+def broken_by_objectives(pool: Any) -> Iterator[Broken]:
+    """What `slo`, `overflow` and `autoscaling` of a pool must be to each other."""
+    yield from _broken_by_autoscaling(pool)
+    if (overflow := pool.overflow) is None:
+        return
+    if overflow.leave > overflow.enter:
+        yield Broken(
+            ("overflow", "leave"),
+            overflow.leave,
+            f"above `enter`, {overflow.enter:g}",
+            f"Set it to at most {overflow.enter:g}",
+        )
+    if pool.slo.interactive is None:
+        yield Broken(
+            ("overflow",),
+            ...,
+            "without an SLO nothing ever overflows",
+            "Set slo.interactive.ttft_s, or leave it out",
+        )
+
+
+def _broken_by_autoscaling(pool: Any) -> Iterator[Broken]:
+    if (autoscaling := pool.autoscaling) is None:
+        return
+    least, most = autoscaling.min_replicas, autoscaling.max_replicas
+    if least > most:
+        yield Broken(
+            ("autoscaling", "min_replicas"),
+            least,
+            f"above `max_replicas`, {most}",
+            f"Set it to at most {most}",
+        )
+    if pool.warm_replicas >= most:
+        yield Broken(
+            ("warm_replicas",),
+            pool.warm_replicas,
+            f"autoscaling.max_replicas, {most}, leaves none to take traffic",
+            f"Set it to at most {most - 1}",
+        )
+    if pool.slo.interactive is None:
+        yield Broken(
+            ("autoscaling",),
+            ...,
+            "without an SLO nobody knows how many replicas are needed",
+            "Set slo.interactive.ttft_s",
+        )
 
 
 def _model_names_twice(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Broken]:

@@ -24,6 +24,16 @@ class FakeGateway:
             "lookup_p50_ms": 0.21,
             "ttft_prediction_error": 0.125,
         }
+        self.admission: dict[str, Any] = {
+            "slo": {"interactive": {"ttft_s": 5.0, "tpot_s": None}},
+            "waiting": 0,
+            "waiting_by_tenant": {},
+            "oldest_wait_s": 0.0,
+            "held": 0,
+            "overflowing": False,
+            "overflow_share": 0.0,
+        }
+        self.target = 1
         self.answers = ["Par", "is", "."]
         self.asked: list[dict[str, Any]] = []
 
@@ -36,6 +46,7 @@ class FakeGateway:
             return web.json_response({"error": {"message": "wrong key"}}, status=401)
         replica = {
             "replica": "abc",
+            "role": "active",
             "node_ip": "10.0.0.1",
             "waiting": 3,
             "running": 2,
@@ -45,10 +56,11 @@ class FakeGateway:
         }
         pool = {
             "model": "small",
-            "target_replicas": 1,
+            "target_replicas": self.target,
             "states": self.states,
             "policy": "prefix",
             "index": self.index,
+            "admission": self.admission,
             "replicas": [replica] if "RUNNING" in self.states else [],
         }
         return web.json_response(

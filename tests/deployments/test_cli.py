@@ -122,6 +122,30 @@ def test_status_says_how_requests_are_placed(
     assert shown in " ".join(antefix("status").stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("admission", "shown"),
+    [
+        ({}, "SLO 5 s to the first token (interactive)"),
+        ({"slo": {}}, "no SLO"),
+        ({"waiting": 3, "oldest_wait_s": 7.4}, "3 waiting, 7 s at most"),
+        ({"held": 2}, "2 held until a replica is up"),
+        ({"overflowing": True, "overflow_share": 0.25}, "overflowing 25%"),
+    ],
+)
+def test_status_says_how_requests_are_let_in(
+    fleet: FakeGateway, admission: dict[str, Any], shown: str
+) -> None:
+    fleet.admission |= admission
+    assert shown in " ".join(antefix("status").stdout.split())
+
+
+def test_a_pool_that_is_scaled_to_zero_is_fine(fleet: FakeGateway) -> None:
+    fleet.states, fleet.target = {}, 0
+    result = antefix("status")
+    assert result.exit_code == ExitCode.OK
+    assert "scaled to zero" in result.stdout
+
+
 def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:
     answer = json.loads(antefix("status", "--json").stdout)
     assert answer["base_url"] == fleet.base_url

@@ -64,7 +64,8 @@ def test_the_laptop_fleet_has_two_engines_and_one_to_overflow_to() -> None:
         "smollm2-135m-instruct": 2,
         "smollm2-135m-overflow": 1,
     }
-    assert pools["engine"].overflow_to == "overflow"
+    overflow = pools["engine"].overflow
+    assert overflow is not None and overflow.to == "overflow"
 
 
 def test_the_a100_fleet_splits_its_large_model_over_four_gpus() -> None:

@@ -9,7 +9,18 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deployments.fleet import Fleet, Gateway, Pool, Redis, Resources
+from deployments.fleet import (
+    Autoscaling,
+    Fleet,
+    Gateway,
+    Objective,
+    Objectives,
+    Overflow,
+    Pool,
+    Redis,
+    Resources,
+    Tenant,
+)
 from deployments.fleet_file import FleetError, parse_fleet
 from deployments.settings.environment import escaped, resolved
 
@@ -19,7 +30,20 @@ def fleet_of(text: str) -> Fleet:
 
 
 KNOWN_KEYS = {
-    key for section in (Fleet, Gateway, Redis, Pool, Resources) for key in section.model_fields
+    key
+    for section in (
+        Autoscaling,
+        Fleet,
+        Gateway,
+        Objective,
+        Objectives,
+        Overflow,
+        Pool,
+        Redis,
+        Resources,
+        Tenant,
+    )
+    for key in section.model_fields
 }
 LABELS = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -50,7 +74,8 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     pools = {name: {**draw(POOLS), "served_model_name": name} for name in names}
     for name, next_name in pairwise(names):
         if draw(st.booleans()):
-            pools[name]["overflow_to"] = next_name
+            pools[name]["overflow"] = {"to": next_name}
+            pools[name]["slo"] = {"interactive": {"ttft_s": draw(st.floats(0.001, 1e6))}}
     return {"name": draw(LABELS), "gateway": {"port": draw(st.integers(1, 65535))}, "pools": pools}
 
 

@@ -5,6 +5,7 @@ import pytest
 from deployments.fleet import Fleet
 from deployments.fleet_file import FleetError, parse_fleet
 
+SLO = "slo: {interactive: {ttft_s: 1}}"
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
 
 
@@ -191,13 +192,50 @@ WRONG: dict[str, tuple[str, str]] = {
         " (tensor_parallel_size 4 x pipeline_parallel_size 1). Set it to 4, or leave it out.",
     ),
     "overflow to nowhere": (
-        with_pool("overflow_to: smal") + "  small:\n    model: a/b\n",
-        ":5: pools.engine.overflow_to = smal: no pool has this name. Did you mean small?",
+        with_pool(f"overflow: {{to: smal}}\n{SLO}") + "  small:\n    model: a/b\n",
+        ":5: pools.engine.overflow.to = smal: no pool has this name. Did you mean small?",
     ),
     "overflow to itself": (
-        with_pool("overflow_to: engine"),
-        ":5: pools.engine.overflow_to = engine: a pool cannot overflow to itself."
+        with_pool(f"overflow: {{to: engine}}\n{SLO}"),
+        ":5: pools.engine.overflow.to = engine: a pool cannot overflow to itself."
         " Name another pool.",
+    ),
+    "overflow without an SLO": (
+        with_pool("overflow: {to: b}") + "  b: {model: a/b}\n",
+        ":5: pools.engine.overflow: without an SLO nothing ever overflows."
+        " Set slo.interactive.ttft_s, or leave it out.",
+    ),
+    "overflow that ends before it begins": (
+        with_pool(f"overflow: {{to: b, enter: 1, leave: 1.5}}\n{SLO}") + "  b: {model: a/b}\n",
+        ":5: pools.engine.overflow.leave = 1.5: above `enter`, 1. Set it to at most 1.",
+    ),
+    "bounds the wrong way round": (
+        with_pool(f"autoscaling: {{min_replicas: 3, max_replicas: 2}}\n{SLO}"),
+        ":5: pools.engine.autoscaling.min_replicas = 3: above `max_replicas`, 2."
+        " Set it to at most 2.",
+    ),
+    "only warm replicas": (
+        with_pool(f"warm_replicas: 2\nautoscaling: {{max_replicas: 2}}\n{SLO}"),
+        ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves none to take"
+        " traffic. Set it to at most 1.",
+    ),
+    "autoscaling without an SLO": (
+        with_pool("autoscaling: {max_replicas: 2}"),
+        ":5: pools.engine.autoscaling: without an SLO nobody knows how many replicas are needed."
+        " Set slo.interactive.ttft_s.",
+    ),
+    "an SLO of no time": (
+        with_pool("slo: {interactive: {ttft_s: 0}}"),
+        ":5: pools.engine.slo.interactive.ttft_s = 0: too low. Write more than 0.",
+    ),
+    "a class of its own": (
+        SMALLEST + "gateway: {tenants: {crawler: {priority: low}}}\n",
+        ":5: gateway.tenants.crawler.priority = low: input should be 'interactive' or 'batch'."
+        " See docs/fleet-file.md.",
+    ),
+    "the old name of overflow": (
+        with_pool("overflow_to: b"),
+        ":5: pools.engine.overflow_to: unknown key. Did you mean overflow?",
     ),
     "no replica": (
         with_pool("replicas: 0"),
@@ -258,11 +296,12 @@ def test_a_wrong_file_is_refused_with_its_line_and_a_remedy(case: str) -> None:
 
 
 def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
-    text = SMALLEST + "    overflow_to: b\n  b: {model: a/b, overflow_to: engine}\n"
+    text = with_pool(f"overflow: {{to: b}}\n{SLO}")
+    text += f"  b: {{model: a/b, overflow: {{to: engine}}, {SLO}}}\n"
     assert complaint_of(text).splitlines() == [
-        "fleet.yaml:5: pools.engine.overflow_to = b: overflow goes round: engine -> b -> engine."
+        "fleet.yaml:5: pools.engine.overflow.to = b: overflow goes round: engine -> b -> engine."
         " Let one of them end it.",
-        "fleet.yaml:6: pools.b.overflow_to = engine: overflow goes round: b -> engine -> b."
+        "fleet.yaml:7: pools.b.overflow.to = engine: overflow goes round: b -> engine -> b."
         " Let one of them end it.",
     ]
 
@@ -270,7 +309,8 @@ def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     text = (
         "name: A\ngateway: {prot: 1}\nredis: {url: x}\npools:\n"
-        "  engine: {model: embedded, overflow_to: nil, env: {B: '${AFX_UNSET}'}}\n"
+        "  engine: {model: embedded, overflow: {to: nil}, env: {B: '${AFX_UNSET}'}, "
+        f"{SLO}}}\n"
     )
     with pytest.raises(FleetError) as caught:
         fleet_of(text)
@@ -279,5 +319,5 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         (2, "gateway.prot"),
         (3, "redis.url"),
         (5, "pools.engine.env.B"),
-        (5, "pools.engine.overflow_to"),
+        (5, "pools.engine.overflow.to"),
     ]

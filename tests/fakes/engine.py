@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,6 +22,7 @@ from deployments.confirmation import Confirming
 from deployments.http_server import HttpServer
 from deployments.prompt import RendererFacts
 from deployments.renderer_client import RENDERER_PATH
+from deployments.sleep_mode import Awake, Sleeper
 from deployments.tickets import SECRET_HEADER, TicketGate, Tickets
 from router.load import LoadReport, ReplicaLoad
 
@@ -34,8 +36,15 @@ TWIN_TIMEOUT_S = 1.0
 class FakeEngine:
     """One replica. Set the fields to make it slow or faulty; read them to see what it did."""
 
-    def __init__(self, replica_id: str = "r0", limit: int = 4) -> None:
+    def __init__(
+        self,
+        replica_id: str = "r0",
+        limit: int = 4,
+        clock: Callable[[], float] = time.monotonic,
+        model: str = MODEL,
+    ) -> None:
         self.replica_id = replica_id
+        self.model = model
         self.slot = int(replica_id[1:]) if replica_id[1:].isdigit() else 0
         self.limit = limit
         self.url = ""
@@ -52,14 +61,21 @@ class FakeEngine:
         self.dies_after: int | None = None  # tokens; 0: before it has answered anything
         self.answers: Response | None = None
         self.cached_tokens = 0
+        # how it sleeps, while `sleeper` runs
+        self.takes_traffic: bool | None = True
+        self.sleeps = False
+        self.wake_delay_s = 0.0
+        self.wake_failures = 0  # before it wakes
         # what it tells gateways of itself
+        self.started_at = 0.0
         self.segment_tokens = 0
         self.renderer: RendererFacts | None = None
         self.renderer_asked = 0
         self.renderer_answers: Response | None = None
         self._sequence = 0
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
-        app = Confirming(self._app(), self.report)
+        self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
+        app = Confirming(Awake(self._app(), self.sleeper), self.report)
         self._server = HttpServer(TicketGate(app, self.tickets, SECRET))
 
     async def start(self) -> None:
@@ -91,12 +107,25 @@ class FakeEngine:
             node_ip="127.0.0.1",
             segment_tokens=self.segment_tokens,
             renderer=self.renderer.digest if self.renderer else "",
+            started_at=self.started_at,
+            asleep=self.sleeper.asleep,
         )
 
     def report(self) -> LoadReport:
         """How busy it is now."""
         self._sequence += 1
-        return LoadReport(self._sequence, 0, self.running, 0)
+        return LoadReport(self._sequence, self.sleeper.held, self.running, 0)
+
+    async def sleep(self) -> None:
+        assert not self.running, "what runs would be aborted"
+        self.sleeps = True
+
+    async def wake_up(self) -> None:
+        await asyncio.sleep(self.wake_delay_s)
+        if self.wake_failures:
+            self.wake_failures -= 1
+            raise MemoryError("taken by another")
+        self.sleeps = False
 
     @property
     def access(self) -> dict[str, str]:
@@ -124,7 +153,7 @@ class FakeEngine:
             return self.answers
         chat = request.url.path.endswith("/chat/completions")
         fields = json.loads(self.bodies[-1])
-        if refused := _refused(fields, chat):
+        if refused := _refused(fields, chat, self.model):
             return refused
         if fields.get("stream"):
             events = self._events(fields, chat)
@@ -138,13 +167,14 @@ class FakeEngine:
         choice = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = _usage(fields, _max_tokens(fields))
-        return JSONResponse({"id": "1", "model": MODEL, "choices": [choice], "usage": usage})
+        return JSONResponse({"id": "1", "model": self.model, "choices": [choice], "usage": usage})
 
     async def _all_tokens(self, fields: dict[str, Any]) -> list[str]:
         return [token async for token in self._tokens(fields)]
 
     async def _tokens(self, fields: dict[str, Any]) -> AsyncIterator[str]:
         count = _max_tokens(fields)
+        assert not self.sleeps, "it cannot compute"
         self.running += 1
         exchange = confirmation.current.get()
         sent = 0
@@ -177,18 +207,23 @@ class FakeEngine:
             async for token in tokens:
                 made += 1
                 if chat and made == 1:
-                    yield _event([{"index": 0, "delta": {"role": "assistant", "content": ""}}])
+                    first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+                    yield self._event([first])
                 reason = "length" if made == count else None
                 said = {"delta": {"content": token}} if chat else {"text": token}
-                yield _event([{"index": 0, "finish_reason": reason, **said}])
+                yield self._event([{"index": 0, "finish_reason": reason, **said}])
         finally:
             await tokens.aclose()  # type: ignore[attr-defined]
         if (fields.get("stream_options") or {}).get("include_usage"):
-            yield _event([], usage=_usage(fields, made))
+            yield self._event([], usage=_usage(fields, made))
         yield b"data: [DONE]\n\n"
 
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        data = {"id": "1", "model": self.model, "choices": choices, **more}
+        return b"data: " + json.dumps(data).encode() + b"\n\n"
+
     async def _models(self, request: Request) -> Response:
-        card = {"id": MODEL, "object": "model", "root": "/where/it/lies", "permission": []}
+        card = {"id": self.model, "object": "model", "root": "/where/it/lies", "permission": []}
         return JSONResponse({"object": "list", "data": [card]})
 
     async def _openapi(self, request: Request) -> Response:
@@ -208,8 +243,8 @@ class FakeEngine:
         )
 
 
-def _refused(fields: dict[str, Any], chat: bool) -> Response | None:
-    if fields.get("model") != MODEL:
+def _refused(fields: dict[str, Any], chat: bool, model: str) -> Response | None:
+    if fields.get("model") != model:
         return _error(404, f"The model `{fields.get('model')}` does not exist.", "model")
     needed = "messages" if chat else "prompt"
     if needed not in fields:
@@ -240,8 +275,3 @@ def _prompt(fields: dict[str, Any]) -> str:
 def _usage(fields: dict[str, Any], made: int) -> dict[str, int]:
     asked = len(_prompt(fields).split())
     return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
-
-
-def _event(choices: list[dict[str, Any]], **more: Any) -> bytes:
-    data = {"id": "1", "model": MODEL, "choices": choices, **more}
-    return b"data: " + json.dumps(data).encode() + b"\n\n"

@@ -56,11 +56,15 @@ class Front:
     def router(self) -> PoolRouter:
         return self.gateway._pools["main"].router
 
-    def sees(self, *engines: FakeEngine) -> None:
+    def sees(self, *engines: FakeEngine, pool: str = "main") -> None:
         """Put the engines on the board, the first with the shortest queue; none: forget all."""
-        board = self.router.placer.board
-        board.update([e.load(1000 * i) for i, e in enumerate(engines)])
-        if not engines:
+        self.sees_queues({engine: 1000 * i for i, engine in enumerate(engines)}, pool)
+
+    def sees_queues(self, tokens: Mapping[FakeEngine, int], pool: str = "main") -> None:
+        """Put the engines on the board, each with so many prompt tokens queued."""
+        board = self.gateway._pools[pool].router.placer.board
+        board.update([engine.load(queued) for engine, queued in tokens.items()])
+        if not tokens:
             board._last_known = {}
 
     def post(
@@ -109,37 +113,52 @@ async def gateway_before(
     redis_url: str = NO_REDIS,
     pool: Mapping[str, Any] | None = None,
     lookup_budget_ms: float = 5.0,
+    small: FakeEngine | None = None,
     **limits: Any,
 ) -> AsyncIterator[Front]:
-    """`pool` and `limits` are settings of the fleet file's pool and `gateway`."""
+    """`pool` and `limits` are settings of the fleet file's pool and `gateway`.
+
+    `small` is the only engine of a second pool of that name, where the first may overflow to.
+    """
     (port,) = free_ports(1)
     main = {"model": MODEL_PATH, "served_model_name": MODEL, **(pool or {})}
+    pools = {"main": main}
+    handles = {"main": FakeHandle(*engines)}
+    if small is not None:
+        pools["small"] = {
+            "model": "another/model",
+            "served_model_name": small.model,
+            "engine_args": {"max_model_len": 1000},
+        }
+        handles["small"] = FakeHandle(small)
+    every = [*engines, *([small] if small else [])]
     fleet = Fleet.model_validate(
         {
             "name": FLEET,
             "gateway": {"port": port, **limits},
             "redis": {"lookup_budget_ms": lookup_budget_ms},
-            "pools": {"main": main},
+            "pools": pools,
         }
     )
     keys = {KEY: TENANT, OTHER_KEY: OTHER_TENANT}
     secrets = Secrets(api_keys=keys, engine_secret=SECRET, redis_url=redis_url)
-    handle = FakeHandle(*engines)
     gateway = object.__new__(_Gateway)
-    await asyncio.gather(*(engine.start() for engine in engines))
+    await asyncio.gather(*(engine.start() for engine in every))
     with patch("deployments.gateway.adopt_logs"):  # it is for a process of the gateway's own
-        await gateway.__init__(fleet, secrets, {"main": handle})  # type: ignore[misc]
-    front = Front(gateway, f"http://127.0.0.1:{port}", handle)
+        await gateway.__init__(fleet, secrets, handles)  # type: ignore[misc]
+    front = Front(gateway, f"http://127.0.0.1:{port}", handles["main"])
     try:
         if redis_url == NO_REDIS:
             front.sees(*engines)
+            if small is not None:
+                front.sees(small, pool="small")
         else:
             await _publish(front, engines, redis_url)
         yield front
     finally:
         await front.http.close()
         await asyncio.gather(*(published.stop() for published in front.published.values()))
-        await asyncio.gather(*(engine.stop() for engine in engines), Gateway.__del__(gateway))
+        await asyncio.gather(*(engine.stop() for engine in every), Gateway.__del__(gateway))
 
 
 async def _publish(front: Front, engines: Sequence[FakeEngine], redis_url: str) -> None:

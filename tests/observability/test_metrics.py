@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from observability.metrics import RoutingFamilies, RoutingMetrics, Served, ShadowChoice
+from observability.metrics import Families, RoutingMetrics, Served, ShadowChoice
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before, samples_of
 
@@ -36,7 +36,7 @@ class Counted:
     """One pool's metrics, and what they came to."""
 
     def __init__(self) -> None:
-        self.families = RoutingFamilies()
+        self.families = Families()
         self.of = RoutingMetrics(self.families, "main")
 
     @property
@@ -119,7 +119,7 @@ def test_shadow_decisions_are_counted_by_agreement_and_only_lost_time_is_regret(
 
 
 def test_pools_are_told_apart() -> None:
-    families = RoutingFamilies()
+    families = Families()
     for pool, times in (("large", 1), ("small", 2)):
         for _ in range(times):
             RoutingMetrics(families, pool).served(SERVED)

@@ -16,6 +16,7 @@ _IDLE = Candidate(
     confirmed_tokens=0,
     predicted_ttft=0.1,
     raw_ttft=0.1,
+    wait=0.0,
     score=0.1,
     waiting=0,
     running=0,

@@ -8,6 +8,8 @@ from typing import Any, cast
 import redis
 
 from deployments.local.ports import LOOPBACK, free_ports, is_free
+from router import slots
+from router.active import active_key
 from router.redis_client import AsyncRedis, connect
 from router.slots import segment_prefix
 from tests.router.redis_process import RedisProcess, running
@@ -75,6 +77,12 @@ def bits(server: RedisProcess, pool: str = POOL) -> dict[bytes, set[int]]:
 def holders(server: RedisProcess, slot: int) -> set[bytes]:
     """The segment keys whose bitmap has the slot's bit."""
     return {key for key, slots in bits(server).items() if slot in slots}
+
+
+async def live(redis: AsyncRedis, pool: str) -> dict[int, str]:
+    """Slot -> snapshot of the live replicas."""
+    snapshots, _ = await slots.live(redis, pool, active_key(pool))
+    return snapshots
 
 
 def names(server: RedisProcess) -> set[str]:

@@ -42,6 +42,8 @@ any_load = st.builds(
     kv_capacity_tokens=st.integers(0, 10**6),
     prefill_rate=st.floats(1, 1e6),
     inter_token_latency=st.floats(0, 10),
+    max_sequences=st.integers(0, 100),
+    decode_s=st.floats(0, 10),
 )
 any_loads = st.lists(any_load, max_size=8).map(
     lambda loads: {

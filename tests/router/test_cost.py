@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cost import MAX_SLOPE, MIN_SLOPE, OTHERS, Calibration, predict_ttft, price, score
+from router.cost import MAX_SLOPE, MIN_SLOPE, OTHERS, Calibration, predict_ttft, price, score, wait
 from router.load import ReplicaLoad
 from tests.router.loads import any_load, load, tokens
 
@@ -110,20 +110,37 @@ def test_a_prefix_that_one_replica_cannot_serve_alone_has_the_square_of_its_shar
 
 def test_a_score_counts_a_requests_own_prefill_for_others_too() -> None:
     replica = load(queued_prefill_tokens=500, inter_token_latency=0.02)
-    assert score(replica, 1000, 200, 0, 1.0) == pytest.approx(0.52 + 0.8 * (1 + OTHERS))
+    assert score(replica, 0.5, 1000, 200, 0, 1.0) == pytest.approx(0.52 + 0.8 * (1 + OTHERS))
 
 
 def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
-    assert score(load(), 1000, 128, 640, 0.1) == pytest.approx((51.2 + 360) / 1000 * (1 + OTHERS))
-    assert score(load(), 1000, 640, 640, 0.1) == pytest.approx(0.36 * (1 + OTHERS))
-    assert score(load(), 100, 0, 640, 0.0) == pytest.approx(0.0)
+    assert score(load(), 0.0, 1000, 128, 640, 0.1) == pytest.approx(
+        (51.2 + 360) / 1000 * (1 + OTHERS)
+    )
+    assert score(load(), 0.0, 1000, 640, 640, 0.1) == pytest.approx(0.36 * (1 + OTHERS))
+    assert score(load(), 0.0, 100, 0, 640, 0.0) == pytest.approx(0.0)
+
+
+def test_a_full_engine_ends_a_sequence_now_and_then() -> None:
+    full = load(waiting=1, running=8, max_sequences=8, decode_s=4.0)
+    assert wait(full, 100) == pytest.approx(2 * 4.0 / 8)
+    assert wait(replace(full, waiting=0, running=7), 100) == 0.0
+    assert wait(replace(full, max_sequences=0), 100) == 0.0
+
+
+def test_nobody_waits_where_nothing_is_queued_and_the_cache_has_room() -> None:
+    assert wait(load(inter_token_latency=0.02, running=3), 1000) == 0.0
+    assert wait(load(queued_prefill_tokens=1), 1000) == pytest.approx(0.001)
 
 
 @given(any_load, tokens, tokens, tokens, tokens, st.floats(0, 1))
 def test_a_score_never_rises_with_what_is_cached(
     replica: ReplicaLoad, prompt: int, cached: int, more: int, popular: int, price: float
 ) -> None:
-    less, better = (score(replica, prompt, c, popular, price) for c in (cached, cached + more))
+    wait_s = wait(replica, prompt)
+    less, better = (
+        score(replica, wait_s, prompt, c, popular, price) for c in (cached, cached + more)
+    )
     assert 0 <= better <= less + 1e-9 * less
 
 

@@ -1,18 +1,23 @@
 """The load board: what replicas publish, a gateway reads, and what it has placed since."""
 
 import asyncio
+import dataclasses
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import msgspec
 import pytest
 
 from deployments.local import redis_server
 from deployments.local.redis_server import RedisServer
-from router import slots
+from router import active, slots
+from router.active import Active
 from router.load import LAST_KNOWN_S, UNSEEN_S, LoadBoard, LoadReport, ReplicaLoad
 from router.redis_client import AsyncRedis, connect
 from tests.router.loads import load
-from tests.waiting import until
+from tests.waiting import cancelled, until
 
 POOL = "main"
 
@@ -165,9 +170,12 @@ def test_all_replicas_are_taken_to_prefill_at_the_mean_rate(board: LoadBoard) ->
 
 def test_snapshots_that_are_too_old_are_none(board: LoadBoard, clock: Clock) -> None:
     clock.now += slots.LEASE_S
-    assert board.loads()
+    assert board.loads() and board.is_read
     clock.now += 0.001
     assert board.loads() == {}
+    assert not board.is_read
+    board.update([])
+    assert board.is_read
 
 
 def test_an_empty_board_still_says_who_was_there(board: LoadBoard, clock: Clock) -> None:
@@ -181,3 +189,157 @@ def test_an_empty_board_still_says_who_was_there(board: LoadBoard, clock: Clock)
 def test_a_board_that_was_never_read_is_empty() -> None:
     board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL)
     assert board.loads() == board.last_known() == {}
+
+
+def seniors(*started: float, **fields: Any) -> list[ReplicaLoad]:
+    """Replicas r0, r1, ..., ready at these times."""
+    return [
+        load(f"r{i}", slot=i, incarnation=f"i{i}", started_at=at, **fields)
+        for i, at in enumerate(started)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("current", "serving"),
+    [
+        (None, ["r1", "r2", "r0"]),
+        (Active(0), ["r1"]),
+        (Active(1), ["r1"]),
+        (Active(2, 1), ["r1", "r2"]),
+        (Active(3), ["r1", "r2", "r0"]),
+        (Active(99), ["r1", "r2", "r0"]),
+    ],
+)
+def test_the_longest_ready_take_traffic_and_the_others_are_warm(
+    board: LoadBoard, current: Active | None, serving: list[str]
+) -> None:
+    board.update(seniors(300.0, 100.0, 200.0), current)
+    assert list(board.loads()) == serving
+    assert list(board.warm()) == ["r1", "r2", "r0"][len(serving) :]
+    assert set(board.last_known()) == {"r0", "r1", "r2"}
+
+
+def test_replicas_ready_at_the_same_time_have_one_order_everywhere(board: LoadBoard) -> None:
+    both = seniors(100.0, 100.0)
+    for snapshots in (both, both[::-1]):
+        board.update(snapshots, Active(1))
+        assert list(board.loads()) == ["r0"]
+
+
+def test_a_dead_replica_is_replaced_by_the_next(board: LoadBoard) -> None:
+    replicas = seniors(100.0, 200.0, 300.0)
+    board.update(replicas, Active(2))
+    board.update(replicas[1:], Active(2))
+    assert list(board.loads()) == ["r1", "r2"]
+    assert not board.warm()
+
+
+def test_who_sleeps_is_promoted_last(board: LoadBoard) -> None:
+    old, young = seniors(100.0, 200.0)
+    board.update([dataclasses.replace(old, asleep=True), young], Active(1))
+    assert list(board.loads()) == ["r1"]
+    board.update([dataclasses.replace(old, asleep=True)], Active(1))
+    assert list(board.loads()) == ["r0"]
+
+
+def test_a_replica_in_two_slots_is_one(board: LoadBoard) -> None:
+    """While it moves, its old lease has not ended."""
+    moving = load("r0", slot=5, incarnation="new", started_at=100.0)
+    board.update([*seniors(100.0, 200.0), moving], Active(2))
+    assert list(board.loads()) == ["r0", "r1"]
+
+
+def test_a_warm_replica_is_read_and_counted_like_the_others(board: LoadBoard, clock: Clock) -> None:
+    board.update(seniors(100.0, 200.0), Active(1))
+    board.placed("t1", 1, 100)
+    board.reported("r1", LoadReport(5, 0, 3, 0))
+    assert (board.warm()["r1"].waiting, board.warm()["r1"].running) == (1, 3)
+    clock.now += slots.LEASE_S + 0.001
+    assert not board.warm()
+
+
+def test_a_rate_that_nobody_measured_does_not_tilt_the_mean(board: LoadBoard) -> None:
+    (one,) = seniors(100.0, prefill_rate=9000.0)
+    fresh = load("new", slot=1, prefill_rate=500.0, prefill_learned=False)
+    board.update([one, fresh])
+    assert {of.prefill_rate for of in board.loads().values()} == {9000.0}
+    board.update([fresh])
+    assert board.loads()["new"].prefill_rate == 500.0
+
+
+def test_a_snapshot_of_the_release_before_says_what_it_can(board: LoadBoard) -> None:
+    told = json.loads(load("old").to_json())
+    old = msgspec.json.decode(
+        json.dumps({name: told[name] for name in list(told)[:17]}), type=ReplicaLoad
+    )
+    assert old == load("old")
+
+
+async def test_how_many_take_traffic_is_read_with_the_snapshots(
+    redis: AsyncRedis, reading: LoadBoard
+) -> None:
+    for replica in seniors(100.0, 200.0):
+        await publish(redis, replica)
+    await until(lambda: len(reading.loads()) == 2)
+    await active.publish(redis, POOL, 1, None)
+    await until(lambda: list(reading.loads()) == ["r0"])
+    assert reading.active_seen == Active(1)
+    await redis.set(active.active_key(POOL), "unreadable")
+    await until(lambda: len(reading.loads()) == 2)
+
+
+async def test_a_promotion_takes_effect_at_once_and_once(redis: AsyncRedis) -> None:
+    boards = [LoadBoard(redis, POOL) for _ in range(4)]
+    await active.publish(redis, POOL, 1, None)
+    for board in boards:
+        board.update(seniors(100.0, 200.0, 300.0), Active(1))
+    assert await asyncio.gather(*(board.promote() for board in boards)) == [True] * 4
+    assert [list(board.loads()) for board in boards] == [["r0", "r1"]] * 4
+    assert await active.read(redis, POOL) == Active(2, 1)
+
+
+async def test_a_reading_from_before_a_promotion_does_not_undo_it(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = LoadBoard(redis, POOL)
+    await active.publish(redis, POOL, 1, None)
+    board.update(seniors(100.0, 200.0), Active(1))
+    read, may_end = slots.live, asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        found = await read(*arguments)
+        await may_end.wait()
+        return found
+
+    for replica in seniors(100.0, 200.0):
+        await publish(redis, replica)
+    monkeypatch.setattr(slots, "live", slow)
+    task = asyncio.create_task(board.run())
+    await asyncio.sleep(0.05)
+    assert await board.promote()
+    may_end.set()
+    await asyncio.sleep(0.05)
+    assert list(board.loads()) == ["r0", "r1"]
+    assert not task.done()
+    await cancelled(task)
+
+
+async def test_nothing_is_promoted_where_nothing_is_warm(redis: AsyncRedis) -> None:
+    board = LoadBoard(redis, POOL)
+    for current in (None, Active(2)):
+        board.update(seniors(100.0, 200.0), current)
+        assert not await board.promote()
+    assert await active.read(redis, POOL) is None
+
+
+async def test_a_number_that_went_away_lets_all_serve(redis: AsyncRedis) -> None:
+    board = LoadBoard(redis, POOL)
+    board.update(seniors(100.0, 200.0), Active(1))
+    assert await board.promote()
+    assert len(board.loads()) == 2
+
+
+async def test_a_promotion_without_redis_raises_nothing(board: LoadBoard) -> None:
+    board.update(seniors(100.0, 200.0), Active(1))
+    assert not await board.promote()
+    assert list(board.warm()) == ["r1"]

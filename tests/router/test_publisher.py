@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router import publisher, slots
 from router.kv_events import KvEvent
 from router.redis_client import AsyncRedis
-from router.slots import live, registry
+from router.slots import registry
 from tests.router.index_engine import Replica, all_cleared, removed, replica_on, stored
 from tests.router.index_redis import (
     PATIENCE_S,
@@ -21,6 +21,7 @@ from tests.router.index_redis import (
     client_of,
     control,
     holders,
+    live,
     names,
     server_of,
 )

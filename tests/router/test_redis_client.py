@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from deployments.local.ports import free_ports
 from router.redis_client import AsyncRedis, connect
-from router.slots import claim, live, renew, withdraw
+from router.slots import claim, renew, withdraw
+from tests.router.index_redis import live
 from tests.router.redis_cluster import cluster_of
 from tests.router.redis_process import RedisProcess, running
 

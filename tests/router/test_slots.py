@@ -13,7 +13,6 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import (
     claim,
     free,
-    live,
     registry,
     release,
     renew,
@@ -28,6 +27,7 @@ from tests.router.index_redis import (
     client_of,
     control,
     holders,
+    live,
     names,
     server_of,
 )

@@ -1,0 +1,1 @@
+"""Decisions that hold the SLO: who is admitted, what overflows, how many replicas run. Pure."""

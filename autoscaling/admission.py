@@ -1,0 +1,197 @@
+"""Whether a request goes now, waits, overflows or is refused: by predicted TTFT alone.
+
+A request goes where it is predicted to hold its SLO. If that is nowhere, a batch request waits for
+its turn; any other overflows, if it may, and is refused if not, with the time after which the
+backlog will be short enough. One object decides for one pool in one gateway; the simulator
+calls the same. Times are passed in, in seconds of any one clock.
+
+What is not known admits: without candidates or predictions, or without an SLO. So does a replica
+where nobody waits: no prediction, however wrong, can close a pool for good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from autoscaling.overflow import OverflowGate, OverflowRules
+from autoscaling.slo import PriorityClass, Slo
+from autoscaling.waiting import WaitingRoom
+
+# A batch request goes while this share of the interactive SLO holds: the rest is for those who
+# come in the meantime and cannot wait.
+BATCH_SHARE = 0.5
+MAX_RETRY_AFTER_S = 3600
+
+
+class Outlook(Protocol):
+    """One replica as one request sees it: `router.policies.Candidate` is one. Seconds.
+
+    `wait`: before its own prefill begins, uncalibrated; exactly 0 where nobody waits.
+    """
+
+    @property
+    def predicted_ttft(self) -> float: ...
+    @property
+    def wait(self) -> float: ...
+    @property
+    def inter_token_latency(self) -> float: ...
+    @property
+    def running(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`index`: the candidate, of the own pool or (overflow) of the other. `best_ttft_s`: the
+    best prediction in the own pool, None when nothing is known."""
+
+    kind: Literal["admit", "wait", "overflow", "reject"]
+    reason: str
+    index: int = 0
+    retry_after_s: int = 0
+    best_ttft_s: float | None = None
+
+
+class Admission:
+    """`room` holds the batch requests that wait; `gate` is None without an overflow pool."""
+
+    def __init__(
+        self,
+        slos: Mapping[PriorityClass, Slo],
+        batch_queue: int = 0,
+        overflow: OverflowRules | None = None,
+    ) -> None:
+        self._slos = slos
+        self.room: WaitingRoom[Any] = WaitingRoom(batch_queue)
+        self.gate = OverflowGate(overflow) if overflow else None
+
+    def decide(
+        self,
+        priority: PriorityClass,
+        elapsed_s: float,
+        ranked: Sequence[Outlook],
+        overflow: Sequence[Outlook] | None,
+        now: float,
+        only_overflow: bool = False,
+    ) -> Verdict:
+        """One request, once. `ranked`: the replicas in the order of the routing policy.
+
+        `overflow`: those of the overflow pool; None when this request may not be served there.
+        `only_overflow`: it asks to be served there and nowhere else.
+        """
+        verdict = self._decide(priority, elapsed_s, ranked, overflow, now, only_overflow)
+        if self.gate is not None and verdict.kind != "wait":
+            self.gate.count(verdict.kind == "overflow", now)
+        return verdict
+
+    def is_lost(self, elapsed_s: float, ranked: Sequence[Outlook]) -> bool:
+        """Whether an interactive request would miss its SLO on every one of these replicas."""
+        slo = self._slos.get("interactive")
+        return slo is not None and bool(ranked) and _first_holding(ranked, slo, elapsed_s) is None
+
+    def may_leave(self, waited_s: float, ranked: Sequence[Outlook]) -> int | None:
+        """Where the batch request whose turn it is goes now; None: it waits on.
+
+        One that has waited as long as its SLO goes when an interactive one would.
+        """
+        batch, interactive = self._slos.get("batch"), self._slos.get("interactive")
+        limit = interactive or batch
+        if limit is None or not ranked:
+            return 0
+        overdue = batch is not None and waited_s >= batch.ttft_s
+        if interactive is not None and not overdue:
+            limit = replace(limit, ttft_s=BATCH_SHARE * limit.ttft_s)
+        return _first_holding(ranked, limit, 0.0)
+
+    def _decide(
+        self,
+        priority: PriorityClass,
+        elapsed_s: float,
+        ranked: Sequence[Outlook],
+        overflow: Sequence[Outlook] | None,
+        now: float,
+        only_overflow: bool,
+    ) -> Verdict:
+        slo = self._slos.get(priority)
+        best = min((c.predicted_ttft for c in ranked), default=math.nan)
+        if only_overflow:
+            return self._elsewhere(slo, elapsed_s, overflow, best, now, asked=True)
+        if not ranked and overflow:
+            verdict = self._elsewhere(slo, elapsed_s, overflow, best, now)
+            return verdict if verdict.kind == "overflow" else Verdict("admit", "no replica is up")
+        if slo is None or not math.isfinite(best):
+            return Verdict("admit", "no SLO" if slo is None else "no prediction")
+        if priority == "interactive":
+            due = best
+            going = _first_holding(ranked, slo, elapsed_s)
+            if self.gate is not None:
+                self.gate.feel(_pressure(ranked, slo, elapsed_s))
+        else:
+            # those who wait go first, and the replicas work on them side by side
+            due = best + self.room.work_s / len(ranked)
+            going = None if len(self.room) else self.may_leave(0.0, ranked)
+        within = Verdict("admit", "within the SLO", going or 0, best_ttft_s=best)
+        if going is not None and not self._should_recover(ranked[going], overflow):
+            return within
+        if priority == "batch" and not self.room.full and due <= slo.ttft_s:
+            return Verdict("wait", "until its turn", best_ttft_s=best)
+        verdict = self._elsewhere(slo, elapsed_s, overflow, due, now)
+        return within if verdict.kind == "reject" and going is not None else verdict
+
+    def _should_recover(self, choice: Outlook, overflow: Sequence[Outlook] | None) -> bool:
+        """Between the thresholds, those who may overflow do."""
+        return self.gate is not None and self.gate.open and choice.wait > 0.0 and bool(overflow)
+
+    def _elsewhere(
+        self,
+        slo: Slo | None,
+        elapsed_s: float,
+        overflow: Sequence[Outlook] | None,
+        due: float,
+        now: float,
+        asked: bool = False,
+    ) -> Verdict:
+        """`due`: seconds until this pool would give it a first token."""
+        best = due if math.isfinite(due) else None
+        reason = "the SLO cannot be held"
+        if overflow is not None and self.gate is not None:
+            index = _first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
+            if index is None:
+                due = min(due, *(c.predicted_ttft for c in overflow))
+                reason = "the SLO cannot be held, by the overflow pool neither"
+            elif asked or self.gate.has_room(now):
+                return Verdict("overflow", "asked for" if asked else reason, index, 0, best)
+            else:
+                reason = "the SLO cannot be held, and no larger share may overflow"
+        # a backlog drains by a second in a second
+        excess = due - slo.ttft_s if slo is not None else 0.0
+        seconds = math.ceil(excess) if math.isfinite(excess) else 1
+        return Verdict("reject", reason, 0, max(1, min(seconds, MAX_RETRY_AFTER_S)), best)
+
+
+def _first_holding(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> int | None:
+    """The first in the policy's order that holds the SLO."""
+    holding = (i for i, candidate in enumerate(ranked) if _holds(candidate, slo, elapsed_s))
+    return next(holding, None)
+
+
+def _holds(candidate: Outlook, slo: Slo, elapsed_s: float) -> bool:
+    if slo.tpot_s is not None and candidate.running and candidate.inter_token_latency > slo.tpot_s:
+        return False
+    return candidate.wait <= 0.0 or candidate.predicted_ttft + elapsed_s <= slo.ttft_s
+
+
+def _pressure(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> float:
+    """The least that any replica is used, as a multiple of what the SLO allows."""
+
+    def of(candidate: Outlook) -> float:
+        ttft = 0.0
+        if candidate.wait > 0.0:
+            ttft = (candidate.predicted_ttft + elapsed_s) / slo.ttft_s
+        if slo.tpot_s is None or not candidate.running:
+            return ttft
+        return max(ttft, candidate.inter_token_latency / slo.tpot_s)
+
+    return min(map(of, ranked))

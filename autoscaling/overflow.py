@@ -1,0 +1,121 @@
+"""When a request may be answered by another, smaller model instead of being refused.
+
+The gate says when, the contract says which: a request overflows only if the other pool can do
+all that it asks for, only before its first token, and only up to a share of the traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+# What a request says of it: X-Antefix-Overflow.
+OverflowWish = Literal["never", "allow", "only"]
+SHARE_WINDOW_S = 60.0
+
+
+@dataclass(frozen=True)
+class OverflowRules:
+    """Overflow begins when the best predicted TTFT is above `enter` times the SLO, and ends when
+    it is at or below `leave` times; at most `max_share` of a minute's requests overflow."""
+
+    enter: float = 1.0
+    leave: float = 0.7
+    max_share: float = 0.5
+
+
+class OverflowGate:
+    """Open while a pool is overloaded. Times are seconds of any one clock."""
+
+    def __init__(self, rules: OverflowRules) -> None:
+        self._rules = rules
+        self._counted_at = 0.0
+        self._requests = 0.0
+        self._overflowed = 0.0
+        self.open = False
+
+    def feel(self, pressure: float) -> None:
+        """`pressure`: the best predicted TTFT as a multiple of the SLO."""
+        limit = self._rules.leave if self.open else self._rules.enter
+        self.open = pressure > limit
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more may overflow; the first of a quiet minute always may."""
+        self._fade(now)
+        most = self._rules.max_share * (self._requests + 1.0)
+        # by half: one that was the only one, a while ago
+        return self._overflowed + 1.0 <= max(1.5, most)
+
+    def count(self, overflowed: bool, now: float) -> None:
+        """One request of the pool was decided."""
+        self._fade(now)
+        self._requests += 1.0
+        self._overflowed += overflowed
+
+    def share(self, now: float) -> float:
+        """Of about the last minute's requests, how many overflowed: 0 to 1."""
+        self._fade(now)
+        return self._overflowed / self._requests if self._requests else 0.0
+
+    def _fade(self, now: float) -> None:
+        kept = math.exp(min(0.0, self._counted_at - now) / SHARE_WINDOW_S)
+        self._counted_at = max(now, self._counted_at)
+        self._requests *= kept
+        self._overflowed *= kept
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a request asks of whoever answers it.
+
+    `tokens`: its prompt and the longest answer it asks for. `token_ids`: it names tokens by
+    number, which mean something else to another model.
+    """
+
+    chat_or_completion: bool
+    tokens: int
+    adapter: str | None = None
+    tools: bool = False
+    response_format: bool = False
+    logprobs: int = 0
+    token_ids: bool = False
+    images: bool = False
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What the overflow pool can do. `max_model_len` in tokens; None: not known yet."""
+
+    max_model_len: int | None
+    tools: bool
+    response_format: bool
+    max_logprobs: int
+    same_model: bool
+    images: bool
+
+
+def refusal(needs: Needs, offers: Offers) -> str | None:
+    """Why the overflow pool must not answer this request; None: it may."""
+    if not needs.chat_or_completion:
+        return "only chats and completions overflow"
+    if needs.adapter is not None:
+        return f"the adapter {needs.adapter!r} is not there"
+    if offers.max_model_len is None:
+        return "its context length is not known yet"
+    if needs.tokens > offers.max_model_len:
+        return (
+            f"prompt and answer may take {needs.tokens} tokens, its context holds "
+            f"{offers.max_model_len}"
+        )
+    if needs.tools and not offers.tools:
+        return "it calls no tools"
+    if needs.response_format and not offers.response_format:
+        return "it keeps to no response format"
+    if needs.logprobs > offers.max_logprobs:
+        return f"it gives {offers.max_logprobs} logprobs, not {needs.logprobs}"
+    if needs.token_ids and not offers.same_model:
+        return "the request names token ids, which are another model's"
+    if needs.images and not offers.images:
+        return "it sees no images"
+    return None

@@ -1,0 +1,93 @@
+"""What a fleet file says of a pool's promises, and of how it keeps them."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from autoscaling.overflow import OverflowRules
+from autoscaling.slo import PriorityClass, Slo
+from deployments.settings.section import Section
+
+
+class Objective(Section):
+    """Service level objective of one priority class."""
+
+    ttft_s: float = Field(
+        gt=0, description="Time to first token, from the arrival at the gateway, in seconds."
+    )
+    tpot_s: float | None = Field(
+        None, gt=0, description="Time per output token after it, in seconds. null: not promised."
+    )
+
+
+class Objectives(Section):
+    """What the pool promises. A class without an objective is never refused."""
+
+    interactive: Objective | None = Field(
+        None, description="For requests that somebody waits for: all that do not say otherwise."
+    )
+    batch: Objective | None = Field(
+        None, description="For requests of the class `batch`, which may wait for their turn."
+    )
+
+    def by_class(self) -> dict[PriorityClass, Slo]:
+        """Those that are set."""
+        objectives: dict[PriorityClass, Objective | None] = {
+            "interactive": self.interactive,
+            "batch": self.batch,
+        }
+        return {name: Slo(of.ttft_s, of.tpot_s) for name, of in objectives.items() if of}
+
+
+class Overflow(Section):
+    """A smaller model that answers when this pool cannot hold its SLO."""
+
+    to: str = Field(description="The pool that answers instead.")
+    enter: float = Field(
+        1.0,
+        gt=0,
+        description="Overflow begins when the best predicted TTFT is above this many times the SLO",
+    )
+    leave: float = Field(0.7, ge=0, description="and ends when it is at or below this many times.")
+    max_share: float = Field(
+        0.5, gt=0, le=1, description="Of about a minute's requests, the largest share to overflow."
+    )
+
+    def rules(self) -> OverflowRules:
+        return OverflowRules(self.enter, self.leave, self.max_share)
+
+
+class Autoscaling(Section):
+    """How many replicas the pool may have, and how fast that may change."""
+
+    min_replicas: int = Field(
+        1,
+        ge=0,
+        description="Replicas it always has. 0: none while nothing comes; the first request then "
+        "waits for one to start, or overflows.",
+    )
+    max_replicas: int = Field(ge=1, description="Most replicas, warm ones included.")
+    startup_s: float = Field(
+        120.0,
+        gt=0,
+        description="Seconds from asking for a replica until it serves, before one was measured.",
+    )
+    downscale_hold_s: float = Field(
+        60.0,
+        ge=0,
+        description="So long, in seconds, must fewer have been enough before one is taken away.",
+    )
+    idle_s: float = Field(
+        300.0,
+        gt=0,
+        description="With `min_replicas` 0: seconds without a request before the last one goes.",
+    )
+
+
+class Tenant(Section):
+    """The rights of one API key's holder."""
+
+    priority: Literal["interactive", "batch"] = Field(
+        "interactive",
+        description="The highest class its requests may have, and have when they do not say.",
+    )

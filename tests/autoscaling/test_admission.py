@@ -1,0 +1,214 @@
+"""Admission: who goes, who waits, who overflows, who is refused; by predicted TTFT alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaling.admission import MAX_RETRY_AFTER_S, Admission, Verdict
+from autoscaling.overflow import OverflowRules
+from autoscaling.slo import PriorityClass, Slo
+from autoscaling.waiting import Waiter
+from tests.autoscaling.outlooks import Seen, idle
+
+SLOS: dict[PriorityClass, Slo] = {"interactive": Slo(2.0), "batch": Slo(30.0)}
+RULES = OverflowRules(enter=1.0, leave=0.5, max_share=0.5)
+
+
+def decided(
+    ranked: Sequence[Seen],
+    overflow: Sequence[Seen] | None = None,
+    priority: PriorityClass = "interactive",
+    admission: Admission | None = None,
+    elapsed_s: float = 0.0,
+) -> Verdict:
+    admission = admission or Admission(SLOS, 10, RULES)
+    return admission.decide(priority, elapsed_s, ranked, overflow, now=0.0)
+
+
+def waiting(admission: Admission, work_s: float) -> None:
+    admission.room.enter(Waiter("one", "tenant", work_s, 0.0))
+
+
+def test_the_policys_first_choice_that_holds_the_slo_is_taken() -> None:
+    assert decided([Seen(1.9), Seen(0.1)]).index == 0
+    assert decided([Seen(2.1), Seen(3.0), Seen(1.5), Seen(0.1)]).index == 2
+
+
+def test_the_time_that_has_passed_counts() -> None:
+    assert decided([Seen(1.5)], elapsed_s=0.4).kind == "admit"
+    assert decided([Seen(1.5)], elapsed_s=0.6).kind == "reject"
+
+
+def test_what_no_replica_can_hold_is_refused_until_the_backlog_is_short_enough() -> None:
+    verdict = decided([Seen(9.0), Seen(6.2)])
+    assert (verdict.kind, verdict.retry_after_s, verdict.best_ttft_s) == ("reject", 5, 6.2)
+    assert decided([Seen(2.01)]).retry_after_s == 1
+
+
+def test_where_nobody_waits_everybody_is_let_in() -> None:
+    assert decided([Seen(9.0), idle(50.0)]).index == 1
+    assert decided([idle(50.0)], priority="batch").kind == "admit"
+
+
+@pytest.mark.parametrize("ranked", [[], [Seen(math.nan)], [Seen(math.inf)]])
+def test_what_nobody_can_predict_is_let_in(ranked: list[Seen]) -> None:
+    assert decided(ranked).kind == "admit"
+    assert decided(ranked, priority="batch").kind == "admit"
+
+
+def test_a_pool_without_an_slo_lets_everybody_in() -> None:
+    assert decided([Seen(1e6)], admission=Admission({}, 10, None)).kind == "admit"
+
+
+def test_time_per_output_token_is_held_as_well() -> None:
+    admission = Admission({"interactive": Slo(2.0, tpot_s=0.05)})
+    slow, fast = Seen(0.1, 0.0, 0.06, running=3), Seen(0.1, 0.0, 0.05, running=3)
+    assert decided([slow, fast], admission=admission).index == 1
+    assert decided([slow], admission=admission).kind == "reject"
+    stale = Seen(0.1, 0.0, 0.06, running=0)
+    assert decided([stale], admission=admission).kind == "admit"
+
+
+def test_a_batch_request_leaves_room_for_interactive_ones() -> None:
+    assert decided([Seen(1.0)], priority="batch").kind == "admit"
+    assert decided([Seen(1.1)], priority="batch").kind == "wait"
+    assert decided([Seen(1.1)]).kind == "admit"
+
+
+def test_a_batch_request_does_not_overtake_those_who_wait() -> None:
+    admission = Admission(SLOS, 10)
+    waiting(admission, 1.0)
+    assert decided([idle(0.1)], priority="batch", admission=admission).kind == "wait"
+
+
+def test_a_batch_request_is_refused_when_its_turn_would_come_too_late() -> None:
+    admission = Admission(SLOS, 10)
+    waiting(admission, 56.0)
+    assert decided([Seen(2.0), Seen(2.0)], None, "batch", admission).kind == "wait"
+    waiting(admission, 2.5)
+    verdict = decided([Seen(2.0), Seen(2.0)], None, "batch", admission)
+    assert (verdict.kind, verdict.retry_after_s) == ("reject", 2)
+
+
+def test_a_batch_request_is_refused_when_the_room_is_full() -> None:
+    admission = Admission(SLOS, 1)
+    waiting(admission, 0.1)
+    assert decided([Seen(2.0)], None, "batch", admission).kind == "reject"
+    assert decided([Seen(2.0)], [Seen(1.0)], "batch", Admission(SLOS, 0, RULES)).kind == "overflow"
+
+
+def test_one_that_waits_goes_while_half_of_the_interactive_slo_holds() -> None:
+    admission = Admission(SLOS, 10)
+    assert admission.may_leave(0.0, [Seen(1.1), Seen(1.0)]) == 1
+    assert admission.may_leave(29.0, [Seen(1.1)]) is None
+    # as long as it was promised
+    assert admission.may_leave(30.0, [Seen(1.9)]) == 0
+    assert admission.may_leave(30.0, [Seen(2.1)]) is None
+    assert admission.may_leave(0.0, []) == 0
+
+
+def test_what_cannot_be_held_overflows_where_it_may() -> None:
+    verdict = decided([Seen(3.0)], [Seen(2.5), Seen(1.0)])
+    assert (verdict.kind, verdict.index) == ("overflow", 1)
+    assert decided([Seen(3.0)], None).kind == "reject"
+    assert decided([Seen(3.0)], []).kind == "overflow"  # nobody knows how that pool is
+
+
+def test_without_an_overflow_pool_nothing_overflows() -> None:
+    assert decided([Seen(3.0)], [Seen(1.0)], admission=Admission(SLOS)).kind == "reject"
+
+
+def test_a_full_overflow_pool_refuses_until_the_sooner_of_the_two() -> None:
+    verdict = decided([Seen(9.0)], [Seen(4.5)])
+    assert (verdict.kind, verdict.retry_after_s) == ("reject", 3)
+
+
+def test_between_the_thresholds_a_pool_in_overload_recovers() -> None:
+    admission = Admission(SLOS, 10, OverflowRules(1.0, 0.5, max_share=1.0))
+    kinds = [
+        decided([Seen(ttft)], [Seen(0.1)], admission=admission).kind
+        for ttft in (1.5, 2.1, 1.5, 1.1, 1.0, 1.5)
+    ]
+    assert kinds == ["admit", "overflow", "overflow", "overflow", "admit", "admit"]
+
+
+def test_in_overload_who_may_not_overflow_is_served_while_that_holds_the_slo() -> None:
+    admission = Admission(SLOS, 10, RULES)
+    decided([Seen(3.0)], [Seen(0.1)], admission=admission)
+    assert decided([Seen(1.5)], None, admission=admission).kind == "admit"
+    assert decided([Seen(1.5)], [Seen(9.0)], admission=admission).kind == "admit"
+
+
+def test_no_more_than_the_share_overflows() -> None:
+    admission = Admission(SLOS, 10, OverflowRules(max_share=0.25))
+    kinds = [decided([Seen(3.0)], [Seen(0.1)], admission=admission).kind for _ in range(100)]
+    assert kinds.count("overflow") == 25
+    assert "share" in decided([Seen(3.0)], [Seen(0.1)], admission=admission).reason
+
+
+def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
+    admission = Admission(SLOS, 10, OverflowRules(max_share=0.01))
+
+    def only(overflow: list[Seen] | None) -> str:
+        return admission.decide("interactive", 0.0, [idle(0.1)], overflow, 0.0, True).kind
+
+    assert [only([Seen(1.0)]) for _ in range(3)] == ["overflow"] * 3  # no share caps a wish
+    assert only([Seen(3.0)]) == "reject"
+    assert only(None) == "reject"
+
+
+def test_while_no_replica_is_up_a_request_overflows_or_waits_for_one() -> None:
+    assert decided([], [Seen(1.0)]).kind == "overflow"
+    assert decided([], [Seen(9.0)]).kind == "admit"
+    assert decided([], [Seen(1.0)], admission=Admission(SLOS)).kind == "admit"
+
+
+def test_a_warm_replica_is_called_for_when_the_slo_is_lost_everywhere() -> None:
+    admission = Admission(SLOS)
+    assert admission.is_lost(0.0, [Seen(2.1), Seen(3.0)])
+    assert admission.is_lost(0.5, [Seen(1.6)])
+    assert not admission.is_lost(0.0, [Seen(2.1), Seen(2.0)])
+    assert not admission.is_lost(0.0, [Seen(2.1), idle(9.0)])
+    assert not admission.is_lost(0.0, [])
+    assert not Admission({}).is_lost(0.0, [Seen(1e6)])
+
+
+numbers = st.floats() | st.sampled_from([0.0, 1.0, math.nan, math.inf, -1.0])
+seen = st.builds(Seen, numbers, numbers, numbers, st.integers(-1, 9))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["interactive", "batch"]),
+            numbers,
+            st.lists(seen, max_size=4),
+            st.none() | st.lists(seen, max_size=3),
+            st.floats(0, 1e6),
+            st.booleans(),
+        ),
+        max_size=20,
+    )
+)
+def test_every_request_gets_one_usable_verdict_whatever_is_predicted(
+    asked: list[tuple[PriorityClass, float, list[Seen], list[Seen] | None, float, bool]],
+) -> None:
+    admission = Admission(SLOS, 3, RULES)
+    for priority, elapsed_s, ranked, overflow, now, only in asked:
+        verdict = admission.decide(priority, elapsed_s, ranked, overflow, now, only)
+        if verdict.kind == "admit":
+            assert verdict.index < max(1, len(ranked))
+        elif verdict.kind == "overflow":
+            assert overflow is not None
+            assert verdict.index < max(1, len(overflow))
+        elif verdict.kind == "reject":
+            assert 1 <= verdict.retry_after_s <= MAX_RETRY_AFTER_S
+        else:
+            assert priority == "batch"
+            waiting(admission, 1.0)
+        assert len(admission.room) <= 3

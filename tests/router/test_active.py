@@ -1,0 +1,126 @@
+"""How many replicas take traffic, agreed on through a real Redis, one server or a cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from router import active
+from router.active import Active, active_key, parsed, promote, publish, read
+from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from tests.router.index_redis import POOL, TOPOLOGIES, client_of, control, server_of
+from tests.router.redis_process import RedisProcess
+
+
+@pytest.fixture(scope="module", params=TOPOLOGIES)
+def topology(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared: RedisProcess) -> RedisProcess:
+    with control(shared) as client:
+        client.flushall()
+    return shared
+
+
+@pytest.fixture
+async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
+    async with client_of(server, topology) as client:
+        yield client
+
+
+async def test_what_is_published_is_read(redis: AsyncRedis) -> None:
+    assert await read(redis, POOL) is None
+    assert await publish(redis, POOL, 3, None) == Active(3)
+    assert await read(redis, POOL) == Active(3)
+    assert await publish(redis, POOL, 2, Active(3)) == Active(2)
+    assert await read(redis, POOL) == Active(2)
+
+
+async def test_gateways_that_see_the_same_overload_promote_one(redis: AsyncRedis) -> None:
+    await publish(redis, POOL, 2, None)
+    said = await asyncio.gather(*(promote(redis, POOL, Active(2)) for _ in range(12)))
+    assert set(said) == {Active(3, 1)}
+    assert await promote(redis, POOL, Active(3, 1)) == Active(4, 2)
+
+
+async def test_a_promotion_is_not_overwritten_unseen(redis: AsyncRedis) -> None:
+    await publish(redis, POOL, 2, None)
+    await promote(redis, POOL, Active(2))
+    assert await publish(redis, POOL, 1, Active(2)) == Active(3, 1)
+    assert await publish(redis, POOL, 3, Active(3, 1)) == Active(3)
+
+
+async def test_after_a_flush_who_has_seen_a_number_writes_none(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    await publish(redis, POOL, 2, None)
+    with control(server) as client:
+        client.flushall()
+    assert await promote(redis, POOL, Active(2)) is None
+    assert await publish(redis, POOL, 5, Active(2)) is None
+    assert await read(redis, POOL) is None
+    assert await publish(redis, POOL, 5, None) == Active(5)
+
+
+async def test_from_none_the_first_promotion_lets_a_second_replica_serve(redis: AsyncRedis) -> None:
+    await publish(redis, POOL, -1, None)
+    assert await promote(redis, POOL, Active(0)) == Active(2, 2)
+
+
+@pytest.mark.parametrize("value", ["", "3", "-1 0", "1e3 0", "a b", "3 0 ", "3 0 7", "9" * 99])
+async def test_an_unreadable_number_is_none_and_is_replaced(
+    redis: AsyncRedis, server: RedisProcess, value: str
+) -> None:
+    with control(server) as client:
+        client.set(active_key(POOL), value)
+    assert await read(redis, POOL) is None
+    assert await promote(redis, POOL, Active(3)) is None
+    assert await publish(redis, POOL, 1, None) == Active(1)
+    assert await read(redis, POOL) == Active(1)
+
+
+async def test_a_number_written_by_hand_can_be_replaced(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.set(active_key(POOL), "004 01")
+    seen = await read(redis, POOL)
+    assert seen == Active(4, 1)
+    assert await publish(redis, POOL, 2, seen) == Active(2)
+
+
+async def test_a_key_of_another_type_is_none_and_is_replaced(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.rpush(active_key(POOL), "1")
+    assert await read(redis, POOL) is None
+    assert await publish(redis, POOL, 1, None) == Active(1)
+
+
+async def test_pools_have_a_number_each(redis: AsyncRedis) -> None:
+    await publish(redis, POOL, 2, None)
+    assert await read(redis, "fleet/other") is None
+
+
+async def test_a_redis_that_is_not_there_is_one_of_its_failures() -> None:
+    redis = connect("redis://127.0.0.1:1/0")
+    for call in (
+        active.read(redis, POOL),
+        active.publish(redis, POOL, 1, None),
+        active.promote(redis, POOL, Active(1)),
+    ):
+        with pytest.raises(REDIS_FAILURES):
+            await call
+
+
+def test_what_is_written_is_what_is_parsed() -> None:
+    assert parsed(str(Active(7, 2))) == Active(7, 2)

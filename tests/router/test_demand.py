@@ -1,0 +1,216 @@
+"""What gateways tell of demand, and what the autoscaler makes of it, through a real Redis."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.local.ports import free_ports
+from router.demand import (
+    FORGET_S,
+    Demand,
+    DemandCounters,
+    DemandReader,
+    GrowingSum,
+    demand_key,
+    tell,
+)
+from router.redis_client import AsyncRedis, connect
+from tests.router.index_redis import (
+    PATIENCE_S,
+    POOL,
+    TOPOLOGIES,
+    client_of,
+    control,
+    server_of,
+)
+from tests.router.redis_process import RedisProcess, running
+from tests.waiting import cancelled, until
+
+
+@pytest.fixture(scope="module", params=TOPOLOGIES)
+def topology(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared: RedisProcess) -> RedisProcess:
+    with control(shared) as client:
+        client.flushall()
+    return shared
+
+
+@pytest.fixture
+async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
+    async with client_of(server, topology) as client:
+        yield client
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def telling(redis: AsyncRedis, gateway: str, counters: DemandCounters) -> AsyncIterator[None]:
+    task = asyncio.create_task(tell(redis, POOL, gateway, counters))
+    try:
+        yield
+        assert not task.done()
+    finally:
+        await cancelled(task)
+
+
+async def read_until(reader: DemandReader, true: Callable[[Demand], bool]) -> Demand:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true(demand := await reader.read()):  # noqa: ASYNC110  # each is a look
+            await asyncio.sleep(0.05)
+    return demand
+
+
+def write(server: RedisProcess, gateway: str, counters: DemandCounters) -> None:
+    counters.sequence += 1
+    with control(server) as client:
+        client.hset(demand_key(POOL), gateway, msgspec.json.encode(counters))
+
+
+async def test_all_gateways_are_added_up_and_told_again_and_again(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    one = DemandCounters(arrived=5, uncached_tokens=700, refused=1, waiting=2, queued_tokens=300)
+    other = DemandCounters(arrived=2, overflowed=1, waiting=1)
+    reader = DemandReader(redis, POOL)
+    async with telling(redis, "one", one), telling(redis, "other", other):
+        await read_until(reader, lambda demand: demand.arrived == 7)
+        one.arrived += 10
+        one.waiting -= 2
+        changed = await read_until(reader, lambda demand: demand.arrived == 17)
+        # nothing new, and told all the same
+        demand = await read_until(reader, lambda demand: demand.told_at != changed.told_at)
+    assert (demand.uncached_tokens, demand.refused, demand.overflowed) == (700, 1, 1)
+    assert (demand.waiting, demand.queued_tokens) == (1, 300)
+    with control(server) as client:
+        assert 0 < client.ttl(demand_key(POOL)) <= 60
+
+
+async def test_nobody_was_ever_heard_of(redis: AsyncRedis) -> None:
+    assert await DemandReader(redis, POOL).read() == Demand()
+
+
+async def test_a_gateway_that_is_gone_keeps_its_counts_and_holds_nothing(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    clock = Clock()
+    reader = DemandReader(redis, POOL, clock)
+    stays, goes = DemandCounters(arrived=3, waiting=1), DemandCounters(arrived=4, waiting=5)
+    write(server, "stays", stays)
+    write(server, "goes", goes)
+    assert await reader.read() == Demand(arrived=7, waiting=6, told_at=clock.now)
+    heard_at = clock.now
+    clock.now += FORGET_S
+    assert await reader.read() == Demand(arrived=7, waiting=6, told_at=heard_at)
+    clock.now += 1.0
+    write(server, "stays", stays)
+    assert await reader.read() == Demand(arrived=7, waiting=1, told_at=clock.now)
+    with control(server) as client:
+        assert client.hkeys(demand_key(POOL)) == [b"stays"]
+    goes.arrived += 1
+    write(server, "goes", goes)  # it was only cut off
+    assert (await reader.read()).arrived == 8
+
+
+async def test_a_flush_and_a_restart_of_a_gateway_take_nothing_away(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    reader = DemandReader(redis, POOL)
+    write(server, "a", DemandCounters(arrived=100, uncached_tokens=1000))
+    await reader.read()
+    with control(server) as client:
+        client.flushall()
+    assert (await reader.read()).arrived == 100
+    write(server, "a", DemandCounters(arrived=6, uncached_tokens=60))
+    demand = await reader.read()
+    assert (demand.arrived, demand.uncached_tokens) == (106, 1060)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"arrived": "many"}', '{"arrived": null}'])
+async def test_what_another_release_writes_counts_for_nothing(
+    redis: AsyncRedis, server: RedisProcess, text: str
+) -> None:
+    reader = DemandReader(redis, POOL)
+    write(server, "a", DemandCounters(arrived=100, waiting=1))
+    await reader.read()
+    with control(server) as client:
+        client.hset(demand_key(POOL), "a", text)
+        client.hset(demand_key(POOL), "b", text)
+    assert (await reader.read()).arrived == 100
+    write(server, "a", DemandCounters(arrived=101))
+    assert (await reader.read()).arrived == 101
+
+
+async def test_negative_counts_take_nothing_away(redis: AsyncRedis, server: RedisProcess) -> None:
+    reader = DemandReader(redis, POOL)
+    write(server, "a", DemandCounters(arrived=-5, waiting=-5, queued_tokens=-1))
+    demand = await reader.read()
+    assert (demand.arrived, demand.waiting, demand.queued_tokens) == (0, 0, 0)
+
+
+async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    redis = connect(f"redis://127.0.0.1:{port}/0")
+    clock, counters = Clock(), DemandCounters(arrived=1)
+    reader = DemandReader(redis, POOL, clock)
+    with running(tmp_path, port, f"port {port}") as server:
+        async with telling(redis, "a", counters):
+            before = await read_until(reader, lambda demand: demand.arrived == 1)
+            os.kill(server.process.pid, signal.SIGSTOP)
+            clock.now += 5
+            counters.arrived += 1
+            assert await reader.read() == before
+            os.kill(server.process.pid, signal.SIGCONT)
+            await read_until(reader, lambda demand: demand.arrived == 2)
+    await redis.aclose()
+
+
+async def test_a_redis_that_was_never_there_is_no_demand() -> None:
+    redis = connect("redis://127.0.0.1:1/0")
+    counters = DemandCounters()
+    async with telling(redis, "a", counters):
+        await until(lambda: counters.sequence > 1)
+        assert await DemandReader(redis, POOL).read() == Demand()
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-5, 1000)), max_size=20))
+def test_a_growing_sum_never_falls(seen: list[dict[str, int]]) -> None:
+    total, before = GrowingSum(), 0
+    for counts in seen:
+        now = total.add(counts)
+        assert now >= before
+        before = now
+
+
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_a_growing_sum_counts_each_source_once(grown: list[list[int]]) -> None:
+    total, now = GrowingSum(), 0
+    for source, steps in enumerate(grown):
+        count = 0
+        for step in steps:
+            count += step
+            now = total.add({str(source): count})
+    assert now == sum(map(sum, grown))
