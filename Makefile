@@ -7,7 +7,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 
 .DEFAULT_GOAL := help
 .PHONY: help up down test lint format lock reference bench-overhead bench-transports \
-	bench-index bench-routing bench-gateways drills clean
+	bench-index bench-routing bench-gateways bench-backtest bench-overload \
+	bench-simulator bench-spike drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,18 @@ bench-routing: ## Measure the routing policies on real engines
 
 bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
 	@$(BIN)/python -m benchmarks.gateways $(ARGS)
+
+bench-backtest: ## Play traces under our autoscaler and under Ray Serve's, on simulated engines
+	@$(BIN)/python -m benchmarks.backtest $(ARGS)
+
+bench-overload: ## Measure a fleet that is offered three times what it can serve
+	@$(BIN)/python -m benchmarks.overload $(ARGS)
+
+bench-simulator: ## Compare the backtest's simulator with the fleet it stands for
+	@$(BIN)/python -m benchmarks.validation $(ARGS)
+
+bench-spike: ## Measure a spike with a warm replica and without
+	@$(BIN)/python -m benchmarks.spike $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)

@@ -31,6 +31,15 @@ def machine() -> dict[str, Any]:
     }
 
 
+def machine_in_words() -> str:
+    """One sentence for a page: where and when it was measured."""
+    of = machine()
+    versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
+    return (
+        f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}, {versions}."
+    )
+
+
 def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:
     """A figure beside its goal, and whether it was met."""
     if at_most is not None:

@@ -36,7 +36,7 @@ _VOCABULARY = (
     "others level office door health person art war history party result change morning reason "
     "research girl guy moment air teacher force education foot boy age policy music market sense"
 )
-_WORDS = _VOCABULARY.split()
+WORDS = _VOCABULARY.split()
 
 
 @dataclass(frozen=True)
@@ -135,4 +135,4 @@ def _once(system: str, question: str) -> tuple[Turn, ...]:
 
 
 def _words(rng: random.Random, at_least: int, at_most: int) -> str:
-    return " ".join(rng.choices(_WORDS, k=rng.randint(at_least, at_most)))
+    return " ".join(rng.choices(WORDS, k=rng.randint(at_least, at_most)))

@@ -13,6 +13,7 @@ from typing import Any
 
 from ray import serve
 
+from deployments.autoscaler import autoscaling_config
 from deployments.engine import EngineReplica
 from deployments.fleet import Fleet, Pool
 from deployments.fleet_file import load_fleet
@@ -34,7 +35,7 @@ ENGINE_ENVIRONMENT = {"PYTHONHASHSEED": "0", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHE
 def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
     """The whole fleet as a Ray Serve application."""
     handles = {
-        name: _engine_deployment(fleet, name, pool).bind(
+        name: _engine_deployment(fleet, name, secrets.redis_url).bind(
             fleet.board_of(name), _with_its_executor(pool), secrets.engine_secret, secrets.redis_url
         )
         for name, pool in fleet.pools.items()
@@ -55,10 +56,14 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
     return application
 
 
-def _engine_deployment(fleet: Fleet, name: str, pool: Pool) -> serve.Deployment:
+def _engine_deployment(fleet: Fleet, name: str, redis_url: str) -> serve.Deployment:
+    pool = fleet.pools[name]
+    gpus = _gpus(pool) if not _spans_nodes(pool) else float(pool.world_size)
+    scaled = autoscaling_config(fleet, name, gpus, redis_url)
     return serve.deployment(
         name=name,
-        num_replicas=pool.replicas + pool.warm_replicas,
+        num_replicas=None if scaled else pool.first_replicas,
+        autoscaling_config=scaled,
         max_ongoing_requests=pool.max_ongoing_requests,
         max_queued_requests=pool.max_queued_requests,
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,

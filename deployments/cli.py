@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import typer
 
+from deployments.commands.backtest import backtest
+from deployments.commands.calibrate import calibrate
 from deployments.commands.chat import chat
 from deployments.commands.config import config
 from deployments.commands.down import down
@@ -22,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, status, logs, chat, env):
+for command in (up, down, status, logs, chat, env, backtest, calibrate):
     app.command()(command)
 app.add_typer(config, name="config")
 

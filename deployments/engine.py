@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from deployments.confirmation import Confirming
+from deployments.engine_facts import FACTS_PATH, EngineFacts
 from deployments.fleet import Pool
 from deployments.http_server import HttpServer
 from deployments.local.model import resolve_model
@@ -67,7 +68,7 @@ class EngineReplica:
         )
         self._engine = await VllmEngine.start(model, pool.served_model_name, pool.engine_args)
         redis = connect(redis_url)
-        self._board = LoadBoard(redis, board)
+        self._board = LoadBoard(redis, board, scaled=pool.is_scaled)
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._tickets = Tickets(pool.max_ongoing_requests)
@@ -104,6 +105,7 @@ class EngineReplica:
         return Starlette(
             routes=[
                 Route(RENDERER_PATH, self._renderer),
+                Route(FACTS_PATH, self._facts),
                 Mount("/", Confirming(Awake(self._engine.app, self._sleeper), self._report)),
             ]
         )
@@ -113,6 +115,19 @@ class EngineReplica:
         facts = self._engine.renderer
         if facts is None:
             return JSONResponse({"error": "only the engine can render"}, status_code=404)
+        return Response(facts.to_json(), media_type="application/json")
+
+    async def _facts(self, request: Request) -> Response:
+        """What `antefix calibrate` cannot measure from outside."""
+        engine = self._engine
+        facts = EngineFacts(
+            step_tokens=engine.max_step_tokens,
+            sequences=engine.max_sequences,
+            block_tokens=engine.block_size or self._segment_tokens or 16,
+            kv_capacity_tokens=engine.kv_capacity_tokens,
+            max_model_len=engine.max_model_len,
+            startup_s=self._startup_s,
+        )
         return Response(facts.to_json(), media_type="application/json")
 
     def _report(self) -> LoadReport:

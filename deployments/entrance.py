@@ -20,8 +20,9 @@ from autoscaling.waiting import Waiter
 from deployments.errors import ApiError
 from deployments.fleet import Pool
 from deployments.overflow_contract import needs_of, offers_of, renamed
-from deployments.pool_router import Admitted, PoolRouter, Prompt, RoutedAttempt
+from deployments.pool_router import Admitted, PoolRouter, Prompt
 from deployments.relay import EngineRequest
+from deployments.routed_attempt import RoutedAttempt
 from deployments.transport import Transport
 from deployments.wishes import OVERFLOW_HEADER, Wishes
 from observability.metrics import AdmissionMetrics
@@ -98,20 +99,17 @@ class Entrance:
         it asks for and cannot have.
         """
         considered, now = await self._outlook(visit), asyncio.get_running_loop().time()
-        contract = self._contract(visit)
-        only = visit.wishes.overflow == "only"
-        if only and contract is not None:
+        contract: str | None = None
+        try:
+            contract = self._contract(visit)
+            verdict = self._decide(visit, considered, contract, now)
+            self._count(visit, considered, verdict)
+        except Exception:  # deciding must not fail what an engine could serve
+            logger.exception("request %s is let in undecided", visit.request.request_id)
+            verdict = Verdict("admit", "could not be decided")
+        if verdict.kind == "reject" and visit.wishes.overflow == "only" and contract is not None:
             message = f"{OVERFLOW_HEADER} is 'only', but {contract}; leave it out"
             raise ApiError(400, message, code="cannot_overflow", param=OVERFLOW_HEADER)
-        others = None
-        if self._overflow is not None and contract is None and visit.wishes.overflow != "never":
-            others = self._overflow.outlook(visit.prompt.request.prompt_tokens)
-        elapsed_s = now - visit.request.arrived
-        priority = visit.wishes.priority
-        verdict = self.admission.decide(
-            priority, elapsed_s, considered.placement.ranked, others, now, only
-        )
-        self._count(visit, considered, verdict)
         match verdict.kind:
             case "admit":
                 return self._attempt(visit, considered, verdict.index, verdict.reason)
@@ -153,6 +151,21 @@ class Entrance:
         """How soon a prompt of about this length would be served here, nothing of it cached."""
         asked = PlacementRequest(prompt_tokens)
         return self._router.placer.consider(asked, None).placement.ranked
+
+    def _decide(
+        self, visit: Visit, considered: Considered, contract: str | None, now: float
+    ) -> Verdict:
+        wishes, others = visit.wishes, None
+        if self._overflow is not None and contract is None and wishes.overflow != "never":
+            others = self._overflow.outlook(visit.prompt.request.prompt_tokens)
+        return self.admission.decide(
+            wishes.priority,
+            now - visit.request.arrived,
+            considered.placement.ranked,
+            others,
+            now,
+            wishes.overflow == "only",
+        )
 
     async def _outlook(self, visit: Visit) -> Considered:
         """The candidates, with a warm replica among them where the SLO is lost without."""

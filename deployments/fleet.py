@@ -242,6 +242,11 @@ class Pool(Section):
         return revision if isinstance(revision, str) else None
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether it is decided again and again how many engines take traffic."""
+        return self.autoscaling is not None or self.warm_replicas > 0
+
+    @property
     def first_replicas(self) -> int:
         """Engines to begin with, warm ones included."""
         wanted = self.replicas + self.warm_replicas
@@ -305,6 +310,7 @@ class Fleet(Section):
     @model_validator(mode="after")
     def _pools_fit_together(self) -> Self:
         rules.raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
+        rules.raise_all(rules.broken_by_budget(self))
         return self
 
     def board_of(self, pool: str) -> str:

@@ -90,9 +90,11 @@ class Gateway:
         )
         self._explanations = Explanations(self._binary, fleet.name)
         self._metrics = Families()
-        self._pools: dict[str, PoolClient] = {}
-        for name in fleet.pools:
-            self._add_pool(name, secrets.engine_secret, handles)
+        clients: dict[str, PoolClient] = {}
+        self._pools = {
+            name: self._pool_client(name, secrets.engine_secret, handles, clients)
+            for name in fleet.pools
+        }
         self._pool_by_model = {
             model: self._pools[name]
             for name, pool in fleet.pools.items()
@@ -113,27 +115,27 @@ class Gateway:
             await self._text.aclose()
             await self._binary.aclose()
 
-    def _add_pool(
-        self, name: str, secret: str, handles: Mapping[str, DeploymentHandle[Any]]
+    def _pool_client(
+        self,
+        name: str,
+        secret: str,
+        handles: Mapping[str, DeploymentHandle[Any]],
+        made: dict[str, PoolClient],
     ) -> PoolClient:
-        """The pool's client, after that of the pool it overflows to."""
-        if name in self._pools:
-            return self._pools[name]
-        pool = self._fleet.pools[name]
-        overflow = self._add_pool(pool.overflow.to, secret, handles) if pool.overflow else None
+        """The pool's client, made after that of the pool it overflows to."""
+        if name in made:
+            return made[name]
+        pool, overflow = self._fleet.pools[name], None
+        if pool.overflow is not None:
+            overflow = self._pool_client(pool.overflow.to, secret, handles, made)
         connections = Connections(self._text, self._binary, self._session, secret)
         router = PoolRouter(
             self._fleet, name, connections, self._explanations, RoutingMetrics(self._metrics, name)
         )
-        self._pools[name] = PoolClient(
-            name,
-            pool,
-            Transport(handles[name], secret),
-            router,
-            overflow,
-            AdmissionMetrics(self._metrics, name),
-        )
-        return self._pools[name]
+        transport = Transport(handles[name], secret)
+        metrics = AdmissionMetrics(self._metrics, name)
+        made[name] = PoolClient(name, pool, transport, router, overflow, metrics)
+        return made[name]
 
     def _app(self) -> FastAPI:
         app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)

@@ -197,8 +197,8 @@ class VllmEngine:
 
     `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
     is in tokens, 0 when it caches no prefixes; its KV events are at `events_at`. It runs
-    `max_sequences` requests at once, of `max_model_len` tokens each. `can_sleep` where it was
-    started with vLLM's sleep mode.
+    `max_sequences` requests at once, of `max_model_len` tokens each, and computes at most
+    `max_step_tokens` a step. `can_sleep` where it was started with vLLM's sleep mode.
     """
 
     def __init__(
@@ -220,6 +220,7 @@ class VllmEngine:
         self.kv_capacity_tokens = int((cache.num_gpu_blocks or 0) * cache.block_size)
         scheduler = engine.vllm_config.scheduler_config
         self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
+        self.max_step_tokens = int(scheduler.max_num_batched_tokens)
         self.max_model_len = int(engine.model_config.max_model_len)
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
 

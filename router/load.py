@@ -121,12 +121,18 @@ _decode = msgspec.json.Decoder(ReplicaLoad).decode
 class LoadBoard:
     """One pool's loads. All but `run` and `promote` is plain memory.
 
-    `active_seen`: the number of replicas that take traffic, as last heard of; None: all do.
+    `active_seen`: the number of replicas that take traffic, as last heard of; None: all do, as
+    always when the pool is not `scaled`.
     """
 
     def __init__(
-        self, redis: AsyncRedis, pool: str, clock: Callable[[], float] = time.monotonic
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        clock: Callable[[], float] = time.monotonic,
+        scaled: bool = True,
     ) -> None:
+        self._scaled = scaled
         self._redis = redis
         self._pool = pool
         self._clock = clock
@@ -162,6 +168,8 @@ class LoadBoard:
         promotions = self._promotions
         snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
         current = active.parsed(value) if self._promotions == promotions else self.active_seen
+        # a number that was left by a fleet file of another day says nothing
+        current = current if self._scaled else None
         self.update(_readable(snapshots), current)
 
     async def promote(self) -> bool:

@@ -47,7 +47,10 @@ class Attempt:
 
 
 class Placer:
-    """`text` decodes its replies, `binary` does not. `board`, `index`, `calibration`: to read."""
+    """`text` decodes its replies, `binary` does not. `board`, `index`, `calibration`: to read.
+
+    `scaled`: not all of the pool's replicas take traffic (`LoadBoard`).
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Placer:
         shadow_policy: str | None,
         budget_s: float,
         clock: Callable[[], float] = time.monotonic,
+        scaled: bool = False,
     ) -> None:
         self._clock = clock
         self._gateway = secrets.token_hex(8)
@@ -69,7 +73,7 @@ class Placer:
         self._stream = PlacedStream(binary, pool, self._gateway, self._others_placed)
         self._sweeper = Sweeper(text, pool)
         self._in_flight: Counter[str] = Counter()
-        self.board = LoadBoard(text, pool, clock)
+        self.board = LoadBoard(text, pool, clock, scaled)
         self.index = PrefixIndex(binary, pool, budget_s, clock)
         self.calibration = Calibration()
 

@@ -69,7 +69,8 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
         name=APP_NAME,
         route_prefix=None,
         # Deploying again restarts every engine; this way the number of replicas alone can change.
-        external_scaler_enabled=True,
+        # Ray Serve has it only where nothing scales by itself.
+        external_scaler_enabled=not any(pool.is_scaled for pool in fleet.pools.values()),
     )
     serve.run_many(
         [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False

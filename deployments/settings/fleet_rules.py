@@ -245,6 +245,13 @@ def _cycle_from(start: str, pools: Mapping[str, Mapping[str, Any]]) -> list[str]
 def broken_by_objectives(pool: Any) -> Iterator[Broken]:
     """What `slo`, `overflow` and `autoscaling` of a pool must be to each other."""
     yield from _broken_by_autoscaling(pool)
+    if pool.warm_replicas and pool.autoscaling is None and pool.slo.interactive is None:
+        yield Broken(
+            ("warm_replicas",),
+            pool.warm_replicas,
+            "without an SLO nothing would ever give them traffic",
+            "Set slo.interactive.ttft_s, or add them to `replicas`",
+        )
     if (overflow := pool.overflow) is None:
         return
     if overflow.leave > overflow.enter:
@@ -260,6 +267,25 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
             ...,
             "without an SLO nothing ever overflows",
             "Set slo.interactive.ttft_s, or leave it out",
+        )
+
+
+def broken_by_budget(fleet: Any) -> Iterator[Broken]:
+    """The GPUs that pools always have must fit into what they share."""
+    if fleet.gpu_budget is None:
+        return
+    needed = {
+        name: (pool.autoscaling.min_replicas if pool.autoscaling else pool.first_replicas)
+        * (pool.world_size if pool.resources.gpus is None else pool.resources.gpus)
+        for name, pool in fleet.pools.items()
+    }
+    if sum(needed.values()) > fleet.gpu_budget:
+        shares = " + ".join(f"{name} {gpus:g}" for name, gpus in needed.items())
+        yield Broken(
+            ("gpu_budget",),
+            fleet.gpu_budget,
+            f"the pools always have {sum(needed.values()):g} ({shares})",
+            "Raise it, or lower their min_replicas",
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated_engines import BlockCache, Hardware, Job, Outcome, SimulatedEngine
+from benchmarks.simulated_engines import Hardware, Job, Outcome, SimulatedEngine
 from router.held_blocks import HeldBlocks
 from router.kv_events import BlockRemoved, BlockStored, KvEvent
 from router.segment_keys import Namespace, SegmentHasher, index_secret
@@ -118,21 +119,6 @@ def test_equal_tokens_after_another_start_are_not_found() -> None:
     assert other.cached_tokens == 0
 
 
-def test_what_is_longest_unused_is_evicted_first_and_a_prompt_s_end_before_its_start() -> None:
-    cache = BlockCache(4)
-    assert cache.use([], blank=2) == []
-    assert cache.fill(1)
-    assert cache.fill(2)
-    cache.release([1, 2], blank=0)
-    assert cache.use([], blank=2) == []
-    assert cache.fill(3)
-    assert cache.fill(4)
-    cache.release([3, 4], blank=0)
-    assert cache.use([3], blank=2) == [2, 1]
-    assert cache.use([], blank=2) is None
-    assert cache.use([], blank=1) == [4]
-
-
 def test_blocks_in_use_are_not_evicted() -> None:
     engine = SimulatedEngine(SMALL)
     engine.submit(job("a", range(6), range(10, 20)), 0.0)
@@ -199,3 +185,82 @@ def test_every_request_is_served_and_leaves_nothing_behind(
     assert [each.ticket for each, _ in outcome.first_tokens] == [each.ticket for each in jobs]
     assert engine.load()["kv_use"] == 0
     assert engine.next_at is None
+
+
+# Times that are exact in binary, so that steps taken together end just when single ones do.
+EXACT = Hardware(
+    prefill_rate=64.0,
+    step_s=0.25,
+    sequence_s=0.125,
+    step_tokens=8,
+    sequences=3,
+    block_tokens=BLOCK,
+    blocks=12,
+)
+hashed = st.tuples(
+    st.integers(0, 200), st.integers(1, 9), st.integers(1, 12), st.lists(st.integers(0, 3))
+)
+
+
+def story(
+    engine: SimulatedEngine, asked: list[tuple[int, int, int, list[int]]], single: bool
+) -> tuple[list[object], list[dict[str, Any]]]:
+    """All that can be seen of an engine: what it told, and its load at every arrival."""
+    first: list[tuple[str, float]] = []
+    last: list[tuple[str, float]] = []
+    loads = []
+
+    def advance(until: float) -> None:
+        while single and engine.next_at is not None and engine.next_at <= until:
+            note(engine.advance(engine.next_at))
+        note(engine.advance(until))
+
+    def note(outcome: Outcome) -> None:
+        first.extend((each.ticket, at) for each, at in outcome.first_tokens)
+        last.extend((each.ticket, at) for each, at in outcome.finished)
+
+    for number, (at, prompt, answer, hashes) in enumerate(sorted(asked)):
+        advance(at / 8)
+        loads.append(engine.load())
+        blocks = hashes[: prompt // BLOCK]
+        engine.submit(Job.hashed(str(number), prompt, answer, blocks), at / 8)
+    while engine.next_at is not None:
+        advance(engine.next_at + 1000.0)
+    return [first, last, engine.generated], loads
+
+
+@given(st.lists(hashed, max_size=10))
+def test_steps_taken_together_end_as_single_ones_do(
+    asked: list[tuple[int, int, int, list[int]]],
+) -> None:
+    told, loads = story(SimulatedEngine(EXACT), asked, single=False)
+    told_singly, loads_singly = story(SimulatedEngine(EXACT), asked, single=True)
+    assert told == told_singly
+    # means over many steps are rounded elsewhere
+    assert loads == [pytest.approx(load) for load in loads_singly]
+
+
+def test_a_long_answer_is_taken_in_few_steps() -> None:
+    engine = SimulatedEngine(EXACT)
+    engine.submit(Job.hashed("a", 4, 20), 0.0)
+    engine.advance(engine.next_at or 0.0)
+    # a step of 0.25 + 0.125 s for each of the 19 tokens that are left
+    assert engine.next_at == 0.3125 + 0.375
+    assert engine.next_change_at == 0.3125 + 19 * 0.375
+    assert names(engine.advance(100.0).finished) == [("a", 0.3125 + 19 * 0.375)]
+
+
+def test_hashes_of_whole_blocks_are_found_as_tokens_are() -> None:
+    engine = SimulatedEngine(SLOW)
+    served(engine, Job.hashed("a", 6, 1, [11, 12, 13]))
+    again = Job.hashed("b", 7, 1, [11, 12, 14])
+    served(engine, again)
+    assert again.cached_tokens == 4
+    assert engine.cached_blocks([11, 12, 13, 15]) == 3
+
+
+def test_what_has_no_hash_is_never_cached_and_no_event_tells_of_it() -> None:
+    engine = SimulatedEngine(SMALL)
+    outcome = served(engine, Job.hashed("a", 7, 4), Job.hashed("b", 7, 4))
+    assert outcome.events == []
+    assert [each.cached_tokens for each, _ in outcome.finished] == [0, 0]

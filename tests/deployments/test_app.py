@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 from ray.serve import Application, Deployment
+from ray.serve.config import AutoscalingConfig
 
 from deployments import app
 from deployments.app import build, build_fleet, placement_options, secrets_from_environment
+from deployments.autoscaler import PoolAutoscaler
 from deployments.fleet import Fleet, Pool
 from deployments.fleet_file import FleetError
 from deployments.gateway import Secrets
@@ -160,9 +162,37 @@ def test_the_cpu_build_is_not_told_of_ray() -> None:
 # --- the application ------------------------------------------------------------------------
 
 
+SLO = {"interactive": {"ttft_s": 2.0}}
+
+
 def test_warm_replicas_are_deployed_too() -> None:
-    deployments = built(fleet_of(pool_of(replicas=2, warm_replicas=1)))
-    assert deployments["engine"].num_replicas == 3
+    scaled = _scaling(replicas=2, warm_replicas=1, slo=SLO)
+    assert scaled is not None
+    assert (scaled.initial_replicas, scaled.max_replicas) == (3, 3)
+
+
+def test_a_pool_that_is_not_scaled_has_a_number_of_replicas() -> None:
+    assert _scaling(replicas=2) is None
+    assert built(fleet_of(pool_of(replicas=2)))["engine"].num_replicas == 2
+
+
+def test_ray_serve_gets_the_bounds_and_no_delays_of_its_own() -> None:
+    bounds = {"min_replicas": 1, "max_replicas": 4}
+    scaled = _scaling(replicas=2, autoscaling=bounds, slo=SLO)
+    assert scaled is not None
+    assert (scaled.min_replicas, scaled.initial_replicas, scaled.max_replicas) == (1, 2, 4)
+    assert (scaled.upscale_delay_s, scaled.downscale_delay_s) == (0.0, 0.0)
+
+
+def test_the_policy_that_ray_serve_gets_is_the_pools_own_and_shows_no_secret() -> None:
+    scaled = _scaling(autoscaling={"max_replicas": 4}, slo=SLO)
+    assert scaled is not None
+    assert isinstance(scaled.policy.get_policy(), PoolAutoscaler)
+    assert REDIS_URL not in repr(scaled) + str(scaled.policy.policy_kwargs)
+
+
+def _scaling(**pool: Any) -> AutoscalingConfig | None:
+    return built(fleet_of(pool_of(**pool)))["engine"]._deployment_config.autoscaling_config
 
 
 @pytest.mark.parametrize("limit", [None, 1])

@@ -58,7 +58,7 @@ def test_a_recorded_trace_is_played_and_drawn(tmp_path: Path) -> None:
         (["--trace", "cliffs"], "give one of ramp, cliff"),
         (["--policy", "best"], "unknown policy 'best'"),
         (["--calibration", "nowhere.json"], "nowhere.json"),
-        (["--min-replicas", "9"], "--min-replicas 9 is above --max-replicas 8"),
+        (["--min-replicas", "9"], "--initial-replicas 9 is not within --min-replicas 9 and"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(arguments: list[str], says: str) -> None:

@@ -148,6 +148,15 @@ async def test_while_nothing_is_known_everything_is_let_in(
         assert answer.status == 200
 
 
+async def test_a_decision_that_fails_lets_the_request_in(
+    front: Front, engine: FakeEngine, other: FakeEngine
+) -> None:
+    front.sees_queues({engine: FULL, other: FULL})
+    admission = front.gateway._pools["main"].entrance.admission
+    with patch.object(admission, "decide", side_effect=ZeroDivisionError):
+        assert await served_by(front) == "small"
+
+
 async def test_a_failed_attempt_is_not_refused_afterwards(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:

@@ -71,11 +71,11 @@ POOLS = st.fixed_dictionaries(
 @st.composite
 def fleets(draw: st.DrawFn) -> dict[str, Any]:
     names = draw(st.lists(LABELS, min_size=1, max_size=3, unique=True))
-    pools = {name: {**draw(POOLS), "served_model_name": name} for name in names}
+    slo = {"interactive": {"ttft_s": draw(st.floats(0.001, 1e6))}}
+    pools = {name: {**draw(POOLS), "served_model_name": name, "slo": slo} for name in names}
     for name, next_name in pairwise(names):
         if draw(st.booleans()):
             pools[name]["overflow"] = {"to": next_name}
-            pools[name]["slo"] = {"interactive": {"ttft_s": draw(st.floats(0.001, 1e6))}}
     return {"name": draw(LABELS), "gateway": {"port": draw(st.integers(1, 65535))}, "pools": pools}
 
 

@@ -219,6 +219,16 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves none to take"
         " traffic. Set it to at most 1.",
     ),
+    "a budget that is too small": (
+        with_pool("replicas: 2\nengine_args: {tensor_parallel_size: 4}") + "gpu_budget: 6\n",
+        ":7: gpu_budget = 6: the pools always have 8 (engine 8)."
+        " Raise it, or lower their min_replicas.",
+    ),
+    "warm replicas without an SLO": (
+        with_pool("warm_replicas: 2"),
+        ":5: pools.engine.warm_replicas = 2: without an SLO nothing would ever give them traffic."
+        " Set slo.interactive.ttft_s, or add them to `replicas`.",
+    ),
     "autoscaling without an SLO": (
         with_pool("autoscaling: {max_replicas: 2}"),
         ":5: pools.engine.autoscaling: without an SLO nobody knows how many replicas are needed."

@@ -1,6 +1,7 @@
 """One gateway's placements: what counts against a replica, and for how long."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 
@@ -36,9 +37,8 @@ class Clock:
 def placer_at(
     url: str, clock: Clock | None = None, policy: str = "prefix", shadow: str | None = None
 ) -> Placer:
-    more = {} if clock is None else {"clock": clock}
     text, binary = connect(url), connect(url, decode=False)
-    return Placer(text, binary, POOL, policy, shadow, PATIENT_S, **more)
+    return Placer(text, binary, POOL, policy, shadow, PATIENT_S, clock or time.monotonic)
 
 
 @pytest.fixture

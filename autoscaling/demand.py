@@ -1,0 +1,130 @@
+"""How many replicas a pool needs, by everything that can ask for one.
+
+Each term is a number of replicas that stands for itself, those that are starting included, so
+the largest is the answer and none is counted on top of another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from autoscaling.capacity import (
+    MISSES,
+    MISSES_SIGMA,
+    EngineRates,
+    Workload,
+    needed,
+    sequences_per_replica,
+)
+from autoscaling.forecast import Forecast, History
+from autoscaling.slo import Slo
+
+# A replica goes when even with this much doubt of what is expected it is not needed; it comes for
+# what is expected. So a rate at the edge between two numbers changes neither.
+UP_SIGMA, DOWN_SIGMA = 0.0, 1.0
+# What was refused and what was computed is counted over this time.
+RECENT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What is known of a pool, made sane. Times are in seconds, `up_in_s` until what starts is up.
+
+    `request` is the workload of one request a second."""
+
+    line: Forecast
+    request: Workload
+    engine: EngineRates
+    slo: Slo
+    most: int
+    startup_s: float
+    running: int = 0
+    starting: int = 0
+    up_in_s: float = 0.0
+    in_flight: int = 0
+    queued_tokens: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Prompt tokens a second of a replica; infinite if unknown."""
+        return self.engine.prefill_rate or math.inf
+
+    @property
+    def backlog_s(self) -> float:
+        """Seconds of work that wait for each running replica."""
+        return self.queued_tokens / self.speed / max(1, self.running)
+
+    def expected_rate(self, ahead_s: float, sigmas: float = 0.0) -> float:
+        """Requests a second, now or then, whichever is more; 0 when nothing came of late."""
+        if self.line.rate <= 0.0:
+            return 0.0
+        return max(self.line.at(0.0, sigmas), self.line.at(ahead_s, sigmas))
+
+
+def work_of_a_request(history: History) -> Workload:
+    uncached = history.per_request("uncached_tokens") or 0.0
+    return Workload(
+        requests_per_s=1.0,
+        uncached_tokens=uncached,
+        prompt_tokens=history.per_request("prompt_tokens") or uncached,
+        output_tokens=history.per_request("output_tokens") or 0.0,
+        burst_tokens=uncached * history.token_dispersion,
+    )
+
+
+def for_forecast(pool: Pool, ahead_s: float, sigmas: float) -> int:
+    """What holds the SLO for what is expected; 0 when the engine's rates are not known."""
+    if pool.engine.prefill_rate is None:
+        return 0
+    work = replace(pool.request, requests_per_s=pool.expected_rate(ahead_s, sigmas))
+    return needed(pool.engine, work, pool.slo, pool.most)
+
+
+def for_backlog(pool: Pool) -> int:
+    """What works off what waits, beside what comes, within the time that a replica takes to start:
+    of what is gone before, a new one would see nothing."""
+    if pool.queued_tokens <= 0.0 or math.isinf(pool.speed):
+        return 0
+    coming = pool.expected_rate(0.0) * pool.request.uncached_tokens
+    drain_s = max(pool.startup_s, pool.slo.ttft_s)
+
+    def left(tokens: float, replicas: int, seconds: float) -> float:
+        speed = replicas * pool.speed
+        # Admission lets no more than an SLO of work wait.
+        return max(0.0, tokens + min((coming - speed) * seconds, speed * pool.slo.ttft_s))
+
+    def enough(tokens: float) -> int:
+        return math.ceil(min(pool.most, (tokens / drain_s + coming) / pool.speed))
+
+    asked_for = pool.running + pool.starting
+    tokens = left(pool.queued_tokens, pool.running, pool.up_in_s)
+    if enough(tokens) <= asked_for:
+        return enough(tokens)
+    later = max(0.0, pool.startup_s - pool.up_in_s)
+    return max(asked_for, enough(left(tokens, asked_for, later)))
+
+
+def for_in_flight(pool: Pool) -> int:
+    """What has room for the requests that are in the replicas now."""
+    room = sequences_per_replica(pool.engine, pool.request)
+    return math.ceil(min(pool.most, pool.in_flight / room)) if pool.in_flight else 0
+
+
+def misses_too_many(history: History) -> bool:
+    """Whether more requests were refused of late than the SLO allows for, and than chance does."""
+    allowed = MISSES * history.growth("arrived", RECENT_S)
+    refused = history.growth("refused", RECENT_S)
+    return refused > 1.0 + allowed + MISSES_SIGMA * math.sqrt(allowed)
+
+
+def seen_speed(history: History, queued_tokens: float) -> float:
+    """Prompt tokens a second that each replica has computed of late: it can do that at least.
+
+    Refused prompts are likely to be long: they count as twice the mean.
+    """
+    arrived, running = history.growth("arrived", RECENT_S), history.growth("replica_s", RECENT_S)
+    if arrived <= 0.0 or running <= 0.0:
+        return 0.0
+    served = 1.0 - 2.0 * history.growth("refused", RECENT_S) / arrived
+    return max(0.0, history.growth("uncached_tokens", RECENT_S) * served - queued_tokens) / running

@@ -1,0 +1,52 @@
+"""How long a replica stays after it was needed last: as long as it usually takes to come back.
+
+Every number of replicas is watched for itself. One that was needed again after a while is held
+for somewhat longer than that the next time, so bursts that recur find their replicas, and a number
+at the edge between needed and not stays. Nothing is held for longer than MAX_HOLD_S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# Ray Serve's own delay before it scales down.
+MAX_HOLD_S = 600.0
+# Gaps scatter: held for this much longer than the last one.
+MARGIN = 1.5
+# What was learned fades within this time.
+REMEMBERED_S = 900.0
+
+
+class Level(NamedTuple):
+    """When as many replicas as its place says were needed last, and how long they are held."""
+
+    needed_at: float
+    hold_s: float
+
+
+def watched(
+    levels: Sequence[Level], needed: int, now: float, elapsed_s: float, hold_s: float
+) -> tuple[Level, ...]:
+    """The levels after `elapsed_s` more seconds, with so many needed now; `hold_s` at least."""
+    fading = min(1.0, elapsed_s / REMEMBERED_S)
+    after = []
+    for count, level in enumerate(levels, start=1):
+        hold = max(hold_s, level.hold_s + fading * (hold_s - level.hold_s))
+        if count > needed:
+            after.append(Level(level.needed_at, hold))
+            continue
+        gap = now - level.needed_at
+        if gap <= MAX_HOLD_S:
+            hold = max(hold, min(MAX_HOLD_S, MARGIN * gap))
+        after.append(Level(now, hold))
+    return (*after, *[Level(now, hold_s)] * (needed - len(levels)))
+
+
+def held(levels: Sequence[Level], now: float) -> int:
+    """The most replicas of which it is not yet certain that they are not needed."""
+    for count in range(len(levels), 0, -1):
+        needed_at, hold_s = levels[count - 1]
+        if now - needed_at < hold_s:
+            return count
+    return 0

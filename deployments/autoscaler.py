@@ -1,0 +1,249 @@
+"""Ray Serve's autoscaling policy of one pool: `autoscaling.scaling.decide` on what Redis tells.
+
+Ray Serve calls it in its controller's loop, ten times a second, so it must never wait: a thread of
+its own follows Redis and leaves what it has read; the policy decides from that once a second. What
+the policy remembers is in Ray Serve's hands (`policy_state`). The number of replicas that take
+traffic goes to the gateways through Redis (`router.active`), the number to run to Ray Serve.
+
+https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ray import cloudpickle
+from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
+
+from autoscaling.budget import Wish, grants
+from autoscaling.capacity import EngineRates
+from autoscaling.scaling import Limits, Signals, State, decide
+from deployments.fleet import Fleet, Pool
+from router import active
+from router.demand import DemandReader, GrowingSum
+from router.load import LoadBoard, ReplicaLoad
+from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
+
+logger = logging.getLogger("ray.serve")
+
+DECIDE_PERIOD_S = 1.0
+READ_PERIOD_S = 0.5
+KEEP_S = 10.0
+_STATE = "antefix"
+# Pools that share a budget are decided in one process, Ray Serve's controller: what each wishes,
+# and when it said so.
+_WISHES: dict[str, dict[str, tuple[float, Wish]]] = {}
+
+
+@dataclass
+class Watch:
+    """What a thread has read of a pool, and what it is to write.
+
+    It ends when nobody `keep`s it: after a redeployment another policy decides, and the demand of
+    the old one must not come back.
+    """
+
+    board: str
+    redis_url: str = field(repr=False)
+    signals: Signals | None = None
+    demand: int | None = None
+    _thread: threading.Thread | None = None
+    _until: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def keep(self) -> None:
+        """For KEEP_S more; starts it where it has ended."""
+        self._until = time.monotonic() + KEEP_S
+        if not self.is_alive:
+            self.signals = self.demand = None
+            self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+            self._thread.start()
+
+    async def _run(self) -> None:
+        redis = connect(self.redis_url)
+        board, reader = LoadBoard(redis, self.board), DemandReader(redis, self.board)
+        output = GrowingSum()
+        reading = asyncio.create_task(board.run())
+        while not reading.done() and time.monotonic() < self._until:
+            demand = await reader.read()
+            loads = {**board.loads(), **board.warm()}
+            seen = board.active_seen
+            generated = output.add({name: load.output_tokens for name, load in loads.items()})
+            signals = Signals(
+                now=time.monotonic(),
+                arrived=demand.arrived,
+                refused=demand.refused + demand.overflowed,
+                prompt_tokens=demand.prompt_tokens,
+                uncached_tokens=demand.uncached_tokens,
+                output_tokens=generated,
+                told_at=demand.told_at,
+                waiting=demand.waiting,
+            )
+            if board.is_read:
+                queued = sum(load.queued_prefill_tokens for load in loads.values())
+                signals = replace(
+                    signals,
+                    running=len(loads),
+                    in_flight=sum(load.waiting + load.running for load in loads.values()),
+                    queued_tokens=demand.queued_tokens + queued,
+                    promoted=seen.promoted if seen else 0,
+                    engine=_rates(loads),
+                    startup_s=max((load.startup_s for load in loads.values()), default=0.0) or None,
+                )
+            self.signals = signals
+            if self.demand is not None and board.is_read:
+                await self._publish(redis, self.demand, seen)
+            await asyncio.sleep(READ_PERIOD_S)
+        reading.cancel()
+        await redis.aclose()
+
+    async def _publish(self, redis: AsyncRedis, demand: int, seen: active.Active | None) -> None:
+        if seen == active.Active(demand):
+            return
+        try:
+            await active.publish(redis, self.board, demand, seen)
+        except REDIS_FAILURES as error:
+            logger.warning("the demand of %s is not published: %s", self.board, error)
+
+
+class PoolAutoscaler:
+    """The policy object of one pool.
+
+    Ray Serve pickles it to its controller and, while it works there, again for every replica that
+    it starts; its thread stays where it decides.
+    """
+
+    def __init__(
+        self, board: str, redis_url: str, limits: Limits, gpus: float, budget: float | None
+    ) -> None:
+        self._board = board
+        self._limits = limits
+        self._gpus = gpus
+        self._budget = budget
+        self._redis_url = redis_url
+        self._watch: Watch | None = None
+        self._decided_at = float("-inf")
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_watch": None}
+
+    def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        """The number of replicas to run, and what to remember."""
+        if self._watch is None:
+            self._watch = Watch(self._board, self._redis_url)
+        self._watch.keep()
+        state, signals = context.policy_state, self._watch.signals
+        now = time.monotonic()
+        if signals is not None and now - self._decided_at >= DECIDE_PERIOD_S:
+            self._decided_at = now
+            state = self._decide(self._watch, signals, context)
+        target = context.target_num_replicas if self._target is None else self._target
+        return target, state
+
+    def _decide(
+        self, watch: Watch, signals: Signals, context: AutoscalingContext
+    ) -> dict[str, Any]:
+        starting = max(0, context.target_num_replicas - context.current_num_replicas)
+        known = State.from_dict(context.policy_state.get(_STATE))
+        # Ray Serve knows them too, while Redis is away
+        running = context.current_num_replicas if signals.running is None else signals.running
+        decision = decide(
+            replace(signals, now=time.monotonic(), running=running, starting=starting),
+            known,
+            self._limits,
+        )
+        granted = self._granted(decision.demand, decision.target)
+        if granted != self._target:
+            logger.info(
+                "%s: %s replicas, %d of them to take traffic: %s",
+                self._board,
+                granted,
+                min(decision.demand, granted),
+                dict(decision.reasons),
+            )
+        watch.demand, self._target = min(decision.demand, granted), granted
+        return {_STATE: decision.state.to_dict()}
+
+    def _granted(self, demand: int, target: int) -> int:
+        fleet, _, pool = self._board.partition("/")
+        if self._budget is None or self._gpus <= 0:
+            return target
+        now, wishes = time.monotonic(), _WISHES.setdefault(fleet, {})
+        wish = Wish(self._limits.min_replicas, demand, target, self._gpus)
+        wishes[pool] = (now, wish)
+        # a pool that is not decided any more has gone
+        current = {name: wish for name, (at, wish) in wishes.items() if now - at <= KEEP_S}
+        return grants(current, self._budget)[pool]
+
+
+def autoscaling_config(
+    fleet: Fleet, name: str, gpus: float, redis_url: str
+) -> AutoscalingConfig | None:
+    """What Ray Serve is told of a pool; None for one whose replicas are always the same."""
+    pool = fleet.pools[name]
+    limits = limits_of(pool)
+    if limits is None:
+        return None
+    policy = AutoscalingPolicy(policy_function=PoolAutoscaler)  # type: ignore[no-untyped-call]
+    # Not by keywords of the policy: Ray Serve logs those, and the address may hold a password.
+    policy.set_serialized_policy_def(
+        cloudpickle.dumps(  # type: ignore[no-untyped-call]
+            PoolAutoscaler(fleet.board_of(name), redis_url, limits, gpus, fleet.gpu_budget)
+        )
+    )
+    return AutoscalingConfig(
+        min_replicas=limits.min_replicas,
+        initial_replicas=pool.first_replicas,
+        max_replicas=limits.max_replicas,
+        # the policy has its own idea of when
+        upscale_delay_s=0.0,
+        downscale_delay_s=0.0,
+        downscale_to_zero_delay_s=0.0,
+        policy=policy,
+    )
+
+
+def limits_of(pool: Pool) -> Limits | None:
+    """The bounds of a pool's replicas; None where there is nothing to decide."""
+    slo, settings = pool.slo.by_class().get("interactive"), pool.autoscaling
+    if slo is None or not pool.is_scaled:
+        return None
+    if settings is None:
+        # all are there always; how many of them take traffic is what is decided
+        return Limits(pool.replicas, pool.first_replicas, slo, pool.warm_replicas)
+    return Limits(
+        min_replicas=settings.min_replicas,
+        max_replicas=settings.max_replicas,
+        slo=slo,
+        warm_replicas=pool.warm_replicas,
+        startup_s=settings.startup_s,
+        downscale_hold_s=settings.downscale_hold_s,
+        idle_s=settings.idle_s,
+    )
+
+
+def _rates(loads: Mapping[str, ReplicaLoad]) -> EngineRates:
+    """Of one replica: a pool's engines are alike, so each number is the mean of those that know."""
+
+    def mean(values: list[float]) -> float | None:
+        known = [value for value in values if value > 0]
+        return sum(known) / len(known) if known else None
+
+    of = list(loads.values())
+    return EngineRates(
+        prefill_rate=mean([load.prefill_rate for load in of if load.prefill_learned]),
+        step_s=mean([load.step_s for load in of]),
+        sequence_s=mean([load.sequence_s for load in of]),
+        max_sequences=mean([float(load.max_sequences) for load in of]),
+        kv_capacity_tokens=mean([float(load.kv_capacity_tokens) for load in of]),
+    )

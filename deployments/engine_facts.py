@@ -1,0 +1,26 @@
+"""What an engine is set to, as its replica tells on its own port: none of it can be measured."""
+
+from __future__ import annotations
+
+import msgspec
+
+FACTS_PATH = "/antefix/facts"
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """Sizes are tokens; `sequences` run at once; `startup_s` it took to load."""
+
+    step_tokens: int
+    sequences: int
+    block_tokens: int
+    kv_capacity_tokens: int
+    max_model_len: int
+    startup_s: float
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, body: bytes) -> EngineFacts:
+        """Raises msgspec.MsgspecError for anything else."""
+        return msgspec.json.decode(body, type=cls)

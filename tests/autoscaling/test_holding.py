@@ -1,0 +1,59 @@
+"""How long replicas stay after they were needed last."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaling.holding import MARGIN, MAX_HOLD_S, Level, held, watched
+
+HOLD_S = 30.0
+
+
+def play(*needs: tuple[float, int]) -> tuple[Level, ...]:
+    """The levels after so many replicas were needed from each time on, until the last time."""
+    levels: tuple[Level, ...] = ()
+    for (begin, needed), (end, _) in pairwise(needs):
+        for second in range(int(begin), int(end)):
+            levels = watched(levels, needed, float(second), 1.0, HOLD_S)
+    return levels
+
+
+def test_what_is_not_needed_is_held_for_a_while() -> None:
+    levels = play((0, 4), (10, 2), (20, 2))
+    assert held(levels, 9.0 + HOLD_S - 1) == 4
+    assert held(levels, 9.0 + HOLD_S) == 2
+
+
+def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
+    levels = play((0, 4), (10, 2), (110, 4), (120, 2), (130, 2))
+    assert held(levels, 119.0 + 100.0) == 4
+    assert held(levels, 119.0 + MARGIN * 102.0) == 0
+
+
+def test_what_never_came_back_goes_as_soon_as_ever() -> None:
+    levels = play((0, 4), (10, 2), (1000, 4), (1010, 2), (1020, 2))
+    assert held(levels, 1009.0 + HOLD_S) == 2
+
+
+def test_each_number_of_replicas_learns_for_itself() -> None:
+    levels = play((0, 4), (10, 2), (110, 3), (120, 2), (130, 2))
+    assert held(levels, 119.0 + 100.0) == 3
+
+
+def test_what_was_learned_fades() -> None:
+    levels = play((0, 4), (10, 2), (110, 4), (5000, 2), (5001, 2))
+    assert levels[3].hold_s < 1.3 * HOLD_S
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 8)), min_size=1), st.floats(0, 1000))
+def test_nothing_is_held_for_ever_and_what_is_needed_is_held(
+    steps: list[tuple[float, int]], hold_s: float
+) -> None:
+    levels: tuple[Level, ...] = ()
+    now = 0.0
+    for elapsed, needed in steps:
+        now += elapsed
+        levels = watched(levels, needed, now, elapsed, hold_s)
+        assert held(levels, now) >= (needed if hold_s > 0 else 0)
+    assert held(levels, now + max(MAX_HOLD_S, hold_s) + 1) == 0

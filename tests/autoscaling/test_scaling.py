@@ -1,0 +1,319 @@
+"""How many replicas a pool gets: bounds for any signal, and sense for those that make sense."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaling.scaling import (
+    FRESH_S,
+    STEP_S,
+    Decision,
+    EngineRates,
+    Limits,
+    Signals,
+    State,
+    decide,
+)
+from autoscaling.slo import Slo
+
+LIMITS = Limits(min_replicas=1, max_replicas=8, slo=Slo(3.0), startup_s=30.0)
+ENGINE = EngineRates(3500.0, 0.02, 0.0002, 128, 640_000)
+PROMPT, ANSWER = 2000.0, 200.0
+
+
+@dataclass
+class FluidPool:
+    """Poisson arrivals and replicas that work like a pipe: enough to see what the policy does.
+
+    Requests are served after their prompt tokens; what would wait longer than the SLO is refused.
+    """
+
+    rate: Callable[[float], float]
+    limits: Limits = LIMITS
+    seed: int = 0
+    startup_s: float = 30.0
+    running: int = 1
+    starting: list[float] = field(default_factory=list)
+    arrived: float = 0.0
+    refused: float = 0.0
+    queued: float = 0.0
+    output: float = 0.0
+    state: State = field(default_factory=State)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def play(self, seconds: int, **told: Any) -> list[int]:
+        """The demands of these seconds; `told` replaces what the policy is told."""
+        rng = random.Random(self.seed)
+        begin = len(self.decisions)
+        for second in range(begin, begin + seconds):
+            self.work(rng, float(second))
+            decision = decide(self.signals(float(second), **told), self.state, self.limits)
+            stored = json.loads(json.dumps(decision.state.to_dict(), allow_nan=False))
+            self.state = State.from_dict(stored)
+            self.decisions.append(decision)
+            self.scale(decision.target, float(second))
+        return [decision.demand for decision in self.decisions[begin:]]
+
+    def work(self, rng: random.Random, now: float) -> None:
+        self.running += sum(up_at <= now for up_at in self.starting)
+        self.starting = [up_at for up_at in self.starting if up_at > now]
+        at = rng.expovariate(self.rate(now)) if self.rate(now) else 1.0
+        while at < 1.0:
+            self.arrived += 1
+            if self.queued > self.running * 3500.0 * self.limits.slo.ttft_s:
+                self.refused += 1
+            else:
+                self.queued += PROMPT
+            at += rng.expovariate(self.rate(now))
+        done = min(self.queued, self.running * 3500.0)
+        self.queued -= done
+        self.output += done / PROMPT * ANSWER
+
+    def signals(self, now: float, **told: Any) -> Signals:
+        rate = self.rate(now)
+        known = Signals(
+            now=now,
+            arrived=self.arrived,
+            refused=self.refused,
+            prompt_tokens=self.arrived * PROMPT,
+            uncached_tokens=self.arrived * PROMPT,
+            output_tokens=self.output,
+            told_at=now,
+            running=self.running,
+            starting=len(self.starting),
+            in_flight=round(rate * ANSWER * 0.04 + self.queued / PROMPT),
+            waiting=0,
+            queued_tokens=self.queued,
+            promoted=0,
+            engine=ENGINE,
+            startup_s=self.startup_s,
+        )
+        return replace(known, **told)
+
+    def scale(self, target: int, now: float) -> None:
+        more = target - self.running - len(self.starting)
+        self.starting += [now + self.startup_s] * more
+        while more < 0 and self.starting:
+            self.starting.pop()
+            more += 1
+        self.running += min(0, more)
+
+
+def turns(demands: list[int]) -> int:
+    """How often it went up after down, or down after up."""
+    steps = [after - before for before, after in pairwise(demands)]
+    ways = [step > 0 for step in steps if step]
+    return sum(before != after for before, after in pairwise(ways))
+
+
+wild = (
+    st.none()
+    | st.floats()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(0, 1000)
+    | st.integers(0, 20)
+    | st.booleans()
+)
+wild_signals = st.builds(
+    Signals,
+    **{f.name: wild for f in fields(Signals) if f.name not in ("now", "engine")},
+    now=st.floats() | st.floats(0, 1000),
+    engine=st.builds(EngineRates, wild, wild, wild, wild, wild),
+)
+limits = st.builds(
+    Limits,
+    min_replicas=st.integers(0, 4),
+    max_replicas=st.integers(4, 12),
+    slo=st.builds(Slo, st.floats(0.01, 60), st.none() | st.floats(0.001, 1)),
+    warm_replicas=st.integers(0, 4),
+    startup_s=st.floats(0.1, 1000),
+    downscale_hold_s=st.floats(0.1, 1000),
+    idle_s=st.floats(0, 1000),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(wild_signals, max_size=8), limits)
+def test_whatever_it_is_told_the_answer_is_within_bounds(
+    told: list[Signals], bounds: Limits
+) -> None:
+    state, demand = State(), None
+    for signals in told:
+        decision = decide(signals, state, bounds)
+        assert bounds.min_replicas <= decision.demand <= decision.target <= bounds.max_replicas
+        assert decision.target <= decision.demand + bounds.warm_replicas
+        assert demand is None or decision.demand >= demand - 1
+        json.dumps(dict(decision.reasons), allow_nan=False)
+        state, demand = State.from_dict(decision.state.to_dict()), decision.demand
+        assert state == decision.state
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.1, 10), st.floats(1, 3), st.integers(0, 100))
+def test_more_arrivals_never_get_fewer_replicas(rate: float, times: float, seed: int) -> None:
+    def settled(per_s: float) -> int:
+        state = State()
+        for second in range(60):
+            at = float(second)
+            count = math.floor(per_s * at)
+            pool = FluidPool(lambda _: per_s, arrived=count, output=count * ANSWER)
+            decision = decide(pool.signals(at, in_flight=0), state, LIMITS)
+            state = decision.state
+        return decision.demand
+
+    assert settled(rate * times) >= settled(rate)
+
+
+@pytest.mark.parametrize(("rate", "seed"), [(0.3, 0), (2.0, 1), (4.0, 2), (4.0, 3), (8.0, 4)])
+def test_on_steady_traffic_it_stays_where_it_is(rate: float, seed: int) -> None:
+    pool = FluidPool(lambda _: rate, seed=seed)
+    pool.play(300)
+    assert turns(pool.play(900)) <= 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cliff_is_answered_within_seconds(seed: int) -> None:
+    pool = FluidPool(lambda at: 1.0 if at < 300 else 8.0, seed=seed)
+    before = pool.play(300)[-1]
+    assert before <= 3
+    assert pool.play(8)[-1] >= 5
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("startup_s", [30.0, 120.0])
+def test_it_does_not_chase_its_own_startup(seed: int, startup_s: float) -> None:
+    wide = replace(LIMITS, max_replicas=50)
+    pool = FluidPool(lambda at: 1.0 if at < 300 else 8.0, wide, seed, startup_s)
+    pool.play(300)
+    # 8 a second are 4.6 replicas' work; whatever waits and is refused until they are up
+    assert max(pool.play(600)) <= 12
+
+
+def test_it_goes_down_one_by_one_and_not_at_once() -> None:
+    pool = FluidPool(lambda at: 8.0 if at < 300 else 1.0)
+    high = pool.play(300)[-1]
+    demands = pool.play(900)
+    assert demands[: int(LIMITS.downscale_hold_s)] == [high] * int(LIMITS.downscale_hold_s)
+    steps = [at for at in range(1, len(demands)) if demands[at] < demands[at - 1]]
+    assert all(demands[at - 1] - demands[at] == 1 for at in steps)
+    assert all(after - before >= STEP_S for before, after in pairwise(steps))
+    assert demands[-1] <= 2
+
+
+def test_bursts_that_recur_find_their_replicas() -> None:
+    pool = FluidPool(lambda at: 8.0 if at % 120 < 20 else 1.0)
+    pool.play(600)
+    assert min(pool.play(600)) >= 5
+
+
+def test_a_ramp_is_met_before_it_is_there() -> None:
+    pool = FluidPool(lambda at: 1.0 + at / 100.0, startup_s=120.0, running=1)
+    pool.play(700)
+    assert pool.refused <= 0.01 * pool.arrived
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"arrived": None},
+        {"told_at": None},
+        {"told_at": 100.0 - FRESH_S - 1},
+        {"arrived": math.nan},
+        {"uncached_tokens": math.inf},
+        {"engine": EngineRates()},
+    ],
+)
+def test_on_what_is_not_known_nothing_is_scaled_down(told: dict[str, Any]) -> None:
+    pool = FluidPool(lambda at: 6.0 if at < 100 else 0.5)
+    high = pool.play(100)[-1]
+    assert min(pool.play(300, **told)) == high
+
+
+def test_a_visible_backlog_is_answered_without_the_counts() -> None:
+    pool = FluidPool(lambda _: 0.0)
+    pool.play(10)
+    assert pool.play(1, arrived=None, queued_tokens=600_000.0)[-1] > 4
+
+
+def test_waiting_requests_are_answered_without_the_engines_rates() -> None:
+    pool = FluidPool(lambda _: 0.0)
+    demands = pool.play(150, engine=EngineRates(), arrived=None, waiting=5)
+    assert demands[-1] == 2
+
+
+def test_refusals_that_the_model_does_not_explain_ask_for_another() -> None:
+    pool = FluidPool(lambda _: 2.0)
+    settled = pool.play(200)[-1]
+    for _ in range(90):
+        pool.refused += 0.2
+        pool.play(1)
+    assert pool.decisions[-1].demand == settled + 1
+
+
+@pytest.mark.parametrize("promoted", [1, 2])
+def test_promoted_replicas_are_demand_and_counted_once(promoted: int) -> None:
+    warm = replace(LIMITS, warm_replicas=2)
+    pool = FluidPool(lambda _: 1.0, warm, running=4)
+    base = pool.play(200)[-1]
+    pool.running = base + 2
+    # gateways tell the same for some seconds after the demand was raised
+    assert pool.play(5, promoted=promoted) == [base + promoted] * 5
+    assert pool.decisions[-1].target == base + promoted + 2
+
+
+def test_requests_in_flight_are_never_left_without_room() -> None:
+    pool = FluidPool(lambda _: 0.0, running=5)
+    assert min(pool.play(600, in_flight=4 * 128 + 1)) == 5
+
+
+def test_an_idle_pool_goes_to_zero_and_comes_back() -> None:
+    sleepy = replace(LIMITS, min_replicas=0, idle_s=200.0)
+    pool = FluidPool(lambda at: 1.0 if at < 100 else 0.0, sleepy)
+    demands = pool.play(600)
+    assert min(demands[:290]) >= 1
+    assert demands[-1] == 0
+    assert pool.play(1, waiting=1)[-1] == 1
+
+
+def test_a_pool_at_zero_wakes_for_one_that_arrives() -> None:
+    sleepy = replace(LIMITS, min_replicas=0)
+    pool = FluidPool(lambda _: 0.0, sleepy, running=0)
+    assert pool.play(100) == [0] * 100
+    pool.arrived += 1
+    assert pool.play(1) == [1]
+
+
+def test_idle_is_not_what_nobody_told() -> None:
+    sleepy = replace(LIMITS, min_replicas=0, idle_s=10.0)
+    pool = FluidPool(lambda _: 0.0, sleepy)
+    assert pool.play(300, told_at=None)[-1] == 1
+
+
+def test_what_runs_is_kept_when_nothing_is_remembered() -> None:
+    pool = FluidPool(lambda _: 1.0, running=6)
+    assert pool.play(1) == [6]
+
+
+@pytest.mark.parametrize("leap_s", [-1e6, 3600.0])
+def test_a_clock_that_leaps_scales_nothing_down_at_once(leap_s: float) -> None:
+    pool = FluidPool(lambda at: 6.0 if at < 100 else 0.5)
+    high = pool.play(130)[-1]
+    signals = replace(pool.signals(130.0), now=130.0 + leap_s, told_at=130.0 + leap_s)
+    assert decide(signals, pool.state, LIMITS).demand == high
+
+
+def test_it_says_why() -> None:
+    pool = FluidPool(lambda _: 6.0)
+    pool.play(60)
+    reasons = next(d.reasons for d in pool.decisions if d.demand > 1)
+    assert reasons["because"] == "forecast"
+    assert float(reasons["for_forecast"]) >= 4.0
+    assert {"requests_per_s", "expected_per_s", "backlog_s", "startup_s"} <= reasons.keys()

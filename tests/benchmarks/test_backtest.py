@@ -1,0 +1,187 @@
+"""What a backtest makes of its simulations: figures, goals, the page and the plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoscaling.slo import Slo
+from benchmarks import backtest, backtest_page, backtest_plot, calibration
+from benchmarks.backtest import Found, Scenario
+from benchmarks.backtest_results import (
+    Summary,
+    arrivals_over_time,
+    attainment_over_time,
+    best_within,
+    mean,
+    percentile,
+    summary,
+    table,
+)
+from benchmarks.calibration import CalibrationError
+from benchmarks.simulated_engines import Hardware
+from benchmarks.simulated_fleet import Call
+from benchmarks.simulation_types import FleetSettings, Result, Sample
+from benchmarks.traces import Request, Trace
+
+POOL = FleetSettings(Hardware(), 60.0, Slo(2.0))
+
+
+def served(number: int, at: float, ttft: float, overflowed: bool = False) -> Call:
+    return Call(
+        number,
+        Request(at, 10, 2),
+        first_at=at + ttft,
+        ended_at=at + ttft + 0.5,
+        overflowed=overflowed,
+    )
+
+
+def result(calls: list[Call], targets: list[int] | None = None) -> Result:
+    samples = [Sample(100.0 * i, n, n, n, n, 0) for i, n in enumerate(targets or [1])]
+    trace = Trace("hand", tuple(call.request for call in calls), 120.0)
+    return Result("antefix", trace, POOL, tuple(calls), tuple(samples), 120.0, 240.0)
+
+
+CALLS = [
+    served(0, 0.0, 1.0),
+    served(1, 10.0, 3.0),
+    served(2, 70.0, 0.5, overflowed=True),
+    Call(3, Request(80.0, 10, 2), rejected_at=80.0),
+]
+
+
+def test_a_miss_is_what_was_late_refused_or_served_elsewhere() -> None:
+    found = summary(result(CALLS))
+    assert found.attainment == 0.25
+    assert (found.rejected, found.overflow_share) == (1, 0.25)
+    # of those that the pool itself admitted
+    assert (found.ttft_p50_s, found.ttft_p99_s) == (3.0, 3.0)
+    assert (found.average_replicas, found.replica_hours) == (2.0, 240 / 3600)
+
+
+def test_a_flap_is_a_change_soon_after_one_the_other_way() -> None:
+    steady = summary(result(CALLS, [1, 2, 3, 3]))
+    assert (steady.changes, steady.flaps) == (2, 0)
+    flapping = summary(result(CALLS, [1, 2, 1, 2]))
+    assert (flapping.changes, flapping.flaps) == (3, 2)
+    slow = summary(result(CALLS, [1, 2, 2, 2, 2, 1]))
+    assert (slow.changes, slow.flaps) == (2, 0)
+
+
+def test_the_course_is_told_bit_by_bit() -> None:
+    course = replace(result(CALLS), trace=Trace("hand", (), 90.0))
+    assert attainment_over_time(course) == [(30.0, 0.5), (90.0, 0.0)]
+    # the last bin is shorter
+    assert arrivals_over_time(course) == [
+        (10.0, 2 / 20),
+        (30.0, 0.0),
+        (50.0, 0.0),
+        (70.0, 1 / 20),
+        (85.0, 1 / 10),
+    ]
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    assert percentile([], 0.99) == 0.0
+    assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 3.0], 0.99) == 3.0
+
+
+def made(attainment: float, hours: float) -> Summary:
+    return Summary(100, attainment, 0.5, 2.0, hours, 10 * hours, 3, 0.0, 4, 1)
+
+
+def test_the_mean_is_taken_figure_by_figure() -> None:
+    found = mean([made(1.0, 0.5), made(0.5, 0.3)])
+    assert found.attainment == 0.75
+    assert found.replica_hours == pytest.approx(0.4)
+
+
+def test_ray_s_best_is_the_one_that_attains_most_for_the_same_hours() -> None:
+    found = [("dear", made(0.99, 2.0)), ("cheap", made(0.8, 1.0)), ("poor", made(0.7, 0.9))]
+    best = best_within(1.0, found)
+    assert best is not None
+    assert best[0] == "cheap"
+    assert best_within(0.5, found) is None
+
+
+def found(name: str, ours: list[Summary], serve: list[Summary]) -> Found:
+    scenario = Scenario(name, [])
+    summaries = {backtest.OURS: ours, backtest.WARM: ours, backtest.SERVE: serve}
+    return Found(scenario, summaries, [result(CALLS), result(CALLS)])
+
+
+def test_goals_count_the_worst_seed() -> None:
+    ramp = found("ramp", [made(0.995, 0.5), made(0.98, 0.6)], [made(0.9, 0.7), made(0.985, 0.55)])
+    judged = backtest.goals([ramp])
+    assert judged["ramp_attainment"] == {"figure": 0.98, "at_least": 0.99, "met": False}
+    assert judged["ramp_average_replicas"]["figure"] == 6.0
+    assert judged["ramp_attainment_above_serve_default"]["figure"] == -0.005
+    hours = judged["ramp_replica_hours_of_serve_default"]
+    assert hours["figure"] == pytest.approx(0.6 / 0.55, abs=1e-4)
+    assert not hours["met"]
+
+
+def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None:
+    ramp = found("ramp", [made(0.995, 0.5)], [made(0.9, 0.7)])
+
+    def page() -> str:
+        return backtest_page.page(
+            sections=[("ramp", ramp.scenario.promise, ramp.means, backtest.frontier(ramp))],
+            goals=backtest.goals([ramp]),
+            engine=calibration.read(calibration.SHIPPED),
+            command="make bench-backtest",
+            minutes=1.0,
+            seeds=1,
+            machine={
+                "date": "2026-01-01",
+                "cores": 2,
+                "cpu": "a CPU",
+                "python": "3.11",
+                "versions": {"ray": "2.60.0"},
+            },
+        )
+
+    assert page() == page()
+    assert table(ramp.means) in page()
+    assert "an estimate" in page()
+    plots = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for plot in plots:
+        backtest_plot.draw([ramp.plotted], plot)
+    assert plots[0].read_bytes() == plots[1].read_bytes()
+    assert b"<svg" in plots[0].read_bytes()
+
+
+def test_the_shipped_calibration_says_where_it_is_from() -> None:
+    shipped = calibration.read(calibration.SHIPPED)
+    assert shipped.source["kind"] == "estimate"
+    assert {"prefill_rate", "step_s", "sequence_s", "blocks", "startup_s"} <= {*shipped.source}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"startup_s": -1},
+        {"startup_s": "soon"},
+        {"source": None},
+        {"hardware": {"prefill_rate": 0}},
+        {"hardware": {"prefil_rate": 1}},
+        {"more": 1},
+    ],
+)
+def test_a_wrong_calibration_is_refused_by_name(tmp_path: Path, change: dict[str, object]) -> None:
+    told = {**json.loads(calibration.SHIPPED.read_text()), **change}
+    file = tmp_path / "engine.json"
+    file.write_text(json.dumps(told))
+    with pytest.raises(CalibrationError, match=r"engine\.json") as caught:
+        calibration.read(file)
+    assert caught.value.remedy
+
+
+def test_a_missing_calibration_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="nowhere"):
+        calibration.read(tmp_path / "nowhere.json")

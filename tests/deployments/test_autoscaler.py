@@ -1,0 +1,257 @@
+"""The autoscaling policy inside a real Ray Serve, fed through a real Redis, without engines."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import ray
+from ray import serve
+from ray.serve.config import AutoscalingContext
+
+from deployments import autoscaler
+from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, limits_of
+from deployments.fleet import Fleet
+from router.active import active_key
+from router.demand import DemandCounters, demand_key
+from tests.router.index_redis import control, server_of
+from tests.router.redis_process import RedisProcess
+
+ROOT = Path(__file__).parent.parent.parent
+BOARD = "test/engine"
+RATE = 1000.0  # prompt tokens a second of one replica
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+def url_of(server: RedisProcess) -> str:
+    return f"redis://127.0.0.1:{server.port}/0"
+
+
+def fleet_of(**autoscaling: Any) -> Fleet:
+    pool = {
+        "model": "org/model",
+        "slo": {"interactive": {"ttft_s": 2.0}},
+        "autoscaling": {"max_replicas": 3, "startup_s": 5.0, **autoscaling},
+    }
+    return Fleet.model_validate({"name": "test", "pools": {"engine": pool}})
+
+
+def application(fleet: Fleet, redis_url: str) -> serve.Application:
+    """Defined in a function: what is pickled by value needs no import in Ray's workers."""
+
+    class Engine:
+        """Claims a slot and publishes a load, as an engine does."""
+
+        def __init__(self, redis_url: str) -> None:
+            from router.event_stream import EventBatch
+            from router.held_blocks import HeldBlocks
+            from router.load import ReplicaLoad
+            from router.publisher import IndexPublisher, Lease
+            from router.redis_client import connect
+            from router.segment_keys import SegmentHasher
+
+            replica_id: str = serve.get_replica_context().replica_id.unique_id
+            started_at = time.time()
+
+            def load(lease: Lease) -> str:
+                return ReplicaLoad(
+                    replica_id=replica_id,
+                    slot=lease.slot,
+                    incarnation=lease.incarnation,
+                    url="http://nowhere",
+                    node_ip="127.0.0.1",
+                    waiting=0,
+                    running=0,
+                    queued_prefill_tokens=0,
+                    kv_use=0.0,
+                    kv_capacity_tokens=0,
+                    prefill_rate=1000.0,
+                    inter_token_latency=0.0,
+                    started_at=started_at,
+                    startup_s=1.0,
+                ).to_json()
+
+            async def nothing() -> Any:
+                await asyncio.Event().wait()
+                yield EventBatch([], False)
+
+            held = HeldBlocks(SegmentHasher(b"k" * 32), "org/model", None, 128)
+            self._publisher = IndexPublisher(connect(redis_url), "test/engine", held, load)
+            self._nothing = nothing
+            self._started = False
+
+        async def check_health(self) -> None:
+            if not self._started:
+                self._publisher.start(self._nothing())
+                self._started = True
+
+        async def __del__(self) -> None:
+            await self._publisher.stop()
+
+    scaled = autoscaling_config(fleet, "engine", 0.0, redis_url)
+    deployment: Any = serve.deployment(
+        name="engine",
+        autoscaling_config=scaled,
+        health_check_period_s=0.5,
+        graceful_shutdown_timeout_s=2,
+        ray_actor_options={"num_cpus": 0},
+    )(Engine)
+    built: serve.Application = deployment.bind(redis_url)
+    return built
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT))
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        serve.start(proxy_location="Disabled")
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+class Traffic:
+    """What a gateway would tell: so many requests a second of so many prompt tokens."""
+
+    def __init__(self, server: RedisProcess) -> None:
+        self._server = server
+        self._counters = DemandCounters()
+        self._at = time.monotonic()
+
+    def tell(self, requests_per_s: float, tokens: int, waiting: int = 0) -> None:
+        now = time.monotonic()
+        came = round(requests_per_s * (now - self._at))
+        if came or not requests_per_s:
+            self._at = now
+        of = self._counters
+        of.sequence += 1
+        of.arrived += came
+        of.prompt_tokens += came * tokens
+        of.uncached_tokens += came * tokens
+        of.waiting = waiting
+        with control(self._server) as client:
+            client.hset(demand_key(BOARD), "gateway", msgspec.json.encode(of))
+
+    def until(self, done: Callable[[], bool], *args: Any) -> None:
+        """Tell it again and again until something has become true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, serve.status()
+            self.tell(*args)
+            time.sleep(0.25)
+
+
+def replicas() -> int:
+    states = serve.status().applications["default"].deployments["engine"].replica_states
+    return sum(count for state, count in states.items() if state == "RUNNING")
+
+
+def active(server: RedisProcess) -> int | None:
+    with control(server) as client:
+        value = client.get(active_key(BOARD))
+    return int(value.split()[0]) if isinstance(value, bytes) else None
+
+
+def test_replicas_follow_the_load_up_and_down_to_none_and_up_again(
+    cluster: None, redis: RedisProcess
+) -> None:
+    fleet = fleet_of(min_replicas=0, downscale_hold_s=2.0, idle_s=4.0)
+    serve.run(application(fleet, url_of(redis)), route_prefix=None)
+    traffic = Traffic(redis)
+    # half of what one replica can do, then more than two can
+    traffic.until(lambda: active(redis) == 1, 1.0, 500)
+    assert replicas() == 1
+    traffic.until(lambda: replicas() == 3 and active(redis) == 3, 4.0, 600)
+    traffic.until(lambda: replicas() == 0 and active(redis) == 0, 0.0, 0)
+    traffic.until(lambda: replicas() >= 1, 0.0, 0, 1)
+
+
+def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
+    context: Any = SimpleNamespace(
+        current_num_replicas=replicas, target_num_replicas=replicas, policy_state=state
+    )
+    return context  # type: ignore[no-any-return]
+
+
+def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscaler, "_WISHES", {})
+    limits = limits_of(fleet_of(max_replicas=8).pools["engine"])
+    assert limits is not None
+    policies = [
+        PoolAutoscaler(f"test/{name}", "redis://127.0.0.1:1/0", limits, 4.0, 20.0) for name in "ab"
+    ]
+    # five replicas of four GPUs each: who has least of its demand comes next
+    assert policies[0]._granted(demand=4, target=5) == 5
+    assert policies[1]._granted(demand=4, target=5) == 2
+    assert policies[0]._granted(demand=4, target=5) == 3
+    # the other is gone, for nobody decides it any more
+    _, wish = autoscaler._WISHES["test"]["b"]
+    autoscaler._WISHES["test"]["b"] = (time.monotonic() - 2 * autoscaler.KEEP_S, wish)
+    assert policies[0]._granted(demand=4, target=5) == 5
+
+
+def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, "keep", lambda self: None)
+    limits = limits_of(fleet_of().pools["engine"])
+    assert limits is not None
+    policy = PoolAutoscaler(BOARD, "redis://127.0.0.1:1/0", limits, 0.0, None)
+    assert policy(context_of(2, {"mine": 1})) == (2, {"mine": 1})
+
+
+def test_the_policy_answers_at_once_while_redis_is_away() -> None:
+    limits = limits_of(fleet_of().pools["engine"])
+    assert limits is not None
+    policy = PoolAutoscaler(BOARD, "redis://127.0.0.1:1/0", limits, 0.0, None)
+    state: dict[str, Any] = {}
+    deadline = time.monotonic() + 10
+    while not state:  # until it has decided
+        began = time.monotonic()
+        target, state = policy(context_of(2, state))
+        assert time.monotonic() - began < 0.5
+        assert target == 2
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    # as Ray Serve does for each replica that it starts
+    assert isinstance(pickle.loads(pickle.dumps(policy)), PoolAutoscaler)
+
+
+def test_a_policy_that_is_not_asked_any_more_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscaler, "KEEP_S", 0.2)
+    watch = Watch(BOARD, "redis://127.0.0.1:1/0")
+    watch.keep()
+    assert watch.is_alive
+    deadline = time.monotonic() + 10
+    while watch.is_alive:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    monkeypatch.setattr(autoscaler, "KEEP_S", 10.0)
+    watch.keep()
+    assert watch.is_alive
+
+
+def test_warm_replicas_alone_leave_the_number_as_it_is() -> None:
+    pool = {
+        "model": "org/model",
+        "replicas": 2,
+        "warm_replicas": 1,
+        "slo": {"interactive": {"ttft_s": 2.0}},
+    }
+    fleet = Fleet.model_validate({"name": "test", "pools": {"engine": pool}})
+    limits = limits_of(fleet.pools["engine"])
+    assert limits is not None
+    assert (limits.min_replicas, limits.max_replicas, limits.warm_replicas) == (2, 3, 1)

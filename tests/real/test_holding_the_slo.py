@@ -1,0 +1,90 @@
+"""More than a real fleet can serve in time, and what else holds its SLO."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from benchmarks.client import Endpoint
+from benchmarks.trace_player import Outcome, play
+from benchmarks.traces import Request, Trace
+from tests.real.conftest import RunningFleet
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+SLO_S = 20.0  # of tests/real/fleet.yaml
+# Several times what two engines can prefill within the SLO.
+REQUESTS, WITHIN_S, PROMPT_TOKENS = 120, 8.0, 300
+# What both engines can do at once is learned from them.
+WARM_UP = 16
+NEVER = {"x-antefix-overflow": "never"}
+
+
+def burst(count: int) -> Trace:
+    rng = random.Random(1)
+    times = sorted(rng.uniform(0, WITHIN_S * count / REQUESTS) for _ in range(count))
+    return Trace("burst", tuple(Request(at, PROMPT_TOKENS, 4) for at in times), WITHIN_S)
+
+
+async def offered(fleet: RunningFleet, count: int, headers: dict[str, str]) -> list[Outcome]:
+    gateway = Endpoint("gateway", fleet.root, {**fleet.headers, **headers})
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        return await play(http, gateway, fleet.model, burst(count))
+
+
+async def test_what_cannot_be_served_in_time_is_told_so_and_the_rest_is_in_time(
+    fleet: RunningFleet,
+) -> None:
+    await offered(fleet, WARM_UP, NEVER)
+    outcomes = await offered(fleet, REQUESTS, NEVER)
+    assert [outcome for outcome in outcomes if not outcome.is_fair] == []
+    served = [outcome for outcome in outcomes if outcome.status == 200]
+    refused = [outcome for outcome in outcomes if outcome.status == 429]
+    assert served and refused
+    late = [o for o in served if o.ttft is not None and o.ttft > 1.5 * SLO_S]
+    assert len(late) <= 0.01 * len(served)
+    # as soon as what was let in is done, everybody is served again
+    (after,) = await offered(fleet, 1, NEVER)
+    assert after.status == 200
+
+
+async def test_what_overflows_is_served_by_the_other_model_and_says_so(fleet: RunningFleet) -> None:
+    body = {
+        "model": fleet.model,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0,
+        "max_tokens": 16,
+    }
+    headers = {**fleet.headers, "x-antefix-overflow": "only"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{fleet.root}/v1/chat/completions", json=body, headers=headers) as answer,
+    ):
+        answered = await answer.json()
+        assert answer.status == 200, answered
+        assert answer.headers["x-antefix-admission"] == "overflowed"
+        assert answer.headers["x-antefix-model"] == answered["model"] == fleet.other_model
+    assert "Paris" in answered["choices"][0]["message"]["content"]
+
+
+async def test_an_engine_is_calibrated_and_a_trace_played_on_what_was_measured(
+    fleet: RunningFleet, tmp_path: Path
+) -> None:
+    file = tmp_path / "engine.json"
+    measured = await asyncio.to_thread(fleet.antefix, "calibrate", str(file), "--json")
+    assert measured.returncode == 0, measured.stderr
+    found = json.loads(measured.stdout)
+    assert found["startup_s"] > 1
+    hardware = found["hardware"]
+    assert (hardware["sequences"], hardware["block_tokens"]) == (16, 128)
+    assert 10 < hardware["prefill_rate"] < 100_000
+    assert 0.001 < hardware["step_s"] + hardware["sequence_s"] < 5
+    arguments = ("--calibration", str(file), "--trace", "noise", "--limit-s", "30", "--json")
+    played = await asyncio.to_thread(fleet.antefix, "backtest", "--policy", "fixed:4", *arguments)
+    assert played.returncode == 0, played.stderr
+    assert "fixed:4" in json.loads(played.stdout)["policies"]
