@@ -23,6 +23,8 @@ from autoscaling.waiting import WaitingRoom
 # A batch request goes while this share of the interactive SLO holds: the rest is for those who
 # come in the meantime and cannot wait.
 BATCH_SHARE = 0.5
+# No doubt is larger: beyond it a prediction says nothing, and would close the pool.
+MAX_DOUBT = 0.5
 MAX_RETRY_AFTER_S = 3600
 
 
@@ -75,21 +77,29 @@ class Admission:
         overflow: Sequence[Outlook] | None,
         now: float,
         only_overflow: bool = False,
+        doubt: float = 0.0,
     ) -> Verdict:
         """One request, once. `ranked`: the replicas in the order of the routing policy.
 
         `overflow`: those of the overflow pool; None when this request may not be served there.
-        `only_overflow`: it asks to be served there and nowhere else.
+        `only_overflow`: it asks to be served there and nowhere else. `doubt`: by how much
+        predictions of the pool have been off lately, relative to what came (`Calibration.error`);
+        an SLO is held if it is even when the prediction is as wrong as that. A queue that is
+        shorter by it costs no throughput.
         """
-        verdict = self._decide(priority, elapsed_s, ranked, overflow, now, only_overflow)
+        slo = self._slos.get(priority)
+        slo = _doubted(slo, doubt) if slo else None
+        verdict = self._decide(priority, slo, elapsed_s, ranked, overflow, now, only_overflow)
         if self.gate is not None and verdict.kind != "wait":
             self.gate.count(verdict.kind == "overflow", now)
         return verdict
 
-    def is_lost(self, elapsed_s: float, ranked: Sequence[Outlook]) -> bool:
+    def is_lost(self, elapsed_s: float, ranked: Sequence[Outlook], doubt: float = 0.0) -> bool:
         """Whether an interactive request would miss its SLO on every one of these replicas."""
         slo = self._slos.get("interactive")
-        return slo is not None and bool(ranked) and _first_holding(ranked, slo, elapsed_s) is None
+        if slo is None or not ranked:
+            return False
+        return _first_holding(ranked, _doubted(slo, doubt), elapsed_s) is None
 
     def may_leave(self, waited_s: float, ranked: Sequence[Outlook]) -> int | None:
         """Where the batch request whose turn it is goes now; None: it waits on.
@@ -108,13 +118,13 @@ class Admission:
     def _decide(
         self,
         priority: PriorityClass,
+        slo: Slo | None,
         elapsed_s: float,
         ranked: Sequence[Outlook],
         overflow: Sequence[Outlook] | None,
         now: float,
         only_overflow: bool,
     ) -> Verdict:
-        slo = self._slos.get(priority)
         best = min((c.predicted_ttft for c in ranked), default=math.nan)
         if only_overflow:
             return self._elsewhere(slo, elapsed_s, overflow, best, now, asked=True)
@@ -169,6 +179,12 @@ class Admission:
         excess = due - slo.ttft_s if slo is not None else 0.0
         seconds = math.ceil(excess) if math.isfinite(excess) else 1
         return Verdict("reject", reason, 0, max(1, min(seconds, MAX_RETRY_AFTER_S)), best)
+
+
+def _doubted(slo: Slo, doubt: float) -> Slo:
+    """What a prediction must be for the SLO to be held even if it is off by `doubt`."""
+    doubt = min(max(0.0, doubt), MAX_DOUBT) if math.isfinite(doubt) else MAX_DOUBT
+    return replace(slo, ttft_s=slo.ttft_s / (1.0 + doubt))
 
 
 def _first_holding(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> int | None:

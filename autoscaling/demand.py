@@ -20,9 +20,9 @@ from autoscaling.capacity import (
 from autoscaling.forecast import Forecast, History
 from autoscaling.slo import Slo
 
-# A replica goes when even with this much doubt of what is expected it is not needed; it comes for
-# what is expected. So a rate at the edge between two numbers changes neither.
-UP_SIGMA, DOWN_SIGMA = 0.0, 1.0
+# A replica comes for what is expected, and goes when even with this much doubt of it it is not
+# needed: a rate at the edge between two numbers changes neither.
+DOWN_SIGMA = 1.0
 # What was refused and what was computed is counted over this time.
 RECENT_S = 60.0
 
@@ -31,7 +31,8 @@ RECENT_S = 60.0
 class Pool:
     """What is known of a pool, made sane. Times are in seconds, `up_in_s` until what starts is up.
 
-    `request` is the workload of one request a second."""
+    `request` is the workload of one request a second.
+    """
 
     line: Forecast
     request: Workload
@@ -73,7 +74,7 @@ def work_of_a_request(history: History) -> Workload:
     )
 
 
-def for_forecast(pool: Pool, ahead_s: float, sigmas: float) -> int:
+def for_forecast(pool: Pool, ahead_s: float, sigmas: float = 0.0) -> int:
     """What holds the SLO for what is expected; 0 when the engine's rates are not known."""
     if pool.engine.prefill_rate is None:
         return 0

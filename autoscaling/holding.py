@@ -14,6 +14,8 @@ from typing import NamedTuple
 MAX_HOLD_S = 600.0
 # Gaps scatter: held for this much longer than the last one.
 MARGIN = 1.5
+# Two replicas more at once are a surge, and who surged once may again before long.
+SURGE, SURGE_HOLD_S = 2, 300.0
 # What was learned fades within this time.
 REMEMBERED_S = 900.0
 
@@ -41,6 +43,14 @@ def watched(
             hold = max(hold, min(MAX_HOLD_S, MARGIN * gap))
         after.append(Level(now, hold))
     return (*after, *[Level(now, hold_s)] * (needed - len(levels)))
+
+
+def raised(levels: Sequence[Level], before: int, after: int) -> tuple[Level, ...]:
+    """The levels when so many replicas become so many more: those of a surge are held for long."""
+    if after - before < SURGE:
+        return tuple(levels)
+    new = [level._replace(hold_s=max(level.hold_s, SURGE_HOLD_S)) for level in levels[before:after]]
+    return (*levels[:before], *new, *levels[after:])
 
 
 def held(levels: Sequence[Level], now: float) -> int:

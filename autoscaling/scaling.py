@@ -15,7 +15,6 @@ from autoscaling.capacity import EngineRates, share
 from autoscaling.demand import (
     DOWN_SIGMA,
     RECENT_S,
-    UP_SIGMA,
     Pool,
     for_backlog,
     for_forecast,
@@ -25,7 +24,7 @@ from autoscaling.demand import (
     work_of_a_request,
 )
 from autoscaling.forecast import History, Sample
-from autoscaling.holding import Level, held, watched
+from autoscaling.holding import Level, held, raised, watched
 from autoscaling.slo import Slo
 from autoscaling.state import MAX_TIME_S, State, known
 
@@ -153,7 +152,7 @@ def decide(signals: Signals, state: State, limits: Limits) -> Decision:
     elif sample is None or pool.engine.prefill_rate is None:
         least = demand
     else:
-        asked["forecast"] = for_forecast(pool, pool.startup_s, UP_SIGMA)
+        asked["forecast"] = for_forecast(pool, pool.startup_s)
         least = for_forecast(pool, ahead, DOWN_SIGMA)
     because = max(asked, key=lambda term: asked[term])
     needed = limits.clipped(asked[because])
@@ -166,6 +165,7 @@ def decide(signals: Signals, state: State, limits: Limits) -> Decision:
     )
     raised_at, lowered_at = state.raised_at, state.lowered_at
     if needed > demand:
+        levels = raised(levels, demand, needed)
         demand, raised_at = needed, now
     # What was asked for is paid for: it gets the time to come up and be used.
     elif held(levels, now) < demand and now >= max(lowered_at + STEP_S, raised_at + ahead):

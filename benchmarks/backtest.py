@@ -179,7 +179,7 @@ def main() -> None:
             command=_command(options),
             minutes=(time.monotonic() - began) / 60,
             seeds=len(options.seeds),
-            machine=report.machine(),
+            machine=report.machine_in_words(),
         )
         (DOCS / "backtest.md").write_text(page)
         backtest_plot.draw([each.plotted for each in found], DOCS / "backtest.svg")

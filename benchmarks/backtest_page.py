@@ -19,11 +19,10 @@ def page(
     command: str,
     minutes: float,
     seeds: int,
-    machine: Mapping[str, Any],
+    machine: str,
 ) -> str:
-    """The whole document. `machine` is what `report.machine` says."""
+    """The whole document. `machine` is what `report.machine_in_words` says."""
     hardware = engine.hardware
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     chapters = "\n\n".join(
         f"### {title}\n\n{promise}.\n\n{table(found)}\n\n{compared}."
         for title, promise, found, compared in sections
@@ -34,8 +33,8 @@ def page(
     return f"""\
 # Autoscaling, played on traces
 
-`{command}`, {machine["date"]}, {minutes:.0f} minutes on {machine["cores"]} cores of
-{machine["cpu"]}; Python {machine["python"]}, {versions}.
+`{command}`: {minutes:.0f} minutes,
+{machine}
 
 Simulated engines, real decisions: our autoscaler, admission and routing, and beside them Ray
 Serve's own autoscaler and routing, on the same requests. **No GPU took part.** The engine is

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.backtest_results import arrivals_over_time, attainment_over_time
-from benchmarks.plots import LIMIT, OTHERS, OURS, TAIL
 from benchmarks.simulation_types import Result
+from benchmarks.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 
 # After ours and the one compared with: told apart by colour-blind readers too.
 COLOURS = (OURS, LIMIT, OTHERS, "#009e73", "#cc79a7", "#e69f00")
@@ -18,55 +18,31 @@ def draw(columns: Sequence[Sequence[Result]], file: Path) -> None:
 
     Raises ImportError without matplotlib.
     """
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "antefix",
-            "font.sans-serif": ["DejaVu Sans"],
-            "font.size": 8,
-            "axes.titlesize": 9,
-        }
-    )
-    figure, axes = plt.subplots(
-        3,
-        len(columns),
-        figsize=(2.5 * len(columns) + 1.5, 5.0),
-        sharex="col",
-        squeeze=False,
-        height_ratios=(1, 2, 1),
-    )
-    for column, results in enumerate(columns):
-        arrivals, replicas, attained = (axes[row][column] for row in range(3))
-        arrivals.set_title(results[0].trace.name)
-        arrivals.plot(*_minutes(arrivals_over_time(results[0])), color=TAIL, linewidth=1)
-        arrivals.set_ylim(0)
-        for result, colour in zip(results, COLOURS, strict=False):
-            paid = [(sample.at, sample.paid) for sample in result.samples]
-            replicas.plot(
-                *_minutes(paid),
-                color=colour,
-                linewidth=1,
-                drawstyle="steps-post",
-                label=result.policy,
-            )
-            attained.plot(*_minutes(attainment_over_time(result)), color=colour, linewidth=1)
-        replicas.set_ylim(0)
-        attained.set_ylim(-0.03, 1.03)
-        attained.set_xlabel("minutes")
-        for axis in (arrivals, replicas, attained):
-            axis.spines[["top", "right"]].set_visible(False)
-    for row, label in enumerate(("requests/s", "replicas paid for", "SLO attained")):
-        axes[row][0].set_ylabel(label)
-    handles, labels = axes[1][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.95))
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
+    size = (2.5 * len(columns) + 1.5, 5.0)
+    plot = drawn(file, size, 3, len(columns), top=0.95, sharex="col", height_ratios=(1, 2, 1))
+    with plot as (figure, axes):
+        for column, results in enumerate(columns):
+            arrivals, replicas, attained = (axes[row][column] for row in range(3))
+            arrivals.set_title(results[0].trace.name)
+            arrivals.plot(*_minutes(arrivals_over_time(results[0])), color=TAIL, linewidth=1)
+            arrivals.set_ylim(0)
+            for result, colour in zip(results, COLOURS, strict=False):
+                paid = [(sample.at, sample.paid) for sample in result.samples]
+                replicas.plot(
+                    *_minutes(paid),
+                    color=colour,
+                    linewidth=1,
+                    drawstyle="steps-post",
+                    label=result.policy,
+                )
+                attained.plot(*_minutes(attainment_over_time(result)), color=colour, linewidth=1)
+            replicas.set_ylim(0)
+            attained.set_ylim(-0.03, 1.03)
+            attained.set_xlabel("minutes")
+        for row, label in enumerate(("requests/s", "replicas paid for", "SLO attained")):
+            axes[row][0].set_ylabel(label)
+        handles, labels = axes[1][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False)
 
 
 def _minutes(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

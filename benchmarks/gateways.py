@@ -211,7 +211,13 @@ def main() -> None:
         minutes = (time.monotonic() - began) / 60
         command = report.command("gateways")
         page = gateways_page.page(
-            found, judged, command, minutes, options.replicas, options.budget_ms, report.machine()
+            found,
+            judged,
+            command,
+            minutes,
+            options.replicas,
+            options.budget_ms,
+            report.machine_in_words(),
         )
         (DOCS / "gateways.md").write_text(page)
         gateways_page.draw(found, DOCS / "gateways.svg")

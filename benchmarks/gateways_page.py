@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateways_results import VARIATION_GOAL, Summary, table
-from benchmarks.plots import LIMIT, OTHERS, OURS, TAIL
 from benchmarks.simulated_engines import Hardware
+from benchmarks.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 
 
 def page(
@@ -18,16 +18,15 @@ def page(
     minutes: float,
     replicas: int,
     budget_ms: float,
-    machine: Mapping[str, Any],
+    machine: str,
 ) -> str:
-    """The whole document. `machine` is what `report.machine` says."""
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    """The whole document. `machine` is what `report.machine_in_words` says."""
     engine = Hardware()
     return f"""\
 # Many gateways over one index
 
-`{command}`, {machine["date"]}, {minutes:.0f} minutes on {machine["cores"]} cores of
-{machine["cpu"]}; Python {machine["python"]}, {versions}.
+`{command}`: {minutes:.0f} minutes,
+{machine}
 
 One gateway process, then more, place the same requests on {replicas} simulated engines; each
 request comes to a random gateway. Redis, the engines' publishers and the gateways' placers are the
@@ -49,8 +48,8 @@ placed itself (which it remembers for good), while loads are still told to all.
 - **CoV**: the coefficient of variation over the replicas, of the requests each served, of the
   prompt tokens each had to compute, and of the requests it had in flight on average.
 - **No answer**: lookups without a reply in time; those requests were placed by load. A lookup has
-  {budget_ms:g} ms here, a fleet's default is 5: that all these processes share {machine["cores"]}
-  cores is no property of the index (`make bench-index` has its times).
+  {budget_ms:g} ms here, a fleet's default is 5: that all these processes share a few cores is no
+  property of the index (`make bench-index` has its times).
   *Late*: how late arrivals and engine steps were, by the worse of their 99th percentiles. Where it
   comes near an engine's step, the machine was too busy for the run to mean anything.
 - **The engines** compute nothing. A step takes {1000 * engine.step_s:g} ms, and
@@ -72,43 +71,26 @@ def _goal_table(goals: Mapping[str, Any]) -> str:
 
 def draw(found: Sequence[Summary], file: Path) -> None:
     """Write the plot to `file`."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "antefix",
-            "font.sans-serif": ["DejaVu Sans"],
-            "font.size": 8,
-        }
-    )
     shared = [s for s in found if s.shared]
     own = [s for s in found if not s.shared]
-    figure, (cached, spread) = plt.subplots(1, 2, figsize=(6.6, 2.6))
-    for axis, of in ((cached, "cached_ratio"), (spread, "variation_requests")):
-        for runs, colour, label in (
-            (shared, OURS, "shared index"),
-            (own, OTHERS, "own placements only"),
-        ):
-            counts = [s.gateways for s in runs]
-            axis.plot(counts, [getattr(s, of) for s in runs], "o-", color=colour, label=label)
-        axis.set_xscale("log", base=2)
-        counts = sorted({s.gateways for s in found})
-        axis.set_xticks(counts, list(map(str, counts)))
-        axis.set_xlabel("gateway processes")
-        axis.spines[["top", "right"]].set_visible(False)
-    cached.set_ylim(0, 1)
-    cached.set_ylabel("prompt tokens cached")
-    ceilings = [(s.gateways, s.cached_ratio / s.of_ceiling) for s in shared if s.of_ceiling]
-    cached.plot(*zip(*ceilings, strict=True), ":", color=TAIL, label="ceiling")
-    cached.legend(frameon=False)
-    spread.set_ylabel("variation of requests over replicas")
-    spread.set_ylim(0, max(2 * VARIATION_GOAL, spread.get_ylim()[1]))
-    spread.axhline(VARIATION_GOAL, linestyle=":", color=LIMIT, label="goal")
-    spread.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
+    with drawn(file, (6.6, 2.6), columns=2) as (_, ((cached, spread),)):
+        for axis, of in ((cached, "cached_ratio"), (spread, "variation_requests")):
+            for runs, colour, label in (
+                (shared, OURS, "shared index"),
+                (own, OTHERS, "own placements only"),
+            ):
+                counts = [s.gateways for s in runs]
+                axis.plot(counts, [getattr(s, of) for s in runs], "o-", color=colour, label=label)
+            axis.set_xscale("log", base=2)
+            counts = sorted({s.gateways for s in found})
+            axis.set_xticks(counts, list(map(str, counts)))
+            axis.set_xlabel("gateway processes")
+        cached.set_ylim(0, 1)
+        cached.set_ylabel("prompt tokens cached")
+        ceilings = [(s.gateways, s.cached_ratio / s.of_ceiling) for s in shared if s.of_ceiling]
+        cached.plot(*zip(*ceilings, strict=True), ":", color=TAIL, label="ceiling")
+        cached.legend(frameon=False)
+        spread.set_ylabel("variation of requests over replicas")
+        spread.set_ylim(0, max(2 * VARIATION_GOAL, spread.get_ylim()[1]))
+        spread.axhline(VARIATION_GOAL, linestyle=":", color=LIMIT, label="goal")
+        spread.legend(frameon=False)

@@ -244,7 +244,7 @@ def main() -> None:
         uvloop.run(measure_lookups(small_url, large_url, results))
         uvloop.run(measure_publishing(small_url, results))
     if options.write:
-        page = index_page.page(results.figures, results.goals, report.machine())
+        page = index_page.page(results.figures, results.goals, report.machine_in_words())
         DOCS.mkdir(exist_ok=True)
         (DOCS / "index.md").write_text(page)
         index_page.draw(results.figures, results.goals, DOCS / "index.svg")

@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import LIMIT, OTHERS, OURS, TAIL
+from benchmarks.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 
 MIXES = ("cold", "conversation", "ladder")
 ALTERNATIVES = ("smembers", "hkeys")
 
 
-def page(figures: Mapping[str, float], goals: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
-    """The whole document. `machine` is what `report.machine` says."""
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+def page(figures: Mapping[str, float], goals: Mapping[str, Any], machine: str) -> str:
+    """The whole document. `machine` is what `report.machine_in_words` says."""
     return f"""\
 # The prefix index
 
-`make bench-index ARGS=--write`, {machine["date"]}, on {machine["cores"]} cores of
-{machine["cpu"]}; Python {machine["python"]}, {versions}.
+`make bench-index ARGS=--write`:
+{machine}
 
 Lookups over loopback TCP, in the event loop that Ray Serve's replicas have. All cases take turns.
 *Conversation*: every replica holds the first eighth of the prompt (a shared system prompt), three
@@ -72,31 +71,23 @@ def _goal_rows(goals: Mapping[str, Any]) -> str:
 
 def draw(figures: Mapping[str, float], goals: Mapping[str, Any], file: Path) -> None:
     """Write the plot to `file`."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "antefix", "font.size": 8})
     sizes = ((256, 64), (1024, 64), (256, 1000), (1024, 1000))
-    figure, axes = plt.subplots(1, len(sizes), figsize=(8.4, 2.8), sharey=True)
-    for axis, (segments, replicas) in zip(axes, sizes, strict=True):
-        names = [f"lookup_{segments}_segments_{replicas}_replicas_{mix}" for mix in MIXES]
-        names += [f"{a}_{segments}_segments_{replicas}_replicas_conversation" for a in ALTERNATIVES]
-        names = [name for name in names if f"{name}_ms_p50" in figures]
-        labels = [*MIXES, *ALTERNATIVES][: len(names)]
-        colours = [OURS if name.startswith("lookup") else OTHERS for name in names]
-        places = range(len(names))
-        axis.bar(places, [figures[f"{name}_ms_p50"] for name in names], color=colours)
-        p99 = [figures[f"{name}_ms_p99"] for name in names]
-        axis.scatter(places, p99, color=TAIL, marker="_", s=60, zorder=3)
-        if limit := goals.get(f"{names[1]}_ms_p50"):
-            axis.hlines(limit["at_most"], 0.6, 1.4, color=LIMIT, zorder=4)
-        axis.set_yscale("log")
-        axis.set_title(f"{segments:,} segments,\n{replicas:,} replicas")
-        axis.set_xticks(places, labels, rotation=90)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("ms: p50, p99 (-), goal (orange)")
-    figure.tight_layout()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
+    with drawn(file, (8.4, 2.8), columns=len(sizes), sharey=True) as (_, axes):
+        for axis, (segments, replicas) in zip(axes[0], sizes, strict=True):
+            names = [f"lookup_{segments}_segments_{replicas}_replicas_{mix}" for mix in MIXES]
+            names += [
+                f"{a}_{segments}_segments_{replicas}_replicas_conversation" for a in ALTERNATIVES
+            ]
+            names = [name for name in names if f"{name}_ms_p50" in figures]
+            labels = [*MIXES, *ALTERNATIVES][: len(names)]
+            colours = [OURS if name.startswith("lookup") else OTHERS for name in names]
+            places = range(len(names))
+            axis.bar(places, [figures[f"{name}_ms_p50"] for name in names], color=colours)
+            p99 = [figures[f"{name}_ms_p99"] for name in names]
+            axis.scatter(places, p99, color=TAIL, marker="_", s=60, zorder=3)
+            if limit := goals.get(f"{names[1]}_ms_p50"):
+                axis.hlines(limit["at_most"], 0.6, 1.4, color=LIMIT, zorder=4)
+            axis.set_yscale("log")
+            axis.set_title(f"{segments:,} segments,\n{replicas:,} replicas")
+            axis.set_xticks(places, labels, rotation=90)
+        axes[0][0].set_ylabel("ms: p50, p99 (-), goal (orange)")

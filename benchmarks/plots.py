@@ -5,57 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.routing_results import Summaries
-
-# Ours stands out; colours that colour-blind readers can tell from the rest.
-OURS, OTHERS, TAIL, LIMIT = "#0072b2", "#9a9a9a", "#404040", "#d55e00"
+from benchmarks.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 
 
 def draw(found: Summaries, file: Path) -> None:
     """Write the plot of all workloads and policies to `file`."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    # Text stays text, and ids come from a fixed salt instead of a random one.
-    plt.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "antefix",
-            "font.sans-serif": ["DejaVu Sans"],
-            "font.size": 8,
-            "axes.titlesize": 9,
-        }
-    )
     workloads = list(dict.fromkeys(workload for workload, _ in found))
     policies = list(dict.fromkeys(policy for _, policy in found))
     colours = [OURS if policy == "prefix" else OTHERS for policy in policies]
-    figure, axes = plt.subplots(
-        2, len(workloads), figsize=(2.1 * len(workloads) + 0.6, 4.4), squeeze=False
-    )
-    for column, workload in enumerate(workloads):
-        cells = [found[workload, policy] for policy in policies]
-        places = range(len(policies))
-        times, ratios = axes[0][column], axes[1][column]
-        times.set_title(workload.replace("_", " "))
-        times.bar(places, [1000 * cell.ttft_mean for cell in cells], color=colours, label="mean")
-        p99 = [1000 * cell.ttft_p99 for cell in cells]
-        times.scatter(places, p99, color=TAIL, marker="_", s=60, label="p99", zorder=3)
-        times.set_xticks([])
-        ratios.bar(places, [cell.cached_ratio for cell in cells], color=colours)
-        oracle = [cell.oracle_ratio for cell in cells]
-        ratios.scatter(places, oracle, color=LIMIT, marker="_", s=60, label="oracle", zorder=3)
-        ratios.set_ylim(0, 1)
-        ratios.set_yticks([0, 0.5, 1])
-        ratios.set_xticks(places, [p.replace("_", " ") for p in policies], rotation=90)
-        for axis in (times, ratios):
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.tick_params(length=0)
-    axes[0][0].set_ylabel("TTFT, ms")
-    axes[1][0].set_ylabel("prompt tokens cached")
-    marks = [axes[0][0].get_legend_handles_labels(), axes[1][0].get_legend_handles_labels()]
-    handles, labels = ([*marks[0][i], *marks[1][i]] for i in (0, 1))
-    figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.96))
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
+    size = (2.1 * len(workloads) + 0.6, 4.4)
+    with drawn(file, size, 2, len(workloads), top=0.96) as (figure, axes):
+        for column, workload in enumerate(workloads):
+            cells = [found[workload, policy] for policy in policies]
+            places = range(len(policies))
+            times, ratios = axes[0][column], axes[1][column]
+            times.set_title(workload.replace("_", " "))
+            times.bar(
+                places, [1000 * cell.ttft_mean for cell in cells], color=colours, label="mean"
+            )
+            p99 = [1000 * cell.ttft_p99 for cell in cells]
+            times.scatter(places, p99, color=TAIL, marker="_", s=60, label="p99", zorder=3)
+            times.set_xticks([])
+            ratios.bar(places, [cell.cached_ratio for cell in cells], color=colours)
+            oracle = [cell.oracle_ratio for cell in cells]
+            ratios.scatter(places, oracle, color=LIMIT, marker="_", s=60, label="oracle", zorder=3)
+            ratios.set_ylim(0, 1)
+            ratios.set_yticks([0, 0.5, 1])
+            ratios.set_xticks(places, [p.replace("_", " ") for p in policies], rotation=90)
+            for axis in (times, ratios):
+                axis.tick_params(length=0)
+        axes[0][0].set_ylabel("TTFT, ms")
+        axes[1][0].set_ylabel("prompt tokens cached")
+        marks = [axes[0][0].get_legend_handles_labels(), axes[1][0].get_legend_handles_labels()]
+        handles, labels = ([*marks[0][i], *marks[1][i]] for i in (0, 1))
+        figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False)

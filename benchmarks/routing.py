@@ -182,7 +182,9 @@ def main() -> None:
     if options.write:
         minutes = (time.monotonic() - began) / 60
         command = report.command("routing")
-        write_docs(routing_page.page(found, goals, command, minutes, report.machine()), found)
+        write_docs(
+            routing_page.page(found, goals, command, minutes, report.machine_in_words()), found
+        )
     report.finish("routing", routing_results.figures(found), goals)
 
 

@@ -41,15 +41,14 @@ def page(
     goals: Mapping[str, Any],
     command: str,
     minutes: float,
-    machine: Mapping[str, Any],
+    machine: str,
 ) -> str:
-    """The whole document. `machine` is what `report.machine` says."""
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    """The whole document. `machine` is what `report.machine_in_words` says."""
     return f"""\
 # Routing policies compared
 
-`{command}`, {machine["date"]}, {minutes:.0f} minutes on {machine["cores"]} cores of
-{machine["cpu"]}; Python {machine["python"]}, {versions}.
+`{command}`: {minutes:.0f} minutes,
+{machine}
 
 Four real vLLM engines behind one gateway serve the same traffic under each policy in turn. For
 every seed the policies run in a new order and with cold caches. Arrivals are open loop: a late

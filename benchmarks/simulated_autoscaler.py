@@ -6,15 +6,13 @@ they were a second ago, the replicas' queues, and what the replicas learned of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 
 from autoscaling.admission import Admission
-from autoscaling.capacity import EngineRates
+from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
 from benchmarks.simulated_gateway import Gateway, Pool
 from benchmarks.simulation_types import FleetSettings
-from router.load import ReplicaLoad
 
 
 class AutoscaledGateway(Gateway):
@@ -61,22 +59,6 @@ class AutoscaledGateway(Gateway):
             waiting=self.waiting,
             queued_tokens=queued_tokens + self.queued_tokens,
             promoted=self.promoted,
-            engine=_rates(loads),
+            engine=rates_of(loads),
             startup_s=self._startup_s if loads else None,
         )
-
-
-def _rates(loads: Sequence[ReplicaLoad]) -> EngineRates:
-    """What the replicas learned of themselves: the mean of those that know."""
-
-    def mean(values: Iterable[float]) -> float | None:
-        known = [value for value in values if value > 0]
-        return fmean(known) if known else None
-
-    return EngineRates(
-        prefill_rate=mean(load.prefill_rate for load in loads if load.prefill_learned),
-        step_s=mean(load.step_s for load in loads),
-        sequence_s=mean(load.sequence_s for load in loads),
-        max_sequences=mean(load.max_sequences for load in loads),
-        kv_capacity_tokens=mean(load.kv_capacity_tokens for load in loads),
-    )

@@ -54,6 +54,11 @@ class Pool:
         self._recent = RecentPlacements()
         self._calibration = Calibration()
 
+    @property
+    def doubt(self) -> float:
+        """By how much predictions are off."""
+        return self._calibration.error or 0.0
+
     def consider(self, call: Call, replicas: Sequence[Replica], now: float) -> Considered:
         """These replicas as the request sees them, best first."""
         blocks = call.request.blocks
@@ -154,7 +159,7 @@ class Gateway:
 
     def arrive(self, call: Call, now: float) -> None:
         considered = self._consider(call, now)
-        lost = self._admission.is_lost(0.0, considered.ranked)
+        lost = self._admission.is_lost(0.0, considered.ranked, self._pool.doubt)
         if lost and call.priority == "interactive" and self._promote():
             considered = self._consider(call, now)
         self.counts.arrived += 1
@@ -167,7 +172,12 @@ class Gateway:
         if self._overflow is not None:
             elsewhere = self._overflow.consider(call, self._overflow.fleet.serving, now)
         verdict = self._admission.decide(
-            call.priority, 0.0, considered.ranked, elsewhere.ranked if elsewhere else None, now
+            call.priority,
+            0.0,
+            considered.ranked,
+            elsewhere.ranked if elsewhere else None,
+            now,
+            doubt=self._pool.doubt,
         )
         self._follow(verdict, call, considered, elsewhere, now)
 

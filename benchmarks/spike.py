@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import statistics
 import tempfile
 import urllib.request
 from collections.abc import Sequence
@@ -17,22 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks import calibrating, client, report
+from benchmarks import client, report
 from benchmarks.fleet import BenchFleet, running
+from benchmarks.svg import LIMIT, OTHERS, OURS, drawn
 from benchmarks.trace_player import Outcome, play, poisson
-from benchmarks.traces import Trace
+from benchmarks.traces import Request, Trace
 
 FLEET = Path(__file__).with_suffix(".yaml")
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 32)
-# Of what one engine can do, as it was calibrated.
-BEFORE, SPIKE, AFTER = 0.4, 1.5, 0.3
-BEGINS_S, ENDS_S, SECONDS = 30.0, 90.0, 150.0
+# Of what one engine can do: the spike begins with a burst.
+BEFORE, BURST, SPIKE, AFTER = 0.4, 4.0, 1.4, 0.3
+BEGINS_S, BURST_S, ENDS_S, SECONDS = 30.0, 6.0, 90.0, 150.0
+SINGLES, CALM_S = 12, 600.0
 WITH, WITHOUT = "with a warm replica", "without"
-OURS, OTHERS, LIMIT = "#0072b2", "#9a9a9a", "#d55e00"
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,13 @@ async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, Run]:
     """`rate`: requests a second of one engine; None: to be measured. And what the spike did."""
     async with client.session() as http:
         if rate is None:
-            engine = (await calibrating.calibrated(http, fleet.engine, fleet.model)).hardware
-            work_s = sum(PROMPT_TOKENS) / 2 / engine.prefill_rate + engine.step_s
-            rate = 1.0 / (work_s + sum(ANSWER_TOKENS) / 2 * engine.sequence_s)
+            rate = await _one_by_one(http, fleet)
         sizes = PROMPT_TOKENS, ANSWER_TOKENS
         warm_up = poisson("warm-up", lambda at: BEFORE * rate, BEFORE * rate, 20.0, sizes, seed=2)
         await play(http, fleet.gateway, fleet.model, warm_up)
+        async with asyncio.timeout(CALM_S):
+            while _serving(fleet) > 1:  # noqa: ASYNC110  # nothing tells when
+                await asyncio.sleep(1.0)
         before = _metrics(fleet)
         outcomes = await play(http, fleet.gateway, fleet.model, spike(rate))
     after = _metrics(fleet)
@@ -80,10 +85,35 @@ def spike(rate: float) -> Trace:
     """The same each time. `rate`: requests a second that one engine can serve."""
 
     def of(at: float) -> float:
-        share = SPIKE if BEGINS_S <= at < ENDS_S else BEFORE if at < BEGINS_S else AFTER
-        return share * rate
+        if at < BEGINS_S:
+            return BEFORE * rate
+        if at < BEGINS_S + BURST_S:
+            return BURST * rate
+        return (SPIKE if at < ENDS_S else AFTER) * rate
 
-    return poisson("spike", of, SPIKE * rate, SECONDS, (PROMPT_TOKENS, ANSWER_TOKENS), seed=1)
+    return poisson("spike", of, BURST * rate, SECONDS, (PROMPT_TOKENS, ANSWER_TOKENS), seed=1)
+
+
+async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
+    """Requests a second that one engine can prefill, from prompts of the mean length.
+
+    Nothing else runs meanwhile, or the autoscaler would take it for load.
+    """
+    request = Request(0.0, sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2)
+    one, ttfts = Trace("one", (request,), 0.0), []
+    for _ in range(SINGLES):
+        (outcome,) = await play(http, fleet.gateway, fleet.model, one)
+        if outcome.ttft is None:
+            raise RuntimeError(f"a request failed: {outcome}")
+        ttfts.append(outcome.ttft)
+    return 1.0 / statistics.median(ttfts)
+
+
+def _serving(fleet: BenchFleet) -> int:
+    """How many replicas take traffic."""
+    with _get(fleet, "/antefix/status") as answer:
+        replicas = json.load(answer)["pools"]["engine"]["replicas"]
+    return sum(replica["role"] == "active" for replica in replicas)
 
 
 def _second_replica(outcomes: Sequence[Outcome]) -> float | None:
@@ -93,9 +123,13 @@ def _second_replica(outcomes: Sequence[Outcome]) -> float | None:
     return min(tokens_at) - BEGINS_S if tokens_at else None
 
 
+def _get(fleet: BenchFleet, path: str) -> Any:
+    request = urllib.request.Request(fleet.gateway.url + path, headers=fleet.gateway.headers)
+    return urllib.request.urlopen(request)
+
+
 def _metrics(fleet: BenchFleet) -> dict[str, float]:
-    request = urllib.request.Request(f"{fleet.gateway.url}/metrics", headers=fleet.gateway.headers)
-    with urllib.request.urlopen(request) as answer:
+    with _get(fleet, "/metrics") as answer:
         text = answer.read().decode()
     return {
         sample.name: sample.value
@@ -134,31 +168,23 @@ def _rounded(seconds: float | None) -> float | None:
 
 def draw(runs: dict[str, Run], slo_s: float, file: Path) -> None:
     """TTFT of each request by its arrival; refusals at the top."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "antefix", "font.size": 8})
-    figure, axis = plt.subplots(figsize=(7.2, 3.2))
-    for (name, run), colour in zip(runs.items(), (OURS, OTHERS), strict=True):
-        served = [(o.at, o.ttft) for o in run.outcomes if o.ttft is not None]
-        arrivals, ttfts = zip(*served, strict=True)
-        axis.scatter(arrivals, ttfts, s=6, color=colour, label=name)
-        refused = [o.at for o in run.outcomes if o.status == 429]
-        axis.scatter(refused, [1.6 * slo_s] * len(refused), s=8, marker="x", color=colour)
-        if run.first_token_s is not None:
-            axis.axvline(BEGINS_S + run.first_token_s, color=colour, linewidth=0.8)
-    axis.axhline(slo_s, color=LIMIT, linewidth=0.8, label="SLO")
-    axis.axvspan(BEGINS_S, ENDS_S, color="#eeeeee", zorder=0)
-    axis.set_ylim(0, 1.8 * slo_s)
-    axis.set_xlabel("arrival, s (grey: the spike; line: the second replica's first token; x: 429)")
-    axis.set_ylabel("TTFT, s")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="upper right")
-    figure.tight_layout()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
+    with drawn(file, (7.2, 3.2)) as (_, ((axis,),)):
+        for (name, run), colour in zip(runs.items(), (OURS, OTHERS), strict=True):
+            served = [(o.at, o.ttft) for o in run.outcomes if o.ttft is not None]
+            arrivals, ttfts = zip(*served, strict=True)
+            axis.scatter(arrivals, ttfts, s=6, color=colour, label=name)
+            refused = [o.at for o in run.outcomes if o.status == 429]
+            axis.scatter(refused, [1.6 * slo_s] * len(refused), s=8, marker="x", color=colour)
+            if run.first_token_s is not None:
+                axis.axvline(BEGINS_S + run.first_token_s, color=colour, linewidth=0.8)
+        axis.axhline(slo_s, color=LIMIT, linewidth=0.8, label="SLO")
+        axis.axvspan(BEGINS_S, ENDS_S, color="#eeeeee", zorder=0)
+        axis.set_ylim(0, 1.8 * slo_s)
+        axis.set_xlabel(
+            "arrival, s (grey: the spike; line: the second replica's first token; x: 429)"
+        )
+        axis.set_ylabel("TTFT, s")
+        axis.legend(frameon=False, loc="upper right")
 
 
 def page(figures: dict[str, dict[str, Any]], rate: float, slo_s: float) -> str:
@@ -172,9 +198,10 @@ def page(figures: dict[str, dict[str, Any]], rate: float, slo_s: float) -> str:
 
 <!-- Written by `{report.command("spike")}`. -->
 
-One real engine can serve {rate:.2f} requests a second of this traffic. {BEFORE:g} times that
-comes for {BEGINS_S:g} s, then {SPIKE:g} times for {ENDS_S - BEGINS_S:g} s; the SLO is
-{slo_s:g} s to the first token. One fleet has a second engine warm, the other starts it.
+One real engine can prefill {rate:.2f} requests a second of this traffic. {BEFORE:g} times that
+comes for {BEGINS_S:g} s, {BURST:g} times for {BURST_S:g} s and {SPIKE:g} times until
+{ENDS_S:g} s; the SLO is {slo_s:g} s to the first token. One fleet has a second engine warm, the
+other starts it when it needs it.
 
 ![Time to first token of every request of the spike, with and without a warm replica](spike.svg)
 

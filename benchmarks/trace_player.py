@@ -21,13 +21,14 @@ TIMEOUT_S = 120.0
 @dataclass(frozen=True)
 class Outcome:
     """One request. `status` 0: broken off. `ttft`: seconds since it was due, None without a first
-    token; `replica` and `retry_after` as the answer's headers say."""
+    token; `predicted`, `replica` and `retry_after` as the answer's headers say."""
 
     at: float
     status: int
     ttft: float | None = None
     replica: str | None = None
     retry_after: str | None = None
+    predicted: float | None = None
 
     def held(self, slo_s: float) -> bool:
         return self.ttft is not None and self.ttft <= slo_s
@@ -116,4 +117,5 @@ class _Player:
             first - request.at if first is not None and ended else None,
             told.get("x-antefix-replica"),
             told.get("retry-after"),
+            float(ms) / 1000 if (ms := told.get("x-antefix-predicted-ttft-ms")) else None,
         )

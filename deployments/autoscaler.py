@@ -14,7 +14,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,12 +21,12 @@ from ray import cloudpickle
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
 from autoscaling.budget import Wish, grants
-from autoscaling.capacity import EngineRates
+from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
 from deployments.fleet import Fleet, Pool
 from router import active
 from router.demand import DemandReader, GrowingSum
-from router.load import LoadBoard, ReplicaLoad
+from router.load import LoadBoard
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 
 logger = logging.getLogger("ray.serve")
@@ -96,7 +95,7 @@ class Watch:
                     in_flight=sum(load.waiting + load.running for load in loads.values()),
                     queued_tokens=demand.queued_tokens + queued,
                     promoted=seen.promoted if seen else 0,
-                    engine=_rates(loads),
+                    engine=rates_of(loads.values()),
                     startup_s=max((load.startup_s for load in loads.values()), default=0.0) or None,
                 )
             self.signals = signals
@@ -229,21 +228,4 @@ def limits_of(pool: Pool) -> Limits | None:
         startup_s=settings.startup_s,
         downscale_hold_s=settings.downscale_hold_s,
         idle_s=settings.idle_s,
-    )
-
-
-def _rates(loads: Mapping[str, ReplicaLoad]) -> EngineRates:
-    """Of one replica: a pool's engines are alike, so each number is the mean of those that know."""
-
-    def mean(values: list[float]) -> float | None:
-        known = [value for value in values if value > 0]
-        return sum(known) / len(known) if known else None
-
-    of = list(loads.values())
-    return EngineRates(
-        prefill_rate=mean([load.prefill_rate for load in of if load.prefill_learned]),
-        step_s=mean([load.step_s for load in of]),
-        sequence_s=mean([load.sequence_s for load in of]),
-        max_sequences=mean([float(load.max_sequences) for load in of]),
-        kv_capacity_tokens=mean([float(load.kv_capacity_tokens) for load in of]),
     )

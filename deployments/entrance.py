@@ -165,13 +165,18 @@ class Entrance:
             others,
             now,
             wishes.overflow == "only",
+            self._doubt,
         )
+
+    @property
+    def _doubt(self) -> float:
+        return self._router.placer.calibration.error or 0.0
 
     async def _outlook(self, visit: Visit) -> Considered:
         """The candidates, with a warm replica among them where the SLO is lost without."""
         considered, since = self._consider(visit), visit.request.arrived
         elapsed_s = asyncio.get_running_loop().time() - since
-        lost = self.admission.is_lost(elapsed_s, considered.placement.ranked)
+        lost = self.admission.is_lost(elapsed_s, considered.placement.ranked, self._doubt)
         if not lost or visit.wishes.priority != "interactive":
             return considered
         if not self._router.placer.board.warm():
@@ -285,8 +290,8 @@ class Entrance:
         message = verdict.reason
         if slo is not None and verdict.best_ttft_s is not None:
             message = (
-                f"no replica can begin to answer within {slo.ttft_s:g} s, the soonest in"
-                f" {verdict.best_ttft_s:.1f} s: {verdict.reason}"
+                f"no replica is sure to begin to answer within {slo.ttft_s:g} s, the soonest is"
+                f" predicted to in {verdict.best_ttft_s:.1f} s: {verdict.reason}"
             )
         if contract is not None and self._overflow is not None:
             message += f"; it may not overflow: {contract}"

@@ -73,7 +73,7 @@ class Autoscaling(Section):
         description="Seconds from asking for a replica until it serves, before one was measured.",
     )
     downscale_hold_s: float = Field(
-        60.0,
+        30.0,
         ge=0,
         description="So long, in seconds, must fewer have been enough before one is taken away.",
     )

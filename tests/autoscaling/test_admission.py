@@ -50,6 +50,21 @@ def test_what_no_replica_can_hold_is_refused_until_the_backlog_is_short_enough()
     assert decided([Seen(2.01)]).retry_after_s == 1
 
 
+def test_predictions_are_trusted_as_far_as_they_have_been_right() -> None:
+    admission = Admission(SLOS)
+
+    def kind(ttft: float, doubt: float) -> str:
+        return admission.decide("interactive", 0.0, [Seen(ttft)], None, 0.0, doubt=doubt).kind
+
+    assert kind(1.9, 0.0) == "admit"
+    assert kind(1.9, 0.25) == "reject"
+    assert kind(1.6, 0.25) == "admit"
+    # a pool whose predictions say nothing is not closed
+    assert kind(1.3, 9.0) == kind(1.3, math.nan) == "admit"
+    assert admission.is_lost(0.0, [Seen(1.9)], 0.25)
+    assert not admission.is_lost(0.0, [Seen(1.6)], 0.25)
+
+
 def test_where_nobody_waits_everybody_is_let_in() -> None:
     assert decided([Seen(9.0), idle(50.0)]).index == 1
     assert decided([idle(50.0)], priority="batch").kind == "admit"

@@ -29,17 +29,17 @@ POOL = Pool(
 
 def test_more_is_expected_so_more_are_needed() -> None:
     rising = replace(POOL, line=replace(POOL.line, slope=0.05))
-    assert for_forecast(rising, 60.0, 0.0) > for_forecast(POOL, 60.0, 0.0) > 2
+    assert for_forecast(rising, 60.0) > for_forecast(POOL, 60.0) > 2
 
 
 def test_a_falling_rate_does_not_count_before_it_has_fallen() -> None:
     falling = replace(POOL, line=replace(POOL.line, slope=-0.05))
-    assert for_forecast(falling, 60.0, 0.0) == for_forecast(POOL, 60.0, 0.0)
+    assert for_forecast(falling, 60.0) == for_forecast(POOL, 60.0)
 
 
 def test_doubt_asks_for_more() -> None:
     unsure = replace(POOL, line=replace(POOL.line, level_var=4.0))
-    assert for_forecast(unsure, 0.0, 1.0) > for_forecast(unsure, 0.0, 0.0)
+    assert for_forecast(unsure, 0.0, 1.0) > for_forecast(unsure, 0.0)
 
 
 def test_without_the_engines_rates_the_forecast_asks_for_nothing() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.holding import MARGIN, MAX_HOLD_S, Level, held, watched
+from autoscaling.holding import MARGIN, MAX_HOLD_S, SURGE_HOLD_S, Level, held, raised, watched
 
 HOLD_S = 30.0
 
@@ -29,6 +29,13 @@ def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
     levels = play((0, 4), (10, 2), (110, 4), (120, 2), (130, 2))
     assert held(levels, 119.0 + 100.0) == 4
     assert held(levels, 119.0 + MARGIN * 102.0) == 0
+
+
+def test_the_replicas_of_a_surge_are_held_for_long() -> None:
+    levels = [Level(0.0, HOLD_S)] * 4
+    assert held(raised(levels, 2, 4), SURGE_HOLD_S - 1) == 4
+    assert held(raised(levels, 3, 4), SURGE_HOLD_S - 1) == 0
+    assert raised(levels, 2, 4)[:2] == tuple(levels[:2])
 
 
 def test_what_never_came_back_goes_as_soon_as_ever() -> None:

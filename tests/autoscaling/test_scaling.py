@@ -198,8 +198,8 @@ def test_it_does_not_chase_its_own_startup(seed: int, startup_s: float) -> None:
 
 
 def test_it_goes_down_one_by_one_and_not_at_once() -> None:
-    pool = FluidPool(lambda at: 8.0 if at < 300 else 1.0)
-    high = pool.play(300)[-1]
+    pool = FluidPool(lambda at: 8.0 if at < 600 else 1.0)
+    high = pool.play(600)[-1]
     demands = pool.play(900)
     assert demands[: int(LIMITS.downscale_hold_s)] == [high] * int(LIMITS.downscale_hold_s)
     steps = [at for at in range(1, len(demands)) if demands[at] < demands[at - 1]]

@@ -137,13 +137,7 @@ def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None
             command="make bench-backtest",
             minutes=1.0,
             seeds=1,
-            machine={
-                "date": "2026-01-01",
-                "cores": 2,
-                "cpu": "a CPU",
-                "python": "3.11",
-                "versions": {"ray": "2.60.0"},
-            },
+            machine="2026-01-01, on 2 cores of a CPU.",
         )
 
     assert page() == page()

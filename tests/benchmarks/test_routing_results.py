@@ -159,11 +159,8 @@ def test_least_loaded_is_the_measure_where_nothing_is_cached() -> None:
 
 def test_the_page_says_what_ran_and_what_was_met() -> None:
     runs = [run([answer(i, replica="r0") for i in range(4)], workload="hot_prefix")]
-    machine = {"date": "2026-01-02", "cpu": "A CPU", "cores": 2, "python": "3.11"}
-    text = page(
-        summaries(runs), goals(runs), "python -m it", 3.0, {**machine, "versions": {"ray": "1"}}
-    )
-    assert "`python -m it`, 2026-01-02, 3 minutes on 2 cores" in text
+    text = page(summaries(runs), goals(runs), "python -m it", 3.0, "2026-01-02, on 2 cores.")
+    assert "`python -m it`: 3 minutes,\n2026-01-02, on 2 cores.\n" in text
     assert "| **no** |" in text
     assert table(summaries(runs)) in text
 

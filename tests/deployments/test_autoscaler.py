@@ -21,23 +21,13 @@ from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, li
 from deployments.fleet import Fleet
 from router.active import active_key
 from router.demand import DemandCounters, demand_key
-from tests.router.index_redis import control, server_of
+from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 
 ROOT = Path(__file__).parent.parent.parent
 BOARD = "test/engine"
 RATE = 1000.0  # prompt tokens a second of one replica
 PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-def url_of(server: RedisProcess) -> str:
-    return f"redis://127.0.0.1:{server.port}/0"
 
 
 def fleet_of(**autoscaling: Any) -> Fleet:
@@ -168,16 +158,16 @@ def active(server: RedisProcess) -> int | None:
 
 
 def test_replicas_follow_the_load_up_and_down_to_none_and_up_again(
-    cluster: None, redis: RedisProcess
+    cluster: None, server: RedisProcess
 ) -> None:
     fleet = fleet_of(min_replicas=0, downscale_hold_s=2.0, idle_s=4.0)
-    serve.run(application(fleet, url_of(redis)), route_prefix=None)
-    traffic = Traffic(redis)
+    serve.run(application(fleet, server.url), route_prefix=None)
+    traffic = Traffic(server)
     # half of what one replica can do, then more than two can
-    traffic.until(lambda: active(redis) == 1, 1.0, 500)
+    traffic.until(lambda: active(server) == 1, 1.0, 500)
     assert replicas() == 1
-    traffic.until(lambda: replicas() == 3 and active(redis) == 3, 4.0, 600)
-    traffic.until(lambda: replicas() == 0 and active(redis) == 0, 0.0, 0)
+    traffic.until(lambda: replicas() == 3 and active(server) == 3, 4.0, 600)
+    traffic.until(lambda: replicas() == 0 and active(server) == 0, 0.0, 0)
     traffic.until(lambda: replicas() >= 1, 0.0, 0, 1)
 
 

@@ -110,7 +110,7 @@ async def test_what_cannot_be_held_is_told_when_to_come_back(
         assert 7 <= int(answer.headers["retry-after"]) <= 8
         error = await error_of(answer)
         assert (error["type"], error["code"]) == ("rate_limit_error", "over_capacity")
-        assert "within 2 s" in error["message"] and "9.0 s" in error["message"]
+        assert "within 2 s" in error["message"] and "in 9.0 s" in error["message"]
     (told,) = explanations
     assert told["request_id"] == answer.headers["x-request-id"]
     assert told["admission"]["verdict"] == "refused"

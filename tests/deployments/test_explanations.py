@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import FLEET, NO_REDIS, OTHER_KEY, Front, gateway_before
-from tests.router.index_redis import client_of, control, server_of
+from tests.router.index_redis import client_of, control
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import cancelled, until
 
@@ -28,21 +28,11 @@ TOKEN = 4294901760
 BACK_WITHIN_S = 10.0
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture
 async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
     async with client_of(server) as client:
         await client.flushall()
         yield client
-
-
-def url_of(server: RedisProcess) -> str:
-    return f"redis://127.0.0.1:{server.port}/0"
 
 
 @asynccontextmanager
@@ -70,13 +60,13 @@ async def found(kept: Explanations, tenant: str, request_id: str) -> dict[str, A
 async def test_any_gateway_process_tells_what_one_has_kept(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
-    async with kept_at(url_of(server)) as one, kept_at(url_of(server)) as other:
+    async with kept_at(server.url) as one, kept_at(server.url) as other:
         one.keep("red", "id-1", TOLD)
         assert await found(other, "red", "id-1") == TOLD
 
 
 async def test_another_tenant_is_told_nothing(redis: AsyncRedis, server: RedisProcess) -> None:
-    async with kept_at(url_of(server)) as kept:
+    async with kept_at(server.url) as kept:
         kept.keep("red", "id-1", TOLD)
         await found(kept, "red", "id-1")
         assert await kept.find("blue", "id-1") is None
@@ -85,14 +75,14 @@ async def test_another_tenant_is_told_nothing(redis: AsyncRedis, server: RedisPr
 async def test_a_tenant_named_like_the_start_of_another_is_told_nothing_of_it(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
-    async with kept_at(url_of(server)) as kept:
+    async with kept_at(server.url) as kept:
         kept.keep("red:team", "id-1", TOLD)
         await found(kept, "red:team", "id-1")
         assert await kept.find("red", "team:id-1") is None
 
 
 async def test_an_explanation_goes_after_its_time(redis: AsyncRedis, server: RedisProcess) -> None:
-    async with kept_at(url_of(server)) as kept:
+    async with kept_at(server.url) as kept:
         kept.keep("red", "id-1", TOLD)
         await found(kept, "red", "id-1")
         (key,) = await redis.keys()
@@ -122,7 +112,7 @@ async def test_after_an_outage_explanations_are_kept_again(
     (port,) = free_ports(1)
     with ExitStack() as servers:
         server = servers.enter_context(running(tmp_path, port, f"port {port}\n"))
-        async with kept_at(url_of(server)) as kept:
+        async with kept_at(server.url) as kept:
             kept.keep("red", "before", TOLD)
             await found(kept, "red", "before")
             monkeypatch.setattr(explanations, "REDIS_TIMEOUT_S", 0.1)
@@ -153,7 +143,7 @@ async def front(redis: AsyncRedis, server: RedisProcess) -> AsyncIterator[Front]
     engines = FakeEngine("r0"), FakeEngine("r1")
     for engine in engines:
         engine.renderer = facts()
-    async with gateway_before(*engines, redis_url=url_of(server), lookup_budget_ms=1000.0) as front:
+    async with gateway_before(*engines, redis_url=server.url, lookup_budget_ms=1000.0) as front:
         await until(lambda: front.router._renderer.prompt_tokens)
         yield front
 
@@ -184,7 +174,7 @@ async def test_another_gateway_process_tells_the_same(front: Front, server: Redi
         request_id = answer.headers["x-request-id"]
     told = await front.explanation_of(answer.headers)
     async with (
-        gateway_before(redis_url=url_of(server)) as other,
+        gateway_before(redis_url=server.url) as other,
         other.get(f"/antefix/requests/{request_id}") as again,
     ):
         assert again.status == 200

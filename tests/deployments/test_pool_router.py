@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -20,8 +20,6 @@ from router.policies import POLICY_NAMES
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
-from tests.router.index_redis import control, server_of
-from tests.router.redis_process import RedisProcess
 from tests.waiting import until
 
 COMPLETIONS = "/v1/completions"
@@ -32,23 +30,6 @@ REUSABLE = 64
 PATIENT_MS = 1000.0
 POLICY, PREDICTED = "x-antefix-policy", "x-antefix-cached-tokens-predicted"
 INDEX_MS = "x-antefix-index-ms"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(server: RedisProcess) -> str:
-    with control(server) as client:
-        client.flushall()
-    return url_of(server)
-
-
-def url_of(server: RedisProcess) -> str:
-    return f"redis://127.0.0.1:{server.port}/0"
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
@@ -15,26 +15,12 @@ from router.active import Active
 from router.redis_client import connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before
-from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
 from tests.waiting import until
 
 # Fake engines say that they compute 1000 tokens a second.
 WARM = {"warm_replicas": 1, "slo": {"interactive": {"ttft_s": 2.0}}}
 FULL = 9000
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def redis_url(server: RedisProcess) -> str:
-    with control(server) as client:
-        client.flushall()
-    return f"redis://127.0.0.1:{server.port}/0"
 
 
 @pytest.fixture

@@ -18,6 +18,10 @@ class RedisProcess:
     port: int
     process: "subprocess.Popen[bytes]"
 
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
 
 @contextmanager
 def running(folder: Path, port: int, settings: str, *flags: str) -> Iterator[RedisProcess]:

@@ -1,39 +1,19 @@
 """How many replicas take traffic, agreed on through a real Redis, one server or a cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from router import active
 from router.active import Active, active_key, parsed, promote, publish, read
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
-from tests.router.index_redis import POOL, TOPOLOGIES, client_of, control, server_of
+from tests.router.index_redis import POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES)
 def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
-    async with client_of(server, topology) as client:
-        yield client
 
 
 async def test_what_is_published_is_read(redis: AsyncRedis) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,14 +23,7 @@ from router.demand import (
     tell,
 )
 from router.redis_client import AsyncRedis, connect
-from tests.router.index_redis import (
-    PATIENCE_S,
-    POOL,
-    TOPOLOGIES,
-    client_of,
-    control,
-    server_of,
-)
+from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import cancelled, until
 
@@ -38,25 +31,6 @@ from tests.waiting import cancelled, until
 @pytest.fixture(scope="module", params=TOPOLOGIES)
 def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
-    async with client_of(server, topology) as client:
-        yield client
 
 
 class Clock:

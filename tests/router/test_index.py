@@ -19,6 +19,7 @@ from router.depth_search import CLOSER_READ, FIRST_READ
 from router.index import Depths, PrefixIndex
 from router.redis_client import AsyncRedis, connect
 from tests.router.bitmaps import bitmaps_of
+from tests.router.index_redis import server_of
 from tests.router.redis_cluster import cluster_of
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
@@ -65,16 +66,8 @@ async def tended(index: PrefixIndex) -> AsyncIterator[None]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisProcess]:
-    (port,) = free_ports(1)
-    with running(tmp_path, port, f"port {port}\n") as server:
+    with server_of("redis", tmp_path) as server:
         yield server
-
-
-@pytest.fixture
-async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
-    client = connect(f"redis://127.0.0.1:{server.port}/0")
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture
@@ -154,8 +147,7 @@ def test_a_lookup_equals_reading_everything(
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    (port,) = free_ports(1)
-    with running(tmp_path_factory.mktemp("redis"), port, f"port {port}\n") as server:
+    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -50,39 +50,21 @@ async def gateway(port: int, name: str, topology: str = "redis") -> AsyncIterato
         await made.redis.aclose()
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RedisProcess]]:
-    with ExitStack() as stack:
-        yield {
-            topology: stack.enter_context(server_of(topology, tmp_path_factory.mktemp("redis")))
-            for topology in TOPOLOGIES
-        }
-
-
-@pytest.fixture
-def server(servers: dict[str, RedisProcess]) -> RedisProcess:
-    with control(servers["redis"]) as client:
-        client.flushall()
-    return servers["redis"]
-
-
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-async def test_a_placement_is_heard_as_it_was_by_all_others(
-    servers: dict[str, RedisProcess], topology: str
-) -> None:
-    port = servers[topology].port
-    async with (
-        gateway(port, "g1", topology) as one,
-        gateway(port, "g2", topology) as two,
-        gateway(port, "g3", topology) as three,
-    ):
-        await _heard(one, two, "connected")
-        one.stream.append(placed("t1"))
-        await until(lambda: two.tickets[-1] == three.tickets[-1] == "t1")
-        assert two.heard[-1] == three.heard[-1] == placed("t1")
-        assert not one.heard
-        await _heard(two, one, "t2", "g2")
-        assert {of.gateway for of in one.heard} == {"g2"}
+async def test_a_placement_is_heard_as_it_was_by_all_others(topology: str, tmp_path: Path) -> None:
+    with server_of(topology, tmp_path) as server:
+        async with (
+            gateway(server.port, "g1", topology) as one,
+            gateway(server.port, "g2", topology) as two,
+            gateway(server.port, "g3", topology) as three,
+        ):
+            await _heard(one, two, "connected")
+            one.stream.append(placed("t1"))
+            await until(lambda: two.tickets[-1] == three.tickets[-1] == "t1")
+            assert two.heard[-1] == three.heard[-1] == placed("t1")
+            assert not one.heard
+            await _heard(two, one, "t2", "g2")
+            assert {of.gateway for of in one.heard} == {"g2"}
 
 
 async def test_placements_are_heard_in_order_and_once(server: RedisProcess) -> None:

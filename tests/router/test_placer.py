@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,7 +14,7 @@ from router.placer import Attempt, Placer
 from router.policies import PlacementRequest
 from router.recent import ANNOUNCED_AFTER_S, MAX_ANNOUNCED_S
 from router.redis_client import AsyncRedis, connect
-from tests.router.index_redis import POOL, control, server_of
+from tests.router.index_redis import POOL, control
 from tests.router.loads import load, pool
 from tests.router.redis_process import RedisProcess
 from tests.waiting import cancelled, until
@@ -267,30 +267,15 @@ def test_segments_are_as_most_replicas_publish_them(sizes: Iterable[int], expect
     assert placer.segment_tokens == expected
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
+async def redis(redis: AsyncRedis) -> AsyncIterator[AsyncRedis]:
     """Two replicas live, in slots 0 and 1; their leases are renewed."""
-    client = connect(f"redis://127.0.0.1:{server.port}/0")
     loads = [load("r0", slot=0), load("r1", slot=1)]
     for of in loads:
-        await slots.claim(client, POOL, of.incarnation, of.slot)
-    task = asyncio.create_task(_renewed(client, loads))
-    yield client
+        await slots.claim(redis, POOL, of.incarnation, of.slot)
+    task = asyncio.create_task(_renewed(redis, loads))
+    yield redis
     await cancelled(task)
-    await client.aclose()
 
 
 async def _renewed(client: AsyncRedis, loads: list[ReplicaLoad]) -> None:
@@ -303,7 +288,7 @@ async def _renewed(client: AsyncRedis, loads: list[ReplicaLoad]) -> None:
 @asynccontextmanager
 async def gateway(server: RedisProcess, replicas: int = 2) -> AsyncIterator[Placer]:
     """Another gateway's placer at work; its task may not end by itself."""
-    placer = placer_at(f"redis://127.0.0.1:{server.port}/0")
+    placer = placer_at(server.url)
     task = asyncio.create_task(placer.run())
     try:
         await until(lambda: len(placer.board.loads()) == replicas)

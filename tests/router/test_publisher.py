@@ -1,7 +1,6 @@
 """A replica's publisher keeps the index as the engine's prefix cache is."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,29 +28,10 @@ from tests.router.redis_process import RedisProcess
 from tests.waiting import until
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(publisher, "STOP_S", PATIENCE_S)
-
-
-@pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
-    async with client_of(server) as client:
-        yield client
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,34 +16,9 @@ from router.redis_client import AsyncRedis, connect
 from router.slots import registry
 from router.sweeper import Sweeper
 from tests.router.index_engine import removed, replica_on, stored
-from tests.router.index_redis import (
-    POOL,
-    bits,
-    client_of,
-    control,
-    server_of,
-)
+from tests.router.index_redis import POOL, bits, client_of, control
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
-    async with client_of(server) as client:
-        yield client
 
 
 async def test_after_a_flush_everything_is_written_under_a_new_incarnation(

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,18 @@ from redis.exceptions import ResponseError
 from deployments.local.ports import free_ports
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.redis_lane import Lane, open_lane
-from tests.router.redis_process import RedisProcess, running
+from tests.router.redis_process import RedisProcess
 from tests.router.test_redis_client import self_signed
 from tests.waiting import until
 
 KEYS = [b"k%d" % n for n in range(500)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    (port,) = free_ports(1)
-    with running(tmp_path_factory.mktemp("redis"), port, f"port {port}\n") as server:
-        yield server
-
-
 @pytest.fixture
-async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
-    client = connect(f"redis://127.0.0.1:{server.port}/0")
-    await client.mset({key: b"value of " + key for key in KEYS})
-    yield client
-    await client.aclose()
+async def redis(redis: AsyncRedis) -> AsyncRedis:
+    """It has all KEYS."""
+    await redis.mset({key: b"value of " + key for key in KEYS})
+    return redis
 
 
 @pytest.fixture
@@ -60,10 +52,10 @@ async def test_each_of_many_calls_at_once_gets_its_own_reply(lane: Lane) -> None
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["at once", "later", "never"]))))
 def test_calls_given_up_leave_the_others_their_replies(
-    server: RedisProcess, calls: list[tuple[int, str]]
+    shared: RedisProcess, calls: list[tuple[int, str]]
 ) -> None:
     async def all_calls() -> None:
-        redis = connect(f"redis://127.0.0.1:{server.port}/0")
+        redis = connect(shared.url)
         await redis.mset({key: b"value of " + key for key in KEYS})
         lane = await open_lane(redis, b"k")
         asked = [(KEYS[-count:], cancelled) for count, cancelled in calls]
@@ -173,7 +165,7 @@ def test_both_event_loops_hand_the_connection_over(
     async def many_calls() -> None:
         async with secured(server.port, certificate, key) as port:
             url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
-            redis = connect(url if tls else f"redis://127.0.0.1:{server.port}/0")
+            redis = connect(url if tls else server.url)
             await redis.mset({key: b"value of " + key for key in KEYS})
             lane = await open_lane(redis, b"k")
             replies = await asyncio.gather(*(lane.mget(KEYS[n:]) for n in range(50)))

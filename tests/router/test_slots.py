@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -20,17 +20,7 @@ from router.slots import (
     withdraw,
     write_bits,
 )
-from tests.router.index_redis import (
-    POOL,
-    TOPOLOGIES,
-    bits,
-    client_of,
-    control,
-    holders,
-    live,
-    names,
-    server_of,
-)
+from tests.router.index_redis import POOL, TOPOLOGIES, bits, control, holders, live, names
 from tests.router.redis_process import RedisProcess
 
 A, B = b"a" * 16, b"\xff\x00" * 8
@@ -39,25 +29,6 @@ A, B = b"a" * 16, b"\xff\x00" * 8
 @pytest.fixture(scope="module", params=TOPOLOGIES)
 def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
-    async with client_of(server, topology) as client:
-        yield client
 
 
 def snapshot(incarnation: str) -> str:

@@ -5,7 +5,6 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +18,7 @@ from router import slots, sweeper
 from router.redis_client import AsyncRedis, connect
 from router.slots import claim, registry, renew, write_bits
 from router.sweeper import Sweeper
-from tests.router.index_redis import (
-    PATIENCE_S,
-    POOL,
-    TOPOLOGIES,
-    bits,
-    client_of,
-    control,
-    names,
-    server_of,
-)
+from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, bits, client_of, control, names
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 
@@ -40,28 +30,9 @@ def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
-
-
-@pytest.fixture
-def server(shared: RedisProcess) -> RedisProcess:
-    with control(shared) as client:
-        client.flushall()
-    return shared
-
-
-@pytest.fixture
-async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
-    async with client_of(server, topology) as client:
-        yield client
 
 
 class Hand:

@@ -1,0 +1,26 @@
+"""What one replica can do, from what the replicas of a pool report. Nothing here raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+
+from autoscaling.capacity import EngineRates
+from router.load import ReplicaLoad
+
+
+def rates_of(loads: Iterable[ReplicaLoad]) -> EngineRates:
+    """A pool's engines are alike: each rate is the mean of the replicas that know theirs."""
+    replicas = list(loads)
+
+    def mean(values: Iterable[float]) -> float | None:
+        known = [value for value in values if value > 0]
+        return fmean(known) if known else None
+
+    return EngineRates(
+        prefill_rate=mean(load.prefill_rate for load in replicas if load.prefill_learned),
+        step_s=mean(load.step_s for load in replicas),
+        sequence_s=mean(load.sequence_s for load in replicas),
+        max_sequences=mean(load.max_sequences for load in replicas),
+        kv_capacity_tokens=mean(load.kv_capacity_tokens for load in replicas),
+    )

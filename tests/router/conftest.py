@@ -1,0 +1,34 @@
+"""One Redis for all tests of a module, emptied before each of them."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from router.redis_client import AsyncRedis
+from tests.router.index_redis import client_of, control, server_of
+from tests.router.redis_process import RedisProcess
+
+
+@pytest.fixture(scope="module")
+def topology() -> str:
+    """What `shared` is; a module whose tests hold for every topology has its own, with `params`."""
+    return "redis"
+
+
+@pytest.fixture(scope="module")
+def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared: RedisProcess) -> RedisProcess:
+    with control(shared) as client:
+        client.flushall()
+    return shared
+
+
+@pytest.fixture
+async def redis(server: RedisProcess, topology: str) -> AsyncIterator[AsyncRedis]:
+    async with client_of(server, topology) as client:
+        yield client
