@@ -33,7 +33,7 @@ FLEET = Path(__file__).with_suffix(".yaml")
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 32)
 # Of what one engine can do: the spike begins with a burst.
-BEFORE, BURST, SPIKE, AFTER = 0.4, 4.0, 1.4, 0.3
+BEFORE, BURST, SPIKE, AFTER = 0.15, 4.0, 1.4, 0.15
 BEGINS_S, BURST_S, ENDS_S, SECONDS = 30.0, 6.0, 90.0, 150.0
 SINGLES, CALM_S = 12, 600.0
 WITH, WITHOUT = "with a warm replica", "without"
@@ -41,8 +41,8 @@ WITH, WITHOUT = "with a warm replica", "without"
 
 @dataclass(frozen=True)
 class Run:
-    """`first_token_s`: from the spike's first request to the second replica's first token, None
-    if it gave none; `promotion_s`: what the gateway measured of it, from the request that
+    """`first_token_s`: from the begin of the spike to the second replica's first token, None if
+    it gave none in it; `promotion_s`: what the gateway measured of it, from the request that
     needed the replica."""
 
     outcomes: tuple[Outcome, ...]
