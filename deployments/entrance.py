@@ -123,11 +123,8 @@ class Entrance:
 
     def status(self) -> dict[str, Any]:
         """How this gateway process lets requests in. `held`: wait for a replica to start."""
-        now, room, gate = (
-            asyncio.get_running_loop().time(),
-            self.admission.room,
-            self.admission.gate,
-        )
+        now, admission = asyncio.get_running_loop().time(), self.admission
+        room, gate = admission.room, admission.gate
         slos = self._pool.slo.by_class().items()
         return {
             "slo": {name: {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s} for name, slo in slos},
