@@ -6,9 +6,9 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test lint format lock reference bench-overhead bench-transports \
+.PHONY: help up down test lint format lock reference observability bench-overhead bench-transports \
 	bench-index bench-routing bench-gateways bench-backtest bench-overload \
-	bench-simulator bench-spike drills clean
+	bench-simulator bench-spike bench-observability drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,12 @@ down: ## Stop the fleet that `make up` started
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) bootstrap.py --dev
 	@$(MAKE) --no-print-directory lint
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m real
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 lint: ## Check style, format and types
 	@$(BIN)/ruff check .
@@ -44,9 +49,14 @@ $(UV):
 	@$(PYTHON) -m venv .cache/uv
 	@.cache/uv/bin/python -m pip install --quiet uv==0.13.8
 
-reference: ## Write docs/fleet-file.md from the settings' own descriptions
+reference: ## Write docs/fleet-file.md and docs/metrics.md from the code's own descriptions
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new
 	@mv docs/fleet-file.md.new docs/fleet-file.md
+	@$(BIN)/python -m observability.catalogue > docs/metrics.md.new
+	@mv docs/metrics.md.new docs/metrics.md
+
+observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
+	@$(BIN)/antefix slo render --out observability/generated --runbooks docs/runbooks
 
 bench-overhead: ## Measure what Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)
@@ -74,6 +84,9 @@ bench-simulator: ## Compare the backtest's simulator with the fleet it stands fo
 
 bench-spike: ## Measure a spike with a warm replica and without
 	@$(BIN)/python -m benchmarks.spike $(ARGS)
+
+bench-observability: ## Measure what metrics and explanations cost a gateway
+	@$(BIN)/python -m benchmarks.observability $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)

@@ -94,9 +94,15 @@ class Admission:
             self.gate.count(verdict.kind == "overflow", now)
         return verdict
 
-    def is_lost(self, elapsed_s: float, ranked: Sequence[Outlook], doubt: float = 0.0) -> bool:
-        """Whether an interactive request would miss its SLO on every one of these replicas."""
-        slo = self._slos.get("interactive")
+    def is_lost(
+        self,
+        elapsed_s: float,
+        ranked: Sequence[Outlook],
+        doubt: float = 0.0,
+        priority: PriorityClass = "interactive",
+    ) -> bool:
+        """Whether such a request would miss its SLO on every one of these replicas."""
+        slo = self._slos.get(priority)
         if slo is None or not ranked:
             return False
         return _first_holding(ranked, _doubted(slo, doubt), elapsed_s) is None

@@ -25,6 +25,7 @@ class BenchFleet:
     gateway: Endpoint
     engine: Endpoint
     model: str
+    metrics_url: str
 
 
 @contextmanager
@@ -58,4 +59,5 @@ def _described(up: dict[str, str], home: Home) -> BenchFleet:
         Endpoint("gateway", root, authorization),
         Endpoint("direct", replica["url"], secret),
         up["model"],
+        up["metrics_url"],
     )

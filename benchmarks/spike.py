@@ -111,7 +111,8 @@ async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
 
 def _serving(fleet: BenchFleet) -> int:
     """How many replicas take traffic."""
-    with _get(fleet, "/antefix/status") as answer:
+    url, headers = fleet.gateway.url + "/antefix/status", fleet.gateway.headers
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
         replicas = json.load(answer)["pools"]["engine"]["replicas"]
     return sum(replica["role"] == "active" for replica in replicas)
 
@@ -123,13 +124,8 @@ def _second_replica(outcomes: Sequence[Outcome]) -> float | None:
     return min(tokens_at) - BEGINS_S if tokens_at else None
 
 
-def _get(fleet: BenchFleet, path: str) -> Any:
-    request = urllib.request.Request(fleet.gateway.url + path, headers=fleet.gateway.headers)
-    return urllib.request.urlopen(request)
-
-
 def _metrics(fleet: BenchFleet) -> dict[str, float]:
-    with _get(fleet, "/metrics") as answer:
+    with urllib.request.urlopen(fleet.metrics_url) as answer:
         text = answer.read().decode()
     return {
         sample.name: sample.value

@@ -89,7 +89,7 @@ def deploy(way: str, redis_url: str) -> str:
             ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": dict(pool.env)}},
         )(HandleEngine)
         plain: Any = serve.deployment(name="gateway", max_ongoing_requests=1000)(HandleGateway)
-        application = plain.bind(engine.bind("engine", pool, SECRET, redis_url))
+        application = plain.bind(engine.bind("engine", pool, SECRET, redis_url, fleet.metrics))
     serve.run(application, name="antefix")
     return f"http://127.0.0.1:{PORT}"
 

@@ -28,6 +28,9 @@ GATEWAY_ENVIRONMENT = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 
+# Until `serve_log` takes over: a replica's log is JSON from its first line.
+LOGGING = {"encoding": "JSON"}
+
 # Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
 ENGINE_ENVIRONMENT = {"PYTHONHASHSEED": "0", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
 
@@ -36,7 +39,11 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
     """The whole fleet as a Ray Serve application."""
     handles = {
         name: _engine_deployment(fleet, name, secrets.redis_url).bind(
-            fleet.board_of(name), _with_its_executor(pool), secrets.engine_secret, secrets.redis_url
+            fleet.board_of(name),
+            _with_its_executor(pool),
+            secrets.engine_secret,
+            secrets.redis_url,
+            fleet.metrics,
         )
         for name, pool in fleet.pools.items()
     }
@@ -47,6 +54,7 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
+        logging_config=LOGGING,
         ray_actor_options={
             "num_cpus": fleet.gateway.cpus,
             "runtime_env": {"env_vars": GATEWAY_ENVIRONMENT},
@@ -69,6 +77,7 @@ def _engine_deployment(fleet: Fleet, name: str, redis_url: str) -> serve.Deploym
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
+        logging_config=LOGGING,
         request_router_config={"request_router_class": "router.request_router:RankedRequestRouter"},
         **placement_options(pool),
     )(EngineReplica)

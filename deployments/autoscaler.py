@@ -11,6 +11,7 @@ https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -25,7 +26,7 @@ from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
 from deployments.fleet import Fleet, Pool
 from router import active
-from router.demand import DemandReader, GrowingSum
+from router.demand import Decided, DemandReader, GrowingSum, tell_decided
 from router.load import LoadBoard
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 
@@ -52,6 +53,7 @@ class Watch:
     redis_url: str = field(repr=False)
     signals: Signals | None = None
     demand: int | None = None
+    decided: Decided | None = None
     _thread: threading.Thread | None = None
     _until: float = 0.0
 
@@ -63,7 +65,7 @@ class Watch:
         """For KEEP_S more; starts it where it has ended."""
         self._until = time.monotonic() + KEEP_S
         if not self.is_alive:
-            self.signals = self.demand = None
+            self.signals = self.demand = self.decided = None
             self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
             self._thread.start()
 
@@ -99,11 +101,17 @@ class Watch:
                     startup_s=max((load.startup_s for load in loads.values()), default=0.0) or None,
                 )
             self.signals = signals
+            if self.decided is not None:
+                await self._tell(redis, self.decided)
             if self.demand is not None and board.is_read:
                 await self._publish(redis, self.demand, seen)
             await asyncio.sleep(READ_PERIOD_S)
         reading.cancel()
         await redis.aclose()
+
+    async def _tell(self, redis: AsyncRedis, decided: Decided) -> None:
+        with contextlib.suppress(*REDIS_FAILURES):  # to be shown, and soon told again
+            await tell_decided(redis, self.board, decided)
 
     async def _publish(self, redis: AsyncRedis, demand: int, seen: active.Active | None) -> None:
         if seen == active.Active(demand):
@@ -171,6 +179,14 @@ class PoolAutoscaler:
                 dict(decision.reasons),
             )
         watch.demand, self._target = min(decision.demand, granted), granted
+        told = decision.reasons
+        watch.decided = Decided(
+            demand=watch.demand,
+            target=granted,
+            because=str(told["because"]),
+            arrivals=float(told.get("requests_per_s", 0.0)),
+            forecast=float(told["expected_per_s"]) if "expected_per_s" in told else None,
+        )
         return {_STATE: decision.state.to_dict()}
 
     def _granted(self, demand: int, target: int) -> int:

@@ -12,7 +12,9 @@ from deployments.commands.chat import chat
 from deployments.commands.config import config
 from deployments.commands.down import down
 from deployments.commands.env import env
+from deployments.commands.grafana import grafana
 from deployments.commands.logs import logs
+from deployments.commands.slo import slo
 from deployments.commands.status import status
 from deployments.commands.up import up
 from deployments.exit_codes import explained
@@ -27,6 +29,8 @@ app = typer.Typer(
 for command in (up, down, status, logs, chat, env, backtest, calibrate):
     app.command()(command)
 app.add_typer(config, name="config")
+app.add_typer(grafana, name="grafana")
+app.add_typer(slo, name="slo")
 
 
 def main() -> None:

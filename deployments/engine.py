@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import time
+from functools import partial
 from typing import Any
 
 import ray
@@ -21,15 +22,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from deployments import node_metrics
 from deployments.confirmation import Confirming
 from deployments.engine_facts import FACTS_PATH, EngineFacts
-from deployments.fleet import Pool
+from deployments.fleet import Metrics, Pool
 from deployments.http_server import HttpServer
 from deployments.local.model import resolve_model
 from deployments.renderer_client import RENDERER_PATH
 from deployments.serve_log import adopt_logs
 from deployments.sleep_mode import Awake, Sleeper
 from deployments.tickets import TicketGate, Tickets
+from observability import books
+from observability.metrics import ReplicaMetrics
 from router.event_stream import EventStream
 from router.held_blocks import HeldBlocks
 from router.load import LoadBoard, LoadReport, ReplicaLoad
@@ -52,16 +56,20 @@ class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method gateways call."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, board: str, pool: Pool, secret: str, redis_url: str
+        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: Metrics
     ) -> None:
         began = time.monotonic()
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         from deployments.vllm_adapter import VllmEngine
 
-        adopt_logs()
+        adopt_logs("engine")
         os.nice(NICENESS)
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id
+        fleet_name, _, pool_name = board.partition("/")
+        # before vLLM makes its metrics
+        count = partial(books.count_as_replica, pool=pool_name, replica=self._replica_id)
+        node_metrics.join(fleet_name, metrics, count)
         self._node_ip = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         model = await asyncio.to_thread(
             resolve_model, pool.model, lambda fraction, step: logger.info("model: %s", step)
@@ -86,6 +94,7 @@ class EngineReplica:
         )
         self._engine.on_cache_dropped(self._publisher.cleared)
         self._started_at, self._startup_s = time.time(), time.monotonic() - began
+        self._metrics = ReplicaMetrics(self._startup_s, pool.prefill_rate)
         self._publisher.start(self._events.batches())
         self._watch = asyncio.create_task(self._leave_when_dead())
         self._sleeping = asyncio.create_task(self._sleep_while_warm())
@@ -150,6 +159,9 @@ class EngineReplica:
         stats, renderer, queue = self._engine.stats, self._engine.renderer, self._report()
         busy = queue.waiting + queue.running > 0
         step_s, sequence_s = stats.step_time.line()
+        self._metrics.queue(queue.waiting, queue.running, queue.queued_prefill_tokens)
+        self._metrics.index(self._publisher.lag_s, lease.synced)
+        self._metrics.prefill(stats.prefill_rate)
         return ReplicaLoad(
             replica_id=self._replica_id,
             slot=lease.slot,

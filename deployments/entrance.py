@@ -107,6 +107,7 @@ class Entrance:
         except Exception:  # deciding must not fail what an engine could serve
             logger.exception("request %s is let in undecided", visit.request.request_id)
             verdict = Verdict("admit", "could not be decided")
+        visit.request.record.verdict = verdict.kind
         if verdict.kind == "reject" and visit.wishes.overflow == "only" and contract is not None:
             message = f"{OVERFLOW_HEADER} is 'only', but {contract}; leave it out"
             raise ApiError(400, message, code="cannot_overflow", param=OVERFLOW_HEADER)
@@ -117,7 +118,7 @@ class Entrance:
                 return await self._turn(visit, considered, now)
             case "overflow":
                 assert self._overflow is not None
-                return await self._overflow.stand_in(visit, self._pool, verdict.reason)
+                return await self._overflow.stand_in(visit, self, verdict.reason)
             case "reject":
                 raise self._refused(visit, considered, verdict, contract)
 
@@ -125,9 +126,9 @@ class Entrance:
         """How this gateway process lets requests in. `held`: wait for a replica to start."""
         now, admission = asyncio.get_running_loop().time(), self.admission
         room, gate = admission.room, admission.gate
-        slos = self._pool.slo.by_class().items()
+        promised = {"interactive": self._pool.slo.interactive, "batch": self._pool.slo.batch}
         return {
-            "slo": {name: {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s} for name, slo in slos},
+            "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
             "waiting": len(room),
             "waiting_by_tenant": room.by_tenant,
             "oldest_wait_s": round(room.oldest_s(now), 3),
@@ -261,11 +262,13 @@ class Entrance:
             if not turn.came.done():
                 turn.came.set_result(self._attempt(turn.visit, considered, index, "its turn"))
 
-    async def stand_in(self, visit: Visit, of: Pool, reason: str) -> RoutedAttempt:
-        """Serve a request for the pool `of` here, where that is soonest.
+    async def stand_in(self, visit: Visit, instead_of: Entrance, reason: str) -> RoutedAttempt:
+        """Serve a request for another pool here, where that is soonest.
 
-        Raises ApiError 429 for one that proves too long in this model's tokens.
+        Raises ApiError 429 for one that proves too long in this model's tokens, and for one that
+        others came before while it was read.
         """
+        of = instead_of._pool
         model = self._pool.served_model_name
         request = renamed(visit.request, visit.fields, model)
         fields = {**visit.fields, "model": model}
@@ -275,6 +278,11 @@ class Entrance:
             raise ApiError(429, message, code="over_capacity", retry_after=1)
         here = Visit(request, fields, visit.headers, prompt, visit.policy, visit.wishes)
         considered = self._consider(here)
+        elapsed_s = asyncio.get_running_loop().time() - request.arrived
+        ranked, priority = considered.placement.ranked, visit.wishes.priority
+        if instead_of.admission.is_lost(elapsed_s, ranked, self._doubt, priority):
+            message = f"no replica can answer in time, and {model} has no room left to"
+            raise ApiError(429, message, code="over_capacity", retry_after=1)
         self._count(here, considered, Verdict("admit", reason))
         ttfts = [candidate.predicted_ttft for candidate in considered.placement.ranked]
         soonest = ttfts.index(min(ttfts)) if ttfts else 0

@@ -1,77 +1,165 @@
 """Why a request went where it went: kept in Redis for a while, for any gateway to tell.
 
-    {afx:<fleet>}:request:<tenant>:<request id>    zlib-compressed JSON, TTL EXPLANATION_TTL_S
+    {afx:<fleet>}:requests:<tenant>:<minute>       hash of a minute's: request id -> JSON, which
+                                                   zlib compresses where it is above PLAIN_BYTES
+    {afx:<fleet>}:decisions:<tenant>               list of the last DECISIONS, newest first
+    {afx:<fleet>}:decisions                        every tenant's; only where somebody may see them
 
-Written in the background, after the answer: a Redis that is slow or gone costs explanations
-(they are dropped and counted), never a request. No prompt and no token id is in one.
+Written in the background, after the answer, some at a time: a Redis that is slow or gone costs
+explanations (they are dropped and counted), never a request. No prompt and no token id is in one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import time
 import zlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 from urllib.parse import quote
+
+import msgspec
 
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
 
+# At least so long is each to be had, and at most another MINUTE_S.
 EXPLANATION_TTL_S = 120
+MINUTE_S = 60
+DECISIONS = 100
+# A list outlives its fleet, or a tenant that is gone, by no more than this.
+DECISIONS_TTL_S = 86400
 WAITING_AT_MOST = 1024
 BATCH = 64
 REDIS_TIMEOUT_S = 1.0
+# How long the first waits for others, with whom it costs a third.
+GATHER_S = 0.1
+# That of a few candidates: compressing it would take longer than all else about it.
+PLAIN_BYTES = 4096
+
+# Tenant, request id, explanation.
+_Kept = tuple[str, str, Mapping[str, Any]]
 
 
 class Explanations:
-    """The explanations of a fleet's requests. `redis` has `decode_responses` off."""
+    """The explanations of a fleet's requests. `redis` has `decode_responses` off.
 
-    def __init__(self, redis: AsyncRedis, fleet: str) -> None:
+    `for_operators`: every tenant's are kept in one list as well.
+    """
+
+    def __init__(self, redis: AsyncRedis, fleet: str, for_operators: bool = False) -> None:
         self._redis = redis
-        self._prefix = f"{{afx:{fleet}}}:request:"
-        self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(WAITING_AT_MOST)
+        self._for_operators = for_operators
+        self._prefix = f"{{afx:{fleet}}}:"
+        self._waiting: asyncio.Queue[_Kept] = asyncio.Queue(WAITING_AT_MOST)
         self.dropped = 0
 
     def keep(self, tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
-        """Keep an explanation; never waits."""
+        """Keep an explanation, that nobody changes any more; never waits."""
         try:
-            value = zlib.compress(json.dumps(explanation).encode(), 1)
-            self._waiting.put_nowait((self._key(tenant, request_id), value))
+            self._waiting.put_nowait((tenant, request_id, explanation))
         except asyncio.QueueFull:
             self.dropped += 1
 
     async def find(self, tenant: str, request_id: str) -> dict[str, Any] | None:
         """What is known of a tenant's request. Raises one of REDIS_FAILURES."""
+        pipe = self._redis.pipeline(transaction=False)
+        this = _minute()
+        # the clock of the gateway that wrote it may be ahead
+        for minute in range(this + 1, this - EXPLANATION_TTL_S // MINUTE_S - 1, -1):
+            pipe.hget(self._minute_of(tenant, minute), request_id)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
-            value = cast("bytes | None", await self._redis.get(self._key(tenant, request_id)))
+            values: list[bytes | None] = await pipe.execute()
+        value = next((value for value in values if value is not None), None)
         if value is None:
             return None
-        found: dict[str, Any] = json.loads(zlib.decompress(value))
+        found: dict[str, Any] = msgspec.json.decode(_unpacked(value))
         return found
+
+    async def latest(self, tenant: str | None, limit: int = DECISIONS) -> bytes:
+        """A tenant's last explanations (None: everybody's), newest first, as a JSON list.
+
+        Raises one of REDIS_FAILURES.
+        """
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            ask: Any = self._redis.lrange(self._list(tenant), 0, limit - 1)
+            values = cast("list[bytes]", await ask)
+        # with many candidates they are megabytes: those milliseconds would be everybody's
+        return await asyncio.to_thread(_joined, values)
 
     async def run(self) -> None:
         """Write what is kept, until cancelled."""
         failing = False
         while True:
             batch = [await self._waiting.get()]
+            if self._waiting.qsize() < BATCH:
+                await asyncio.sleep(GATHER_S)
             while len(batch) < BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
             try:
                 async with asyncio.timeout(REDIS_TIMEOUT_S):
-                    pipe = self._redis.pipeline(transaction=False)
-                    for key, value in batch:
-                        pipe.set(key, value, ex=EXPLANATION_TTL_S)
-                    await pipe.execute()
+                    await self._write(batch)
                 failing = False
             except REDIS_FAILURES as error:
                 if not failing:
                     logger.warning("explanations are not kept: %s", error)
                 failing = True
                 self.dropped += len(batch)
+            except Exception:  # the next ones are not to be lost with these
+                logger.exception("explanations cannot be written")
+                self.dropped += len(batch)
 
-    def _key(self, tenant: str, request_id: str) -> str:
+    async def _write(self, batch: Sequence[_Kept]) -> None:
+        pipe = self._redis.pipeline(transaction=False)
+        lists: defaultdict[str, list[bytes]] = defaultdict(list)
+        hashes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
+        minute = _minute()
+        for tenant, request_id, explanation in batch:
+            value = _packed(explanation)
+            hashes[self._minute_of(tenant, minute)][request_id] = value
+            lists[self._list(tenant)].append(value)
+            if self._for_operators:
+                lists[self._list(None)].append(value)
+        for name, of_a_minute in hashes.items():
+            pipe.hset(name, mapping=of_a_minute)  # type: ignore[arg-type]  # invariant in redis-py
+            pipe.expire(name, EXPLANATION_TTL_S)
+        for name, values in lists.items():
+            pipe.lpush(name, *values)
+            pipe.ltrim(name, 0, DECISIONS - 1)
+            pipe.expire(name, DECISIONS_TTL_S)
+        await pipe.execute()
+
+    def _minute_of(self, tenant: str, minute: int) -> str:
         # a tenant's name may hold the colon that ends it
-        return f"{self._prefix}{quote(tenant, safe='')}:{request_id}"
+        return f"{self._prefix}requests:{_quoted(tenant)}:{minute}"
+
+    def _list(self, tenant: str | None) -> str:
+        whose = "" if tenant is None else f":{_quoted(tenant)}"
+        return f"{self._prefix}decisions{whose}"
+
+
+@cache
+def _quoted(tenant: str) -> str:
+    return quote(tenant, safe="")
+
+
+def _minute() -> int:
+    return int(time.time()) // MINUTE_S
+
+
+def _packed(explanation: Mapping[str, Any]) -> bytes:
+    value = msgspec.json.encode(explanation)
+    return value if len(value) <= PLAIN_BYTES else zlib.compress(value, 1)
+
+
+def _unpacked(value: bytes) -> bytes:
+    # what zlib makes begins otherwise
+    return value if value.startswith(b"{") else zlib.decompress(value)
+
+
+def _joined(values: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(map(_unpacked, values)) + b"]"

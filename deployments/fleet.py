@@ -31,10 +31,12 @@ __all__ = [
     "Autoscaling",
     "Fleet",
     "Gateway",
+    "Metrics",
     "Objective",
     "Objectives",
     "Overflow",
     "Pool",
+    "Price",
     "Redis",
     "Resources",
     "Tenant",
@@ -90,6 +92,11 @@ class Gateway(Section):
         rights = self.tenants.get(tenant)
         return rights.priority if rights else "interactive"
 
+    def is_operator(self, tenant: str) -> bool:
+        """Whether a tenant sees the others' decisions."""
+        rights = self.tenants.get(tenant)
+        return rights is not None and rights.operator
+
 
 class Redis(Section):
     """Where the prefix index and the load board live."""
@@ -110,6 +117,22 @@ class Redis(Section):
     )
 
 
+class Metrics(Section):
+    """Where Prometheus finds what a node's gateways and engines count."""
+
+    host: Annotated[str, Field(min_length=1)] = Field(
+        "127.0.0.1",
+        description="Address that every node's metrics are served at. 0.0.0.0 lets other machines "
+        "in; there is no key, so let only Prometheus reach it.",
+    )
+    port: int = Field(
+        9464,
+        ge=1,
+        le=65535,
+        description="Port of that, on every node that has a gateway or an engine.",
+    )
+
+
 class Resources(Section):
     """What Ray reserves for one replica."""
 
@@ -126,6 +149,16 @@ class Resources(Section):
     custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict, description="Custom Ray resources: name to amount."
     )
+
+
+class Price(Section):
+    """What a pool's tokens cost, per million, in any one currency."""
+
+    prompt: float = Field(ge=0, description="Prompt tokens that had to be computed.")
+    cached: float | None = Field(
+        None, ge=0, description="Prompt tokens found in a cache. null: as `prompt`."
+    )
+    output: float = Field(ge=0, description="Generated tokens.")
 
 
 class Pool(Section):
@@ -156,7 +189,11 @@ class Pool(Section):
     slo: Objectives = Field(
         default_factory=Objectives,
         description="What the pool promises: a request that is predicted to miss it waits, "
-        "overflows or is refused. Without, all are taken.",
+        "overflows or is refused. Without, all are taken. The word `default` instead takes the "
+        "targets of the SLO file that ships (docs/slo.md), a path those of your own.",
+    )
+    price: Price | None = Field(
+        None, description="For the metric of each tenant's cost. null: none is counted."
     )
     batch_queue: int = Field(
         256,
@@ -297,6 +334,10 @@ class Fleet(Section):
     redis: Redis = Field(
         default_factory=Redis, description="Where the prefix index and the load board live."
     )
+    metrics: Metrics = Field(
+        default_factory=Metrics,
+        description="Where Prometheus finds what a node's gateways and engines count.",
+    )
     pools: Annotated[
         Mapping[Annotated[str, AfterValidator(rules.dns_label)], Pool], Field(min_length=1)
     ] = Field(description="Pools of engines: name to pool.")
@@ -311,6 +352,7 @@ class Fleet(Section):
     def _pools_fit_together(self) -> Self:
         rules.raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
         rules.raise_all(rules.broken_by_budget(self))
+        rules.raise_all(rules.broken_by_ports(self))
         return self
 
     def board_of(self, pool: str) -> str:

@@ -49,7 +49,7 @@ def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool =
 
     found: dict[Keys, FleetProblem] = {}
     data = _with_environment(document.data, found)
-    fleet = _validated(data, found)
+    fleet = _validated(data, found, Path(source).parent)
     if check_engine_args:
         _ask_vllm(data, found)
     if fleet is None or found:
@@ -105,9 +105,11 @@ def _places_for_variables(data: Mapping[Any, Any]) -> Iterator[Keys]:
         yield from ((*section, name) for name, value in env.items() if isinstance(value, str))
 
 
-def _validated(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> Fleet | None:
+def _validated(
+    data: Mapping[Any, Any], found: dict[Keys, FleetProblem], folder: Path
+) -> Fleet | None:
     try:
-        return Fleet.model_validate(data)
+        return Fleet.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         _add(found, problems_of(error))
     # pydantic asks these of a fleet without other faults only

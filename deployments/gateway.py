@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
+import json
+import logging
+import os
 import re
 import sys
 import uuid
@@ -16,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from itertools import count
 from typing import Any
 
 import aiohttp
@@ -23,23 +28,33 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from deployments import request_body
+from deployments import node_metrics, request_body
 from deployments.api_keys import ApiKeys
 from deployments.errors import ApiError
-from deployments.explanations import EXPLANATION_TTL_S, Explanations
-from deployments.fleet import Fleet
+from deployments.explanations import DECISIONS, EXPLANATION_TTL_S, Explanations
+from deployments.fleet import Fleet, Pool
 from deployments.http_server import HttpServer
+from deployments.page import add_page
 from deployments.pool_client import PoolClient
 from deployments.pool_router import Connections, PoolRouter
 from deployments.relay import EngineRequest, Relay
-from deployments.serve_log import adopt_logs
+from deployments.request_watch import RequestWatch
+from deployments.serve_log import adopt_logs, current_request
 from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
-from deployments.status import fleet_status, pools_ready
+from deployments.status import fleet_status, pools_ready, replica_counts, replica_states
 from deployments.transport import Transport
-from observability.metrics import CONTENT_TYPE, AdmissionMetrics, Families, RoutingMetrics
+from observability import books
+from observability.families import Families
+from observability.metrics import AdmissionMetrics, RoutingMetrics
+from observability.request_metrics import Prices, Promise, RequestMetrics
+from observability.request_record import RequestRecord
+from observability.tracing import tracing_of
 from router.redis_client import REDIS_FAILURES, connect
+
+logger = logging.getLogger("ray.serve")
 
 INFERENCE_PATHS = (
     "/v1/chat/completions",
@@ -50,6 +65,10 @@ INFERENCE_PATHS = (
     "/detokenize",
 )
 SWITCH_INTERVAL_S = 0.0005
+METRICS_PERIOD_S = 1.0
+# Ray Serve's controller is asked more seldom.
+STATES_TICKS = 5
+VERSION = importlib.metadata.version("antefix")
 TIMEOUT_HEADER = "x-antefix-timeout"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -72,10 +91,8 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, fleet: Fleet, secrets: Secrets, handles: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
-        adopt_logs()
-        # A thread that renders a long prompt must not keep the others' lookups waiting.
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._fleet = fleet
+        self._own_process()
         self._keys = ApiKeys(secrets.api_keys)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -88,8 +105,16 @@ class Gateway:
             connect(secrets.redis_url),
             connect(secrets.redis_url, decode=False),
         )
-        self._explanations = Explanations(self._binary, fleet.name)
+        operators = any(rights.operator for rights in fleet.gateway.tenants.values())
+        self._explanations = Explanations(self._binary, fleet.name, operators)
+        self._dropped_told = 0
         self._metrics = Families()
+        self._metrics.build.labels(VERSION).set(1)
+        self._requests = RequestMetrics(
+            self._metrics, {name: promise_of(pool) for name, pool in fleet.pools.items()}
+        )
+        self._watch = RequestWatch(self._requests)
+        self._tracing = tracing_of(os.environ, VERSION)
         clients: dict[str, PoolClient] = {}
         self._pools = {
             name: self._pool_client(name, secrets.engine_secret, handles, clients)
@@ -102,6 +127,7 @@ class Gateway:
         }
         self._tasks = [asyncio.create_task(self._explanations.run())]
         self._tasks += [asyncio.create_task(pool.run()) for pool in self._pools.values()]
+        self._tasks.append(asyncio.create_task(self._keep_metrics()))
         self._server = HttpServer(self._app())
         await self._server.start(fleet.gateway.host, fleet.gateway.port)
 
@@ -111,9 +137,40 @@ class Gateway:
             await self._server.drain()
             for task in self._tasks:
                 task.cancel()
+            self.refresh_metrics({})
             await self._session.close()
             await self._text.aclose()
             await self._binary.aclose()
+            await self._tracing.close()
+
+    def _own_process(self) -> None:
+        """What is for a process that has no other task."""
+        adopt_logs("gateway")
+        # A thread that renders a long prompt must not keep the others' lookups waiting.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        node_metrics.join(self._fleet.name, self._fleet.metrics, books.count_as_gateway)
+
+    async def _keep_metrics(self) -> None:
+        """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""
+        states: Mapping[str, Mapping[str, int]] = {}
+        for tick in count():
+            await asyncio.sleep(METRICS_PERIOD_S)
+            try:
+                if tick % STATES_TICKS == 0:
+                    states = await replica_states()
+                self.refresh_metrics(states)
+            except Exception:
+                logger.exception("metrics are not up to date")
+
+    def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
+        """Bring the gauges up to date; `states` is what `replica_states` says."""
+        dropped = self._explanations.dropped
+        self._metrics.explanations_dropped.inc(dropped - self._dropped_told)
+        self._dropped_told = dropped
+        for pool in self._pools.values():
+            pool.refresh_metrics(*replica_counts(pool, states))
+        # last: it writes what all have counted
+        self._requests.refresh(asyncio.get_running_loop().time())
 
     def _pool_client(
         self,
@@ -147,7 +204,8 @@ class Gateway:
         app.add_api_route("/health/ready", self.ready, methods=["GET"])
         app.add_api_route("/antefix/status", self.status, methods=["GET"])
         app.add_api_route("/antefix/requests/{request_id}", self.explain, methods=["GET"])
-        app.add_api_route("/metrics", self.metrics, methods=["GET"])
+        app.add_api_route("/antefix/decisions", self.decisions, methods=["GET"])
+        add_page(app)
         app.add_api_route("/openapi.json", self.openapi, methods=["GET"])
         app.add_api_route("/docs", self.docs, methods=["GET"])
         app.add_exception_handler(ApiError, _answer_api_error)
@@ -157,7 +215,25 @@ class Gateway:
 
     async def infer(self, request: Request) -> Response:
         arrived = asyncio.get_running_loop().time()
-        tenant = self._keys.check(request.headers)
+        try:
+            tenant = self._keys.check(request.headers)
+        except ApiError as error:
+            self._requests.error(error.code)
+            raise
+        record = RequestRecord(_request_id(request.headers), tenant, request.url.path, arrived)
+        current_request.set(record.request_id)
+        try:
+            return await self._relay(request, record)
+        except BaseException as error:
+            if isinstance(error, ApiError):
+                record.failed(error.status, error.code)
+            elif isinstance(error, Exception) and not isinstance(error, ClientDisconnect):
+                record.failed(500, "gateway_error")
+            self._watch.ended(record)
+            raise
+
+    async def _relay(self, request: Request, record: RequestRecord) -> Relay:
+        arrived, tenant = record.arrived, record.tenant
         limits = self._fleet.gateway
         timeout_s = _timeout(request.headers, limits.request_timeout_s)
         deadline = arrived + timeout_s
@@ -172,19 +248,25 @@ class Gateway:
         fields = request_body.parse(body, limits.max_list_items)
         model = request_body.model_of(fields)
         pool = self._pool_of(model)
+        record.model, record.pool = model, pool.name
+        since_s = asyncio.get_running_loop().time() - arrived
+        record.trace = self._tracing.request(request.headers, since_s)
+        self._watch.begun(record)
         engine_request = EngineRequest(
-            request_id=_request_id(request.headers),
+            request_id=record.request_id,
             tenant=tenant,
-            path=request.url.path,
+            path=record.path,
             body=body,
             model=model,
             arrived=arrived,
             deadline=deadline,
             timeout_s=timeout_s,
+            record=record,
         )
         right = self._fleet.gateway.priority_of(tenant)
         visit = await pool.visit(engine_request, fields, request.headers, right)
-        return Relay(self._session, partial(pool.entrance.admit, visit), engine_request)
+        admit = partial(pool.entrance.admit, visit)
+        return Relay(self._session, admit, engine_request, self._watch)
 
     async def models(self, request: Request) -> Response:
         self._keys.check(request.headers)
@@ -217,8 +299,7 @@ class Gateway:
         try:
             found = await self._explanations.find(tenant, request_id)
         except REDIS_FAILURES:
-            message = "explanations are kept in Redis, which does not answer; try again later"
-            raise ApiError(503, message, code="no_redis", retry_after=1) from None
+            raise _no_redis() from None
         if found is None:
             message = (
                 f"no request {request_id[:128]!r} is known; explanations are kept for "
@@ -227,12 +308,19 @@ class Gateway:
             raise ApiError(404, message, code="unknown_request", param="request_id")
         return JSONResponse(found)
 
-    async def metrics(self, request: Request) -> Response:
-        """This gateway process's counts, for Prometheus."""
-        self._keys.check(request.headers)
-        for pool in self._pools.values():
-            pool.refresh_metrics()
-        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
+    async def decisions(self, request: Request) -> Response:
+        """The last explanations, newest first: this key's tenant's, or all for an operator."""
+        tenant = self._keys.check(request.headers)
+        operator = self._fleet.gateway.is_operator(tenant)
+        limit = _limit(request.query_params.get("limit"))
+        try:
+            found = await self._explanations.latest(None if operator else tenant, limit)
+        except REDIS_FAILURES:
+            raise _no_redis() from None
+        whose = json.dumps({"tenant": tenant, "operator": operator}).encode()
+        return Response(
+            whose[:-1] + b', "decisions": ' + found + b"}", media_type="application/json"
+        )
 
     async def openapi(self) -> Response:
         first = next(iter(self._pools.values()))
@@ -250,6 +338,28 @@ class Gateway:
         raise ApiError(404, message, code="model_not_found", param="model")
 
 
+def promise_of(pool: Pool) -> Promise:
+    """What a pool's requests are counted against."""
+    objectives = {
+        name: {
+            objective: seconds
+            for objective, seconds in (
+                ("ttft", slo.ttft_s),
+                ("ttft_p50", slo.ttft_p50_s),
+                ("tpot", slo.tpot_s),
+            )
+            if seconds is not None
+        }
+        for name, slo in (("interactive", pool.slo.interactive), ("batch", pool.slo.batch))
+        if slo is not None
+    }
+    price, prices = pool.price, None
+    if price is not None:
+        cached = price.prompt if price.cached is None else price.cached
+        prices = Prices(price.prompt, cached, price.output)
+    return Promise(objectives, prices)
+
+
 def _timeout(headers: Mapping[str, str], limit_s: float) -> float:
     asked = headers.get(TIMEOUT_HEADER)
     if asked is None:
@@ -262,6 +372,21 @@ def _timeout(headers: Mapping[str, str], limit_s: float) -> float:
         message = f"{TIMEOUT_HEADER} is {asked!r}; it must be seconds, above 0, at most {limit_s:g}"
         raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
     return timeout_s
+
+
+def _limit(asked: str | None) -> int:
+    if asked is None:
+        return DECISIONS
+    limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
+    if not 1 <= limit <= DECISIONS:
+        message = f"limit is {asked[:100]!r}; it must be a whole number from 1 to {DECISIONS}"
+        raise ApiError(400, message, code="invalid_limit", param="limit")
+    return limit
+
+
+def _no_redis() -> ApiError:
+    message = "explanations are kept in Redis, which does not answer; try again later"
+    return ApiError(503, message, code="no_redis", retry_after=1)
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

@@ -62,12 +62,13 @@ class PoolClient:
         beyond the key's `right`.
         """
         policy, wishes = policy_of(headers), wishes_of(headers, fields, right)
+        request.record.priority = wishes.priority
         prompt = await self.router.read(request, fields, headers)
         return Visit(request, fields, headers, prompt, policy, wishes)
 
-    def refresh_metrics(self) -> None:
-        """Bring the gauges up to date."""
-        self.router.refresh_metrics()
+    def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
+        """Bring the gauges up to date; replicas by state, and how many there should be."""
+        self.router.refresh_metrics(states, target)
         self.entrance.refresh_metrics()
 
     async def model_cards(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
@@ -119,5 +120,6 @@ _OWN_PATHS = {
     "/health/ready": _own("Has every pool a running replica"),
     "/antefix/status": _own("Replicas, queues, KV use and predicted TTFT"),
     "/antefix/requests/{request_id}": _own("Why a request went where it went"),
-    "/metrics": _own("This gateway's counts, for Prometheus"),
+    "/antefix/decisions": _own("The same of the last hundred requests, newest first"),
+    "/antefix/": _own("A page for people: pools, replicas and the last decisions"),
 }

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -28,13 +28,13 @@ from deployments.prompt import cache_salt
 from deployments.relay import EngineRequest
 from deployments.renderer_client import RendererClient
 from observability.metrics import RoutingMetrics, Served, ShadowChoice
-from router.demand import DemandCounters, tell
+from router.demand import Decided, DemandCounters, read_decided, tell
 from router.index import Depths
 from router.loss import split
 from router.placement import Placement, reusable_tokens
 from router.placer import Attempt, Placer
 from router.policies import POLICY_NAMES, PlacementRequest
-from router.redis_client import AsyncRedis
+from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 
 logger = logging.getLogger("ray.serve")
@@ -42,6 +42,7 @@ logger = logging.getLogger("ray.serve")
 POLICY_HEADER = "x-antefix-policy"
 # A longer body is tokenized in a thread: its milliseconds would be everybody's.
 LONG_BODY_BYTES = 16384
+DECIDED_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,8 +69,8 @@ class Prompt:
 class PoolRouter:
     """`placer` is public: `status` reads its board.
 
-    `demand` is what the autoscaler hears of the pool; `held` requests wait for Ray Serve to have a
-    replica at all.
+    `demand` is what the autoscaler hears of the pool, `decided` what it last said; `held` requests
+    wait for Ray Serve to have a replica at all.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class PoolRouter:
         explanations: Explanations,
         metrics: RoutingMetrics,
     ) -> None:
-        self._name = name
+        self.name = name
         self._pool = pool = fleet.pools[name]
         self._explanations = explanations
         self._metrics = metrics
@@ -95,6 +96,8 @@ class PoolRouter:
             scaled=pool.is_scaled,
         )
         self.demand = DemandCounters()
+        self.decided: Decided | None = None
+        self._read_decided = partial(read_decided, connections.text, fleet.board_of(name))
         self.held = 0
         # warm replicas that have been given traffic -> when the request came that needed them
         self._promoted: dict[str, float] = {}
@@ -104,7 +107,16 @@ class PoolRouter:
         self._renderer = RendererClient(connections.session, connections.secret, self.placer.board)
 
     async def run(self) -> None:
-        await asyncio.gather(self.placer.run(), self._renderer.run(), self._tell_demand())
+        loops = [self.placer.run(), self._renderer.run(), self._tell_demand()]
+        if self._pool.is_scaled:
+            loops.append(self._follow_autoscaler())
+        await asyncio.gather(*loops)
+
+    async def _follow_autoscaler(self) -> None:
+        while True:
+            with contextlib.suppress(*REDIS_FAILURES):  # what is shown is old by then
+                self.decided = await self._read_decided()
+            await asyncio.sleep(DECIDED_PERIOD_S)
 
     async def promote(self, since: float) -> bool:
         """Let a warm replica take traffic; `since` is when the request came that needs it."""
@@ -172,10 +184,14 @@ class PoolRouter:
             "ttft_prediction_error": self.placer.calibration.error,
         }
 
-    def refresh_metrics(self) -> None:
-        """Bring the gauges up to date."""
+    def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
+        """Bring the gauges up to date; replicas by state, and how many there should be."""
         self._metrics.breaker(self.placer.index.breaker_open)
         self._metrics.calibration(self.placer.calibration.error)
+        self._metrics.replicas(states, target)
+        if self.decided is not None:
+            decided = self.decided
+            self._metrics.autoscaler(decided.demand, decided.arrivals, decided.forecast)
 
     def learn(
         self,
@@ -193,7 +209,7 @@ class PoolRouter:
         loss: dict[str, int] = {}
         if served is not None and outcome.prompt_tokens is not None:
             self.placer.observed(served, outcome.ttft)
-            loss = asdict(
+            loss = vars(
                 split(
                     reusable=reusable_tokens(outcome.prompt_tokens, self.placer.segment_tokens),
                     best_cached=placement.best_cached_tokens,
@@ -209,7 +225,6 @@ class PoolRouter:
                     policy=placement.policy,
                     signal=placement.signal,
                     predicted_ttft=served.predicted_ttft if served else None,
-                    ttft=outcome.ttft,
                     prompt_tokens=outcome.prompt_tokens,
                     cached_predicted=served.cached_tokens if served else 0,
                     cached_confirmed=outcome.cached_tokens,
@@ -232,7 +247,7 @@ class PoolRouter:
                 "observed": outcome.ttft,
             },
             "reuse_loss_tokens": loss,
-            "shadow": asdict(placement.shadow) if placement.shadow else None,
+            "shadow": vars(placement.shadow) if placement.shadow else None,
         }
         told["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         self._explanations.keep(request.tenant, request.request_id, told)
@@ -255,14 +270,17 @@ class PoolRouter:
         placement: Placement,
         admission: Mapping[str, Any],
     ) -> dict[str, Any]:
+        slo = self._pool.slo.by_class().get(admission["priority"])
         return {
             "request_id": request.request_id,
+            "tenant": request.tenant,
             "at": time.time(),
-            "pool": self._name,
+            "pool": self.name,
             "model": request.model,
             "path": request.path,
             "policy": placement.policy,
             "admission": dict(admission),
+            "slo_ttft_s": slo.ttft_s if slo else None,
             "index_answered": prompt.held is not None,
             "prompt_known": prompt.known,
             "segments": len(prompt.request.keys),
@@ -270,7 +288,7 @@ class PoolRouter:
             "prompt_tokens": {"counted": prompt.request.prompt_tokens, "confirmed": None},
             "read_s": prompt.read_s,
             "lookup_s": prompt.lookup_s,
-            "candidates": [candidate.as_dict() for candidate in placement.ranked],
+            "candidates": placement.ranked,
         }
 
 
@@ -294,7 +312,7 @@ class Admitted:
     waited_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self)}
 
 
 def policy_of(headers: Mapping[str, str]) -> str | None:

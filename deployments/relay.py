@@ -19,9 +19,19 @@ import aiohttp
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.confirmation import ENGINE_TTFT_HEADER, EXPECTED_CACHED_HEADER
+from deployments.confirmation import (
+    ENGINE_TTFT_HEADER,
+    EXPECTED_CACHED_HEADER,
+    OUTPUT_TOKENS_COMMENT,
+    OUTPUT_TOKENS_HEADER,
+    count_in,
+    without_output_tokens,
+)
 from deployments.errors import ApiError, from_engine
+from deployments.request_watch import RequestWatch
 from deployments.transport import ReplicaFailed, Route, Slot, Transport
+from observability.request_record import RequestRecord
+from observability.tracing import Fact, Leg
 
 logger = logging.getLogger("ray.serve")
 
@@ -32,7 +42,10 @@ _PASSED_ON = {"content-type", "content-length"}
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is asked: the client's own bytes; since and until when (s, loop time)."""
+    """What an engine is asked: the client's own bytes; since and until when (s, loop time).
+
+    Whoever learns something of it writes that to its `record`.
+    """
 
     request_id: str
     tenant: str
@@ -42,6 +55,7 @@ class EngineRequest:
     arrived: float
     deadline: float
     timeout_s: float
+    record: RequestRecord
 
 
 class Attempt(Protocol):
@@ -59,6 +73,9 @@ class Attempt(Protocol):
         self, slot: Slot, engine_headers: Mapping[str, str], ttft: float
     ) -> Mapping[str, str]:
         """The first token came `ttft` seconds after the request; headers for the client."""
+
+    def facts(self) -> Mapping[str, Fact | None]:
+        """Where it is placed and why, for its trace."""
 
     def again(self, failed: frozenset[str]) -> Attempt:
         """The next try, avoiding replicas that failed it."""
@@ -78,8 +95,10 @@ class Relay(Response):
         session: aiohttp.ClientSession,
         admit: Callable[[], Awaitable[Attempt]],
         request: EngineRequest,
+        watch: RequestWatch,
     ) -> None:
         super().__init__()
+        self._watch = watch
         self._session = session
         self._admit = admit
         self._request = request
@@ -103,38 +122,49 @@ class Relay(Response):
                 await _cancelled(work)
                 raise self._deadline_passed()
         except ApiError as error:
+            self._request.record.failed(error.status, error.code)
             await self._fail(error, scope, receive, send)
+        except Exception:
+            self._request.record.failed(500, "gateway_error")
+            raise
         finally:
             await _cancelled(work)
             await _cancelled(gone)
+            self._watch.ended(self._request.record)
 
     async def _answer(self, send: Send) -> None:
         failed: frozenset[str] = frozenset()
         failure = _broken_off()
+        record = self._request.record
         attempt = await self._admit()
+        record.trace.placed(attempt.facts)
         for _ in range(ATTEMPTS):
             if failed:
                 attempt = attempt.again(failed)
-            try:
-                async with attempt.transport.exchange(
-                    partial(self._send, attempt), attempt.route
-                ) as (slot, upstream):
-                    error = await self._pass_on(attempt, slot, upstream, send)
-                    if error is None:
-                        return
-                    failure, failed = error, failed | {slot.replica_id}
-            except ReplicaFailed as broken:
-                failure, failed = _broken_off(), failed | {broken.replica_id}
-            finally:
-                attempt.ended()
+            with record.trace.attempt(record) as leg:
+                try:
+                    async with attempt.transport.exchange(
+                        partial(self._send, attempt, leg), attempt.route
+                    ) as (slot, upstream):
+                        error = await self._pass_on(attempt, slot, upstream, send)
+                        if error is None:
+                            record.outcome = "ok"
+                            return
+                        failure, failed = error, failed | {slot.replica_id}
+                except ReplicaFailed as broken:
+                    failure, failed = _broken_off(), failed | {broken.replica_id}
+                finally:
+                    attempt.ended()
+                leg.failed(failure.code)
             logger.warning("request %s failed on %s", self._request.request_id, [*failed])
             if self._started:
                 break
         raise failure
 
-    async def _send(self, attempt: Attempt, slot: Slot) -> aiohttp.ClientResponse:
-        request = attempt.request
+    async def _send(self, attempt: Attempt, leg: Leg, slot: Slot) -> aiohttp.ClientResponse:
+        request, leg.replica_id = attempt.request, slot.replica_id
         headers = {
+            **leg.headers,
             **slot.headers,
             "content-type": "application/json",
             "accept-encoding": "identity",
@@ -157,13 +187,34 @@ class Relay(Response):
             content_type = upstream.headers.get("content-type", "")
             self._streaming = content_type.startswith("text/event-stream")
             told = attempt.answered(slot, upstream.headers, self._ttft(upstream))
+            record = self._request.record
+            record.status = upstream.status
+            if not self._streaming:
+                record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
+            # the client has waited for its first token long enough
+            asyncio.get_running_loop().call_soon(self._watch.first_token, record)
             await send(self._start(slot, upstream, told))
-            async for chunk in upstream.content.iter_any():
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._pass_on_body(upstream, send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return None
         except aiohttp.ClientError as error:
             raise ReplicaFailed(slot.replica_id) from error
+
+    async def _pass_on_body(self, upstream: aiohttp.ClientResponse, send: Send) -> None:
+        record, now = self._request.record, asyncio.get_running_loop().time
+        last: float | None = None
+        async for piece in upstream.content.iter_any():
+            chunk = piece
+            if self._streaming:
+                if OUTPUT_TOKENS_COMMENT in chunk:
+                    chunk, record.output_tokens = without_output_tokens(chunk)
+                    if not chunk:
+                        continue
+                at = now()
+                if last is not None:
+                    record.gaps_s.append(at - last)
+                last = at
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     def _ttft(self, upstream: aiohttp.ClientResponse) -> float:
         """Seconds from the request to its first token; an answer in one piece comes later."""

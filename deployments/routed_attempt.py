@@ -6,10 +6,16 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from deployments.confirmation import CACHED_TOKENS_HEADER, LOAD_HEADER, PROMPT_TOKENS_HEADER
+from deployments.confirmation import (
+    CACHED_TOKENS_HEADER,
+    LOAD_HEADER,
+    PROMPT_TOKENS_HEADER,
+    count_in,
+)
 from deployments.pool_router import POLICY_HEADER, Admitted, Outcome, PoolRouter, Prompt
 from deployments.relay import EngineRequest
 from deployments.transport import Route, Slot, Transport
+from observability.tracing import Fact
 from router.load import LoadReport
 from router.placer import Attempt
 from router.policies import POLICY_NAMES
@@ -47,6 +53,23 @@ class RoutedAttempt:
             is_alive=lambda replica_id: replica_id in router.placer.board.loads(),
         )
 
+    def facts(self) -> Mapping[str, Fact | None]:
+        placement, prompt, chosen = self._attempt.placement, self._prompt, self._attempt.chosen
+        return {
+            "pool": self._router.name,
+            "verdict": self.request.record.verdict,
+            "waited_s": self._admitted.waited_s,
+            "policy": placement.policy,
+            "candidates": len(placement.ranked),
+            "index_answered": prompt.held is not None,
+            "index_lookup_s": prompt.lookup_s,
+            "prompt_read_s": prompt.read_s,
+            "prompt_tokens_counted": prompt.request.prompt_tokens,
+            "chosen_replica": chosen.replica_id if chosen else None,
+            "predicted_ttft_s": chosen.predicted_ttft if chosen else None,
+            "cached_tokens_predicted": chosen.cached_tokens if chosen else None,
+        }
+
     def again(self, failed: frozenset[str]) -> RoutedAttempt:
         """The next try, elsewhere: one that was let in is not refused any more."""
         prompt, policy = self._prompt, self._attempt.placement.policy
@@ -62,12 +85,12 @@ class RoutedAttempt:
     ) -> Mapping[str, str]:
         self._served_by = slot.replica_id
         self._release()
-        outcome = Outcome(
-            slot.replica_id,
-            ttft,
-            _count(engine_headers, PROMPT_TOKENS_HEADER),
-            _count(engine_headers, CACHED_TOKENS_HEADER),
-        )
+        record = self.request.record
+        record.served_by, record.replica_id = self._router.name, slot.replica_id
+        record.ttft_s = ttft
+        record.prompt_tokens = count_in(engine_headers, PROMPT_TOKENS_HEADER)
+        record.cached_tokens = count_in(engine_headers, CACHED_TOKENS_HEADER)
+        outcome = Outcome(slot.replica_id, ttft, record.prompt_tokens, record.cached_tokens)
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
         return self._headers(outcome)
@@ -112,8 +135,3 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
         return LoadReport.from_header(headers.get(LOAD_HEADER, ""))
     except ValueError:  # from a replica of another release
         return None
-
-
-def _count(headers: Mapping[str, str], name: str) -> int | None:
-    value = headers.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() else None

@@ -1,29 +1,126 @@
-"""What the packages below have to say, in the log that Ray Serve keeps for a replica."""
+"""The log of a replica: one JSON object a line, in the file that Ray Serve keeps for it.
+
+Serve's own JSON would cost every request four times as much: 140 µs a line instead of 34, as it
+asks Ray for ids and formats a record twice. Serve's first lines, from before `adopt_logs`, are
+JSON of its own. Prompts stay out: of an exception that a request meets, only the kind and the
+place are written, since what it says may quote one.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from typing import Any, Literal
 
-PACKAGES = ("deployments", "router", "observability")
+import msgspec
+from ray import serve
+from ray.serve.exceptions import RayServeException
+
+OWN_PACKAGES = ("autoscaling", "deployments", "observability", "router")
+# What these have to say goes to the process's stderr otherwise, where nobody sees whose it is.
+OTHER_LOGGERS = ("opentelemetry", "uvicorn.error")
+
+# The request that the running task serves.
+current_request: ContextVar[str] = ContextVar("current_request", default="")
 
 
-class _ToServe(logging.Handler):
-    """Passes records on, whatever handlers Serve has given its own logger by then."""
+def adopt_logs(component: Literal["gateway", "engine"]) -> None:
+    """To be called in a replica's process, by its constructor. Once is enough, twice no harm.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        logging.getLogger("ray.serve").handle(record)
-
-
-_TO_SERVE = _ToServe()
-
-
-def adopt_logs() -> None:
-    """To be called in a replica's process.
-
-    Serve sets up its own logger alone; another's records go to the process's stderr, where
-    `antefix logs` does not look. Source: ray/serve/_private/logging_utils.py.
+    Serve sets up its own logger alone, with a file and with stderr; other loggers' records would
+    go to stderr. Afterwards all of them go to the file, and nowhere else.
+    Source: ray/serve/_private/logging_utils.py, 2.60.
     """
-    for package in PACKAGES:
-        logger = logging.getLogger(package)
-        logger.setLevel(logging.INFO)
-        logger.addHandler(_TO_SERVE)
+    serves = logging.getLogger("ray.serve")
+    handler = _handler(serves)
+    handler.setFormatter(JsonLines({"component": component, **_whose(component)}))
+    handler.addFilter(_is_no_access_line)
+    serves.handlers = [handler]
+    for name in (*OWN_PACKAGES, *OTHER_LOGGERS):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO if name in OWN_PACKAGES else logging.WARNING)
+        logger.handlers = [handler]
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: what `origin` says, and of a record `extra={"facts": {...}}`."""
+
+    def __init__(self, origin: Mapping[str, str]) -> None:
+        super().__init__()
+        self._origin = dict(origin)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._origin,
+        }
+        request_id = current_request.get()
+        if request_id:
+            line["request_id"] = request_id
+        if record.exc_info and record.exc_info[1] is not None:
+            # uvicorn tells of requests, too, from outside their tasks
+            may_quote = bool(request_id) or record.name.startswith("uvicorn")
+            line["exception"] = _exception(record.exc_info[1], may_quote)
+        line |= getattr(record, "facts", {})
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except UnicodeEncodeError:  # half a character, as JSON may contain
+            return json.dumps(line, default=str)
+
+
+class _LogFile(RotatingFileHandler):
+    """Serve's file, which rotates as Serve's does."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802
+        # the standard one formats the record to see how long it is, and looks at the disk
+        return self.stream is not None and 0 < self.maxBytes <= self.stream.tell()
+
+
+def _is_no_access_line(record: logging.LogRecord) -> bool:
+    """Serve has one for each slot that a request holds; a gateway's log has more about it."""
+    return not getattr(record, "serve_access_log", False)
+
+
+def _handler(serves: logging.Logger) -> logging.Handler:
+    for handler in serves.handlers:
+        file = getattr(handler, "target", handler)
+        if isinstance(file, _LogFile):
+            return file
+        if isinstance(file, RotatingFileHandler):
+            handler.flush()
+            file.close()
+            return _LogFile(file.baseFilename, "a", file.maxBytes, file.backupCount, "utf-8")
+    return logging.StreamHandler(sys.__stderr__)
+
+
+def _whose(component: str) -> dict[str, str]:
+    """An engine's deployment is named as its pool."""
+    try:
+        context = serve.get_replica_context()
+    except RayServeException:  # no replica
+        return {}
+    whose = {"replica": context.replica_id.unique_id}
+    return whose | {"pool": context.deployment} if component == "engine" else whose
+
+
+def _exception(error: BaseException, may_quote: bool) -> str:
+    if not may_quote:
+        return "".join(traceback.format_exception(error)).rstrip()
+    told: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        name = f"{type(cause).__module__}.{type(cause).__qualname__}"
+        told.append("".join(traceback.format_tb(cause.__traceback__)) + name)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return "\n".join(reversed(told))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+import ray
 from ray import serve
 from ray.serve.schema import ServeStatus
 
@@ -15,6 +17,7 @@ from router.cost import predict_ttft
 from router.load import ReplicaLoad
 
 APP_NAME = "antefix"
+_NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
 REFERENCE_PROMPT_TOKENS = 512
 
@@ -24,12 +27,12 @@ async def pools_ready(pools: Mapping[str, PoolClient]) -> list[str]:
     wanted = {name: pool for name, pool in pools.items() if _least_replicas(pool)}
     if all(pool.router.placer.board.loads() for pool in wanted.values()):
         return []
-    states = await _replica_states()
+    states = await replica_states()
     return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
 
 
 async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[str, Any]:
-    states = await _replica_states()
+    states = await replica_states()
     return {
         "fleet": fleet.name,
         "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
@@ -48,9 +51,32 @@ def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
         "policy": pool.pool.policy,
         "index": pool.router.index_status(),
         "admission": pool.entrance.status(),
+        "overflow_to": pool.pool.overflow.to if pool.pool.overflow else None,
+        "autoscaler": msgspec.to_builtins(pool.router.decided),
         "replicas": [_replica_status(active[key], "active") for key in sorted(active)]
         + [_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()],
     }
+
+
+def replica_counts(
+    pool: PoolClient, states: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, int], int]:
+    """Replicas by the states of the metric `antefix_replicas`, and how many there should be.
+
+    `states` is what `replica_states` says.
+    """
+    board, serves = pool.router.placer.board, states.get(pool.name, {})
+    warm = board.warm().values()
+    asleep = sum(load.asleep for load in warm)
+    counts = {
+        "active": len(board.loads()),
+        "warm": len(warm) - asleep,
+        "asleep": asleep,
+        "starting": sum(n for state, n in serves.items() if state not in _NOT_STARTING),
+        "stopping": serves.get("STOPPING", 0),
+    }
+    decided = pool.router.decided
+    return counts, decided.target if decided else _target_replicas(pool, serves)
 
 
 def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
@@ -83,8 +109,10 @@ def _least_replicas(pool: PoolClient) -> int:
     return autoscaling.min_replicas if autoscaling else pool.pool.first_replicas
 
 
-async def _replica_states() -> dict[str, dict[str, int]]:
+async def replica_states() -> dict[str, dict[str, int]]:
     """Replica counts by state, by deployment, from Ray Serve's controller."""
+    if not ray.is_initialized():  # else asking would start one
+        return {}
     status: ServeStatus = await asyncio.to_thread(serve.status)
     application = status.applications.get(APP_NAME)
     if application is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import tempfile
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -20,6 +21,7 @@ from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
+from vllm.outputs import RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
@@ -33,6 +35,7 @@ from deployments.prompt import RendererFacts
 from deployments.settings.vllm_args import parse
 from deployments.step_time import StepTime
 from deployments.vllm_facts import renderer_facts
+from observability.tracing import TRACES_ENDPOINT, engine_environment
 
 logger = logging.getLogger("ray.serve")
 
@@ -160,6 +163,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                         cached = output.num_cached_tokens or 0
                         exchange.first_token(length, cached, _since_first_token(output))
                     first = False
+                    if exchange and isinstance(output, RequestOutput):
+                        exchange.generated(sum(len(one.token_ids) for one in output.outputs))
                     yield output
         finally:
             del self.requests[key]
@@ -235,6 +240,9 @@ class VllmEngine:
         # private to this user, and no port: events carry prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = AsyncEngineArgs.from_cli_args(args)
+        if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
+            os.environ.update(traces)  # vLLM's own processes look for the rest of it there
+            vllm_args.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
         endpoint, replay_endpoint = _event_endpoints(folder.name)
         vllm_args.kv_events_config = KVEventsConfig(
             enable_kv_cache_events=True,

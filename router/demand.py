@@ -1,8 +1,9 @@
-"""What comes to a pool, as its gateways count it, for the autoscaler.
+"""What comes to a pool, as its gateways count it, for the autoscaler; and what it makes of that.
 
     key                    value                                              lifetime
     {afx:<pool>}:demand    hash: gateway -> `DemandCounters`, JSON, written    60 s after the
                            every 0.5 s whether they changed or not            last writing
+    {afx:<pool>}:decided   `Decided`, JSON, written every 0.5 s                10 s
 
 Each gateway counts from its own start. The reader adds up what each count grew by, so the sums
 never fall: not when a gateway starts again, goes away, or is heard of again after an outage.
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 WRITE_PERIOD_S = 0.5
 EXPIRE_S = 60
+DECIDED_EXPIRE_S = 10
 # A gateway that wrote nothing for so long is gone, and with it what it held.
 FORGET_S = 10.0
 
@@ -67,6 +69,43 @@ class Demand:
     waiting: int = 0
     queued_tokens: int = 0
     told_at: float | None = None
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """What the autoscaler last decided: `demand` replicas to take traffic, of `target` to run.
+
+    `arrivals` a second came lately, `forecast` are expected by the time a new replica could serve.
+    """
+
+    demand: int
+    target: int
+    because: str
+    arrivals: float = 0.0
+    forecast: float | None = None
+
+
+_decided = msgspec.json.Decoder(Decided).decode
+
+
+def decided_key(pool: str) -> str:
+    return f"{{afx:{pool}}}:decided"
+
+
+async def tell_decided(redis: AsyncRedis, pool: str, decided: Decided) -> None:
+    """For the gateways to show. Raises one of REDIS_FAILURES."""
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        text = msgspec.json.encode(decided).decode()
+        await redis.set(decided_key(pool), text, ex=DECIDED_EXPIRE_S)
+
+
+async def read_decided(redis: AsyncRedis, pool: str) -> Decided | None:
+    """None: nobody decides. Raises one of REDIS_FAILURES."""
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        text = cast("str | None", await redis.get(decided_key(pool)))
+    try:
+        return None if text is None else _decided(text)
+    except msgspec.MsgspecError:  # by another release
+        return None
 
 
 def demand_key(pool: str) -> str:

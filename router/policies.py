@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -61,10 +61,6 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     @property
     def requests(self) -> int:
         return self.waiting + self.running
-
-    def as_dict(self) -> dict[str, Any]:
-        """For people and JSON."""
-        return msgspec.structs.asdict(self)
 
 
 class Policy(Protocol):

@@ -128,6 +128,7 @@ class IndexPublisher:
         # Since when the oldest change waits to be taken from `held`, or to be acknowledged.
         self._waiting_since: float | None = None
         self._writing_since: float | None = None
+        self._moved_at = time.monotonic()
 
     @property
     def synced(self) -> bool:
@@ -136,6 +137,14 @@ class IndexPublisher:
             return False
         since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
         return time.monotonic() - min(since, default=float("inf")) <= HEARTBEAT_S
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest change that Redis does not hold yet; 0 when it holds all."""
+        since = [at for at in (self._waiting_since, self._writing_since) if at is not None]
+        # what is written anew has waited since the move, whatever `synced` makes of it
+        now = time.monotonic()
+        return now - max(min(since, default=now), self._moved_at)
 
     def start(self, events: AsyncIterator[EventBatch]) -> None:
         loops = (self._follow(events), self._write(), self._beat(), self._refresh())
@@ -242,6 +251,7 @@ class IndexPublisher:
         self._tenancy.add(Changes(self._held.keys(), []))
         self._over, doomed, self._doomed = False, self._doomed, []
         self._writing_since, self._waiting_since = float("-inf"), None
+        self._moved_at = time.monotonic()
         await self._renew()  # before the old lease goes: the replica is never off the board
         if old is not None:
             with contextlib.suppress(*REDIS_FAILURES):  # the sweeper's then

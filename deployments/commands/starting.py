@@ -9,6 +9,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from deployments.commands.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
 from deployments.commands.output import CommandError, note
@@ -16,7 +17,7 @@ from deployments.commands.progress import Step, Steps
 from deployments.exit_codes import ExitCode
 from deployments.fleet import Fleet
 from deployments.fleet_file import load_fleet
-from deployments.local import cluster
+from deployments.local import cluster, monitoring
 from deployments.local.errors import SetupError
 from deployments.local.home import FleetState, Home
 from deployments.local.model import EMBEDDED, resolve_model
@@ -27,13 +28,17 @@ _ANY_ADDRESS = ("0.0.0.0", "::")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asks for. `digest` changes with anything the fleet file says."""
+    """What the command line asks for. `digest` changes with anything the fleet file says.
+
+    `programs`: of a Prometheus beside the fleet, if one is wanted.
+    """
 
     name: str
     fleet: Fleet
     digest: str
     port: int
     address: str | None
+    programs: monitoring.Programs | None
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,19 @@ class Started:
     answer: str | None
 
 
-def wanted(fleet_file: str, port: int | None, address: str | None) -> Wanted:
-    """Raises FleetError, or SetupError for what does not fit together."""
+def wanted(
+    fleet_file: str, port: int | None, address: str | None, with_prometheus: bool = False
+) -> Wanted:
+    """Raises FleetError, or SetupError for what does not fit together or is not installed."""
     fleet = load_fleet(fleet_file)
+    if with_prometheus and address is not None:
+        raise CommandError(
+            f"--with-prometheus starts a Prometheus for this machine's own Ray, and {address} is "
+            "another's, whose nodes it may not reach",
+            f"leave it out, and let the cluster's Prometheus read port {fleet.metrics.port} of "
+            "every node (metrics.host in the fleet file lets it in)",
+            ExitCode.USAGE,
+        )
     if address is not None and fleet.redis.url is None:
         raise SetupError(
             f"with --address {address} the fleet may span machines, and the embedded Redis "
@@ -55,7 +70,14 @@ def wanted(fleet_file: str, port: int | None, address: str | None) -> Wanted:
         )
     said = json.dumps([fleet.model_dump(mode="json"), address], sort_keys=True)
     digest = hashlib.sha256(said.encode()).hexdigest()
-    return Wanted(fleet_file, fleet, digest, fleet.gateway.port if port is None else port, address)
+    return Wanted(
+        fleet_file,
+        fleet,
+        digest,
+        fleet.gateway.port if port is None else port,
+        address,
+        monitoring.find_programs() if with_prometheus else None,
+    )
 
 
 def start(home: Home, wanted: Wanted) -> Started:
@@ -63,13 +85,13 @@ def start(home: Home, wanted: Wanted) -> Started:
     recorded = home.state()
     if recorded is not None:
         if _is_running(home, recorded):
-            return Started(_same_or_refused(recorded, wanted), None)
+            return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
         note("cleaning up after a fleet that did not end well")
         _clean_up(home, recorded)
     state = _new_state(wanted)
     home.save_state(state)
     try:
-        return _start(home, state, _listening_on(wanted.fleet, state.port))
+        return _start(home, state, _listening_on(wanted.fleet, state), wanted.programs)
     except BaseException:
         _clean_up(home, home.state() or state)
         raise
@@ -99,29 +121,55 @@ def _new_state(wanted: Wanted) -> FleetState:
     fleet, host = wanted.fleet, wanted.fleet.gateway.host
     port = wanted.port or free_ports(1)[0]
     _refuse_taken_port(host, port)
-    reachable = host
-    if host in _ANY_ADDRESS:
-        reachable = wanted.address.rpartition(":")[0] if wanted.address else LOOPBACK
-    shown = f"[{reachable}]" if ":" in reachable else reachable
+    here = wanted.address.rpartition(":")[0] if wanted.address else LOOPBACK
     return FleetState(
         run_id=secrets.token_hex(16),
         fleet_file=wanted.name,
         fleet_digest=wanted.digest,
         host=host,
         port=port,
-        base_url=f"http://{shown}:{port}/v1",
+        base_url=f"http://{_reachable(host, here)}:{port}/v1",
         model=next(iter(fleet.pools.values())).served_model_name,
         drain_timeout_s=fleet.gateway.drain_timeout_s,
         started_at=time.time(),
         ray_address=wanted.address or "",
         own_ray=wanted.address is None,
         redis_url=fleet.redis.url or "",
+        metrics_url="" if wanted.address else _metrics_url(wanted, port),
     )
 
 
-def _listening_on(fleet: Fleet, port: int) -> Fleet:
-    gateway = fleet.gateway.model_copy(update={"port": port})
-    return fleet.model_copy(update={"gateway": gateway})
+def _reachable(host: str, here: str) -> str:
+    """A host to connect to, for a URL, of an address to listen on."""
+    reachable = here if host in _ANY_ADDRESS else host
+    return f"[{reachable}]" if ":" in reachable else reachable
+
+
+def _metrics_url(wanted: Wanted, gateway_port: int) -> str:
+    """Where this machine's metrics will be. Raises SetupError."""
+    host, port = wanted.fleet.metrics.host, wanted.fleet.metrics.port
+    try:
+        free = is_free(host, port)
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            "correct metrics.host or metrics.port",
+        ) from error
+    if not wanted.port:
+        port = free_ports(1)[0]
+    elif not free or port == gateway_port:
+        taken, port = port, free_ports(1)[0]
+        note(f"metrics are at port {port}, since metrics.port {taken} is taken")
+    return f"http://{_reachable(host, LOOPBACK)}:{port}/metrics"
+
+
+def _listening_on(fleet: Fleet, state: FleetState) -> Fleet:
+    gateway = fleet.gateway.model_copy(update={"port": state.port})
+    fleet = fleet.model_copy(update={"gateway": gateway})
+    if not state.metrics_url:
+        return fleet
+    metrics = fleet.metrics.model_copy(update={"port": urlsplit(state.metrics_url).port})
+    return fleet.model_copy(update={"metrics": metrics})
 
 
 def _refuse_taken_port(host: str, port: int) -> None:
@@ -137,7 +185,17 @@ def _refuse_taken_port(host: str, port: int) -> None:
         raise CommandError(f"port {port} of {host} is taken", remedy, ExitCode.CONFLICT)
 
 
-def _start(home: Home, state: FleetState, fleet: Fleet) -> Started:
+def _beside(home: Home, state: FleetState, wanted: Wanted) -> FleetState:
+    """With Prometheus and Alertmanager beside the running fleet, if they are wanted."""
+    if wanted.programs is None or len(monitoring.running(state.run_id)) == 2:
+        return state
+    with Steps() as steps, steps.step("Prometheus"):
+        return cluster.start_monitoring(home, state, wanted.programs)
+
+
+def _start(
+    home: Home, state: FleetState, fleet: Fleet, programs: monitoring.Programs | None
+) -> Started:
     with Steps() as steps:
         if state.own_ray:
             fleet = _with_models_here(fleet, steps)
@@ -146,6 +204,10 @@ def _start(home: Home, state: FleetState, fleet: Fleet) -> Started:
         if not state.redis_url:
             with steps.step("Redis"):
                 state = cluster.start_redis(home, state)
+        if programs is not None:
+            # Before the engines, so that what stands in its way is told before they load.
+            with steps.step("Prometheus"):
+                state = cluster.start_monitoring(home, state, programs)
         engines = _EngineSteps(steps, fleet)
         try:
             state = cluster.deploy(home, state, fleet, home.keys(), engines.show)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from rich.table import Table
 from deployments.commands.gateway_client import GatewayClient, GatewayError
 from deployments.commands.output import CommandError, answering, not_running, print_json
 from deployments.exit_codes import ExitCode
-from deployments.local import cluster
+from deployments.local import cluster, monitoring
 from deployments.local.home import FleetState, Home
 
 WATCH_SECONDS = 1.0
@@ -39,9 +39,9 @@ def status(
             return
         state, answer = _read(home)
         if as_json:
-            print_json({"base_url": state.base_url, **answer})
+            print_json({"base_url": state.base_url, **_addresses(state), **answer})
         else:
-            Console().print(render(state.base_url, answer))
+            Console().print(render(state, answer))
         if idle_pools(answer):
             raise typer.Exit(ExitCode.DEGRADED)
 
@@ -55,11 +55,33 @@ def idle_pools(answer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def render(base_url: str, answer: Mapping[str, Any]) -> RenderableType:
+def render(state: FleetState, answer: Mapping[str, Any]) -> RenderableType:
     tokens = answer["reference_prompt_tokens"]
     tables = [_table(name, pool, tokens) for name, pool in answer["pools"].items()]
     gateways = _in_words(answer["gateways"])
-    return Group(f"{answer['fleet']} at {base_url}, gateways: {gateways}", *tables)
+    head = f"{answer['fleet']} at {state.base_url}, gateways: {gateways}"
+    return Group(head, *_addresses_in_words(state), *tables)
+
+
+def _addresses(state: FleetState) -> dict[str, Any]:
+    urls = {"prometheus": state.prometheus_url, "alertmanager": state.alertmanager_url}
+    running = monitoring.running(state.run_id) if any(urls.values()) else set()
+    beside = {
+        name: {"url": url, "running": name in running} if url else None
+        for name, url in urls.items()
+    }
+    return {"page_url": state.page_url, "metrics_url": state.metrics_url or None, **beside}
+
+
+def _addresses_in_words(state: FleetState) -> Iterator[str]:
+    addresses = _addresses(state)
+    yield f"page {addresses['page_url']}"
+    if url := addresses["metrics_url"]:
+        yield f"metrics {url}"
+    for name in ("prometheus", "alertmanager"):
+        if server := addresses[name]:
+            again = f"antefix up {state.fleet_file} --with-prometheus starts it again"
+            yield f"{name} {server['url']}" if server["running"] else f"{name} died; {again}"
 
 
 def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
@@ -137,7 +159,7 @@ def _watch(home: Home) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             state, answer = _read(home)
-            live.update(render(state.base_url, answer), refresh=True)
+            live.update(render(state, answer), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 

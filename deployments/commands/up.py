@@ -35,6 +35,13 @@ def up(
             metavar="HOST:PORT", help="Deploy on this Ray cluster instead of starting a Ray here."
         ),
     ] = None,
+    with_prometheus: Annotated[
+        bool,
+        typer.Option(
+            "--with-prometheus",
+            help="Start a Prometheus and an Alertmanager beside it, with Antefix's rules.",
+        ),
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay; SIGTERM or Ctrl-C drains and stops.")
     ] = False,
@@ -47,7 +54,7 @@ def up(
             signal.signal(number, _interrupt)
         began = time.monotonic()
         home = Home()
-        wanted = starting.wanted(fleet, port, address)
+        wanted = starting.wanted(fleet, port, address, with_prometheus)
         with home.turn(lambda: note("waiting for another antefix up or down to finish")):
             result = starting.start(home, wanted)
         _print_result(home, result, time.monotonic() - began, as_json)
@@ -71,6 +78,10 @@ def _print_result(home: Home, result: starting.Started, seconds: float, as_json:
                 "model": state.model,
                 "answer": result.answer,
                 "seconds": round(seconds, 1),
+                "page_url": state.page_url,
+                "metrics_url": state.metrics_url or None,
+                "prometheus_url": state.prometheus_url or None,
+                "alertmanager_url": state.alertmanager_url or None,
             }
         )
         return
@@ -86,10 +97,19 @@ def _card(state: FleetState, api_key: str) -> str:
         "model": state.model,
         "messages": [{"role": "user", "content": FIRST_QUESTION}],
     }
+    addresses = {
+        "Base URL": state.base_url,
+        "API key": api_key,
+        "Model": state.model,
+        # What follows the # stays in the browser.
+        "Page": f"{state.page_url}#key={api_key}",
+        "Metrics": state.metrics_url,
+        "Prometheus": state.prometheus_url,
+        "Alerts": state.alertmanager_url,
+    }
+    shown = "\n".join(f"{name:10}  {value}" for name, value in addresses.items() if value)
     return f"""\
-Base URL  {state.base_url}
-API key   {api_key}
-Model     {state.model}
+{shown}
 
 curl {state.base_url}/chat/completions -H 'Authorization: Bearer {api_key}' \
 -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.fleet import Fleet
-from deployments.local import processes, ray_head, redis_server
+from deployments.local import monitoring, processes, ray_head, redis_server
 from deployments.local.errors import SetupError
 from deployments.local.failure import gist, tail
 from deployments.local.home import FleetState, Home, Keys
@@ -44,7 +44,26 @@ def start_redis(home: Home, state: FleetState) -> FleetState:
     return state
 
 
+def start_monitoring(home: Home, state: FleetState, programs: monitoring.Programs) -> FleetState:
+    """Prometheus and Alertmanager, anew if this run has them already."""
+    started = monitoring.start(
+        programs,
+        home.monitoring_folder(state.run_id),
+        home.logs,
+        state.metrics_url,
+        state.run_id,
+    )
+    state = dataclasses.replace(
+        state, prometheus_url=started.prometheus, alertmanager_url=started.alertmanager
+    )
+    home.save_state(state)
+    return state
+
+
 def start_ray(home: Home, state: FleetState, fleet: Fleet) -> FleetState:
+    # Of a run whose state was lost too: a home has one run at a time.
+    shutil.rmtree(home.metrics_folder(state.run_id).parent, ignore_errors=True)
+    home.metrics_folder(state.run_id).mkdir(mode=0o700, parents=True)
     ray_head.prepare_temp_dir(home)
     state = dataclasses.replace(state, ray_temp_dir=str(ray_head.temp_dir(home)))
     home.save_state(state)
@@ -98,7 +117,8 @@ def remove(home: Home, state: FleetState) -> None:
 def stop(home: Home, state: FleetState) -> None:
     """End what this run started, whatever state it is in, and forget it."""
     processes.stop(state.run_id)
-    shutil.rmtree(home.redis_folder(state.run_id), ignore_errors=True)
+    for folder in (home.redis_folder, home.metrics_folder, home.monitoring_folder):
+        shutil.rmtree(folder(state.run_id), ignore_errors=True)
     home.forget_state()
 
 

@@ -7,6 +7,8 @@
     ray-*.pem    what its processes know each other by; made once
     logs/        of what Antefix itself starts; Ray's are in its own folder
     redis/       one folder a run, the embedded Redis's working directory
+    metrics/     one folder a run, what its processes count
+    monitoring/  one folder a run, what its Prometheus and Alertmanager keep
     lock         whose turn it is to start or stop
 
 Every file is replaced in one rename, so a kill leaves the old one or the new one.
@@ -57,7 +59,14 @@ class FleetState:
     started_serve: bool = True
     redis_url: str = field(default="", repr=False)
     redis_pid: int = 0
+    metrics_url: str = ""
+    prometheus_url: str = ""
+    alertmanager_url: str = ""
     ready: bool = False
+
+    @property
+    def page_url(self) -> str:
+        return f"{self.base_url.removesuffix('/v1')}/antefix/"
 
 
 class Home:
@@ -75,6 +84,12 @@ class Home:
 
     def redis_folder(self, run_id: str) -> Path:
         return self.folder / "redis" / run_id
+
+    def metrics_folder(self, run_id: str) -> Path:
+        return self.folder / "metrics" / run_id
+
+    def monitoring_folder(self, run_id: str) -> Path:
+        return self.folder / "monitoring" / run_id
 
     @contextmanager
     def turn(self, on_wait: Callable[[], None]) -> Iterator[None]:

@@ -128,7 +128,12 @@ def _inner_section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-_TYPE_NAMES: Mapping[Any, str] = {int: "whole number", float: "number", str: "text"}
+_TYPE_NAMES: Mapping[Any, str] = {
+    bool: "`true` or `false`",
+    int: "whole number",
+    float: "number",
+    str: "text",
+}
 
 
 def _type_of(field: FieldInfo) -> str:
@@ -165,6 +170,8 @@ def _default_of(field: FieldInfo, inner: type[BaseModel] | None) -> str:
     default = field.get_default(call_default_factory=True)
     if default is None:
         return "null"
+    if isinstance(default, bool):
+        return f"`{default}`".lower()
     return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
 
 

@@ -270,6 +270,13 @@ def broken_by_objectives(pool: Any) -> Iterator[Broken]:
         )
 
 
+def broken_by_ports(fleet: Any) -> Iterator[Broken]:
+    """A node's metrics and its gateways are two servers."""
+    if fleet.metrics.port == fleet.gateway.port:
+        message = "the gateways listen there, too"
+        yield Broken(("metrics", "port"), fleet.metrics.port, message, "Choose another")
+
+
 def broken_by_budget(fleet: Any) -> Iterator[Broken]:
     """The GPUs that pools always have must fit into what they share."""
     if fleet.gpu_budget is None:

@@ -1,12 +1,17 @@
 """What a fleet file says of a pool's promises, and of how it keeps them."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
 from autoscaling.overflow import OverflowRules
 from autoscaling.slo import PriorityClass, Slo
+from deployments.settings.fleet_rules import refuse
 from deployments.settings.section import Section
+from observability import slo
+
+DEFAULT = "default"
 
 
 class Objective(Section):
@@ -15,13 +20,22 @@ class Objective(Section):
     ttft_s: float = Field(
         gt=0, description="Time to first token, from the arrival at the gateway, in seconds."
     )
+    ttft_p50_s: float | None = Field(
+        None,
+        gt=0,
+        description="The same for half of the requests: watched, in seconds. null: not promised.",
+    )
     tpot_s: float | None = Field(
         None, gt=0, description="Time per output token after it, in seconds. null: not promised."
     )
 
 
 class Objectives(Section):
-    """What the pool promises. A class without an objective is never refused."""
+    """What the pool promises. A class without an objective is never refused.
+
+    A word instead of the section takes the targets of an SLO file (`observability.slo`): `default`
+    those of the one that ships, a path, from the fleet file's folder, those of another.
+    """
 
     interactive: Objective | None = Field(
         None, description="For requests that somebody waits for: all that do not say otherwise."
@@ -29,6 +43,21 @@ class Objectives(Section):
     batch: Objective | None = Field(
         None, description="For requests of the class `batch`, which may wait for their turn."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _targets_of_an_slo_file(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, str):
+            return data
+        folder: Path = (info.context or {}).get("folder", Path())
+        try:
+            targets = slo.load(None if data == DEFAULT else folder / data).targets
+        except slo.SloError as error:
+            raise refuse(
+                f"no usable SLO file: {error.message}",
+                error.remedy or "Write `default`, a path, or interactive: {ttft_s: ...}",
+            ) from None
+        return {name: target.model_dump() for name, target in targets.items()}
 
     def by_class(self) -> dict[PriorityClass, Slo]:
         """Those that are set."""
@@ -90,4 +119,8 @@ class Tenant(Section):
     priority: Literal["interactive", "batch"] = Field(
         "interactive",
         description="The highest class its requests may have, and have when they do not say.",
+    )
+    operator: bool = Field(
+        False,
+        description="Whether it sees every tenant's decisions, at `/antefix/`; others their own.",
     )

@@ -10,8 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 import aiohttp
+import msgspec
 import pytest
 
+from deployments.pool_router import Prompt
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, Front, gateway_before
 from tests.waiting import until
@@ -69,7 +71,7 @@ def explained(front: Front) -> Iterator[list[dict[str, Any]]]:
     kept: list[dict[str, Any]] = []
 
     def keep(tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
-        kept.append(json.loads(json.dumps(explanation)))
+        kept.append(msgspec.json.decode(msgspec.json.encode(explanation)))
 
     with patch.object(front.gateway._explanations, "keep", keep):
         yield kept
@@ -287,6 +289,30 @@ async def test_what_cannot_be_held_overflows_and_says_so(
     metrics = await overflowing.metrics()
     assert metrics["antefix_admissions_total", "interactive", "overflow"] == 1
     assert overflowing.router.demand.overflowed == 1
+
+
+async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    """Each is read between the decision, when nobody is there, and the place that it takes."""
+    overflowing.sees_queues({engine: FULL})
+    small.limit, small.pauses_after = 64, 0
+    router = overflowing.gateway._pools["small"].router
+    read = router.read
+
+    async def slowly(*asked: Any) -> Prompt:
+        await asyncio.sleep(0.2)
+        return await read(*asked)
+
+    messages = [{"role": "user", "content": "w" * 900}]
+    with patch.object(router, "read", slowly):
+        posts = [asyncio.ensure_future(overflowing.post(messages=messages)) for _ in range(60)]
+        await until(lambda: any(post.done() for post in posts))
+    small.go_on.set()
+    answers = await asyncio.gather(*posts)
+    assert {answer.status for answer in answers} == {200, 429}
+    refused = [await error_of(answer) for answer in answers if answer.status == 429]
+    assert any("has no room left" in error["message"] for error in refused)
 
 
 async def test_a_stream_names_the_model_in_every_event(

@@ -1,6 +1,7 @@
 """Explanations: any gateway tells its tenant, nobody else; Redis' troubles cost them alone."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -12,12 +13,26 @@ import aiohttp
 import pytest
 
 from deployments import explanations
-from deployments.explanations import EXPLANATION_TTL_S, WAITING_AT_MOST, Explanations
+from deployments.explanations import (
+    DECISIONS,
+    DECISIONS_TTL_S,
+    EXPLANATION_TTL_S,
+    WAITING_AT_MOST,
+    Explanations,
+)
 from deployments.local.ports import free_ports
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
-from tests.fakes.front import FLEET, NO_REDIS, OTHER_KEY, Front, gateway_before
+from tests.fakes.front import (
+    FLEET,
+    NO_REDIS,
+    OTHER_KEY,
+    OTHER_TENANT,
+    TENANT,
+    Front,
+    gateway_before,
+)
 from tests.router.index_redis import client_of, control
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import cancelled, until
@@ -36,10 +51,10 @@ async def redis(server: RedisProcess) -> AsyncIterator[AsyncRedis]:
 
 
 @asynccontextmanager
-async def kept_at(url: str) -> AsyncIterator[Explanations]:
+async def kept_at(url: str, for_operators: bool = False) -> AsyncIterator[Explanations]:
     """A gateway process's explanations; their task may not end by itself."""
     client = connect(url, decode=False)
-    kept = Explanations(client, FLEET)
+    kept = Explanations(client, FLEET, for_operators)
     task = asyncio.create_task(kept.run())
     try:
         yield kept
@@ -85,8 +100,42 @@ async def test_an_explanation_goes_after_its_time(redis: AsyncRedis, server: Red
     async with kept_at(server.url) as kept:
         kept.keep("red", "id-1", TOLD)
         await found(kept, "red", "id-1")
-        (key,) = await redis.keys()
+        (key,) = await redis.keys("*requests:*")
         assert 0 < await redis.ttl(key) <= EXPLANATION_TTL_S
+        (key,) = await redis.keys("*decisions:*")
+        assert 0 < await redis.ttl(key) <= DECISIONS_TTL_S
+
+
+async def ids_of(kept: Explanations, tenant: str | None, limit: int = DECISIONS) -> list[str]:
+    return [told["request_id"] for told in json.loads(await kept.latest(tenant, limit))]
+
+
+async def test_the_last_hundred_of_a_tenant_are_told_newest_first_by_any_gateway(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    asked = [f"id-{number}" for number in range(DECISIONS + 30)]
+    async with kept_at(server.url) as one, kept_at(server.url) as other:
+        for request_id in asked:
+            one.keep("red", request_id, {"request_id": request_id})
+        other.keep("red:team", "theirs", {"request_id": "theirs"})
+        await found(one, "red", asked[-1])
+        await found(one, "red:team", "theirs")
+        assert await ids_of(other, "red") == asked[::-1][:DECISIONS]
+        assert await ids_of(other, "red", 2) == asked[::-1][:2]
+        assert await ids_of(other, "red:team") == ["theirs"]
+        assert await ids_of(other, "blue") == []
+        assert await ids_of(other, None) == []
+
+
+async def test_where_there_is_an_operator_everybodys_are_kept_together_as_well(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with kept_at(server.url, for_operators=True) as kept:
+        for tenant in ("red", "blue"):
+            kept.keep(tenant, tenant, {"request_id": tenant})
+            await found(kept, tenant, tenant)
+        assert await ids_of(kept, None) == ["blue", "red"]
+        assert await ids_of(kept, "red") == ["red"]
 
 
 async def test_what_redis_cannot_take_is_dropped_and_counted() -> None:
@@ -134,8 +183,8 @@ async def test_after_an_outage_explanations_are_kept_again(
 
 def redis_has(server: RedisProcess, request_id: str) -> bool:
     with control(server) as client:
-        names: Any = client.keys("*")
-    return any(request_id.encode() in name for name in names)
+        names: Any = client.keys("*requests:*")
+        return any(client.hexists(name, request_id) for name in names)
 
 
 @pytest.fixture
@@ -197,9 +246,52 @@ async def test_a_request_nobody_knows_is_a_404_that_says_where_ids_are(front: Fr
     assert "x-request-id" in message
 
 
-async def test_nothing_is_explained_without_a_key(front: Front) -> None:
-    async with front.http.get(front.url + "/antefix/requests/any") as told:
+@pytest.mark.parametrize("path", ["/antefix/requests/any", "/antefix/decisions"])
+async def test_nothing_is_explained_without_a_key(front: Front, path: str) -> None:
+    async with front.http.get(front.url + path) as told:
         assert await error_of(told) == (401, "missing_api_key")
+
+
+async def test_a_key_sees_the_decisions_of_its_tenant_alone(front: Front) -> None:
+    async with front.post(headers={"x-request-id": "mine"}) as answer:
+        told = await front.explanation_of(answer.headers)
+    assert (told["tenant"], told["slo_ttft_s"]) == (TENANT, None)
+    async with front.get("/antefix/decisions") as answer:
+        mine = {"tenant": TENANT, "operator": False, "decisions": [told]}
+        assert await answer.json() == mine
+    key = {"authorization": f"Bearer {OTHER_KEY}"}
+    async with front.get("/antefix/decisions", headers=key) as answer:
+        theirs = {"tenant": OTHER_TENANT, "operator": False, "decisions": []}
+        assert await answer.json() == theirs
+
+
+async def test_an_operator_sees_all_decisions(server: RedisProcess, redis: AsyncRedis) -> None:
+    tenants = {OTHER_TENANT: {"operator": True}}
+    async with gateway_before(FakeEngine(), redis_url=server.url, tenants=tenants) as front:
+        async with front.post() as answer:
+            told = await front.explanation_of(answer.headers)
+        key = {"authorization": f"Bearer {OTHER_KEY}"}
+        async with front.get("/antefix/decisions", headers=key) as answer:
+            all_of_them = {"tenant": OTHER_TENANT, "operator": True, "decisions": [told]}
+            assert await answer.json() == all_of_them
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "-1", "1.5", "many", "", "9" * 5000])
+async def test_a_limit_that_is_none_is_a_400_that_says_what_it_may_be(
+    front: Front, limit: str
+) -> None:
+    async with front.get(f"/antefix/decisions?limit={limit}") as answer:
+        assert await error_of(answer) == (400, "invalid_limit")
+        assert "from 1 to 100" in (await answer.json())["error"]["message"]
+
+
+async def test_so_many_decisions_are_told_as_were_asked_for(front: Front) -> None:
+    for request_id in ("first", "second"):
+        async with front.post(headers={"x-request-id": request_id}) as answer:
+            await front.explanation_of(answer.headers)
+    async with front.get("/antefix/decisions?limit=1") as answer:
+        (told,) = (await answer.json())["decisions"]
+        assert told["request_id"] == "second"
 
 
 async def test_no_prompt_and_no_token_is_in_an_explanation_or_in_redis(
@@ -213,6 +305,11 @@ async def test_no_prompt_and_no_token_is_in_an_explanation_or_in_redis(
         assert told["segments"] > 0
         assert "confidential" not in str(told)
         assert str(TOKEN) not in str(told)
+        async with front.get("/antefix/decisions") as answer:
+            listed = await answer.text()
+        assert told["request_id"] in listed
+        assert "confidential" not in listed
+        assert str(TOKEN) not in listed
     with control(server) as client:
         names: Any = client.keys("*")
         dumps: Any = b"".join(client.dump(name) for name in names)  # type: ignore[misc]
@@ -223,7 +320,8 @@ async def test_without_redis_a_request_is_served_and_its_explanation_is_a_503() 
     async with gateway_before(FakeEngine()) as front:
         async with front.post(headers={"x-request-id": "mine"}) as answer:
             assert answer.status == 200
-        async with front.get("/antefix/requests/mine") as told:
-            assert await error_of(told) == (503, "no_redis")
-            assert told.headers["retry-after"] == "1"
+        for path in ("/antefix/requests/mine", "/antefix/decisions"):
+            async with front.get(path) as told:
+                assert await error_of(told) == (503, "no_redis")
+                assert told.headers["retry-after"] == "1"
         await until(lambda: front.gateway._explanations.dropped == 1)

@@ -9,6 +9,7 @@ from deployments import fleet_file
 from deployments.fleet import Fleet
 from deployments.fleet_file import FleetError, load_fleet, parse_fleet, shipped_fleets
 from deployments.settings.engine_args import EngineArgRefused
+from observability.slo import SHIPPED, load
 
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
 
@@ -181,3 +182,20 @@ def test_a_refusal_of_vllm_is_told_at_the_key_as_the_file_spells_it(
         " Did you mean method?",
     ]
     assert "host" not in asked["engine"]
+
+
+def test_slo_default_takes_the_targets_of_the_slo_file_that_ships() -> None:
+    fleet = fleet_of(with_pool("slo: default"))
+    slo, target = fleet.pools["engine"].slo, load().targets["interactive"]
+    assert slo.interactive is not None and slo.batch is not None
+    assert slo.interactive.model_dump() == target.model_dump()
+    # and so admission and autoscaling do
+    assert slo.by_class()["interactive"].ttft_s == target.ttft_s == 0.5
+
+
+def test_an_slo_file_is_looked_for_beside_the_fleet_file(tmp_path: Path) -> None:
+    text = SHIPPED.read_text().replace("ttft_s: 0.5,", "ttft_s: 7.5,")
+    (tmp_path / "slo.yaml").write_text(text)
+    (tmp_path / "fleet.yaml").write_text(with_pool("slo: slo.yaml"))
+    fleet = load_fleet(tmp_path / "fleet.yaml", check_engine_args=False)
+    assert fleet.pools["engine"].slo.by_class()["interactive"].ttft_s == 7.5

@@ -76,7 +76,11 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     for name, next_name in pairwise(names):
         if draw(st.booleans()):
             pools[name]["overflow"] = {"to": next_name}
-    return {"name": draw(LABELS), "gateway": {"port": draw(st.integers(1, 65535))}, "pools": pools}
+    ports = draw(st.lists(st.integers(1, 65535), min_size=2, max_size=2, unique=True))
+    servers = {
+        name: {"port": port} for name, port in zip(("gateway", "metrics"), ports, strict=True)
+    }
+    return {"name": draw(LABELS), **servers, "pools": pools}
 
 
 @settings(deadline=None)

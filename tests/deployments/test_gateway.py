@@ -143,7 +143,7 @@ async def test_with_an_empty_board_serve_says_whether_a_pool_is_ready(
     async def states() -> dict[str, dict[str, int]]:
         return {"main": {state: 1}}
 
-    monkeypatch.setattr(status, "_replica_states", states)
+    monkeypatch.setattr(status, "replica_states", states)
     front.sees()
     async with front.http.get(front.url + "/health/ready") as answer:
         assert answer.status == expected
@@ -159,7 +159,7 @@ async def test_status_shows_each_replicas_predicted_ttft(
     async def states() -> dict[str, dict[str, int]]:
         return {"gateway": {"RUNNING": 1}, "main": {"RUNNING": 1}}
 
-    monkeypatch.setattr(status, "_replica_states", states)
+    monkeypatch.setattr(status, "replica_states", states)
     front.sees(engine)
     async with front.get("/antefix/status") as answer:
         pool = (await answer.json())["pools"]["main"]

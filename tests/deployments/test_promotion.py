@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from deployments.autoscaler import Watch
+from deployments.entrance import TURN_PERIOD_S
 from router import active
 from router.active import Active
 from router.redis_client import connect
@@ -60,6 +61,7 @@ async def answered_by(front: Front) -> str:
 
 async def test_a_warm_replica_takes_no_traffic(front: Front) -> None:
     assert {await answered_by(front) for _ in range(8)} == {"r0"}
+    await asyncio.sleep(3 * TURN_PERIOD_S)
     assert (await front.metrics())["antefix_warm_idle_replica_seconds_total",] > 0
 
 

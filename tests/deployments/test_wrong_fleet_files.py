@@ -219,6 +219,15 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves none to take"
         " traffic. Set it to at most 1.",
     ),
+    "one port for two servers": (
+        with_pool("replicas: 1") + "metrics: {port: 8000}\n",
+        ":6: metrics.port = 8000: the gateways listen there, too. Choose another.",
+    ),
+    "an SLO file that is not there": (
+        with_pool("slo: my-slo.yaml"),
+        ":5: pools.engine.slo = my-slo.yaml: no usable SLO file: my-slo.yaml: no such file."
+        " write its path, or `default`.",
+    ),
     "a budget that is too small": (
         with_pool("replicas: 2\nengine_args: {tensor_parallel_size: 4}") + "gpu_budget: 6\n",
         ":7: gpu_budget = 6: the pools always have 8 (engine 8)."

@@ -186,6 +186,8 @@ class FakeEngine:
                 self.made += 1
                 if exchange and sent == 1:
                     exchange.first_token(len(_prompt(fields).split()), self.cached_tokens)
+                if exchange:
+                    exchange.generated(1)
                 yield f"t{sent} "
                 if sent == self.pauses_after:
                     await self.go_on.wait()

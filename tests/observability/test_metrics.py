@@ -3,18 +3,26 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from observability.metrics import Families, RoutingMetrics, Served, ShadowChoice
-from tests.fakes.engine import FakeEngine
-from tests.fakes.front import gateway_before, samples_of
+from observability.families import Families
+from observability.metrics import (
+    AdmissionMetrics,
+    ReplicaMetrics,
+    RoutingMetrics,
+    Served,
+    ShadowChoice,
+)
+from tests.fakes.engine import DEFAULT_MAX_TOKENS, FakeEngine
+from tests.fakes.front import TENANT, gateway_before, samples_of
+from tests.waiting import until
 
 CAUSES = ("workload", "routing", "index", "engine")
 SERVED = Served(
     policy="prefix",
     signal=True,
     predicted_ttft=0.3,
-    ttft=0.4,
     prompt_tokens=1000,
     cached_predicted=768,
     cached_confirmed=640,
@@ -24,7 +32,6 @@ UNKNOWN = Served(
     policy="blind",
     signal=False,
     predicted_ttft=None,
-    ttft=None,
     prompt_tokens=0,
     cached_predicted=0,
     cached_confirmed=None,
@@ -41,7 +48,8 @@ class Counted:
 
     @property
     def samples(self) -> dict[tuple[str, ...], float]:
-        return samples_of(self.families.exposition().decode())
+        self.families.ledger.write()
+        return samples_of(generate_latest(self.families.registry).decode())
 
 
 @pytest.fixture
@@ -68,20 +76,54 @@ def test_prompt_tokens_are_counted_and_what_was_cached_of_them(counted: Counted)
 def test_losses_add_up_by_cause(losses: list[dict[str, int]]) -> None:
     counted = Counted()
     for loss in losses:
-        counted.of.served(Served("prefix", True, 0.1, 0.1, 1, 0, 0, loss))
+        counted.of.served(Served("prefix", True, 0.1, 1, 0, 0, loss))
     for cause in CAUSES:
         found = counted.samples.get(("antefix_reuse_loss_tokens_total", cause), 0)
         assert found == sum(loss[cause] for loss in losses)
 
 
-def test_ttft_is_counted_as_observed_and_as_predicted(counted: Counted) -> None:
+def test_the_predicted_ttft_is_counted_where_there_is_one(counted: Counted) -> None:
     for served in (SERVED, UNKNOWN):
         counted.of.served(served)
-    assert counted.samples["antefix_ttft_seconds_count",] == 1
-    assert counted.samples["antefix_ttft_seconds_sum",] == 0.4
+    assert counted.samples["antefix_predicted_ttft_seconds_count",] == 1
     assert counted.samples["antefix_predicted_ttft_seconds_sum",] == 0.3
-    assert counted.samples["antefix_ttft_seconds_bucket", "0.35"] == 0
-    assert counted.samples["antefix_ttft_seconds_bucket", "0.5"] == 1
+    assert counted.samples["antefix_predicted_ttft_seconds_bucket", "0.2"] == 0
+    assert counted.samples["antefix_predicted_ttft_seconds_bucket", "0.35"] == 1
+
+
+def test_what_may_happen_is_counted_from_0_on(counted: Counted) -> None:
+    AdmissionMetrics(counted.families, "main")
+    samples = counted.samples
+    for result in ("ok", "failed", "skipped"):
+        assert samples["antefix_index_lookups_total", result] == 0
+    for verdict in ("admit", "wait", "overflow", "reject"):
+        assert samples["antefix_admissions_total", "interactive", verdict] == 0
+    assert samples["antefix_warm_promotions_total",] == 0
+
+
+def test_replicas_are_told_by_state_and_a_state_without_any_is_0(counted: Counted) -> None:
+    counted.of.replicas({"active": 2, "starting": 1}, 3)
+    counted.of.replicas({"active": 3}, 3)
+    samples = counted.samples
+    found = [samples["antefix_replicas", state] for state in ("active", "starting", "asleep")]
+    assert found == [3, 0, 0]
+    assert samples["antefix_target_replicas",] == 3
+
+
+def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
+    metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
+    metrics.prefill(None)
+    metrics.queue(waiting=1, running=2, queued_prefill_tokens=300)
+    metrics.index(lag_s=0.5, synced=True)
+    samples = samples_of(generate_latest(metrics._families.registry).decode())
+    assert {name: value for (name,), value in samples.items()} == {
+        "antefix_replica_startup_seconds": 12.5,
+        "antefix_replica_waiting_requests": 1,
+        "antefix_replica_running_requests": 2,
+        "antefix_replica_queued_prefill_tokens": 300,
+        "antefix_publisher_lag_seconds": 0.5,
+        "antefix_publisher_synced": 1,
+    }
 
 
 @pytest.mark.parametrize("result", ["ok", "failed", "skipped"])
@@ -123,9 +165,10 @@ def test_pools_are_told_apart() -> None:
     for pool, times in (("large", 1), ("small", 2)):
         for _ in range(times):
             RoutingMetrics(families, pool).served(SERVED)
+    families.ledger.write()
     found = {
         sample.labels["pool"]: sample.value
-        for family in text_string_to_metric_families(families.exposition().decode())
+        for family in text_string_to_metric_families(generate_latest(families.registry).decode())
         for sample in family.samples
         if sample.name == "antefix_placements_total"
     }
@@ -135,24 +178,27 @@ def test_pools_are_told_apart() -> None:
 def test_two_gateways_in_one_process_count_apart() -> None:
     one, other = Counted(), Counted()
     one.of.served(SERVED)
-    assert ("antefix_prompt_tokens_total",) not in other.samples
+    assert other.samples["antefix_prompt_tokens_total",] == 0
 
 
-async def test_a_gateways_counts_need_a_key() -> None:
-    async with gateway_before() as front, front.http.get(front.url + "/metrics") as answer:
-        assert answer.status == 401
-
-
-async def test_a_gateway_tells_its_counts_in_prometheus_own_format() -> None:
-    async with gateway_before(FakeEngine()) as front:
+async def test_a_gateway_counts_what_it_serves() -> None:
+    engine = FakeEngine()
+    engine.token_delay_s = 0.01  # else all are one piece
+    async with gateway_before(engine) as front:
         for stream in (True, False):
             async with front.post(stream=stream) as answer:
                 await answer.read()
-        async with front.get("/metrics") as answer:
-            assert answer.headers["content-type"].startswith("text/plain; version=")
+        await until(lambda: not front.gateway._requests._under_way)
         samples = await front.metrics()
     assert samples["antefix_placements_total", "prefix", "load"] == 2
     assert samples["antefix_prompt_tokens_total",] == 2
-    assert samples["antefix_ttft_seconds_count",] == 2
+    assert samples["antefix_output_tokens_total",] == 2 * DEFAULT_MAX_TOKENS
+    assert samples["antefix_ttft_seconds_count", "interactive"] == 2
+    assert samples["antefix_tpot_seconds_count", "interactive"] == 2
+    assert samples["antefix_request_duration_seconds_count", "interactive"] == 2
+    assert samples["antefix_inter_token_latency_seconds_count",] >= 1
+    assert samples["antefix_requests_total", "ok", "interactive"] == 2
+    assert samples["antefix_tenant_tokens_total", "output", TENANT] == 2 * DEFAULT_MAX_TOKENS
+    assert samples["antefix_queue_requests",] == 0
     assert samples["antefix_ttft_prediction_error_ratio",] >= 0
     assert samples["antefix_index_breaker_open",] == 0

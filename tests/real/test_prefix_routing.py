@@ -189,25 +189,6 @@ async def test_a_request_may_name_its_policy(
     assert "least_loaded" in answer.body["error"]["message"]
 
 
-async def test_gateways_count_what_they_route(
-    http: aiohttp.ClientSession, fleet: RunningFleet
-) -> None:
-    await ask(http, text("counted", 200), fleet.model)
-    async with http.get("/metrics") as answer:
-        assert answer.status == 200
-        metrics = await answer.text()
-    for name in (
-        "antefix_placements_total",
-        "antefix_ttft_seconds_bucket",
-        "antefix_reuse_loss_tokens_total",
-        "antefix_index_lookup_seconds_bucket",
-        "antefix_ttft_prediction_error_ratio",
-        "antefix_cached_tokens_total",
-        "antefix_shadow_decisions_total",
-    ):
-        assert name in metrics
-
-
 async def explanation(http: aiohttp.ClientSession, request_id: str) -> dict[str, Any]:
     async with asyncio.timeout(10):
         while True:

@@ -1,0 +1,67 @@
+"""A line of a log as people read it: the time, how grave, what, and the facts that belong to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+# Ours and, for a replica's first lines, Ray Serve's.
+_TIME, _LEVEL, _EXCEPTION = (
+    ("timestamp", "asctime"),
+    ("level", "levelname"),
+    ("exception", "exc_text"),
+)
+# What the command says in another way, or nobody reads. The rest is Ray Serve's.
+_LEFT_OUT = {
+    *("message", "logger", "component", "replica"),
+    *("filename", "lineno", "process", "worker_id", "node_id", "actor_id", "actor_name"),
+    *("task_name", "task_func_name", "deployment", "component_name", "application"),
+    *("timestamp_ns", "log_to_stderr", "name"),
+}
+
+
+def is_json(line: str) -> bool:
+    return _parsed(line) is not None
+
+
+def readable(line: str) -> str:
+    """A JSON line as text, its exception on the lines after; any other as it is."""
+    told = _parsed(line)
+    if told is None:
+        return line
+    facts = {
+        name: value
+        for name, value in told.items()
+        if name not in _LEFT_OUT and name not in (*_TIME, *_LEVEL, *_EXCEPTION)
+    }
+    said = " ".join(f"{name}={_shown(value)}" for name, value in facts.items())
+    text = f"{_local(_first(told, _TIME))} {_first(told, _LEVEL):7} {told['message']} {said}"
+    return "\n".join([text.rstrip(), *_first(told, _EXCEPTION).splitlines()])
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if "message" in told else None
+
+
+def _first(told: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((str(told[name]) for name in names if name in told), "")
+
+
+def _local(timestamp: str) -> str:
+    """Ray Serve's times are local, without saying so."""
+    try:
+        return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    except ValueError:
+        return timestamp
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,127 @@
+// The list of the last decisions: what is open stays open while others come.
+
+import { chip, clock, count, el, NONE, seconds, tokens } from "./dom.js";
+import { explanation, VERDICTS } from "./explanation.js";
+import { isRefused, missed, observed } from "./facts.js";
+
+const COLUMNS = [
+  ["time", "Time", "When it was decided, in your time zone", (of) => clock(new Date(of.at * 1000))],
+  ["id", "Request", "x-request-id of the request and of its answer", (of) => of.request_id],
+  ["tenant", "Tenant", "Whose API key it came with", (of) => of.tenant],
+  ["model", "Model", "The model that served, or would have", (of) => of.model],
+  ["verdict", "Verdict", "admitted; overflowed: a smaller model answered; refused: 429", (of) =>
+    chip(of.admission.verdict, VERDICTS[of.admission.verdict] ?? "plain")],
+  ["policy", "Policy", "How the replica was chosen", (of) => of.policy],
+  ["replica", "Replica", "Who served it", (of) => of.replica ?? NONE],
+  ["prompt", "Prompt", "Prompt tokens: as the engine counted them, else as the gateway did", (of) =>
+    tokens(of.prompt_tokens.confirmed ?? of.prompt_tokens.counted)],
+  ["cached", "Cached", "Prompt tokens predicted to be in the replica's cache, and what it confirmed", (of) =>
+    (of.cached_tokens ? `${count(of.cached_tokens.predicted)} → ${tokens(of.cached_tokens.confirmed)}` : NONE)],
+  ["ttft", "TTFT", "Time to first token: predicted, and observed", ttft],
+];
+
+const SEARCHED = ["request_id", "model", "pool", "replica", "policy", "tenant", "path"];
+
+function ttft(of) {
+  if (isRefused(of)) return `${seconds(of.candidates[0]?.predicted_ttft)} → ${NONE}`;
+  return [`${seconds(of.ttft_s?.predicted)} → `,
+    el("b", { class: missed(of) ? "bad-text" : null }, seconds(observed(of))),
+    missed(of) ? [" ", chip("late", "bad")] : null];
+}
+
+export class Decisions {
+  constructor(section) {
+    this.part = (id) => section.querySelector(`#${id}`);
+    this.decisions = [];
+    this.linked = []; // asked for by a link, and not among the last hundred
+    this.nodes = new Map();
+    this.part("columns").append(...COLUMNS.map(([kind, name, title]) => el("span", { class: kind, title }, name)));
+    this.part("find").addEventListener("input", () => this.draw());
+    for (const radio of section.querySelectorAll("[name=only]")) {
+      radio.addEventListener("change", () => this.draw());
+    }
+  }
+
+  show({ decisions, tenant, operator }) {
+    this.decisions = decisions;
+    this.part("list").classList.toggle("operator", operator);
+    this.part("columns").classList.toggle("operator", operator);
+    this.part("whose").textContent = operator ? "of all tenants" : `of the tenant ${tenant}`;
+    this.draw();
+  }
+
+  // Opens a decision and brings it into view. False: it is not known.
+  reveal(requestId, linked = null) {
+    if (linked) this.linked = [linked];
+    const decision = [...this.linked, ...this.decisions].find((of) => of.request_id === requestId);
+    if (!decision) return false;
+    this.part("find").value = "";
+    document.querySelector("[name=only][value=all]").checked = true;
+    this.draw();
+    const node = this.nodes.get(keyOf(decision));
+    node.firstChild.open = true;
+    node.scrollIntoView({ block: "start" });
+    node.querySelector("summary").focus({ preventScroll: true });
+    return true;
+  }
+
+  get rest() {
+    const latest = new Set(this.decisions.map(keyOf));
+    const open = [...this.nodes.values()].filter((node) => node.firstChild.open).map((node) => node.decision);
+    const all = new Map([...this.linked, ...open].map((of) => [keyOf(of), of]));
+    return [...all.values()].filter((of) => !latest.has(keyOf(of))).sort((a, b) => b.at - a.at);
+  }
+
+  draw() {
+    const only = document.querySelector("[name=only]:checked").value;
+    const text = this.part("find").value.trim().toLowerCase();
+    const wanted = (of) => (only !== "missed" || missed(of)) && (only !== "refused" || isRefused(of))
+      && (!text || SEARCHED.some((name) => String(of[name] ?? "").toLowerCase().includes(text))
+        || of.admission.verdict.includes(text));
+    // what somebody reads stays, though newer ones have pushed it out
+    const shown = [...this.decisions, ...this.rest].filter(wanted);
+    this.place(shown);
+    const all = this.decisions.length;
+    this.part("count").textContent = shown.length < all ? `${shown.length} of ${all}` : `${all} shown`;
+    const none = this.part("no-decisions");
+    none.hidden = shown.length > 0;
+    none.textContent = all ? "None of the last decisions is like that."
+      : "No decisions yet. Send a request, say with antefix chat, and it appears here.";
+  }
+
+  place(shown) {
+    const list = this.part("list");
+    const keys = new Set(shown.map(keyOf));
+    for (const [key, node] of this.nodes) {
+      if (keys.has(key)) continue;
+      node.remove();
+      this.nodes.delete(key);
+    }
+    let next = list.firstChild;
+    for (const decision of shown) {
+      const key = keyOf(decision);
+      if (!this.nodes.has(key)) this.nodes.set(key, item(decision));
+      const node = this.nodes.get(key);
+      if (node === next) next = next.nextSibling;
+      else list.insertBefore(node, next); // never moves what is in place: focus and open state stay
+    }
+  }
+}
+
+const keyOf = (decision) => JSON.stringify([decision.tenant, decision.request_id, decision.at]);
+
+function item(decision) {
+  const cells = COLUMNS.map(([kind, name, title, cell]) => {
+    const said = cell(decision);
+    const says = typeof said === "string" ? `${said}\n${title}` : title;
+    return el("span", { class: kind, title: says }, el("span", { class: "label" }, `${name} `), el("span", { class: "said" }, said));
+  });
+  const body = el("div", { class: "explanation" });
+  const details = el("details", {}, el("summary", { class: "decision-row" }, cells), body);
+  details.addEventListener("toggle", () => {
+    if (details.open && !body.firstChild) body.append(...explanation(decision).filter(Boolean));
+  });
+  const node = el("li", { class: missed(decision) ? "late" : isRefused(decision) ? "refused" : null }, details);
+  node.decision = decision;
+  return node;
+}

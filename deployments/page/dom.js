@@ -1,0 +1,98 @@
+// How this page makes elements and writes numbers. Text only ever becomes text nodes: names of
+// models, tenants and requests come from users.
+
+export function el(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const built = new WeakMap();
+
+// Builds the inside of a node anew when its data have changed, and only then: what somebody is
+// reading or has selected stays.
+export function renew(node, data, build) {
+  const now = JSON.stringify(data);
+  if (built.get(node) === now) return;
+  built.set(node, now);
+  node.replaceChildren(...[build(data)].flat(Infinity));
+}
+
+export const NONE = "–";
+const SPACE = "\u00a0"; // a number and its unit stay on one line
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export function count(value) {
+  return value === null || value === undefined ? NONE : whole.format(value);
+}
+
+export function tokens(value) {
+  return value === null || value === undefined ? NONE : `${count(value)}${SPACE}tok`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return NONE;
+  const size = Math.abs(value);
+  if (size === 0) return `0${SPACE}ms`;
+  if (size < 0.00095) return `${(value * 1000).toFixed(2)}${SPACE}ms`;
+  if (size < 0.0095) return `${(value * 1000).toFixed(1)}${SPACE}ms`;
+  if (size < 0.9995) return `${(value * 1000).toFixed(0)}${SPACE}ms`;
+  return `${size < 9.995 ? value.toFixed(2) : size < 99.95 ? value.toFixed(1) : count(value)}${SPACE}s`;
+}
+
+// An objective, as somebody wrote it in the fleet file.
+export function objective(value) {
+  return value < 1 ? `${+(value * 1000).toPrecision(6)}${SPACE}ms` : `${+value.toPrecision(6)}${SPACE}s`;
+}
+
+export function percent(share) {
+  if (share === null || share === undefined || Number.isNaN(share)) return NONE;
+  const value = share * 100;
+  const exact = (value > 0 && value < 1) || (value > 99 && value < 100);
+  return `${value.toFixed(exact ? 1 : 0)}${SPACE}%`;
+}
+
+export function clock(date) {
+  return date.toLocaleTimeString("en-GB");
+}
+
+export function quantile(sorted, share) {
+  return sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] : null;
+}
+
+export function chip(text, kind, title) {
+  return el("span", { class: `chip ${kind}`, title }, text);
+}
+
+// A bar of parts: [class, size, title], `of` the size that is the whole width.
+export function bar(parts, of, label) {
+  const pieces = parts.filter(([, size]) => size > 0).map(([kind, size, title]) => {
+    const piece = el("span", { class: `part ${kind}`, title });
+    piece.style.width = `${(100 * size) / of}%`;
+    return piece;
+  });
+  return el("span", { class: "bar", role: "img", "aria-label": label }, pieces);
+}
+
+// A table that becomes a list of cards where the window is narrow. A column: [head, title, cell].
+export function table(caption, columns, rows) {
+  const head = columns.map(([name, title, , kind]) => el("th", { scope: "col", title, class: kind }, name));
+  const body = rows.map((row) => el("tr", { role: "row", class: row.highlighted ? "highlighted" : null },
+    columns.map(([name, title, cell, kind], i) => el(i ? "td" : "th",
+      { role: i ? "cell" : "rowheader", scope: i ? null : "row", "data-label": name, title, class: kind },
+      cell(row)))));
+  return el("table", { role: "table" },
+    el("caption", { class: "hidden" }, caption),
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)),
+    el("tbody", { role: "rowgroup" }, body));
+}

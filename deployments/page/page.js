@@ -1,0 +1,159 @@
+// The page at /antefix/: asks this gateway what the fleet does, every two seconds, and shows it.
+
+import { Decisions } from "./decisions.js";
+import { clock, el, renew } from "./dom.js";
+import { showPools } from "./pools.js";
+
+const PERIOD_MS = 2000;
+const HIDDEN_PERIOD_MS = 10000;
+const TIMEOUT_MS = 10000;
+const KEPT_AS = "antefix-api-key";
+const USABLE_KEY = /^[\x21-\x7e]+$/;
+
+const byId = (id) => document.getElementById(id);
+const decisions = new Decisions(byId("decisions"));
+let key = sessionStorage.getItem(KEPT_AS);
+let linked = null; // the request that a link asks for, until it was shown
+let last = { decisions: [], tenant: "", operator: false };
+let seen = null; // when all was as shown
+let held = false;
+let timer = 0;
+let turn = 0; // of the newest refresh: an older one's answers are not shown any more
+
+// A fragment is never sent to a server; the key leaves the address bar and the history at once.
+function takeFragment() {
+  const fragment = new URLSearchParams(location.hash.slice(1));
+  linked = fragment.get("request");
+  if (!fragment.has("key")) return;
+  keep(fragment.get("key"));
+  const rest = linked ? `#${new URLSearchParams({ request: linked })}` : "";
+  history.replaceState(null, "", location.pathname + location.search + rest);
+}
+
+function keep(given) {
+  key = given.trim();
+  sessionStorage.setItem(KEPT_AS, key);
+}
+
+function askForKey(complaint) {
+  key = null;
+  turn += 1;
+  clearTimeout(timer);
+  sessionStorage.removeItem(KEPT_AS);
+  for (const id of ["fleet-view", "as-of-line", "hold", "forget"]) byId(id).hidden = true;
+  for (const id of ["fleet", "gateways"]) byId(id).textContent = "";
+  notify([]);
+  byId("sign-in").hidden = false;
+  byId("wrong-key").textContent = complaint;
+  byId("key").focus();
+}
+
+function notify(notices) {
+  renew(byId("notices"), notices, () => notices.map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)));
+}
+
+// {status, body}; status 0: nothing that speaks for the gateway has answered.
+async function ask(path) {
+  try {
+    const answer = await fetch(path, {
+      headers: { authorization: `Bearer ${key}` },
+      cache: "no-store",
+      credentials: "omit",
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+    return { status: answer.status, body: await answer.json() };
+  } catch {
+    return { status: 0, body: null };
+  }
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  if (!key) return askForKey("");
+  if (!USABLE_KEY.test(key)) return askForKey("That is no API key: it has characters that no key has.");
+  const mine = ++turn;
+  const [fleet, made] = await Promise.all([ask("status"), ask("decisions")]);
+  if (mine !== turn) return;
+  if (fleet.status === 401 || made.status === 401) {
+    return askForKey("This gateway does not know that key. antefix env prints the right one.");
+  }
+  if (!held) timer = setTimeout(refresh, document.hidden ? HIDDEN_PERIOD_MS : PERIOD_MS);
+  show(fleet, made);
+  await showLinked();
+}
+
+function show(fleet, made) {
+  const redisAway = made.status === 503 && made.body?.error?.code === "no_redis";
+  const notices = [];
+  if (fleet.status === 0) {
+    notices.push(["bad", "The gateway does not answer. "
+      + (seen ? `What you see is of ${clock(seen)}. ` : "") + "Trying again every 2 s."]);
+  } else if (fleet.status !== 200) {
+    notices.push(["bad", `The gateway cannot tell what the fleet does: ${complaint(fleet)}`]);
+  }
+  if (redisAway) {
+    notices.push(["warn", "Redis is away: requests are still served, placed by what was last known; "
+      + "decisions are not kept meanwhile, and those below are older."]);
+  } else if (made.status !== 200 && made.status !== 0) {
+    notices.push(["warn", `The decisions cannot be read: ${complaint(made)}`]);
+  }
+  notify(notices);
+  byId("sign-in").hidden = true;
+  for (const id of ["hold", "forget"]) byId(id).hidden = false;
+  document.body.classList.toggle("stale", fleet.status !== 200);
+  if (made.status === 200) last = made.body;
+  if (fleet.status !== 200) return;
+  byId("fleet-view").hidden = false;
+  seen = new Date();
+  byId("as-of-line").hidden = false;
+  byId("as-of").textContent = clock(seen);
+  byId("as-of").dateTime = seen.toISOString();
+  byId("fleet").textContent = fleet.body.fleet;
+  document.title = `${fleet.body.fleet} · Antefix`;
+  const gateways = Object.entries(fleet.body.gateways).filter(([, n]) => n).map(([state, n]) => `${n} ${state.toLowerCase()}`);
+  byId("gateways").textContent = `gateways: ${gateways.join(", ") || "none known"}`;
+  showPools(byId("pools"), fleet.body, last.decisions, redisAway);
+  decisions.show(last);
+}
+
+const complaint = (answer) => answer.body?.error?.message ?? `it answered ${answer.status}`;
+
+async function showLinked() {
+  const wanted = linked;
+  if (!wanted || byId("fleet-view").hidden) return;
+  linked = null;
+  byId("not-found").hidden = true;
+  if (decisions.reveal(wanted)) return;
+  const found = await ask(`requests/${encodeURIComponent(wanted)}`);
+  if (found.status === 200 && decisions.reveal(wanted, found.body)) return;
+  byId("not-found").hidden = false;
+  byId("not-found").textContent = `The request ${wanted} is not known: ${complaint(found)}`;
+  byId("not-found").scrollIntoView({ block: "center" });
+}
+
+byId("sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keep(byId("key").value);
+  byId("key").value = "";
+  refresh();
+});
+byId("forget").addEventListener("click", () => askForKey(""));
+byId("hold").addEventListener("click", () => {
+  held = !held;
+  byId("hold").setAttribute("aria-pressed", held);
+  byId("as-of-line").classList.toggle("held", held);
+  if (!held) return refresh();
+  clearTimeout(timer);
+  turn += 1; // nor does what is under way change anything
+});
+addEventListener("hashchange", () => {
+  takeFragment();
+  if (held) showLinked();
+  else refresh();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && !held && key) refresh();
+});
+
+takeFragment();
+refresh();

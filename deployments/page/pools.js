@@ -1,0 +1,226 @@
+// Each pool: how it keeps its promise, where its prompts' tokens come from, its replicas.
+
+import { bar, chip, count, el, NONE, objective, percent, renew, seconds, svg, table, tokens } from "./dom.js";
+import { fared, isRefused, LOSSES, missed, observed, reuse } from "./facts.js";
+
+// What is told here in colour: the SLO file's 99 % for time to first token, and ten times its budget.
+const GOOD = 0.99;
+const POOR = 0.9;
+
+const cards = new Map();
+
+export function showPools(place, status, decisions, redisAway) {
+  for (const [name, card] of cards) {
+    if (name in status.pools) continue;
+    card.remove();
+    cards.delete(name);
+  }
+  for (const [name, pool] of Object.entries(status.pools)) {
+    if (!cards.has(name)) {
+      cards.set(name, skeleton(name));
+      place.append(cards.get(name));
+    }
+    const own = decisions.filter((decision) => decision.pool === name);
+    update(cards.get(name), pool, own, status.reference_prompt_tokens, redisAway);
+  }
+}
+
+function skeleton(name) {
+  const id = `pool-${name}`;
+  return el("section", { class: "card pool", "aria-labelledby": id },
+    el("div", { class: "head" }, el("h2", { id }, name), el("p", { class: "about" })),
+    el("dl", { class: "figures" }),
+    el("div", { class: "two" },
+      el("div", { class: "promise" }),
+      el("div", { class: "reuse" })),
+    el("div", { class: "replicas" }),
+    el("details", { class: "help" }, el("summary", {}, "What am I looking at?"), help()));
+}
+
+function help() {
+  return [
+    el("p", {}, "A pool is a group of replicas of one model. Each replica is a vLLM engine with a KV cache of its own: "
+      + "what it has computed of a prompt it need not compute again. TTFT is the time to the first token, counted from "
+      + "the request's arrival at the gateway; the SLO is what the fleet file promises of it."),
+    el("p", {}, "Good looks like this: all within the SLO, a hit rate that is high for a workload whose prompts begin "
+      + "alike, loads that are even, and predictions that are off by little. Figures of decisions are over the last "
+      + "hundred that you may see; replicas, waiting and overflow are as the gateway that answered sees them now."),
+    el("p", {}, "Where to look next: many late and replicas busy: more replicas. Waiting or overflow that does not end: "
+      + "the same. Hit rate low with much lost to routing: open some of those decisions below."),
+  ];
+}
+
+function update(card, pool, decisions, reference, redisAway) {
+  const part = (name) => card.querySelector(`.${name}`);
+  const classes = [...new Set([...Object.keys(pool.admission.slo), ...decisions.map((d) => d.admission.priority)])]
+    .sort().reverse(); // interactive first
+  const result = classes.map((name) => ({ name, slo: pool.admission.slo[name], ...fared(decisions, name) }));
+  const source = reuse(decisions);
+  renew(part("about"), [pool.model, pool.policy], () => [
+    el("span", { class: "model", title: "The model's name in requests" }, pool.model),
+    chip(`policy ${pool.policy}`, "plain", "How a replica is chosen for a request"),
+  ]);
+  renew(part("figures"), [pool, result, source, redisAway], () => figures(pool, result, source, redisAway));
+  renew(part("promise"), [result, decisions.map((d) => [d.request_id, d.at])], () => promise(result, decisions));
+  renew(part("reuse"), source, () => reuseOf(source));
+  renew(part("replicas"), [pool, redisAway], () => replicas(pool, reference, redisAway));
+}
+
+function figure(name, title, value, kind, more) {
+  return el("div", { class: `figure ${kind ?? ""}`, title },
+    el("dt", {}, name), el("dd", {}, value, more ? el("small", {}, more) : null));
+}
+
+function figures(pool, result, source, redisAway) {
+  const promised = result.reduce((sum, of) => sum + of.promised, 0);
+  const late = result.reduce((sum, of) => sum + of.late, 0);
+  const refused = result.reduce((sum, of) => sum + of.refused, 0);
+  const kept = promised ? 1 - late / promised : null;
+  const { admission, states, index } = pool;
+  const target = pool.autoscaler?.target ?? pool.target_replicas;
+  const running = states.RUNNING ?? 0;
+  const others = Object.entries(states).filter(([state, n]) => state !== "RUNNING" && n)
+    .map(([state, n]) => `${n} ${state.toLowerCase()}`).join(", ");
+  const waiting = admission.waiting + admission.held;
+  const error = index.ttft_prediction_error;
+  const promises = Object.keys(admission.slo).length > 0;
+  return [
+    figure("Within SLO", "Share of the last served requests whose first token came within their class's objective",
+      promises ? percent(kept) : "no SLO", kept === null ? "" : kept >= GOOD ? "ok" : kept >= POOR ? "warn" : "bad",
+      promised || refused ? `${late} late, ${refused} refused` : promises ? "none served yet" : "all are taken"),
+    figure("Hit rate", "Prompt tokens that engines confirmed to have taken from their KV cache, of all prompt tokens",
+      percent(source.prompt ? source.reused / source.prompt : null), "",
+      source.prompt ? `of ${tokens(source.prompt)}` : "none served yet"),
+    figure("Replicas", `Running, of how many there should be; and those in other states, by Ray Serve.${wishes(pool.autoscaler)}`,
+      `${running} of ${target}`, running < target ? "warn" : "", others || "running"),
+    figure("Waiting", "Requests waiting in this gateway: for their turn, or for a replica to start (held)",
+      count(waiting), waiting ? "warn" : "",
+      admission.held ? `${admission.held} for a replica` : admission.waiting ? `oldest ${seconds(admission.oldest_wait_s)}` : "requests"),
+    figure("Overflow", "Whether a smaller model answers for this pool now, and its share of the last minute's requests",
+      pool.overflow_to === null ? "none" : admission.overflowing ? "open" : "closed", admission.overflowing ? "warn" : "",
+      pool.overflow_to === null ? "no other pool" : `${percent(admission.overflow_share)} to ${pool.overflow_to}`),
+    redisAway || !index.answers
+      ? figure("Prefix index", "Redis tells which replica holds what; without it requests are placed by load alone", "away", "bad", "placing by load")
+      : figure("Prefix index", "Half of the lookups are answered within this time", "answers", "",
+        index.lookup_p50_ms === null ? "none asked yet" : `p50 ${seconds(index.lookup_p50_ms / 1000)}`),
+    figure("Predictions off by", "Mean difference between predicted and observed TTFT, relative to the observed",
+      error === null ? NONE : percent(error), "", error === null ? "none to compare yet" : "of the TTFT, on average"),
+  ];
+}
+
+function wishes(decided) {
+  if (!decided) return "";
+  const { demand, target, because, arrivals, forecast } = decided;
+  const expected = forecast === null ? "" : `, ${forecast.toFixed(2)} are expected`;
+  return ` The autoscaler wants ${target}, ${demand} of them to take traffic (${because}); ${arrivals.toFixed(2)} requests/s come${expected}.`;
+}
+
+function promise(result, decisions) {
+  const columns = [
+    ["Class", "Priority class of the requests", (of) => of.name],
+    ["TTFT objective", "Time to first token that the pool promises", (of) => [
+      of.slo ? `≤ ${objective(of.slo.ttft_s)}` : "none",
+      of.slo?.ttft_p50_s ? el("small", {}, ` p50 ≤ ${objective(of.slo.ttft_p50_s)}`) : null,
+      of.slo?.tpot_s ? el("small", { title: "Time per output token after the first" }, ` TPOT ≤ ${objective(of.slo.tpot_s)}`) : null,
+    ], "num"],
+    ["Within", "Share of those served whose first token came in time", (of) => percent(of.kept), "num"],
+    ["p50", "Half of the first tokens came within this time", (of) => seconds(of.p50), "num"],
+    ["p99", "99 of 100 first tokens came within this time; of fewer than a hundred, all", (of) => seconds(of.p99), "num"],
+    ["Served", "Requests among the last decisions that got a first token", (of) => count(of.served), "num"],
+    ["Refused", "Answered with 429: no replica was sure to hold the SLO", (of) => count(of.refused), "num"],
+  ];
+  const title = el("h3", { title: "Time to first token of the last decisions, against the pool's objective" }, "Time to first token");
+  if (!decisions.length) {
+    const rows = result.length ? table("Objectives", columns.slice(0, 2), result) : null;
+    return [title, rows ?? "", el("p", { class: "empty" }, "No decisions yet in this pool.")];
+  }
+  return [title, chart(decisions, result), table("How each class fared", columns, result)];
+}
+
+const WIDTH = 600;
+const HEIGHT = 124;
+
+function chart(decisions, result) {
+  const ttfts = decisions.map(observed).filter((ttft) => ttft !== null);
+  const slos = result.filter((of) => of.slo && of.served).map((of) => of.slo.ttft_s);
+  const low = Math.min(...ttfts, ...slos, 1) * 0.7;
+  const high = Math.max(...ttfts, ...slos, low * 2) * 1.4;
+  const y = (ttft) => HEIGHT - 6 - (HEIGHT - 14) * (Math.log(ttft / low) / Math.log(high / low));
+  const step = (WIDTH - 20) / Math.max(decisions.length, 40);
+  const marks = decisions.map((decision, i) => mark(decision, WIDTH - 10 - i * step, y));
+  const lines = slos.map((slo) => svg("line", { class: "slo", x1: 0, x2: WIDTH, y1: y(slo), y2: y(slo) }));
+  const late = decisions.filter(missed).length;
+  const refused = decisions.filter(isRefused).length;
+  const label = `Time to first token of the last ${decisions.length} decisions: ${late} late, ${refused} refused`;
+  return el("figure", { class: "chart" },
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, lines, marks),
+    el("figcaption", {},
+      el("span", { class: "key ok" }, "● in time"), el("span", { class: "key bad" }, "▲ late"),
+      el("span", { class: "key bad" }, "× refused"),
+      slos.length ? el("span", { class: "key" }, "┄ SLO") : null,
+      el("span", { class: "key", title: "Each mark is a decision; the height is logarithmic" },
+        ttfts.length ? `${seconds(Math.min(...ttfts))} to ${seconds(Math.max(...ttfts))}, newest right` : "newest right")));
+}
+
+function mark(decision, x, y) {
+  const ttft = observed(decision);
+  const top = ttft === null ? 8 : y(ttft);
+  const says = `${decision.request_id}: ${ttft === null ? decision.admission.verdict : seconds(ttft)}`;
+  const path = isRefused(decision) ? `M${x - 3.5} 4.5l7 7m0-7l-7 7`
+    : missed(decision) ? `M${x} ${top - 5}l5 9h-10z` : `M${x - 3.2} ${top}a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z`;
+  const kind = isRefused(decision) ? "refused" : missed(decision) ? "late" : decision.slo_ttft_s === null ? "free" : "in-time";
+  const shape = svg("path", { class: kind, d: path }, svg("title", {}, says));
+  return svg("a", { href: `#${new URLSearchParams({ request: decision.request_id })}`, tabindex: -1 }, shape);
+}
+
+function reuseOf(source) {
+  const title = el("h3", { title: "Of the prompt tokens of the last decisions: reused, or lost to what" }, "Where prompt tokens came from");
+  if (!source.prompt) return [title, el("p", { class: "empty" }, "Nothing served yet.")];
+  const parts = [
+    ["reused", source.reused, "Taken from the replica's KV cache instead of being computed."],
+    ...Object.keys(LOSSES).map((cause) => [cause, source.lost[cause], LOSSES[cause]]),
+    ["rest", source.rest, "Too short to reuse: part of a segment, or the prompt's last token."],
+  ];
+  const says = parts.map(([name, size]) => `${name} ${percent(size / source.prompt)}`).join(", ");
+  return [
+    title,
+    bar(parts.map(([name, size, about]) => [name, size, `${name}: ${about}`]), source.prompt, says),
+    el("dl", { class: "legend" }, parts.map(([name, size, about]) => el("div", {},
+      el("dt", {}, el("span", { class: `swatch ${name}` }), name === "reused" || name === "rest" ? name : `lost: ${name}`),
+      el("dd", { title: tokens(size) }, percent(size / source.prompt)),
+      el("dd", { class: "why" }, about)))),
+  ];
+}
+
+const ROLES = {
+  active: ["ok", "Takes traffic"],
+  warm: ["info", "Loaded and idle: takes traffic at once when the SLO would be missed without it"],
+  asleep: ["plain", "Loaded, its GPU memory given back; wakes in seconds"],
+};
+
+function replicas(pool, reference, redisAway) {
+  const title = el("h3", {}, "Replicas");
+  if (!pool.replicas.length) return [title, el("p", { class: "empty" }, whyNone(pool, redisAway))];
+  const columns = [
+    ["Replica", "Ray Serve's id of it", (of) => el("code", {}, of.replica)],
+    ["Role", "Whether it takes traffic", (of) => chip(of.role, ...(ROLES[of.role] ?? ["plain"]))],
+    ["Node", "Address of its machine", (of) => of.node_ip],
+    ["Running", "Requests that have got their first token", (of) => count(of.running), "num"],
+    ["Waiting", "Requests there without a first token yet", (of) => count(of.waiting), "num"],
+    ["Queued", "Prompt tokens to be computed before a new one's", (of) => tokens(of.queued_prefill_tokens), "num"],
+    ["KV use", "Share of its KV cache that running requests need", (of) => el("span", { class: "meter" },
+      bar([[of.kv_use > 0.9 ? "bad" : "used", of.kv_use]], 1, `KV use ${percent(of.kv_use)}`), percent(of.kv_use)), "num"],
+    [`TTFT of ${count(reference)} tok`, "Predicted for a prompt of that length, nothing of it cached", (of) => seconds(of.predicted_ttft_s), "num"],
+    ["Index", "Synced: all that it holds is in the index", (of) => (of.synced ? "synced" : chip("not synced", "warn")) ],
+  ];
+  return [title, table(`Replicas of ${pool.model}`, columns, pool.replicas)];
+}
+
+function whyNone(pool, redisAway) {
+  const starting = (pool.states.STARTING ?? 0) + (pool.states.UPDATING ?? 0) + (pool.states.RECOVERING ?? 0);
+  if (pool.states.RUNNING && redisAway) return "Not known while Redis is away: replicas tell their loads there. Requests go to those that were last known.";
+  if (starting) return `No replica serves yet: ${starting} starting. Loading a model takes from seconds to minutes.`;
+  if (pool.states.RUNNING) return "Running, but none has told its load yet. That takes a second.";
+  if (!pool.target_replicas) return "Scaled to zero: the first request starts one.";
+  return "No replica yet, and none is starting. antefix logs says why.";
+}

@@ -1,0 +1,50 @@
+"""The line that a gateway's log has for each request, written when it has ended."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from observability.request_record import RequestRecord
+
+logger = logging.getLogger(__name__)
+
+MESSAGE = "request ended"
+
+
+def log_request(record: RequestRecord) -> None:
+    """What became of it: seconds, counts of tokens, names. `replica_id` is the engine's."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    # `logger.info` would first look for the line it was called from: a seventh of the cost
+    extra = {"facts": _facts(record)}
+    line = logger.makeRecord(logger.name, logging.INFO, __file__, 0, MESSAGE, (), None, extra=extra)
+    logger.handle(line)
+
+
+def _facts(record: RequestRecord) -> dict[str, Any]:
+    facts = {
+        "request_id": record.request_id,
+        "tenant": record.tenant,
+        "pool": record.pool,
+        "priority": record.priority,
+        "model": record.model,
+        "path": record.path,
+        "verdict": record.verdict,
+        "served_by_pool": record.served_by,
+        "served_by_replica": record.replica_id,
+        "status": record.status,
+        "outcome": record.outcome,
+        "error": record.error,
+        "duration_s": _rounded(record.duration_s),
+        "ttft_s": _rounded(record.ttft_s),
+        "tpot_s": _rounded(record.tpot_s),
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": record.cached_tokens,
+        "output_tokens": record.output_tokens,
+    }
+    return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 5)

@@ -1,0 +1,52 @@
+"""Alertmanager's configuration: pages at once, tickets in their time, nothing told twice.
+
+It works as it is, and tells nobody: where to send is the one thing to fill in.
+"""
+
+from __future__ import annotations
+
+from observability.rules import HEADER
+from observability.slo import SloFile
+
+_TEXT = """\
+route:
+  receiver: ticket
+  group_by: [alertname, pool]
+  routes:
+    - matchers: [service="{service}", severity="page"]
+      receiver: page
+      group_wait: 10s
+      group_interval: 1m
+      repeat_interval: 1h
+    - matchers: [service="{service}", severity="ticket"]
+      receiver: ticket
+      group_wait: 5m
+      group_interval: 15m
+      repeat_interval: 1d
+
+inhibit_rules:
+  # the page says it already
+  - source_matchers: [service="{service}", severity="page"]
+    target_matchers: [service="{service}", severity="ticket"]
+    equal: [alertname, slo, pool, Hostname, gpu]
+  # late and failed requests have pages of their own
+  - source_matchers: [service="{service}", severity="page", slo=~"ttft|tpot|availability"]
+    target_matchers: [service="{service}", severity="page", slo="goodput"]
+    equal: [pool]
+  # nothing is seen any more: what else is told is old
+  - source_matchers: [alertname="AntefixMetricsDown", severity="page"]
+    target_matchers: [service="{service}", alertname!="AntefixMetricsDown"]
+
+# Where to send: below each, such as
+#     webhook_configs: [{{url_file: /etc/alertmanager/webhook-url}}]
+# with the address in a file, as it may be a secret.
+# https://prometheus.io/docs/alerting/latest/configuration/#receiver
+receivers:
+  - name: page
+  - name: ticket
+"""
+
+
+def render(slo_file: SloFile) -> str:
+    """The configuration file, as YAML."""
+    return HEADER + _TEXT.format(service=slo_file.service)

@@ -1,0 +1,120 @@
+"""Where the processes of a node keep what they count, so that no restart loses a series.
+
+    <folder>/gateway/<number>/          a gateway process; the next one goes on counting there
+    <folder>/engine/<pool>/<replica>/   an engine replica; kept for KEEP_S after its end
+        *.db     prometheus_client's memory-mapped values
+        owner    locked by the process while it lives
+
+https://prometheus.github.io/client_python/multiprocess/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from prometheus_client import values
+
+FOLDER = "ANTEFIX_METRICS_FOLDER"
+# Long enough for any Prometheus to have read the last of a replica that is gone.
+KEEP_S = 3600.0
+_OWNER = "owner"
+# Lets go when the process ends.
+_held: list[int] = []
+
+
+def node_folder(fleet: str) -> Path:
+    """The fleet's on this node, from ANTEFIX_METRICS_FOLDER where that is set."""
+    if chosen := os.environ.get(FOLDER):
+        return Path(chosen)
+    return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}" / "metrics" / fleet
+
+
+def count_as_gateway(folder: Path) -> None:
+    """From now on, metrics of this process are kept in `folder`, as those of a gateway.
+
+    Raises OSError where that cannot be written.
+    """
+    for number in count():
+        book = folder / "gateway" / str(number)
+        if _claim(book, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            # what was the case for its predecessor is not the case
+            for gauges in book.glob("gauge_*.db"):
+                gauges.unlink()
+            _write_to(book)
+            return
+
+
+def count_as_replica(folder: Path, pool: str, replica: str) -> None:
+    """The same for an engine replica, whose name no other process has."""
+    book = folder / "engine" / pool / replica
+    _claim(book, fcntl.LOCK_EX)
+    _write_to(book)
+
+
+def gateway_books(folder: Path) -> Iterator[list[Path]]:
+    """The files of each gateway process that counts or counted here; of a dead one no gauges."""
+    for book in (folder / "gateway").glob("*"):
+        yield _files(book, _is_owned(book))
+
+
+def replica_books(folder: Path) -> Iterator[tuple[str, str, list[Path]]]:
+    """Pool, replica and files of each replica; those that are long gone are removed."""
+    for book in (folder / "engine").glob("*/*"):
+        alive = _is_owned(book)
+        files = _files(book, alive)
+        if not alive and _age_s(book, files) > KEEP_S:
+            shutil.rmtree(book, ignore_errors=True)
+            continue
+        yield book.parent.name, book.name, files
+
+
+def _claim(book: Path, how: int) -> bool:
+    book.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(book / _OWNER, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _held.append(descriptor)
+    return True
+
+
+def _write_to(book: Path) -> None:
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(book)
+    # the same name for the next process; children, which have their own, take their pid
+    own = values.MultiProcessValue(lambda: "own")  # type: ignore[no-untyped-call]
+    values.ValueClass = own
+
+
+def _is_owned(book: Path) -> bool:
+    with suppress(OSError):
+        descriptor = os.open(book / _OWNER, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _files(book: Path, alive: bool) -> list[Path]:
+    files = book.glob("*.db")
+    return sorted(file for file in files if alive or not file.name.startswith("gauge_"))
+
+
+def _age_s(book: Path, files: list[Path]) -> float:
+    written = 0.0
+    for path in (book, *files):
+        with suppress(OSError):
+            written = max(written, path.stat().st_mtime)
+    return time.time() - written

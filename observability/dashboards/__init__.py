@@ -1,0 +1,46 @@
+"""Five Grafana dashboards, made from code and from the SLO file; the same text each time.
+
+Fleet SLO, Routing, Capacity, Engine and Tenants: docs/grafana.md says what each is for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+from observability.dashboards import capacity, engine, fleet_slo, routing, tenants
+from observability.slo import SloFile
+
+_MODULES = (fleet_slo, routing, capacity, engine, tenants)
+_LABEL_VALUES = re.compile(r"label_values\((?P<metric>.+), \w+\)")
+
+
+def render(slo: SloFile) -> dict[str, str]:
+    """The dashboards as JSON text, by file name."""
+    rendered = {}
+    for module in _MODULES:
+        built = module.dashboard(slo).build()
+        # Grafana would number them by itself, and a dashboard saved there would differ from ours.
+        for number, panel in enumerate(built.panels or [], start=1):
+            panel.id_val = number
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        rendered[f"{name}.json"] = JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
+    return rendered
+
+
+def expressions(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
+    """Everything that a dashboard asks Prometheus: the panel's title, and the expression. The
+    query of a variable stands for the metric whose labels it lists."""
+    of_panels = [
+        (panel["title"], target["expr"])
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", [])
+    ]
+    of_variables = [
+        (f"variable {variable['name']}", match["metric"])
+        for variable in dashboard["templating"]["list"]
+        if (match := _LABEL_VALUES.fullmatch(variable["query"]))
+    ]
+    return of_panels + of_variables

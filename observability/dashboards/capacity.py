@@ -1,0 +1,371 @@
+"""Capacity: is there room for what comes, and how soon would there be more?"""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.models.common import StackingMode
+
+from observability.dashboards.levels import steps
+from observability.dashboards.parts import (
+    GREEN,
+    RED,
+    Row,
+    board,
+    graph,
+    number,
+    rising,
+)
+from observability.dashboards.queries import (
+    POOL,
+    added,
+    highest,
+    or_none,
+    portion,
+    quantile,
+    rate,
+)
+from observability.slo import SloFile
+
+_EXPLANATION = """\
+**Room, and how soon there is more.** Requests without a first token are the queue. The \
+autoscaler compares what arrives with a forecast for the time that a new replica needs to start, \
+and says how many replicas there should be; warm ones are started already and take traffic at \
+once. When the objective cannot be held, admission lets batch requests wait, overflows to another \
+pool or endpoint, or refuses (429).
+
+**Good:** the queue is short and young, active replicas follow demand, GPUs are busy but not \
+full. **Next:** the queue grows although replicas are there: *Routing* (one replica only?) and \
+*Engine* (preemptions?). Refusals hit one customer: *Tenants*."""
+
+_QUEUE = "AntefixQueueDeep"
+_NO_AUTOSCALING = "no autoscaling"
+_NO_OVERFLOW = "no overflow"
+_NO_PROMOTION = "no promotion yet"
+
+
+def dashboard(slo: SloFile) -> build.Dashboard:
+    return board(
+        "Capacity",
+        "Queues, replicas, forecast, warm pool, overflow, admission and GPUs.",
+        _EXPLANATION,
+        [
+            _at_a_glance(slo),
+            _queue(slo),
+            _replicas(),
+            _warm_pool(),
+            _admission(),
+            _gpus(slo),
+        ],
+        runbooks=slo.runbook_base,
+    )
+
+
+def _at_a_glance(slo: SloFile) -> Row:
+    return Row(
+        "At a glance",
+        [
+            number(
+                "Queue",
+                "Requests without a first token, in gateways and engines.",
+                added("antefix_queue_requests"),
+                "none",
+                steps=steps(slo, _QUEUE),
+            ),
+            number(
+                "Oldest in queue",
+                "Age of the request that has waited longest for its first token.",
+                highest("antefix_queue_oldest_seconds"),
+                "s",
+                steps=rising(5, 30),
+            ),
+            number(
+                "Active replicas",
+                "Replicas that take traffic.",
+                f"sum({_replicas_in('active')})",
+                "none",
+                steps=((None, RED), (1, GREEN)),
+            ),
+            number(
+                "Target",
+                "Replicas that there should be, warm ones included.",
+                f"sum({highest('antefix_target_replicas', 'pool')})",
+                "none",
+            ),
+            number(
+                "Refused",
+                "Share of requests that admission turned away with a 429.",
+                portion("antefix_admissions_total", "", 'verdict="reject"'),
+                "percentunit",
+                steps=rising(0.001, 0.05),
+            ),
+            number(
+                "Overflowing",
+                "Highest share of a pool's requests that went elsewhere in the last minute.",
+                f"{highest('antefix_overflow_share_ratio')} or vector(0)",
+                "percentunit",
+                steps=rising(0.01, 0.2),
+            ),
+        ],
+    )
+
+
+def _queue(slo: SloFile) -> Row:
+    return Row(
+        "Queue",
+        [
+            graph(
+                "Queue depth",
+                "Requests without a first token, in gateways and engines. The lines are the "
+                "levels at which a ticket is written and somebody is paged.",
+                [(added("antefix_queue_requests", "pool"), "{{pool}}")],
+                "none",
+                steps=steps(slo, _QUEUE),
+            ),
+            graph(
+                "Oldest in queue",
+                "A deep queue that is young moves; one that ages does not.",
+                [(highest("antefix_queue_oldest_seconds", "pool"), "{{pool}}")],
+                "s",
+                steps=rising(5, 30),
+            ),
+            graph(
+                "Batch requests waiting",
+                "Batch requests wait in gateways so that interactive ones need not.",
+                [
+                    (
+                        or_none(added("antefix_batch_waiting_requests", "pool"), "pool"),
+                        "{{pool}}",
+                    )
+                ],
+                "none",
+            ),
+            graph(
+                "Oldest batch request",
+                "How long the batch request has waited that is next. Growing without end: there "
+                "is never room for batch work.",
+                [
+                    (
+                        or_none(highest("antefix_batch_oldest_wait_seconds", "pool"), "pool"),
+                        "{{pool}}",
+                    )
+                ],
+                "s",
+                span=12,
+            ),
+            graph(
+                "Waiting and running at replicas",
+                "Requests without and with a first token, as the replicas tell.",
+                [
+                    (added("antefix_replica_waiting_requests", "pool"), "waiting {{pool}}"),
+                    (added("antefix_replica_running_requests", "pool"), "running {{pool}}"),
+                ],
+                "none",
+                span=12,
+            ),
+        ],
+    )
+
+
+def _replicas() -> Row:
+    return Row(
+        "Replicas",
+        [
+            graph(
+                "Demand, target and active",
+                "Demand: what the autoscaler wants to take traffic. Target: what Ray Serve is "
+                "asked for, warm ones included. Active: what takes traffic.",
+                [
+                    (
+                        or_none(
+                            highest("antefix_demand_replicas", "pool"), "pool", _NO_AUTOSCALING
+                        ),
+                        "demand {{pool}}",
+                    ),
+                    (highest("antefix_target_replicas", "pool"), "target {{pool}}"),
+                    (_replicas_in("active"), "active {{pool}}"),
+                ],
+                "none",
+            ),
+            graph(
+                "Replicas by state",
+                "Warm ones hold the model and wait; asleep ones gave up their memory; starting "
+                "for long: see the startup time.",
+                [(highest("antefix_replicas", "pool, state"), "{{state}} {{pool}}")],
+                "none",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Forecast against arrivals",
+                "Requests per second: what arrives, and what was forecast for now plus the time "
+                "that a replica needs to start. The forecast should lead the arrivals.",
+                [
+                    (
+                        or_none(
+                            highest("antefix_arrivals_requests_per_second", "pool"),
+                            "pool",
+                            _NO_AUTOSCALING,
+                        ),
+                        "arrivals {{pool}}",
+                    ),
+                    (
+                        or_none(
+                            highest("antefix_forecast_requests_per_second", "pool"),
+                            "pool",
+                            _NO_AUTOSCALING,
+                        ),
+                        "forecast {{pool}}",
+                    ),
+                ],
+                "reqps",
+                dashed="/^forecast/",
+            ),
+            graph(
+                "Startup time",
+                "From the start of a replica's process until it is ready. The forecast has to "
+                "look this far ahead.",
+                [
+                    (
+                        highest("antefix_replica_startup_seconds", "pool, replica"),
+                        "{{pool}} {{replica}}",
+                    )
+                ],
+                "s",
+                span=24,
+            ),
+        ],
+    )
+
+
+def _warm_pool() -> Row:
+    idle = (
+        f"max by (pool) (rate(antefix_warm_idle_replica_seconds_total{{{POOL}}}[$__rate_interval]))"
+    )
+    promoted = quantile(0.5, "antefix_warm_promotion_first_token_seconds", "pool")
+    return Row(
+        "Warm pool",
+        [
+            graph(
+                "Warm replicas idle",
+                "Mean number of warm replicas that waited for work: what readiness costs.",
+                [(or_none(idle, "pool", "no warm replicas"), "{{pool}}")],
+                "none",
+            ),
+            graph(
+                "Promotions",
+                "Warm replicas that were given traffic at once because the objective was at "
+                "stake, per second.",
+                [
+                    (
+                        or_none(
+                            rate("antefix_warm_promotions_total", "pool"), "pool", _NO_PROMOTION
+                        ),
+                        "{{pool}}",
+                    )
+                ],
+                "ops",
+            ),
+            graph(
+                "First token of a promoted replica",
+                "Median time from the arrival of the request that needed it.",
+                [(or_none(f"{promoted} >= 0", "pool", _NO_PROMOTION), "{{pool}}")],
+                "s",
+            ),
+        ],
+    )
+
+
+def _admission() -> Row:
+    return Row(
+        "Admission and overflow",
+        [
+            graph(
+                "Admissions by verdict",
+                "admit: at once; wait: batch, later; overflow: elsewhere; reject: 429.",
+                [
+                    (
+                        rate("antefix_admissions_total", "priority, verdict"),
+                        "{{verdict}} {{priority}}",
+                    )
+                ],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Overflow open",
+                "1 while requests overflow because the objective cannot be held here.",
+                [
+                    (
+                        or_none(highest("antefix_overflow_open", "pool"), "pool", _NO_OVERFLOW),
+                        "{{pool}}",
+                    )
+                ],
+                "none",
+                top=1,
+            ),
+            graph(
+                "Overflow share",
+                "Share of the last minute's requests that went elsewhere.",
+                [
+                    (
+                        or_none(
+                            highest("antefix_overflow_share_ratio", "pool"), "pool", _NO_OVERFLOW
+                        ),
+                        "{{pool}}",
+                    )
+                ],
+                "percentunit",
+                steps=rising(0.01, 0.2),
+                top=1,
+            ),
+        ],
+    )
+
+
+def _gpus(slo: SloFile) -> Row:
+    by, legend = "Hostname, gpu", "{{Hostname}} {{gpu}}"
+    used, free = (highest(f"DCGM_FI_DEV_FB_{part}", by, "") for part in ("USED", "FREE"))
+    return Row(
+        "GPUs (NVIDIA's dcgm-exporter)",
+        [
+            graph(
+                "GPU utilisation",
+                "Share of time in which the GPU computed. Green is wanted: below it the GPU is "
+                "paid for in vain, above it there is no room for a peak.",
+                [(highest("DCGM_FI_DEV_GPU_UTIL", by, ""), legend)],
+                "percent",
+                span=6,
+                steps=steps(slo, "AntefixGpuUtilisation"),
+                top=100,
+            ),
+            graph(
+                "GPU memory",
+                "Share of the GPU's memory in use. vLLM takes its part when it starts, so this is "
+                "level; near 100 % the next allocation may fail.",
+                [(f"100 * {used} / ({used} + {free})", legend)],
+                "percent",
+                span=6,
+                steps=steps(slo, "AntefixGpuMemory"),
+                top=100,
+            ),
+            graph(
+                "GPU power",
+                "Power draw. Falls with the work; low at high utilisation means that the GPU "
+                "waits for memory.",
+                [(highest("DCGM_FI_DEV_POWER_USAGE", by, ""), legend)],
+                "watt",
+                span=6,
+            ),
+            graph(
+                "GPU temperature",
+                "Hot GPUs slow down by themselves; where depends on the model.",
+                [(highest("DCGM_FI_DEV_GPU_TEMP", by, ""), legend)],
+                "celsius",
+                span=6,
+                steps=rising(80, 88),
+            ),
+        ],
+    )
+
+
+def _replicas_in(state: str) -> str:
+    return highest("antefix_replicas", "pool", f'{POOL}, state="{state}"')

@@ -1,0 +1,39 @@
+"""The colours of a panel, from the levels and burn rates of the SLO file.
+
+So a panel turns orange where a ticket is written and red where somebody is paged, also in a
+fleet that has other levels than ours, or lacks one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from observability.dashboards.parts import FINE, GREEN, ORANGE, RED, YELLOW, Step
+from observability.slo import BURNS, Level, SloFile
+
+
+def steps(slo: SloFile, name: str) -> tuple[Step, ...]:
+    """Of the level called `name`; yellow is what is neither wanted nor worth a ticket."""
+    level = slo.level(name)
+    if level is None:
+        return FINE
+    low, high = level.wanted or (None, None)
+    under = [(_at(level, "page", "below"), RED), (_at(level, "ticket", "below"), ORANGE)]
+    under = [(value, colour) for value, colour in [*under, (low, YELLOW)] if value is not None]
+    over = [(_at(level, "ticket", "above"), ORANGE), (_at(level, "page", "above"), RED)]
+    over = [(value, colour) for value, colour in [(high, YELLOW), *over] if value is not None]
+    starts = [None, *(value for value, _ in under)]
+    colours = [*(colour for _, colour in under), GREEN]
+    return (*zip(starts, colours, strict=True), *over)
+
+
+def burn_steps() -> tuple[Step, ...]:
+    """Yellow from where a budget does not last its period, then where the alerts page."""
+    fast, slow = BURNS["page"]
+    return ((None, GREEN), (BURNS["ticket"][-1][0], YELLOW), (slow[0], ORANGE), (fast[0], RED))
+
+
+def _at(level: Level, severity: Literal["page", "ticket"], end: str) -> float | None:
+    limit = level.limit(severity)
+    value: float | None = getattr(limit, end, None)
+    return value

@@ -1,0 +1,321 @@
+"""What the five dashboards have in common: panels, variables, links.
+
+Nothing here has a UID of its own, so that a dashboard can be pushed to any Grafana: the data
+source is a variable, and dashboards find each other by their tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    prometheus,
+    stat,
+    table,
+    text,
+    timeseries,
+)
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import common as shapes
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from grafana_foundation_sdk.models.text import TextMode
+
+TAG = "antefix"
+DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
+TOKENS_PER_S = "si:tok/s"
+GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
+
+AnyPanel = Builder[model.Panel]
+# A value from which on a colour holds, lowest first; None: from the bottom.
+Step = tuple[float | None, str]
+# An expression, and the name of its series.
+Query = tuple[str, str]
+FINE: tuple[Step, ...] = ((None, GREEN),)
+
+
+@dataclass(frozen=True)
+class Row:
+    title: str
+    panels: Sequence[AnyPanel]
+
+
+def rising(warn: float, bad: float) -> tuple[Step, ...]:
+    """Good is low."""
+    return ((None, GREEN), (warn, ORANGE), (bad, RED))
+
+
+def falling(bad: float, warn: float) -> tuple[Step, ...]:
+    """Good is high."""
+    return ((None, RED), (bad, ORANGE), (warn, GREEN))
+
+
+def graph(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    span: int = 8,
+    steps: Sequence[Step] = FINE,
+    stack: shapes.StackingMode = shapes.StackingMode.NONE,
+    top: float | None = None,
+    dashed: str | None = None,
+) -> AnyPanel:
+    """Series over time. `dashed`: which series are limits rather than measurements, a regex."""
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .span(span)
+        .height(8)
+        .axis_soft_min(0)
+        .thresholds(_thresholds(steps))
+        .line_width(1)
+        .fill_opacity(0 if stack == shapes.StackingMode.NONE else 30)
+        .show_points(shapes.VisibilityMode.NEVER)
+        .stacking(common.StackingConfig().mode(stack))
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(shapes.LegendDisplayMode.LIST)
+            .placement(shapes.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+        .tooltip(
+            common.VizTooltipOptions()
+            .mode(shapes.TooltipDisplayMode.MULTI)
+            .sort(shapes.SortOrder.DESCENDING)
+        )
+    )
+    if len(steps) > 1:
+        style = common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED)
+        panel = panel.thresholds_style(style)
+    if top is not None:
+        panel = panel.max(top)
+    if dashed is not None:
+        line = model.DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 8]})
+        panel = panel.override_by_regexp(dashed, [line])
+    for number_of, (expr, legend) in enumerate(queries):
+        panel = panel.with_target(_query(expr, _letter(number_of)).range().legend_format(legend))
+    return panel
+
+
+def number(
+    title: str,
+    description: str,
+    expr: str,
+    unit: str,
+    *,
+    span: int = 4,
+    steps: Sequence[Step] = FINE,
+    words: dict[str, tuple[str, str]] | None = None,
+) -> AnyPanel:
+    """One figure with its recent course. `words`: what to show for a value: (text, colour)."""
+    panel = (
+        stat.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .span(span)
+        .height(4)
+        .thresholds(_thresholds(steps))
+        .graph_mode(shapes.BigValueGraphMode.AREA)
+        .color_mode(shapes.BigValueColorMode.VALUE)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .with_target(_query(expr, "A").range())
+    )
+    if words is not None:
+        results = {
+            value: model.ValueMappingResult(text=said, color=colour)
+            for value, (said, colour) in words.items()
+        }
+        panel = panel.mappings([model.ValueMap(options=results)])
+    return panel
+
+
+def bars(
+    title: str, description: str, queries: Sequence[Query], unit: str, *, span: int = 8
+) -> AnyPanel:
+    """One bar a series, of the dashboard's whole time range."""
+    panel = (
+        bargauge.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .span(span)
+        .height(8)
+        .min(0)
+        .thresholds(_thresholds(FINE))
+        .orientation(shapes.VizOrientation.HORIZONTAL)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    )
+    for number_of, (expr, legend) in enumerate(queries):
+        panel = panel.with_target(_query(expr, _letter(number_of)).instant().legend_format(legend))
+    return panel
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of a table. All columns of a table have the same labels."""
+
+    title: str
+    expr: str
+    unit: str = "none"
+    steps: Sequence[Step] = FINE
+
+
+def figures(
+    title: str,
+    description: str,
+    labels: Sequence[str],
+    columns: Sequence[Column],
+    *,
+    span: int = 24,
+    height: int = 8,
+) -> AnyPanel:
+    """A table with one row per combination of `labels`, at the end of the time range."""
+    panel = (
+        table.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .span(span)
+        .height(height)
+        .thresholds(_thresholds(FINE))
+        .cell_height(shapes.TableCellHeight.SM)
+    )
+    # Grafana calls the figure of query A "Value #A"; with a single query, plainly "Value".
+    names = {f"Value #{_letter(i)}": column.title for i, column in enumerate(columns)}
+    names["Value"] = columns[0].title
+    order = [*labels, *names]
+    for i, column in enumerate(columns):
+        panel = panel.with_target(
+            _query(column.expr, _letter(i)).instant().format(PromQueryFormat.TABLE)
+        ).override_by_name(
+            column.title,
+            [
+                model.DynamicConfigValue("unit", column.unit),
+                model.DynamicConfigValue("thresholds", _thresholds(column.steps).build()),
+                model.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}),
+            ],
+        )
+    return panel.transformations(
+        [
+            model.DataTransformerConfig("merge", options={}),
+            model.DataTransformerConfig(
+                "organize",
+                options={
+                    "excludeByName": {"Time": True},
+                    "indexByName": {name: place for place, name in enumerate(order)},
+                    "renameByName": names,
+                },
+            ),
+        ]
+    )
+
+
+def label_variable(name: str, metric: str, said: str) -> Builder[model.VariableModel]:
+    """Several values or all of them, of the label `name` as `metric` has it."""
+    return (
+        build.QueryVariable(name)
+        .label(name)
+        .description(said)
+        .datasource(DATASOURCE)
+        .query(f"label_values({metric}, {name})")
+        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(model.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(model.VariableOption(text=["All"], value=["$__all"]))
+    )
+
+
+def board(
+    title: str,
+    description: str,
+    explanation: str,
+    rows: Sequence[Row],
+    *,
+    runbooks: str,
+    variables: Sequence[Builder[model.VariableModel]] = (),
+) -> build.Dashboard:
+    """`explanation`: Markdown that comes first. `runbooks`: where alerts are explained; a link
+    when it is an address, a hint when it is a path of the repository.
+    """
+    result = (
+        build.Dashboard(title)
+        .description(description)
+        .tags([TAG])
+        .editable()
+        .timezone("browser")
+        .time("now-1h", "now")
+        .refresh("30s")
+        .tooltip(model.DashboardCursorSync.CROSSHAIR)
+        .with_variable(
+            build.DatasourceVariable("datasource").label("data source").type("prometheus")
+        )
+        .with_variable(
+            label_variable("pool", "antefix_target_replicas", "Pools of the fleet file.")
+        )
+        .link(
+            build.DashboardLink("Antefix")
+            .type(model.DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(False)
+            .include_vars(True)
+            .keep_time(True)
+        )
+    )
+    if runbooks.startswith("http"):
+        result = result.link(
+            build.DashboardLink("Runbooks")
+            .type(model.DashboardLinkType.LINK)
+            .url(runbooks)
+            .icon("doc")
+            .target_blank(True)
+        )
+        where = f"[its runbook]({runbooks})"
+    else:
+        where = f"its runbook in `{runbooks}`"
+    for variable in variables:
+        result = result.with_variable(variable)
+    note = f"{explanation}\n\nAn alert names the page that explains it: {where}."
+    result = result.with_panel(
+        text.Panel()
+        .title("What am I looking at")
+        .description("What this dashboard shows, what good looks like and where to look next.")
+        .mode(TextMode.MARKDOWN)
+        .content(note)
+        .span(24)
+        .height(6)
+    )
+    for row in rows:
+        result = result.with_row(build.Row(row.title))
+        for panel in row.panels:
+            result = result.with_panel(panel)
+    return result
+
+
+def _query(expr: str, letter: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().expr(expr).ref_id(letter).datasource(DATASOURCE)
+
+
+def _letter(place: int) -> str:
+    return "ABCDEFGHIJ"[place]
+
+
+def _thresholds(steps: Sequence[Step]) -> build.ThresholdsConfig:
+    return (
+        build.ThresholdsConfig()
+        .mode(model.ThresholdsMode.ABSOLUTE)
+        .steps([model.Threshold(value, colour) for value, colour in steps])
+    )

@@ -1,0 +1,66 @@
+"""The shapes of PromQL that the dashboards are made of.
+
+A fleet has several gateways and nodes, so every query aggregates over `instance`: counters and
+histograms by sum, facts that each gateway repeats by max. Where nothing may have been counted yet,
+`or_none` draws a zero instead of an empty panel. A ratio of nothing to nothing is 0, not NaN.
+
+`by`: labels to keep, separated by commas; none: one series.
+"""
+
+from __future__ import annotations
+
+POOL = 'pool=~"$pool"'
+REPLICA = 'pool=~"$pool", replica=~"$replica"'
+TENANT = 'tenant=~"$tenant", pool=~"$pool"'
+
+
+def rate(counter: str, by: str = "", matchers: str = POOL) -> str:
+    """Per second, summed over all instances."""
+    return _of("sum", by, f"rate({counter}{{{matchers}}}[$__rate_interval])")
+
+
+def total(counter: str, by: str = "", matchers: str = POOL) -> str:
+    """How much was counted in the time range of the dashboard."""
+    return _of("sum", by, f"increase({counter}{{{matchers}}}[$__range])")
+
+
+def quantile(q: float, histogram: str, by: str, matchers: str = POOL) -> str:
+    return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', f'le, {by}', matchers)})"
+
+
+def mean(histogram: str, by: str = "", matchers: str = POOL) -> str:
+    parts = (rate(f"{histogram}_{part}", by, matchers) for part in ("sum", "count"))
+    return ratio(*parts)
+
+
+def highest(gauge: str, by: str = "", matchers: str = POOL) -> str:
+    """Of what every gateway tells alike, or of the worst of them."""
+    return _of("max", by, f"{gauge}{{{matchers}}}")
+
+
+def added(gauge: str, by: str = "", matchers: str = POOL) -> str:
+    """Of what each gateway or replica tells of itself."""
+    return _of("sum", by, f"{gauge}{{{matchers}}}")
+
+
+def ratio(part: str, whole: str) -> str:
+    """Of two expressions with the same labels; 0 where there is no whole."""
+    return f"{part} / clamp_min({whole}, 1e-9)"
+
+
+def portion(counter: str, by: str, chosen: str, matchers: str = POOL) -> str:
+    """Which share of a counter the series with `chosen` have: 0 where there are none yet."""
+    return portion_of(rate(counter, by, f"{matchers}, {chosen}"), rate(counter, by, matchers))
+
+
+def portion_of(part: str, whole: str) -> str:
+    return ratio(f"({part} or 0 * {whole})", whole)
+
+
+def or_none(expr: str, label: str, words: str = "none") -> str:
+    """`expr`, or one zero whose `label` says in words why there is nothing."""
+    return f'{expr} or on() label_replace(vector(0), "{label}", "{words}", "", "")'
+
+
+def _of(aggregate: str, by: str, expr: str) -> str:
+    return f"{aggregate} by ({by}) ({expr})" if by else f"{aggregate}({expr})"

@@ -1,0 +1,357 @@
+"""Routing: do requests go where their prompt is cached already, and what does it cost if not?"""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.models.common import StackingMode
+
+from observability.dashboards.levels import steps
+from observability.dashboards.parts import (
+    GREEN,
+    RED,
+    TOKENS_PER_S,
+    Row,
+    board,
+    graph,
+    number,
+    rising,
+)
+from observability.dashboards.queries import (
+    POOL,
+    added,
+    highest,
+    mean,
+    or_none,
+    portion,
+    portion_of,
+    quantile,
+    rate,
+    ratio,
+)
+from observability.slo import SloFile
+
+_EXPLANATION = """\
+**Where requests go, and why.** A gateway predicts for each replica when the first token would \
+come: from its queue, its speed and the part of the prompt that it holds in its cache. \
+*Predicted* is what the index said was cached, *confirmed* what the engine found. What was not \
+taken from a cache is split by cause: *workload* (nobody held it), *routing* (another replica \
+did), *index* (a replica held it and the index did not know), *engine* (evicted on the way).
+
+**Good:** confirmed follows predicted closely, losses are mostly workload, the breaker is closed, \
+no replica has several times the work of the others. **Next:** engine losses grow: *Engine* (is \
+the KV cache full?). Replicas are uneven and TTFT is bad: *Capacity*."""
+
+_REPLICA_LOAD = rate("vllm:prompt_tokens_total", "pool, replica")
+_BY_POLICY = "pool, policy"
+_SHADOW_OFF = "no shadow policy"
+
+
+def dashboard(slo: SloFile) -> build.Dashboard:
+    return board(
+        "Routing",
+        "Cache hits, losses, the prefix index, predictions, shadow policies and balance.",
+        _EXPLANATION,
+        [_at_a_glance(slo), _reuse(), _index(slo), _predictions(slo), _balance()],
+        runbooks=slo.runbook_base,
+    )
+
+
+def _at_a_glance(slo: SloFile) -> Row:
+    return Row(
+        "At a glance",
+        [
+            number(
+                "Hit rate",
+                "Share of prompt tokens that engines took from their caches. What can be "
+                "reached depends on the traffic: compare with predicted.",
+                _hit_rate("confirmed", ""),
+                "percentunit",
+            ),
+            number(
+                "Lost by routing",
+                "Share of prompt tokens that another replica held. Some is right, where "
+                "that replica was busy.",
+                portion_of(
+                    rate("antefix_reuse_loss_tokens_total", "", f'{POOL}, cause="routing"'),
+                    rate("antefix_prompt_tokens_total"),
+                ),
+                "percentunit",
+                steps=rising(0.1, 0.3),
+            ),
+            number(
+                "Prediction error",
+                "Mean of |predicted - observed| / observed TTFT of the last requests, in "
+                "the worst pool.",
+                highest("antefix_ttft_prediction_error_ratio"),
+                "percentunit",
+                steps=steps(slo, "AntefixPredictionPoor"),
+            ),
+            number(
+                "Index",
+                "Open: Redis did not answer in time, so requests are placed by load alone. "
+                "They are still served.",
+                highest("antefix_index_breaker_open"),
+                "none",
+                words={"0": ("in use", GREEN), "1": ("breaker open", RED)},
+            ),
+            number(
+                "Publisher lag",
+                "Age of the oldest change of any engine's cache that the index does not hold yet.",
+                highest("antefix_publisher_lag_seconds"),
+                "s",
+                steps=steps(slo, "AntefixPublisherBehind"),
+            ),
+            number(
+                "Imbalance",
+                "Prompt tokens of the busiest replica over the mean of its pool: 1 is "
+                "even. High is right only while TTFT is good.",
+                f"max({_imbalance()})",
+                "none",
+                steps=rising(2, 4),
+            ),
+        ],
+    )
+
+
+def _reuse() -> Row:
+    return Row(
+        "Reuse",
+        [
+            graph(
+                "Hit rate, predicted and confirmed",
+                "Shares of prompt tokens. Confirmed well below predicted: engines evict "
+                "what the index still has.",
+                [
+                    (_hit_rate("predicted"), "predicted {{pool}}"),
+                    (_hit_rate("confirmed"), "confirmed {{pool}}"),
+                ],
+                "percentunit",
+                top=1,
+            ),
+            graph(
+                "What was lost, and to what",
+                "Prompt tokens that had to be computed, by cause. Only routing, index and "
+                "engine can be made better here.",
+                [
+                    (
+                        or_none(rate("antefix_reuse_loss_tokens_total", "cause"), "cause"),
+                        "{{cause}}",
+                    )
+                ],
+                TOKENS_PER_S,
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Placements",
+                "Decisions by policy, and by what they knew: index, or load alone.",
+                [
+                    (
+                        rate("antefix_placements_total", "pool, policy, signal"),
+                        "{{pool}} {{policy}} by {{signal}}",
+                    )
+                ],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+        ],
+    )
+
+
+def _index(slo: SloFile) -> Row:
+    return Row(
+        "Index",
+        [
+            graph(
+                "Lookup time",
+                "Of one prompt in the prefix index, in Redis. A lookup has a budget of "
+                "few milliseconds; then the request goes by load.",
+                [
+                    (
+                        or_none(
+                            f"{quantile(q, 'antefix_index_lookup_seconds', 'pool')} >= 0",
+                            "pool",
+                            "no lookups",
+                        ),
+                        f"p{q * 100:.0f} {{{{pool}}}}",
+                    )
+                    for q in (0.5, 0.99)
+                ],
+                "s",
+            ),
+            graph(
+                "Lookups by result",
+                "failed: over budget or an error; skipped: the breaker was open. Both "
+                "should be zero.",
+                [
+                    (
+                        or_none(rate("antefix_index_lookups_total", "pool, result"), "result"),
+                        "{{result}} {{pool}}",
+                    )
+                ],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Publisher lag",
+                "Age of the oldest change of a replica's cache that Redis has not "
+                "acknowledged. Grows when Redis is slow or gone.",
+                [
+                    (
+                        highest("antefix_publisher_lag_seconds", "pool, replica"),
+                        "{{pool}} {{replica}}",
+                    )
+                ],
+                "s",
+                steps=steps(slo, "AntefixPublisherBehind"),
+            ),
+            graph(
+                "Breaker",
+                "1 while lookups are skipped.",
+                [(highest("antefix_index_breaker_open", "pool"), "{{pool}}")],
+                "none",
+                span=12,
+                top=1,
+                steps=((None, GREEN), (1, RED)),
+            ),
+            graph(
+                "Replicas in step with the index",
+                "How many replicas have all that they hold in the index, of all that "
+                "publish. The two should be the same.",
+                [
+                    (added("antefix_publisher_synced", "pool"), "in step {{pool}}"),
+                    (
+                        f"count by (pool) (antefix_publisher_synced{{{POOL}}})",
+                        "all {{pool}}",
+                    ),
+                ],
+                "none",
+                span=12,
+            ),
+        ],
+    )
+
+
+def _predictions(slo: SloFile) -> Row:
+    return Row(
+        "Predictions and other policies",
+        [
+            graph(
+                "TTFT, predicted and observed",
+                "Medians. Apart from each other for long: placement and admission decide "
+                "on wrong figures.",
+                [
+                    (
+                        quantile(0.5, "antefix_predicted_ttft_seconds", "pool"),
+                        "predicted {{pool}}",
+                    ),
+                    (quantile(0.5, "antefix_ttft_seconds", "pool"), "observed {{pool}}"),
+                ],
+                "s",
+            ),
+            graph(
+                "Mean TTFT, predicted and observed",
+                "Means show rare, long mistakes that medians hide.",
+                [
+                    (
+                        mean("antefix_predicted_ttft_seconds", "pool"),
+                        "predicted {{pool}}",
+                    ),
+                    (mean("antefix_ttft_seconds", "pool"), "observed {{pool}}"),
+                ],
+                "s",
+            ),
+            graph(
+                "Prediction error",
+                "Mean of |predicted - observed| / observed of the last requests.",
+                [(highest("antefix_ttft_prediction_error_ratio", "pool"), "{{pool}}")],
+                "percentunit",
+                steps=steps(slo, "AntefixPredictionPoor"),
+            ),
+            graph(
+                "Agreement with the shadow policy",
+                "Share of decisions that the shadow policy would have made too. It decides "
+                "nothing: it is compared.",
+                [
+                    (
+                        or_none(
+                            portion(
+                                "antefix_shadow_decisions_total",
+                                _BY_POLICY,
+                                'agrees="yes"',
+                            ),
+                            "policy",
+                            _SHADOW_OFF,
+                        ),
+                        "{{pool}} {{policy}}",
+                    )
+                ],
+                "percentunit",
+                span=12,
+                top=1,
+            ),
+            graph(
+                "Regret against the shadow policy",
+                "How much sooner, per decision, the shadow policy's choice was predicted "
+                "to be. Near zero: the policy in use is as good.",
+                [
+                    (
+                        or_none(
+                            ratio(
+                                rate("antefix_shadow_regret_seconds_total", _BY_POLICY),
+                                rate("antefix_shadow_decisions_total", _BY_POLICY),
+                            ),
+                            "policy",
+                            _SHADOW_OFF,
+                        ),
+                        "{{pool}} {{policy}}",
+                    )
+                ],
+                "s",
+                span=12,
+            ),
+        ],
+    )
+
+
+def _balance() -> Row:
+    return Row(
+        "Balance",
+        [
+            graph(
+                "Prompt tokens by replica",
+                "Work that each replica got. Prefix routing is uneven by nature; one "
+                "replica far above the rest is a hot prefix.",
+                [(_REPLICA_LOAD, "{{pool}} {{replica}}")],
+                TOKENS_PER_S,
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Imbalance",
+                "Busiest replica over the mean of its pool; 1 is even.",
+                [(_imbalance(), "{{pool}}")],
+                "none",
+                steps=rising(2, 4),
+            ),
+            graph(
+                "Queued prompt tokens by replica",
+                "Prompt tokens that wait to be computed. All in one place while others "
+                "are idle: routing prefers the cache too much.",
+                [
+                    (
+                        added("antefix_replica_queued_prefill_tokens", "pool, replica"),
+                        "{{pool}} {{replica}}",
+                    )
+                ],
+                "none",
+            ),
+        ],
+    )
+
+
+def _hit_rate(source: str, by: str = "pool") -> str:
+    cached = rate("antefix_cached_tokens_total", by, f'{POOL}, source="{source}"')
+    return portion_of(cached, rate("antefix_prompt_tokens_total", by))
+
+
+def _imbalance() -> str:
+    return ratio(f"max by (pool) ({_REPLICA_LOAD})", f"avg by (pool) ({_REPLICA_LOAD})")

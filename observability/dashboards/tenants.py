@@ -1,0 +1,225 @@
+"""Tenants: who uses how much, what does it cost, and who is having a bad time?"""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.models.common import StackingMode
+
+from observability.dashboards.parts import (
+    TOKENS_PER_S,
+    Column,
+    Row,
+    bars,
+    board,
+    figures,
+    graph,
+    label_variable,
+    number,
+    rising,
+)
+from observability.dashboards.queries import (
+    POOL,
+    TENANT,
+    or_none,
+    portion,
+    portion_of,
+    rate,
+    total,
+)
+from observability.slo import SloFile
+
+_EXPLANATION = """\
+**Who uses the fleet.** A tenant is the name that the fleet file gives to an API key. Cost is \
+tokens times the pool's `price`, in the currency of that price; pools without a price cost \
+nothing here.
+
+**Good:** shares are as you expect them, errors and refusals are spread evenly, much of the \
+prompts is cached. **Next:** one tenant is refused: its limits in the fleet file, and *Capacity*. \
+One tenant's prompts are never cached: *Routing*, by its pool."""
+
+_REQUESTS = "antefix_tenant_requests_total"
+_TOKENS = "antefix_tenant_tokens_total"
+_COST = "antefix_tenant_cost_total"
+_NO_PRICE = "no pool has a price"
+
+
+def dashboard(slo: SloFile) -> build.Dashboard:
+    return board(
+        "Tenants",
+        "Requests, tokens, cost and errors of each tenant, and its share of the whole.",
+        _EXPLANATION,
+        [_at_a_glance(), _use(), _shares(), _trouble()],
+        runbooks=slo.runbook_base,
+        variables=[
+            label_variable(
+                "tenant", f"{_REQUESTS}{{{POOL}}}", "Tenants, as the fleet file names their keys."
+            )
+        ],
+    )
+
+
+def _kind(kind: str) -> str:
+    return f'{TENANT}, kind="{kind}"'
+
+
+def _at_a_glance() -> Row:
+    return Row(
+        "At a glance",
+        [
+            number(
+                "Tenants",
+                "Tenants that have sent a request.",
+                f"count(sum by (tenant) ({_REQUESTS}{{{TENANT}}}))",
+                "none",
+            ),
+            number(
+                "Requests",
+                "Requests of these tenants that ended.",
+                rate(_REQUESTS, "", TENANT),
+                "reqps",
+            ),
+            number(
+                "Output tokens",
+                "Tokens generated for these tenants.",
+                rate(_TOKENS, "", _kind("output")),
+                TOKENS_PER_S,
+            ),
+            number(
+                "Prompt tokens cached",
+                "Share of these tenants' prompt tokens that were not computed again.",
+                portion_of(rate(_TOKENS, "", _kind("cached")), rate(_TOKENS, "", _kind("prompt"))),
+                "percentunit",
+            ),
+            number(
+                "Failed",
+                "Share of these tenants' requests that failed or ran out of time.",
+                portion(_REQUESTS, "", 'outcome=~"failed|deadline"', TENANT),
+                "percentunit",
+                steps=rising(0.001, 0.01),
+            ),
+            number(
+                "Cost",
+                "In the time range of the dashboard, in the currency of the pools' prices.",
+                f"{total(_COST, '', TENANT)} or vector(0)",
+                "short",
+            ),
+        ],
+    )
+
+
+def _use() -> Row:
+    return Row(
+        "Use",
+        [
+            graph(
+                "Requests",
+                "Requests that ended, whatever became of them.",
+                [(rate(_REQUESTS, "tenant", TENANT), "{{tenant}}")],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
+                "Tokens",
+                "Prompt tokens, those of them that were cached, and tokens generated.",
+                [(rate(_TOKENS, "tenant, kind", TENANT), "{{kind}} {{tenant}}")],
+                TOKENS_PER_S,
+            ),
+            graph(
+                "Cost per hour",
+                "At the rate of the last minutes, in the currency of the pools' prices.",
+                [
+                    (
+                        or_none(f"3600 * {rate(_COST, 'tenant', TENANT)}", "tenant", _NO_PRICE),
+                        "{{tenant}}",
+                    )
+                ],
+                "short",
+                stack=StackingMode.NORMAL,
+            ),
+            figures(
+                "In this time range",
+                "Totals per tenant over the time range that the dashboard shows.",
+                ["tenant"],
+                [
+                    Column("requests", total(_REQUESTS, "tenant", TENANT), "short"),
+                    Column("prompt tokens", total(_TOKENS, "tenant", _kind("prompt")), "short"),
+                    Column("cached", total(_TOKENS, "tenant", _kind("cached")), "short"),
+                    Column("output tokens", total(_TOKENS, "tenant", _kind("output")), "short"),
+                    Column(
+                        "cost",
+                        f"{total(_COST, 'tenant', TENANT)}"
+                        f" or 0 * {total(_REQUESTS, 'tenant', TENANT)}",
+                        "short",
+                    ),
+                ],
+            ),
+        ],
+    )
+
+
+def _shares() -> Row:
+    not_counted_twice = 'kind!="cached"'
+    return Row(
+        "Shares of the whole",
+        [
+            bars(
+                "Share of requests",
+                "Of all tenants' requests in these pools and this time range.",
+                [(_share_of_all(_REQUESTS), "{{tenant}}")],
+                "percentunit",
+            ),
+            bars(
+                "Share of tokens",
+                "Of all tenants' tokens, prompt and output, in this time range.",
+                [(_share_of_all(_TOKENS, f", {not_counted_twice}"), "{{tenant}}")],
+                "percentunit",
+            ),
+            bars(
+                "Share of cost",
+                "Of all tenants' cost in this time range.",
+                [(or_none(_share_of_all(_COST), "tenant", _NO_PRICE), "{{tenant}}")],
+                "percentunit",
+            ),
+        ],
+    )
+
+
+def _trouble() -> Row:
+    return Row(
+        "Trouble",
+        [
+            graph(
+                "Failed share",
+                "Share of a tenant's requests that failed or ran out of time.",
+                [
+                    (
+                        portion(_REQUESTS, "tenant", 'outcome=~"failed|deadline"', TENANT),
+                        "{{tenant}}",
+                    )
+                ],
+                "percentunit",
+                steps=rising(0.001, 0.01),
+            ),
+            graph(
+                "Refused share",
+                "Share of a tenant's requests that were turned away with a 429.",
+                [(portion(_REQUESTS, "tenant", 'outcome="rejected"', TENANT), "{{tenant}}")],
+                "percentunit",
+                steps=rising(0.01, 0.1),
+            ),
+            graph(
+                "Requests by outcome",
+                "invalid is the tenant's own doing (4xx); cancelled means that its client left.",
+                [(rate(_REQUESTS, "tenant, outcome", TENANT), "{{outcome}} {{tenant}}")],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+        ],
+    )
+
+
+def _share_of_all(counter: str, chosen: str = "") -> str:
+    """Of these tenants, in what all tenants of these pools have together."""
+    whole = total(counter, "", POOL + chosen)
+    mine = total(counter, "tenant", TENANT + chosen)
+    return f"{mine} / on() group_left() clamp_min({whole}, 1e-9)"

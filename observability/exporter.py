@@ -1,0 +1,92 @@
+"""One endpoint a node for Prometheus: all that the processes of the node have counted.
+
+Every gateway and every engine replica of the node serves it, on one port (SO_REUSEPORT), from the
+files of all (`observability.books`), so it is there as long as any of them is. In a thread: what
+merging takes must not be a stream's time.
+"""
+
+from __future__ import annotations
+
+import logging
+import socketserver
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from observability import books
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse
+
+logger = logging.getLogger(__name__)
+
+
+class NodeCollector(Collector):
+    """The books in `folder`; those of an engine replica get the labels `pool` and `replica`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        gateways = [file for files in books.gateway_books(self._folder) for file in files]
+        metrics = {metric.name: metric for metric in _merged(gateways)}
+        for pool, replica, files in books.replica_books(self._folder):
+            whose = {"pool": pool, "replica": replica}
+            for metric in _merged(files):
+                known = metrics.setdefault(metric.name, metric)
+                samples = [
+                    sample._replace(labels={**_without_pid(sample.labels), **whose})
+                    for sample in metric.samples
+                ]
+                known.samples = samples if known is metric else known.samples + samples
+        return metrics.values()
+
+
+def serve(folder: Path, host: str, port: int) -> None:
+    """Serve `folder` from a daemon thread, on a port that others of the node serve, too.
+
+    Where it cannot be listened on, that is logged and the process goes on without.
+    """
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(folder))
+
+    def answer(environ: dict[str, Any], start: StartResponse) -> list[bytes]:
+        # always in this format: in the other, prometheus_client 0.26 writes vllm_ for vllm:
+        start("200 OK", [("content-type", CONTENT_TYPE_PLAIN_0_0_4)])
+        return [generate_latest(registry)]
+
+    try:
+        server = make_server(host, port, answer, server_class=_Server, handler_class=_Handler)
+    except OSError as error:
+        logger.warning("no metrics are served at %s port %d: %s", host, port, error)
+        return
+    threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    allow_reuse_port = True
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Each scrape would be a line."""
+
+
+def _merged(files: Iterable[Path]) -> Iterable[Metric]:
+    # vLLM counts in files that may go while they are read
+    there = [str(file) for file in files if file.exists()]
+    return MultiProcessCollector.merge(there)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _without_pid(labels: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in labels.items() if name != "pid"}

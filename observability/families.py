@@ -1,0 +1,281 @@
+"""Every metric of ours: names, units and labels by https://prometheus.io/docs/practices/naming/.
+
+Label values are bounded: pools, priority classes, policies, tenants that hold a key, and the few
+words given here. A gauge's `multiprocess_mode` says what several gateways of a node come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from observability.ledger import Ledger
+
+_LATENCY = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
+_DURATION = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+_TOKEN_GAP = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
+_LOOKUP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05)
+
+
+class Families:
+    """Those that a gateway counts, in a registry of its own; what comes often by `ledger`."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.registry = registry = CollectorRegistry()
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+
+        def gauge(name: str, text: str, labels: Sequence[str] = (), mode: str = "max") -> Gauge:
+            return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]  # a Literal
+
+        self.requests = counter(
+            "antefix_requests",
+            "Requests that ended, by outcome: ok, invalid (4xx), rejected (429), deadline (504), "
+            "failed (5xx or a broken stream), cancelled (the client left).",
+            ["pool", "priority", "outcome"],
+        )
+        self.errors = counter(
+            "antefix_errors",
+            "Answers that are errors, by the API's code; pool is empty where none was known yet.",
+            ["pool", "kind"],
+        )
+        self.ttft = histogram(
+            "antefix_ttft_seconds",
+            "Time to first token, from the request's arrival at the gateway.",
+            ["pool", "priority"],
+            buckets=_LATENCY,
+        )
+        self.tpot = histogram(
+            "antefix_tpot_seconds",
+            "Mean time per output token after the first, of a request.",
+            ["pool", "priority"],
+            buckets=_TOKEN_GAP,
+        )
+        self.inter_token = histogram(
+            "antefix_inter_token_latency_seconds",
+            "Time between the pieces of a stream, as they were sent to the client.",
+            ["pool"],
+            buckets=_TOKEN_GAP,
+        )
+        self.duration = histogram(
+            "antefix_request_duration_seconds",
+            "End-to-end latency of requests that were served, from arrival to the last byte.",
+            ["pool", "priority"],
+            buckets=_DURATION,
+        )
+        self.slo_events = counter(
+            "antefix_slo_events",
+            "Requests that kept (good) or missed (bad) an objective of the pool that was asked: "
+            "ttft, ttft_p50, tpot, availability, and goodput, which is all of them at once.",
+            ["pool", "priority", "objective", "result"],
+        )
+        self.slo_threshold = gauge(
+            "antefix_slo_threshold_seconds",
+            "What the pool promises: ttft, ttft_p50, tpot.",
+            ["pool", "priority", "objective"],
+        )
+        self.prompt_tokens = counter("antefix_prompt_tokens", "Prompt tokens served.", ["pool"])
+        self.output_tokens = counter("antefix_output_tokens", "Tokens generated.", ["pool"])
+        self.cached_tokens = counter(
+            "antefix_cached_tokens",
+            "Prompt tokens that the chosen replica held: predicted by the index, and confirmed "
+            "by the engine.",
+            ["pool", "source"],
+        )
+        self.loss = counter(
+            "antefix_reuse_loss_tokens",
+            "Prompt tokens not taken from a cache, by cause: workload (no reuse to be had), "
+            "routing (another replica held them), index (not known), engine (evicted meanwhile).",
+            ["pool", "cause"],
+        )
+        self.placements = counter(
+            "antefix_placements",
+            "Requests placed and served, by policy and by what was known: index or load alone.",
+            ["pool", "policy", "signal"],
+        )
+        self.predicted_ttft = histogram(
+            "antefix_predicted_ttft_seconds",
+            "Time to first token predicted for the replica that served.",
+            ["pool"],
+            buckets=_LATENCY,
+        )
+        self.calibration = gauge(
+            "antefix_ttft_prediction_error_ratio",
+            "Mean error of the predicted TTFT as a share of the observed one, lately.",
+            ["pool"],
+        )
+        self.lookups = counter(
+            "antefix_index_lookups",
+            "Lookups in the prefix index: ok, failed (over budget or error), skipped (breaker).",
+            ["pool", "result"],
+        )
+        self.lookup_seconds = histogram(
+            "antefix_index_lookup_seconds",
+            "Time of a lookup in the prefix index.",
+            ["pool"],
+            buckets=_LOOKUP,
+        )
+        self.breaker = gauge(
+            "antefix_index_breaker_open",
+            "1 while lookups are skipped because Redis does not answer in time.",
+            ["pool"],
+        )
+        self.shadow = counter(
+            "antefix_shadow_decisions",
+            "Decisions of the shadow policy, by whether it chose the same replica.",
+            ["pool", "policy", "agrees"],
+        )
+        self.regret = counter(
+            "antefix_shadow_regret_seconds",
+            "Predicted TTFT lost against the shadow policy's choice, where that was sooner.",
+            ["pool", "policy"],
+        )
+        self.admissions = counter(
+            "antefix_admissions",
+            "Requests decided, by priority class and verdict: admit, wait (for its turn, then "
+            "admitted), overflow, reject.",
+            ["pool", "priority", "verdict"],
+        )
+        self.queue = gauge(
+            "antefix_queue_requests",
+            "Requests without a first token, waiting in gateways and engines.",
+            ["pool"],
+            "sum",
+        )
+        self.queue_oldest = gauge(
+            "antefix_queue_oldest_seconds", "Age of the oldest of them.", ["pool"]
+        )
+        self.batch_waiting = gauge(
+            "antefix_batch_waiting_requests",
+            "Batch requests that wait for their turn in gateways.",
+            ["pool"],
+            "sum",
+        )
+        self.batch_oldest = gauge(
+            "antefix_batch_oldest_wait_seconds",
+            "How long the oldest of them has waited.",
+            ["pool"],
+        )
+        self.overflow_open = gauge(
+            "antefix_overflow_open",
+            "1 while requests overflow because the SLO cannot be held.",
+            ["pool"],
+        )
+        self.overflow_share = gauge(
+            "antefix_overflow_share_ratio",
+            "Share of about the last minute's requests that overflowed.",
+            ["pool"],
+        )
+        self.promotions = counter(
+            "antefix_warm_promotions",
+            "Warm replicas that were given traffic because the SLO was lost without.",
+            ["pool"],
+        )
+        self.promotion_seconds = histogram(
+            "antefix_warm_promotion_first_token_seconds",
+            "From the arrival of the request that needed a warm replica to the first token there.",
+            ["pool"],
+            buckets=_LATENCY,
+        )
+        self.warm_seconds = counter(
+            "antefix_warm_idle_replica_seconds",
+            "Replica-seconds that the pool's warm replicas were idle, as each gateway saw it.",
+            ["pool"],
+        )
+        self.replicas = gauge(
+            "antefix_replicas",
+            "Replicas by state: active, warm and asleep ones can serve; starting and stopping "
+            "ones are Ray Serve's to bring up and down.",
+            ["pool", "state"],
+            "mostrecent",
+        )
+        self.target = gauge(
+            "antefix_target_replicas", "Replicas that there should be.", ["pool"], "mostrecent"
+        )
+        self.demand = gauge(
+            "antefix_demand_replicas",
+            "Replicas that should take traffic, as the autoscaler decided.",
+            ["pool"],
+            "mostrecent",
+        )
+        self.forecast = gauge(
+            "antefix_forecast_requests_per_second",
+            "Arrivals that the autoscaler expects by the time a new replica could serve.",
+            ["pool"],
+            "mostrecent",
+        )
+        self.arrivals = gauge(
+            "antefix_arrivals_requests_per_second",
+            "Arrivals that the autoscaler sees now.",
+            ["pool"],
+            "mostrecent",
+        )
+        self.tenant_requests = counter(
+            "antefix_tenant_requests",
+            "Requests of a tenant that ended, by outcome.",
+            ["tenant", "pool", "outcome"],
+        )
+        self.tenant_tokens = counter(
+            "antefix_tenant_tokens",
+            "Tokens of a tenant's requests: prompt, those of them that were cached, and output.",
+            ["tenant", "pool", "kind"],
+        )
+        self.tenant_cost = counter(
+            "antefix_tenant_cost",
+            "What a tenant's tokens cost by the pool's `price`, in its currency.",
+            ["tenant", "pool"],
+        )
+        self.explanations_dropped = counter(
+            "antefix_explanations_dropped", "Explanations that could not be kept in Redis."
+        )
+        self.build = gauge("antefix_build_info", "1; which version of Antefix runs.", ["version"])
+
+
+class ReplicaFamilies:
+    """Those of one engine replica; whoever exposes them adds its pool and its name.
+
+    `prefill` and `calibrated` do not exist before they are asked for: their 0 would be a lie.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.startup = self._gauge(
+            "antefix_replica_startup_seconds", "From the start of its actor until it was ready."
+        )
+        self.waiting = self._gauge(
+            "antefix_replica_waiting_requests", "Requests at the replica without a first token."
+        )
+        self.running = self._gauge(
+            "antefix_replica_running_requests", "Requests at the replica with a first token."
+        )
+        self.queued_tokens = self._gauge(
+            "antefix_replica_queued_prefill_tokens",
+            "Prompt tokens of the waiting requests that are still to be computed.",
+        )
+        self.lag = self._gauge(
+            "antefix_publisher_lag_seconds",
+            "Age of the oldest change of the cache that the index does not hold yet.",
+        )
+        self.synced = self._gauge(
+            "antefix_publisher_synced", "1 when all that the engine holds is in the index."
+        )
+
+    @cached_property
+    def prefill(self) -> Gauge:
+        return self._gauge(
+            "antefix_replica_prefill_tokens_per_second",
+            "Prompt tokens computed a second, learned from the latest prompts.",
+        )
+
+    @cached_property
+    def calibrated(self) -> Gauge:
+        return self._gauge(
+            "antefix_replica_calibrated_prefill_tokens_per_second",
+            "What the fleet file's `prefill_rate` says that should be.",
+        )
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry, multiprocess_mode="mostrecent")

@@ -1,0 +1,314 @@
+"""The dashboards in somebody's Grafana: what is there, what a push would change, and the push.
+
+A dashboard is known by its title and its folder, never by a UID. Each push leaves the digest of
+what it pushed as the message of the dashboard's version. So when the latest version is not ours,
+somebody edited the dashboard in Grafana, and a push keeps it. A save names the version that it
+replaces: an edit in the meantime makes it fail. Whatever goes wrong is one `GrafanaError`.
+
+HTTP API: https://grafana.com/docs/grafana/v11.6/developers/http_api/
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+import requests
+from grafana_client.api import GrafanaApi
+from grafana_client.client import GrafanaException
+
+SHIPPED: Final = Path(__file__).parent / "generated" / "dashboards"
+DATASOURCE: Final = "Antefix"
+_OLDEST = 11
+_TIMEOUT_S = 10
+_PAGE = 1000
+_MESSAGE = "antefix push {digest}"
+_PUSHED = re.compile(r"antefix push (?P<digest>[0-9a-f]{16})")
+_OF_THIS_GRAFANA = ("id", "uid", "version")
+
+Dashboard = Mapping[str, Any]
+
+
+class GrafanaError(Exception):
+    """Why Grafana did not do it; `remedy` is what the user can do about it."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(f"{message}; {remedy}")
+        self.message = message
+        self.remedy = remedy
+
+
+class State(StrEnum):
+    """What a push does to a dashboard."""
+
+    MISSING = "missing"
+    OUTDATED = "outdated"
+    SAME = "same"
+    EDITED = "edited"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A dashboard as Grafana has it, and how it came there."""
+
+    uid: str
+    content: Dashboard
+    version: int
+    message: str
+    author: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One of our dashboards beside Grafana's."""
+
+    title: str
+    ours: Dashboard
+    theirs: Found | None
+
+    @property
+    def state(self) -> State:
+        if self.theirs is None:
+            return State.MISSING
+        if normalised(self.theirs.content) == normalised(self.ours):
+            return State.SAME
+        pushed = _PUSHED.fullmatch(self.theirs.message)
+        if pushed is None:
+            return State.EDITED
+        # Grafana may store what was pushed in another form: newer ones migrate the schema.
+        return State.SAME if pushed["digest"] == digest(self.ours) else State.OUTDATED
+
+    def diff(self) -> str:
+        """From Grafana's to ours, as a unified diff of JSON; empty when there is nothing to do."""
+        if self.state is State.SAME:
+            return ""
+        theirs = as_text(self.theirs.content) if self.theirs else ""
+        lines = difflib.unified_diff(
+            theirs.splitlines(keepends=True),
+            as_text(self.ours).splitlines(keepends=True),
+            f"Grafana/{self.title}",
+            f"here/{self.title}",
+        )
+        return "".join(lines)
+
+
+def normalised(dashboard: Dashboard) -> dict[str, Any]:
+    """Without what belongs to one Grafana: its keys, and the data source chosen there."""
+    kept = {key: value for key, value in dashboard.items() if key not in _OF_THIS_GRAFANA}
+    variables = kept.get("templating", {}).get("list", [])
+    kept["templating"] = {
+        "list": [
+            {key: value for key, value in variable.items() if key not in ("current", "options")}
+            if variable.get("type") == "datasource"
+            else variable
+            for variable in variables
+        ]
+    }
+    return kept
+
+
+def as_text(dashboard: Dashboard) -> str:
+    return json.dumps(normalised(dashboard), sort_keys=True, indent=2) + "\n"
+
+
+def digest(dashboard: Dashboard) -> str:
+    return hashlib.sha256(as_text(dashboard).encode()).hexdigest()[:16]
+
+
+def file_name(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") + ".json"
+
+
+def read(folder: Path = SHIPPED) -> list[Dashboard]:
+    """The dashboards of a folder, by title. Raises GrafanaError."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            dashboard = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise GrafanaError(f"{path} cannot be read: {error}", "repair or remove it") from error
+        if not isinstance(dashboard, dict) or not dashboard.get("title"):
+            raise GrafanaError(f"{path} is no dashboard: it has no title", "remove it")
+        found.append(dashboard)
+    if not found:
+        raise GrafanaError(
+            f"{folder} holds no dashboards", "make them: antefix slo render --out DIR"
+        )
+    _refuse_twins([dashboard["title"] for dashboard in found], str(folder))
+    return sorted(found, key=lambda dashboard: str(dashboard["title"]))
+
+
+class Grafana:
+    """Somebody's Grafana, over HTTP. `token`: of a service account."""
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = _address(url)
+        # without what is before the @: that may be a password
+        self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        path = parts.path.strip("/")
+        self._api = GrafanaApi.from_url(
+            f"{self.where}/{path}/" if path else self.where, credential=token, timeout=_TIMEOUT_S
+        )
+
+    def check(self) -> None:
+        """That a Grafana answers there that can have our dashboards."""
+        with self._explained("tell its version"):
+            health = self._api.health.check()
+        version = health.get("version", "") if isinstance(health, dict) else None
+        if version is None:
+            raise GrafanaError(f"{self.where} does not answer as Grafana does", "check GRAFANA_URL")
+        major = version.partition(".")[0]
+        # Some Grafanas do not tell strangers their version.
+        if major.isdecimal() and int(major) < _OLDEST:
+            raise GrafanaError(
+                f"Grafana {version} at {self.where} is too old for these dashboards",
+                f"upgrade it to {_OLDEST} or newer",
+            )
+
+    def folder(self, title: str) -> str | None:
+        """The UID of the folder with that title."""
+        with self._explained("list folders"):
+            folders = self._api.folder.get_all_folders()
+        return next((str(f["uid"]) for f in folders if f["title"] == title), None)
+
+    def create_folder(self, title: str) -> str:
+        with self._explained(f"create the folder {title}"):
+            return str(self._api.folder.create_folder(title)["uid"])
+
+    def titles(self, folder: str) -> dict[str, str]:
+        """UIDs of a folder's dashboards, by title. Raises GrafanaError when two have the same."""
+        hits: list[dict[str, Any]] = []
+        page = 1
+        with self._explained("list dashboards"):
+            while True:
+                query = f"/search?type=dash-db&folderUIDs={folder}&limit={_PAGE}&page={page}"
+                more = self._api.client.GET(query)
+                hits += [hit for hit in more if hit.get("folderUid") == folder]
+                if len(more) < _PAGE:
+                    break
+                page += 1
+        _refuse_twins([hit["title"] for hit in hits], self.where)
+        return {hit["title"]: hit["uid"] for hit in hits}
+
+    def dashboard(self, title: str, uid: str) -> Found:
+        with self._explained(f"read {title}"):
+            content = self._api.dashboard.get_dashboard(uid)["dashboard"]
+            versions = self._api.dashboard_versions.get_dashboard_versions_by_uid(uid)
+        # a list in older Grafanas, an object that holds one in newer ones
+        listed = versions["versions"] if isinstance(versions, dict) else versions
+        latest: dict[str, Any] = max(listed, key=lambda one: int(one["version"]), default={})
+        return Found(
+            uid=uid,
+            content=content,
+            version=content["version"],
+            message=latest.get("message", ""),
+            author=latest.get("createdBy", ""),
+        )
+
+    def compare(self, ours: Sequence[Dashboard], folder: str | None) -> list[Compared]:
+        """`folder`: None when Grafana has none yet."""
+        uids = self.titles(folder) if folder is not None else {}
+        theirs = {
+            board["title"]: self.dashboard(board["title"], uids[board["title"]])
+            for board in ours
+            if board["title"] in uids
+        }
+        return [Compared(board["title"], board, theirs.get(board["title"])) for board in ours]
+
+    def save(self, compared: Compared, folder: str) -> None:
+        """Ours in the place of theirs, which keeps its UID."""
+        known = compared.theirs
+        body = {
+            "dashboard": {
+                **normalised(compared.ours),
+                "id": None,
+                "uid": known.uid if known else None,
+                **({"version": known.version} if known else {}),
+            },
+            "folderUid": folder,
+            "message": _MESSAGE.format(digest=digest(compared.ours)),
+            "overwrite": False,
+        }
+        with self._explained(f"save {compared.title}"):
+            self._api.dashboard.update_dashboard(body)
+
+    def point_datasource(self, url: str, dry_run: bool = False) -> bool:
+        """The data source Antefix is the Prometheus at `url`; whether that had to be changed."""
+        wanted = {"name": DATASOURCE, "type": "prometheus", "url": url, "access": "proxy"}
+        with self._explained("read data sources", "Admin"):
+            sources = self._api.datasource.list_datasources()
+        known = next((source for source in sources if source["name"] == DATASOURCE), None)
+        if known is not None and wanted.items() <= known.items():
+            return False
+        if dry_run:
+            return True
+        with self._explained("save a data source", "Admin"):
+            if known is None:
+                self._api.datasource.create_datasource(wanted)
+            else:
+                self._api.datasource.update_datasource_by_uid(known["uid"], {**known, **wanted})
+        return True
+
+    @contextmanager
+    def _explained(self, doing: str, role: str = "Editor") -> Iterator[None]:
+        try:
+            yield
+        except GrafanaException as error:
+            raise self._of_status(error.status_code, doing, role, error.message) from error
+        except requests.ConnectionError as error:
+            raise GrafanaError(
+                f"Grafana does not answer at {self.where}", "check GRAFANA_URL, and that it runs"
+            ) from error
+        except requests.Timeout as error:
+            raise GrafanaError(
+                f"Grafana at {self.where} took longer than {_TIMEOUT_S} s to {doing}", "try again"
+            ) from error
+        except (requests.RequestException, KeyError, TypeError, ValueError) as error:
+            raise GrafanaError(
+                f"{self.where} does not answer as Grafana does, when asked to {doing}",
+                "check GRAFANA_URL",
+            ) from error
+
+    def _of_status(self, status: int, doing: str, role: str, said: str) -> GrafanaError:
+        if status == 401:
+            return GrafanaError(
+                f"Grafana at {self.where} does not accept the token",
+                "set GRAFANA_TOKEN to one of a service account that is enabled",
+            )
+        if status == 403:
+            return GrafanaError(
+                f"the token may not {doing}", f"give its service account the role {role}"
+            )
+        if status == 412:
+            return GrafanaError(f"Grafana did not {doing}: somebody saved it just now", "try again")
+        return GrafanaError(f"Grafana did not {doing}: {said}", "see Grafana's log")
+
+
+def _address(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass  # a port that is none
+    raise GrafanaError(
+        "GRAFANA_URL is not an address", "set it to one such as https://grafana.example.com"
+    )
+
+
+def _refuse_twins(titles: Sequence[str], where: str) -> None:
+    files = [file_name(title) for title in titles]
+    twins = sorted({title for title in titles if files.count(file_name(title)) > 1})
+    if twins:
+        raise GrafanaError(
+            f"several dashboards in {where} are called {twins[0]}", "rename or remove all but one"
+        )

@@ -1,0 +1,169 @@
+"""What one gateway counts of whole requests, and of the promises that they kept or missed.
+
+Each request is counted against the objectives of the pool that was asked, so the SLO's rules need
+no threshold of their own and fit every fleet. Requests are noted as they come and counted many at
+a time: alone, between all else that a gateway does, each would take several times as long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from observability.families import Families
+from observability.metrics import PRIORITIES
+from observability.request_record import RequestRecord
+
+# So few that counting them holds up nobody.
+AT_ONCE = 32
+_OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Of a million tokens each, in any one currency."""
+
+    prompt: float
+    cached: float
+    output: float
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One pool's: `objectives` by priority class, then by name (ttft, ttft_p50, tpot), seconds."""
+
+    objectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    prices: Prices | None = None
+
+
+class RequestMetrics:
+    """Of all pools of one gateway: name to promise."""
+
+    def __init__(self, families: Families, promises: Mapping[str, Promise]) -> None:
+        self._families = families
+        self._ledger = families.ledger
+        self._promises = promises
+        self._under_way: dict[RequestRecord, None] = {}
+        self._answered: deque[RequestRecord] = deque()
+        self._ended: deque[RequestRecord] = deque()
+        for pool, promise in promises.items():
+            self._begin_at_zero(pool, promise)
+
+    def _begin_at_zero(self, pool: str, promise: Promise) -> None:
+        of = self._families
+        of.inter_token.labels(pool), of.output_tokens.labels(pool)
+        for priority, outcome in product(PRIORITIES, _OUTCOMES):
+            of.requests.labels(pool, priority, outcome)
+        for priority in PRIORITIES:
+            for histogram in (of.ttft, of.tpot, of.duration):
+                histogram.labels(pool, priority)
+            thresholds = promise.objectives.get(priority, {})
+            for objective, seconds in thresholds.items():
+                of.slo_threshold.labels(pool, priority, objective).set(seconds)
+            for objective in (*thresholds, "availability", "goodput"):
+                for result in ("good", "bad"):
+                    of.slo_events.labels(pool, priority, objective, result)
+
+    def begun(self, record: RequestRecord) -> None:
+        """It has come, and `record.pool` is known."""
+        self._under_way[record] = None
+
+    def first_token(self, record: RequestRecord) -> None:
+        self._answered.append(record)
+
+    def ended(self, record: RequestRecord) -> None:
+        """However it went; for one that failed before its pool was known, too."""
+        self._under_way.pop(record, None)
+        self._ended.append(record)
+        if len(self._ended) >= AT_ONCE:
+            self._count()
+
+    def error(self, kind: str) -> None:
+        """An answer to what was no request for a model."""
+        self._ledger.inc(self._families.errors, ("", kind))
+
+    def refresh(self, now: float) -> None:
+        """Bring all of the process's metrics up to date; `now` is on the event loop's clock."""
+        try:
+            self._count()
+        finally:
+            self._ledger.write()
+        waiting = [record for record in self._under_way if record.ttft_s is None]
+        queued = Tally(record.pool for record in waiting)
+        oldest: dict[str, float] = {}
+        for record in waiting:  # oldest first
+            oldest.setdefault(record.pool, now - record.arrived)
+        for pool in self._promises:
+            self._families.queue.labels(pool).set(queued[pool])
+            self._families.queue_oldest.labels(pool).set(oldest.get(pool, 0.0))
+
+    def _count(self) -> None:
+        while self._answered:
+            self._count_answered(self._answered.popleft())
+        while self._ended:
+            self._count_ended(self._ended.popleft())
+
+    def _count_answered(self, record: RequestRecord) -> None:
+        assert record.ttft_s is not None
+        labels = (record.served_by, record.priority)
+        self._ledger.observe(self._families.ttft, labels, record.ttft_s)
+        for objective in ("ttft", "ttft_p50"):
+            self._judge(record, objective, record.ttft_s)
+
+    def _count_ended(self, record: RequestRecord) -> None:
+        of, ledger, pool = self._families, self._ledger, record.served_by or record.pool
+        if record.error:
+            ledger.inc(of.errors, (pool, record.error))
+        if not pool:
+            return
+        whose, tpot_s = (pool, record.priority), record.tpot_s
+        ledger.inc(of.requests, (*whose, record.outcome))
+        ledger.inc(of.tenant_requests, (record.tenant, pool, record.outcome))
+        if record.outcome == "ok":
+            ledger.observe(of.duration, whose, record.duration_s)
+        if tpot_s is not None:
+            ledger.observe(of.tpot, whose, tpot_s)
+            self._judge(record, "tpot", tpot_s)
+        if record.gaps_s:
+            ledger.observe_all(of.inter_token, (pool,), record.gaps_s)
+        if record.outcome in ("ok", "failed", "deadline"):
+            self._event(record, "availability", record.outcome == "ok")
+        if record.outcome in ("ok", "failed", "deadline", "rejected"):
+            self._event(record, "goodput", self._kept_all(record, tpot_s))
+        self._count_tokens(record, pool)
+
+    def _threshold(self, record: RequestRecord, objective: str) -> float | None:
+        return self._promises[record.pool].objectives.get(record.priority, {}).get(objective)
+
+    def _judge(self, record: RequestRecord, objective: str, seconds: float) -> None:
+        threshold = self._threshold(record, objective)
+        if threshold is not None:
+            self._event(record, objective, seconds <= threshold)
+
+    def _event(self, record: RequestRecord, objective: str, good: bool) -> None:
+        result = "good" if good else "bad"
+        labels = (record.pool, record.priority, objective, result)
+        self._ledger.inc(self._families.slo_events, labels)
+
+    def _kept_all(self, record: RequestRecord, tpot_s: float | None) -> bool:
+        ttft, tpot = self._threshold(record, "ttft"), self._threshold(record, "tpot")
+        late = ttft is not None and (record.ttft_s is None or record.ttft_s > ttft)
+        slow = tpot is not None and tpot_s is not None and tpot_s > tpot
+        return record.outcome == "ok" and not late and not slow
+
+    def _count_tokens(self, record: RequestRecord, pool: str) -> None:
+        of, inc = self._families, self._ledger.inc
+        prompt, cached = record.prompt_tokens or 0, record.cached_tokens or 0
+        output = record.output_tokens or 0
+        inc(of.output_tokens, (pool,), output)
+        for kind, tokens in (("prompt", prompt), ("cached", cached), ("output", output)):
+            if tokens:
+                inc(of.tenant_tokens, (record.tenant, pool, kind), tokens)
+        if (prices := self._promises[pool].prices) is not None:
+            cost = (
+                (prompt - cached) * prices.prompt + cached * prices.cached + output * prices.output
+            )
+            inc(of.tenant_cost, (record.tenant, pool), cost / 1e6)

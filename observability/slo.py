@@ -1,0 +1,228 @@
+"""The SLO file: what pools promise, how that is counted, and when somebody is told.
+
+One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with two sections of our
+own: `targets`, what a pool promises whose fleet file says `slo: default`, and `levels`, alerts on
+a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager and dashboards all
+follow it. Reading one gives frozen data that is consistent in itself, or raises `SloError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from observability.slo_yaml import Section, SloError, broken, read
+
+__all__ = [
+    "SHIPPED",
+    "Alerting",
+    "Events",
+    "Level",
+    "Limit",
+    "Severity",
+    "Slo",
+    "SloError",
+    "SloFile",
+    "Target",
+    "load",
+]
+
+SHIPPED = Path(__file__).parent / "slo.yaml"
+WINDOW = "{{.window}}"
+PERIOD: Final = "30d"
+
+Severity = Literal["page", "ticket"]
+SEVERITIES: tuple[Severity, ...] = ("page", "ticket")
+
+# How many times as fast as planned a budget burns, over a long window and still over a short one:
+# Google, The Site Reliability Workbook, chapter 5, table 5-8, for a period of 30 days.
+# https://sre.google/workbook/alerting-on-slos/
+BURNS: Mapping[Severity, tuple[tuple[float, str, str], ...]] = {
+    "page": ((14.4, "1h", "5m"), (6, "6h", "30m")),
+    "ticket": ((3, "1d", "2h"), (1, "3d", "6h")),
+}
+
+
+def load(path: Path | None = None) -> SloFile:
+    """The SLO file at `path`; None: the one that ships. Raises `SloError`."""
+    return read(path or SHIPPED, SloFile)
+
+
+def _of_a_pool(query: str) -> str:
+    for needed in (WINDOW, "by (pool)"):
+        if needed not in query:
+            raise broken(
+                f"holds no {needed}", f"write it as sum by (pool) (rate(a_counter[{WINDOW}]))"
+            )
+    return query
+
+
+class Target(Section):
+    """What one priority class of a pool's requests is promised, in seconds."""
+
+    ttft_s: Annotated[float, Field(gt=0)]
+    ttft_p50_s: Annotated[float, Field(gt=0)] | None = None
+    tpot_s: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _half_come_no_later_than_nearly_all(self) -> Self:
+        if self.ttft_p50_s is not None and self.ttft_p50_s > self.ttft_s:
+            message = f"ttft_p50_s {self.ttft_p50_s} is above ttft_s {self.ttft_s}"
+            raise broken(message, "half of the requests cannot come later: lower ttft_p50_s")
+        return self
+
+
+class Events(Section):
+    """Two queries, grouped by pool: the events that missed the objective, and all events."""
+
+    error_query: Annotated[str, AfterValidator(_of_a_pool)]
+    total_query: Annotated[str, AfterValidator(_of_a_pool)]
+
+
+class Sli(Section):
+    events: Events
+
+
+class BurnAlert(Section):
+    """One severity of an SLO's alert."""
+
+    disable: bool = False
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+
+
+AlertName = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$")]
+
+
+class Alerting(Section):
+    """The alert of an SLO's burning budget."""
+
+    name: AlertName
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    page_alert: BurnAlert = BurnAlert()
+    ticket_alert: BurnAlert = BurnAlert()
+
+    def of(self, severity: Severity) -> BurnAlert:
+        return self.page_alert if severity == "page" else self.ticket_alert
+
+
+class Slo(Section):
+    """A share of events, in percent, that has to be good over the period."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+    objective: Annotated[float, Field(gt=0, lt=100)]
+    description: str
+    labels: Mapping[str, str] = {}
+    sli: Sli
+    alerting: Alerting
+
+    @property
+    def budget(self) -> float:
+        """The share of events that may be bad, 0 to 1."""
+        return round(1 - self.objective / 100, 9)
+
+    def burns(self, severity: Severity) -> tuple[tuple[float, str, str], ...]:
+        """`BURNS` that can come about: when all fails, a budget burns 1 / budget times as fast."""
+        if self.alerting.of(severity).disable:
+            return ()
+        return tuple(burn for burn in BURNS[severity] if burn[0] * self.budget < 1)
+
+    @model_validator(mode="after")
+    def _every_alert_can_fire(self) -> Self:
+        for severity in SEVERITIES:
+            if not self.alerting.of(severity).disable and not self.burns(severity):
+                raise broken(
+                    f"its {severity} can never fire: with an objective of {self.objective} % the "
+                    f"budget burns at most {1 / self.budget:.3g} times as fast as planned",
+                    f"set alerting.{severity}_alert: {{disable: true}}, or raise the objective",
+                )
+        return self
+
+
+class Limit(Section):
+    """A query's value that is too high or too low, once it has been for so long."""
+
+    above: float | None = None
+    below: float | None = None
+    for_: Annotated[str, Field(alias="for", pattern=r"^[1-9][0-9]*[smhd]$")]
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        if self.above is None and self.below is None:
+            raise broken("neither above nor below", "give one of them a number")
+        if self.above is not None and self.below is not None and self.below >= self.above:
+            message = f"below {self.below} and above {self.above} leave nothing between"
+            raise broken(message, "lower below, or raise above")
+        return self
+
+
+class Level(Section):
+    """An alert on the value of a query. `wanted`: from and to where it is as it should be."""
+
+    name: AlertName
+    description: str
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    query: Annotated[str, Field(min_length=1)]
+    wanted: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    page: Limit | None = None
+    ticket: Limit | None = None
+
+    def limit(self, severity: Severity) -> Limit | None:
+        return self.page if severity == "page" else self.ticket
+
+    @model_validator(mode="after")
+    def _a_page_is_the_worse(self) -> Self:
+        page, ticket = self.page, self.ticket
+        if page is None and ticket is None:
+            raise broken("neither page nor ticket", "say when somebody is told")
+        if page is None or ticket is None:
+            return self
+        for end, sign in (("above", 1), ("below", -1)):
+            paged, ticketed = getattr(page, end), getattr(ticket, end)
+            if paged is not None and ticketed is not None and sign * paged < sign * ticketed:
+                message = f"it pages {end} {paged}, before the ticket {end} {ticketed}"
+                raise broken(message, "swap the two numbers")
+        return self
+
+
+ClassName = Annotated[str, Field(pattern="^(interactive|batch)$")]
+
+
+class SloFile(Section):
+    """Everything an SLO file says."""
+
+    version: Literal["prometheus/v1"]
+    service: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+    labels: Mapping[str, str]
+    period: Literal["30d"] = PERIOD
+    runbook_base: str = "docs/runbooks"
+    targets: Mapping[ClassName, Target]
+    slos: Annotated[list[Slo], Field(min_length=1)]
+    levels: Sequence[Level] = ()
+
+    def alert_names(self) -> list[str]:
+        return [slo.alerting.name for slo in self.slos] + [level.name for level in self.levels]
+
+    def level(self, name: str) -> Level | None:
+        return next((level for level in self.levels if level.name == name), None)
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if not self.labels.get("owner"):
+            raise broken("labels.owner is missing", "name the team that is told")
+        for what, names in (
+            ("SLO", [slo.name for slo in self.slos]),
+            ("alert", self.alert_names()),
+        ):
+            for twice in _given_twice(names):
+                raise broken(f"two {what}s are called {twice}", "rename one of them")
+        return self
+
+
+def _given_twice(names: list[str]) -> Iterator[str]:
+    return (name for place, name in enumerate(names) if name in names[:place])

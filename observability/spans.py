@@ -1,0 +1,166 @@
+"""A request's spans, made with OpenTelemetry's SDK: imported only where tracing is on.
+
+The names of attributes are those of OpenTelemetry's conventions for HTTP and generative AI, in
+the version of opentelemetry-semantic-conventions 0.66; what these do not have begins with
+`antefix.`. Spans leave from a thread of their own: what a collector does not take in time is
+dropped, and no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from observability.request_record import RequestRecord
+from observability.tracing import Collector, Fact, Leg, Trace, Tracing
+
+# A collector that does not answer must not hold up a gateway that ends.
+CLOSE_S = 3.0
+_W3C = TraceContextTextMapPropagator()
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
+
+
+class SpanTracing(Tracing):
+    """Spans of one gateway, sent to `collector`."""
+
+    def __init__(self, collector: Collector, version: str, service_is_named: bool) -> None:
+        about = {"service.version": version}
+        if not service_is_named:
+            about["service.name"] = "antefix-gateway"
+        # it would hold up the end of the process: `close` does not
+        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter(collector.protocol)))
+        self._tracer = self._provider.get_tracer("antefix", version)
+
+    def request(self, headers: Mapping[str, str], since_s: float) -> Trace:
+        return SpanTrace(self._tracer, headers, since_s)
+
+    async def close(self) -> None:
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, CLOSE_S)
+
+
+def _exporter(protocol: str) -> SpanExporter:
+    """It reads endpoint, headers, certificates and timeout from the environment itself."""
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+        return Grpc()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+
+    return Http()
+
+
+class SpanTrace(Trace):
+    """One request, from `since_s` seconds ago to `ended`; it is being placed from now on."""
+
+    def __init__(self, tracer: Tracer, headers: Mapping[str, str], since_s: float) -> None:
+        super().__init__(headers)
+        self._tracer = tracer
+        now = time.time_ns()
+        self._arrived = now - int(since_s * 1e9)
+        parent = _W3C.extract(self._context, context=Context())
+        self._span = tracer.start_span(
+            "gateway", context=parent, kind=SpanKind.SERVER, start_time=self._arrived
+        )
+        self._within = set_span_in_context(self._span, Context())
+        self._placement = tracer.start_span("placement", context=self._within, start_time=now)
+
+    def placed(self, facts: Callable[[], Mapping[str, Fact | None]]) -> None:
+        for name, value in facts().items():
+            _set(self._placement, f"antefix.{name}", value)
+        self._placement.end()
+
+    def attempt(self, record: RequestRecord) -> Leg:
+        span = self._tracer.start_span("engine", context=self._within, kind=SpanKind.CLIENT)
+        return SpanLeg(span, self._arrived, record)
+
+    def ended(self, record: RequestRecord) -> None:
+        span = self._span
+        if self._placement.is_recording():  # it was never let in
+            _set(self._placement, "antefix.verdict", record.verdict)
+            _set_error(self._placement, record.error or record.outcome, record.outcome == "failed")
+            self._placement.end()
+        _set(span, "http.request.method", "POST")
+        _set(span, "http.route", record.path)
+        _set(span, "http.response.status_code", record.status or None)
+        _set(span, "gen_ai.operation.name", _OPERATIONS.get(record.path))
+        _set(span, "gen_ai.request.model", record.model)
+        for name in ("request_id", "tenant", "pool", "priority", "verdict", "outcome"):
+            _set(span, f"antefix.{name}", getattr(record, name))
+        _set(span, "antefix.ttft_s", record.ttft_s)
+        _set(span, "antefix.tpot_s", record.tpot_s)
+        _set_usage(span, record)
+        _set_error(span, record.error, record.outcome in ("failed", "deadline"))
+        span.end()
+
+
+class SpanLeg(Leg):
+    """One attempt, begun now, at a request that came at `arrived` (ns since the epoch)."""
+
+    def __init__(self, span: Span, arrived: int, record: RequestRecord) -> None:
+        headers: dict[str, str] = {}
+        _W3C.inject(headers, context=set_span_in_context(span, Context()))
+        super().__init__(headers)
+        self._span = span
+        self._record = record
+        self._sent_after_s = (time.time_ns() - arrived) / 1e9
+
+    def failed(self, code: str) -> None:
+        _set_error(self._span, code, True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        span, record = self._span, self._record
+        _set(span, "gen_ai.provider.name", "vllm")
+        _set(span, "gen_ai.operation.name", _OPERATIONS.get(record.path))
+        _set(span, "antefix.replica", self.replica_id)
+        if self.replica_id == record.replica_id and record.ttft_s is not None:
+            first_s = max(0.0, record.ttft_s - self._sent_after_s)
+            _set(span, "gen_ai.response.time_to_first_chunk", first_s)
+            _set(span, "antefix.pool", record.served_by)
+            _set_usage(span, record)
+        if isinstance(error, asyncio.CancelledError):  # the client left, or its time was up
+            _set_error(span, "cancelled", False)
+        elif error is not None:
+            _set_error(span, getattr(error, "code", "") or type(error).__name__, True)
+        span.end()
+
+
+def _set_usage(span: Span, record: RequestRecord) -> None:
+    _set(span, "gen_ai.usage.input_tokens", record.prompt_tokens)
+    _set(span, "gen_ai.usage.cache_read.input_tokens", record.cached_tokens)
+    _set(span, "gen_ai.usage.output_tokens", record.output_tokens)
+
+
+def _set(span: Span, name: str, value: Fact | None) -> None:
+    if value is not None and value != "":
+        span.set_attribute(name, value)
+
+
+def _set_error(span: Span, code: str, is_fault: bool) -> None:
+    """`is_fault`: not only the client's own, as OpenTelemetry's HTTP conventions ask."""
+    if code:
+        span.set_attribute("error.type", code)
+    if code and is_fault:
+        span.set_status(StatusCode.ERROR, code)

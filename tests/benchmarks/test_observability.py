@@ -1,0 +1,110 @@
+"""What the parts of a gateway that only tell are said to cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.observability_gateway import Parts
+from benchmarks.observability_results import (
+    BOTH,
+    EACH,
+    EVERYTHING,
+    NOTHING,
+    Found,
+    Measured,
+    Pair,
+    Scrapes,
+    cost_of,
+    figures,
+    goals,
+    table,
+)
+from deployments import request_watch
+from deployments.explanations import Explanations
+from deployments.relay import Relay
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import Front, gateway_before
+
+SCRAPES = Scrapes(cpu_s=0.01, seconds=0.02, series=100)
+
+
+def pair(cost: float, parts: frozenset[str] = BOTH) -> Pair:
+    """On a machine that is twice as slow in half of the pairs."""
+    without = Measured(requests=100, tokens=6400, seconds=2.0, cpu_s=0.4)
+    return Pair(parts, without, Measured(50, 3200, 2.0, 0.2 * (1 + cost)))
+
+
+def found(*costs: float) -> Found:
+    return Found([pair(cost, parts) for parts in (BOTH, *EACH) for cost in costs], SCRAPES)
+
+
+def test_a_cost_is_the_median_of_the_pairs_whatever_each_served() -> None:
+    cost = cost_of(found(0.01, 0.5, 0.03), BOTH)
+    assert cost.share == pytest.approx(0.03)
+    assert cost.us_per_request == pytest.approx(0.03 * 4000)
+    assert cost.low <= cost.share <= cost.high
+
+
+def test_what_a_median_may_be_narrows_with_the_pairs() -> None:
+    few, many = ([n / 100 for n in range(-8, 12) for _ in range(times)] for times in (1, 20))
+    wide, narrow = cost_of(found(*few), BOTH), cost_of(found(*many), BOTH)
+    assert wide.low < narrow.low <= narrow.share <= narrow.high < wide.high
+
+
+def test_scrapes_are_part_of_what_the_goal_is_about() -> None:
+    goal = goals(found(0.019))["cost_share"]
+    assert goal["figure"] == pytest.approx(0.021)
+    assert not goal["met"]
+    assert goals(found(0.017))["cost_share"]["met"]
+
+
+def test_one_turn_is_enough_for_a_table_and_figures() -> None:
+    assert "metrics + explanations" in table(found(0.02))
+    assert figures(found(0.02))["cost_share"]["metrics + explanations + log"] == 0.02
+
+
+@pytest.fixture
+def everything_again() -> Iterator[None]:
+    """What is taken from classes and modules is taken from all gateways."""
+    pass_on, log = vars(Relay)["_pass_on_body"], request_watch.__dict__["log_request"]
+    yield
+    assert vars(Relay)["_pass_on_body"] is pass_on
+    assert request_watch.__dict__["log_request"] is log
+
+
+async def told_of_one_request(
+    front: Front, caplog: pytest.LogCaptureFixture, kept: list[str]
+) -> set[str]:
+    """Which parts have told of it; `kept` is to hold the ids of what is explained."""
+    before = await front.metrics()
+    caplog.clear()
+    async with front.post(stream=True) as answer:
+        assert answer.status == 200
+        await answer.read()
+    after = await front.metrics()
+    counted = {name for name in after if after[name] != before.get(name, 0.0)}
+    told = {"metrics"} if counted else set()
+    told |= {"log"} if any(r.name == "deployments.request_log" for r in caplog.records) else set()
+    return told | ({"explanations"} if kept else set())
+
+
+@pytest.mark.parametrize("parts", [NOTHING, BOTH, *EACH], ids=lambda parts: "+".join(sorted(parts)))
+async def test_only_the_parts_that_are_left_tell_of_a_request(
+    parts: frozenset[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    everything_again: None,
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(Explanations, "keep", lambda *given: kept.append(given[2]))
+    caplog.set_level(logging.INFO, "deployments.request_log")
+    async with gateway_before(FakeEngine("r0")) as front:
+        ways = Parts(front.gateway)
+        ways.leave(parts)
+        try:
+            assert await told_of_one_request(front, caplog, kept) == parts
+        finally:
+            ways.leave(EVERYTHING)

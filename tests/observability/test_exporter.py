@@ -1,0 +1,157 @@
+"""One endpoint a node, from the books of all its processes, dead or alive."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deployments.local.ports import free_ports
+from observability import books, exporter
+
+PROCESS = """
+import sys
+from functools import partial
+from pathlib import Path
+from prometheus_client import Counter, Gauge, Histogram
+from observability import books, exporter
+
+folder, port, who = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+if who == ["gateway"]:
+    books.count_as_gateway(folder)
+else:
+    books.count_as_replica(folder, *who)
+Counter("requests", "Requests.", ["pool"]).labels("main").inc(2)
+Gauge("queue", "Queue.", ["pool"], multiprocess_mode="sum").labels("main").set(3)
+Histogram("ttft", "TTFT.", ["pool"], buckets=[1]).labels("main").observe(0.5)
+if who != ["gateway"]:
+    Counter("vllm:tokens", "Tokens.", ["model_name"]).labels("m").inc(5)
+    Gauge("vllm:use", "Use.", ["model_name"]).labels("m").set(0.5)
+exporter.serve(folder, "127.0.0.1", port)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class Node:
+    """The processes of a node, and what its endpoint says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (self.port,) = free_ports(1)
+        self._running = ExitStack()
+
+    def start(self, *who: str) -> subprocess.Popen[str]:
+        process = self._running.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", PROCESS, str(self.folder), str(self.port), *who],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        self._running.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def text(self) -> str:
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        # what a Prometheus 2.42 says it takes
+        accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        asked = urllib.request.Request(url, headers={"accept": accept})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.headers["content-type"].startswith("text/plain; version=")
+            text: str = answer.read().decode()
+            return text
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """None: no such series."""
+        values = [
+            sample.value
+            for family in text_string_to_metric_families(self.text())
+            for sample in family.samples
+            if sample.name == name and sample.labels == labels
+        ]
+        assert len(values) <= 1
+        return values[0] if values else None
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.stop()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_two_gateways_of_a_node_are_one_series(node: Node) -> None:
+    node.start("gateway"), node.start("gateway")
+    assert node.value("requests_total", pool="main") == 4
+    assert node.value("queue", pool="main") == 6
+    assert node.value("ttft_bucket", pool="main", le="1.0") == 2
+
+
+def test_a_gateway_that_is_killed_loses_no_count_and_its_successor_goes_on(node: Node) -> None:
+    kill(node.start("gateway"))
+    node.start("gateway")
+    assert node.value("requests_total", pool="main") == 4
+    assert node.value("ttft_count", pool="main") == 2
+    assert node.value("queue", pool="main") == 3, "what a dead process saw is not the case"
+    assert len(list((node.folder / "gateway").iterdir())) == 1, "restarts leave no files behind"
+
+
+def test_an_engines_own_metrics_get_its_pool_and_its_name(node: Node) -> None:
+    node.start("main", "abc12345")
+    node.start("main", "def67890")
+    for replica in ("abc12345", "def67890"):
+        whose = {"model_name": "m", "pool": "main", "replica": replica}
+        assert node.value("vllm:tokens_total", **whose) == 5
+        assert node.value("vllm:use", **whose) == 0.5
+
+
+def test_the_counts_of_a_dead_replica_stay_for_a_while_and_its_gauges_go(node: Node) -> None:
+    node.start("gateway")
+    kill(node.start("main", "abc12345"))
+    whose = {"model_name": "m", "pool": "main", "replica": "abc12345"}
+    assert node.value("vllm:tokens_total", **whose) == 5
+    assert node.value("vllm:use", **whose) is None
+    book = node.folder / "engine" / "main" / "abc12345"
+    old = time.time() - books.KEEP_S - 60
+    for path in (*book.iterdir(), book):
+        os.utime(path, (old, old))
+    assert node.value("vllm:tokens_total", **whose) is None
+    assert not book.exists()
+
+
+def test_the_endpoint_is_there_as_long_as_any_process_is(node: Node) -> None:
+    gateway, _ = node.start("gateway"), node.start("main", "abc12345")
+    kill(gateway)
+    assert node.value("requests_total", pool="main") == 2
+
+
+def test_each_metric_is_told_once_though_several_processes_have_it(node: Node) -> None:
+    node.start("main", "abc12345"), node.start("main", "def67890"), node.start("gateway")
+    described = [line for line in node.text().splitlines() if line.startswith("# TYPE")]
+    assert len(described) == len(set(described))
+
+
+def test_a_port_that_is_anothers_is_done_without(node: Node) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        exporter.serve(node.folder, "127.0.0.1", taken.getsockname()[1])

@@ -1,0 +1,65 @@
+"""The few queries that need GPUs have data where dcgm-exporter is scraped.
+
+`dcgm_exporter.txt` is a scrape in the form and with the names that the exporter documents
+(https://github.com/NVIDIA/dcgm-exporter); the figures are of no machine in particular.
+"""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deployments.local import monitoring, processes
+from tests.programs import program
+from tests.prometheus import Prometheus, asked_for, needs_gpus, queries
+from tests.waiting import until
+
+SCRAPE = Path(__file__).with_name("dcgm_exporter.txt").read_bytes()
+QUERIES = {name: query for name, query in queries().items() if needs_gpus(query)}
+WITHIN_S = 60.0
+
+
+class _Exporter(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:  # as http.server calls it
+        self.send_response(200)
+        self.send_header("content-type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(SCRAPE)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def exporter() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Exporter) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder, run_id = tmp_path_factory.mktemp("prometheus"), "gpu-queries"
+    programs = monitoring.Programs(program("prometheus"), program("alertmanager"))
+    with exporter() as url:
+        try:
+            started = monitoring.start(programs, folder / "monitoring", folder, url, run_id)
+            yield Prometheus(started.prometheus)
+        finally:
+            processes.stop(run_id)
+
+
+async def test_each_has_data(prometheus: Prometheus) -> None:
+    assert len(QUERIES) >= 6
+    await until(lambda: prometheus.query("DCGM_FI_DEV_GPU_UTIL"), WITHIN_S)
+    assert {name: query for name, query in QUERIES.items() if not prometheus.query(query)} == {}
+
+
+def test_nothing_else_is_in_them() -> None:
+    assert all(metric.startswith("DCGM_") for q in QUERIES.values() for metric in asked_for(q))

@@ -1,0 +1,254 @@
+"""What a push, a diff and a pull do with a Grafana, which is a fake one here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observability import grafana
+from observability.grafana import Compared, Found, Grafana, GrafanaError, State
+from tests.fakes.grafana import FakeGrafana, running_grafana
+
+OURS: dict[str, Any] = {"title": "Routing", "panels": [{"id": 1, "title": "Hits"}]}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeGrafana]:
+    with running_grafana() as fake:
+        yield fake
+
+
+@pytest.fixture
+def there(fake: FakeGrafana) -> Grafana:
+    return Grafana(fake.url, "glsa_editor")
+
+
+def pushed(there: Grafana, ours: list[Any]) -> list[State]:
+    """What the dashboards were before; afterwards they are ours."""
+    uid = there.folder("Antefix") or there.create_folder("Antefix")
+    states = []
+    for compared in there.compare(ours, uid):
+        states.append(compared.state)
+        if compared.state is not State.SAME:
+            there.save(compared, uid)
+    return states
+
+
+def found(content: dict[str, Any], message: str) -> Found:
+    return Found(uid="u", content=content, version=3, message=message, author="jo")
+
+
+def by_push(dashboard: dict[str, Any]) -> str:
+    return f"antefix push {grafana.digest(dashboard)}"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "state"),
+    [
+        (None, State.MISSING),
+        (found(OURS, by_push(OURS)), State.SAME),
+        (found({**OURS, "id": 7, "uid": "u", "version": 3}, by_push(OURS)), State.SAME),
+        (found(OURS, ""), State.SAME),
+        (found({**OURS, "schemaVersion": 99}, by_push(OURS)), State.SAME),
+        (found({**OURS, "panels": []}, by_push({**OURS, "panels": []})), State.OUTDATED),
+        (found({**OURS, "panels": []}, ""), State.EDITED),
+        (found({**OURS, "panels": []}, "antefix push, says jo"), State.EDITED),
+    ],
+    ids=[
+        "not there",
+        "as pushed",
+        "as pushed, with what Grafana adds",
+        "the same, by hand",
+        "as pushed, but Grafana stores it in another form",
+        "an earlier push",
+        "edited in the browser",
+        "edited, with a message like ours",
+    ],
+)
+def test_a_dashboard_was_edited_when_its_latest_version_is_not_a_push(
+    theirs: Found | None, state: State
+) -> None:
+    compared = Compared("Routing", OURS, theirs)
+    assert compared.state is state
+    assert bool(compared.diff()) == (state is not State.SAME)
+
+
+def test_a_diff_goes_from_what_grafana_has_to_what_a_push_would_put_there() -> None:
+    theirs = {**OURS, "panels": [{"id": 1, "title": "Hit rate"}]}
+    lines = Compared("Routing", OURS, found(theirs, "")).diff().splitlines()
+    assert lines[:2] == ["--- Grafana/Routing", "+++ here/Routing"]
+    assert '-      "title": "Hit rate"' in lines
+    assert '+      "title": "Hits"' in lines
+
+
+def test_the_data_source_that_was_chosen_in_a_grafana_is_no_difference() -> None:
+    def with_variable(**more: Any) -> dict[str, Any]:
+        variable = {"name": "datasource", "type": "datasource", "query": "prometheus", **more}
+        return {**OURS, "templating": {"list": [variable]}}
+
+    chosen = with_variable(current={"text": "Antefix", "value": "uid-9"}, options=[])
+    assert grafana.as_text(chosen) == grafana.as_text(with_variable())
+
+
+def test_a_second_push_finds_nothing_to_do(fake: FakeGrafana, there: Grafana) -> None:
+    shipped = list(grafana.read())
+    assert pushed(there, shipped) == [State.MISSING] * 5
+    saves = len(fake.saves)
+    assert pushed(there, shipped) == [State.SAME] * 5
+    assert len(fake.saves) == saves == 5
+
+
+def test_an_update_keeps_the_uid(fake: FakeGrafana, there: Grafana) -> None:
+    pushed(there, [OURS])
+    uid = fake.dashboard("Routing")["uid"]
+    newer = {**OURS, "panels": []}
+    assert pushed(there, [newer]) == [State.OUTDATED]
+    assert fake.dashboard("Routing")["uid"] == uid
+    assert fake.dashboard("Routing")["panels"] == []
+
+
+def test_an_edit_in_the_browser_is_seen_with_its_author(fake: FakeGrafana, there: Grafana) -> None:
+    pushed(there, [OURS])
+    fake.edit("Routing", author="jo", panels=[])
+    (compared,) = there.compare([OURS], there.folder("Antefix"))
+    assert compared.state is State.EDITED
+    assert compared.theirs is not None and compared.theirs.author == "jo"
+
+
+def test_an_edit_between_reading_and_saving_is_not_overwritten(
+    fake: FakeGrafana, there: Grafana
+) -> None:
+    pushed(there, [OURS])
+    fake.between = lambda: fake.edit("Routing", panels=["mine"])
+    with pytest.raises(GrafanaError, match="did not save Routing: somebody saved it just now"):
+        pushed(there, [{**OURS, "panels": []}])
+    assert fake.dashboard("Routing")["panels"] == ["mine"]
+
+
+def test_versions_are_read_from_grafanas_that_list_them_bare(
+    fake: FakeGrafana, there: Grafana
+) -> None:
+    fake.versions_as_list = True
+    assert pushed(there, [OURS]) == [State.MISSING]
+    assert pushed(there, [{**OURS, "panels": []}]) == [State.OUTDATED]
+
+
+def test_a_folder_of_many_dashboards_is_listed_to_its_end(
+    fake: FakeGrafana, there: Grafana
+) -> None:
+    fake.folders.append({"uid": "full", "title": "Antefix"})
+    for number in range(1001):
+        content = {"uid": f"d{number}", "title": f"d{number}", "version": 1, "id": number}
+        save = {"dashboard": content, "folderUid": "full", "message": "", "author": ""}
+        fake.saves.append(save)
+    assert len(there.titles("full")) == 1001
+
+
+def test_dashboards_of_other_folders_are_left_alone(fake: FakeGrafana, there: Grafana) -> None:
+    fake.folders.append({"uid": "other", "title": "Other"})
+    body = {"dashboard": {**OURS, "uid": "u", "version": 1}, "folderUid": "other"}
+    fake.saves.append({**body, "message": "", "author": "jo"})
+    assert pushed(there, [OURS]) == [State.MISSING]
+    assert there.titles("other") == {"Routing": "u"}
+
+
+def test_two_dashboards_with_one_title_are_refused(fake: FakeGrafana, there: Grafana) -> None:
+    fake.folders.append({"uid": "f", "title": "Antefix"})
+    for uid in ("a", "b"):
+        content = {**OURS, "uid": uid, "version": 1}
+        fake.saves.append({"dashboard": content, "folderUid": "f", "message": "", "author": ""})
+    with pytest.raises(GrafanaError, match=r"several dashboards in .* are called Routing"):
+        there.compare([OURS], "f")
+
+
+def test_the_data_source_is_made_once_and_moved_when_the_address_changes(
+    fake: FakeGrafana,
+) -> None:
+    admin = Grafana(fake.url, "glsa_admin")
+    steps = [("http://a:9090", True), ("http://a:9090", False), ("http://b:9090", True)]
+    for url, changed in steps:
+        assert admin.point_datasource(url) is changed
+    (source,) = fake.sources
+    assert (source["name"], source["type"], source["url"]) == (
+        "Antefix",
+        "prometheus",
+        "http://b:9090",
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "problem", "remedy"),
+    [
+        ("glsa_none", "does not accept the token", "GRAFANA_TOKEN"),
+        ("glsa_viewer", "the token may not create the folder Antefix", "role Editor"),
+    ],
+)
+def test_a_token_that_is_wrong_or_may_too_little_is_explained(
+    fake: FakeGrafana, token: str, problem: str, remedy: str
+) -> None:
+    with pytest.raises(GrafanaError) as error:
+        pushed(Grafana(fake.url, token), [OURS])
+    assert problem in error.value.message and remedy in error.value.remedy
+    assert token not in str(error.value)
+
+
+def test_a_data_source_needs_another_role(there: Grafana) -> None:
+    with pytest.raises(GrafanaError, match="role Admin"):
+        there.point_datasource("http://a:9090")
+
+
+@pytest.mark.parametrize("version", ["9.5.2", "10.4.0"])
+def test_an_old_grafana_is_refused(fake: FakeGrafana, there: Grafana, version: str) -> None:
+    fake.version = version
+    with pytest.raises(GrafanaError, match=f"Grafana {version} at .* is too old"):
+        there.check()
+
+
+@pytest.mark.parametrize("version", ["11.0.0", "13.1.0-pre", ""])
+def test_a_newer_grafana_and_one_that_hides_its_version_will_do(
+    fake: FakeGrafana, there: Grafana, version: str
+) -> None:
+    fake.version = version
+    there.check()
+
+
+def test_a_server_that_is_no_grafana_is_explained(fake: FakeGrafana) -> None:
+    with pytest.raises(GrafanaError) as error:
+        Grafana(f"{fake.url}/elsewhere", "glsa_editor").check()
+    assert "GRAFANA_URL" in error.value.remedy or "tell its version" in error.value.message
+
+
+def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address() -> None:
+    with pytest.raises(GrafanaError) as error:
+        Grafana("http://admin:hunter2@127.0.0.1:1", "glsa_editor").check()
+    assert error.value.message == "Grafana does not answer at http://127.0.0.1:1"
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["", "grafana", "ftp://grafana", "http://", "http://grafana:x"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(GrafanaError, match="GRAFANA_URL is not an address"):
+        Grafana(url, "glsa_editor")
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({}, "holds no dashboards"),
+        ({"a.json": "{"}, "a.json cannot be read"),
+        ({"a.json": "[]"}, "a.json is no dashboard"),
+        ({"a.json": '{"panels": []}'}, "a.json is no dashboard"),
+        ({"a.json": json.dumps(OURS), "b.json": json.dumps(OURS)}, "are called Routing"),
+    ],
+)
+def test_a_folder_that_cannot_be_pushed_is_explained(
+    tmp_path: Path, files: dict[str, str], problem: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(GrafanaError, match=problem):
+        grafana.read(tmp_path)

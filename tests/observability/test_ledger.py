@@ -1,0 +1,48 @@
+"""What is added up before it is written comes to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from observability.ledger import Ledger
+from tests.fakes.front import samples_of
+
+AMOUNTS = st.lists(st.floats(0, 100) | st.sampled_from((0.1, 1.0, 10.0)))
+
+
+def samples(count: Callable[[Histogram, Counter], None]) -> dict[tuple[str, ...], float]:
+    """Of a histogram and a counter, counted so."""
+    registry = CollectorRegistry()
+    histogram = Histogram("times", "", ["whose"], buckets=(0.1, 1, 10), registry=registry)
+    counter = Counter("total", "", ["whose"], registry=registry)
+    count(histogram, counter)
+    found = samples_of(generate_latest(registry).decode())
+    return {name: value for name, value in found.items() if not name[0].endswith("_created")}
+
+
+@given(AMOUNTS, AMOUNTS)
+def test_what_is_written_at_once_is_what_each_would_have_been(
+    one_by_one: list[float], together: list[float]
+) -> None:
+    def directly(histogram: Histogram, counter: Counter) -> None:
+        for amount in (*one_by_one, *together):
+            histogram.labels("a").observe(amount)
+            counter.labels("a").inc(amount)
+
+    def by_ledger(histogram: Histogram, counter: Counter) -> None:
+        ledger = Ledger()
+        for amount in one_by_one:
+            ledger.observe(histogram, ("a",), amount)
+        ledger.observe_all(histogram, ("a",), together)
+        for amount in (*one_by_one, *together):
+            ledger.inc(counter, ("a",), amount)
+        if one_by_one or together:
+            ledger.write()
+            ledger.write()
+
+    assert samples(by_ledger) == pytest.approx(samples(directly))

@@ -1,0 +1,176 @@
+"""What is counted of whole requests, and which promises they kept."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import generate_latest
+
+from observability.families import Families
+from observability.request_metrics import AT_ONCE, Prices, Promise, RequestMetrics
+from observability.request_record import RequestRecord
+from tests.fakes.front import samples_of
+
+OBJECTIVES = {"interactive": {"ttft": 0.5, "ttft_p50": 0.1, "tpot": 0.05}}
+PRICES = Prices(prompt=2.0, cached=0.5, output=8.0)
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.families = Families()
+        promises = {"main": Promise(OBJECTIVES, PRICES), "small": Promise()}
+        self.of = RequestMetrics(self.families, promises)
+
+    def serve(self, **facts: object) -> RequestRecord:
+        """A request that is begun, answered and ended with these facts."""
+        record = record_of(**facts)
+        self.of.begun(record)
+        if record.ttft_s is not None:
+            self.of.first_token(record)
+        self.of.ended(record)
+        return record
+
+    @property
+    def samples(self) -> dict[tuple[str, ...], float]:
+        """As `samples_of`, of the first pool and of what has none."""
+        self.of.refresh(0.0)
+        lines = generate_latest(self.families.registry).decode().splitlines(keepends=True)
+        return samples_of("".join(line for line in lines if 'pool="small"' not in line))
+
+    def events(self, objective: str, priority: str = "interactive") -> tuple[float, float]:
+        """Good, bad."""
+        samples = self.samples
+        good, bad = (
+            samples["antefix_slo_events_total", objective, priority, result]
+            for result in ("good", "bad")
+        )
+        return good, bad
+
+
+def record_of(**facts: object) -> RequestRecord:
+    record = RequestRecord("id", "tenant", "/v1/completions", 0.0, pool="main", served_by="main")
+    for name, value in facts.items():
+        setattr(record, name, value)
+    return record
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def test_a_request_within_every_objective_is_good_for_all(counted: Counted) -> None:
+    counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, output_tokens=9)
+    for objective in ("ttft", "ttft_p50", "tpot", "availability", "goodput"):
+        assert counted.events(objective) == (1, 0), objective
+
+
+def test_one_that_is_late_misses_its_ttft_and_is_no_goodput(counted: Counted) -> None:
+    counted.serve(outcome="ok", ttft_s=0.6, duration_s=0.7, output_tokens=9)
+    assert counted.events("ttft") == counted.events("goodput") == (0, 1)
+    assert counted.events("tpot") == counted.events("availability") == (1, 0)
+
+
+def test_half_may_be_later_than_the_median_without_losing_goodput(counted: Counted) -> None:
+    counted.serve(outcome="ok", ttft_s=0.3, duration_s=0.5, output_tokens=9)
+    assert counted.events("ttft_p50") == (0, 1)
+    assert counted.events("goodput") == (1, 0)
+
+
+def test_a_slow_stream_misses_its_tpot(counted: Counted) -> None:
+    record = counted.serve(outcome="ok", ttft_s=0.1, duration_s=1.1, output_tokens=11)
+    assert record.tpot_s == pytest.approx(0.1)
+    assert counted.events("tpot") == counted.events("goodput") == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "available", "goodput"),
+    [
+        (400, "invalid", (0, 0), (0, 0)),
+        (429, "rejected", (0, 0), (0, 1)),
+        (500, "failed", (0, 1), (0, 1)),
+        (503, "failed", (0, 1), (0, 1)),
+        (504, "deadline", (0, 1), (0, 1)),
+    ],
+)
+def test_an_error_counts_by_whose_fault_it_is(
+    counted: Counted,
+    status: int,
+    outcome: str,
+    available: tuple[float, float],
+    goodput: tuple[float, float],
+) -> None:
+    record = record_of(served_by="")
+    counted.of.begun(record)
+    record.failed(status, "some_code")
+    counted.of.ended(record)
+    assert counted.samples["antefix_requests_total", outcome, "interactive"] == 1
+    assert counted.samples["antefix_errors_total", "some_code"] == 1
+    assert counted.events("availability") == available
+    assert counted.events("goodput") == goodput
+
+
+def test_a_client_that_leaves_is_nobodys_fault(counted: Counted) -> None:
+    counted.serve(ttft_s=0.1)
+    assert counted.samples["antefix_requests_total", "cancelled", "interactive"] == 1
+    assert counted.events("availability") == counted.events("goodput") == (0, 0)
+
+
+def test_a_failed_key_is_counted_without_a_pool(counted: Counted) -> None:
+    record = record_of(pool="", served_by="", tenant="")
+    record.failed(401, "invalid_api_key")
+    counted.of.ended(record)
+    assert counted.samples["antefix_errors_total", "invalid_api_key"] == 1
+    assert not any(name[0] == "antefix_tenant_requests_total" for name in counted.samples)
+
+
+def test_what_overflowed_is_the_smaller_pools_work_and_the_larger_ones_promise(
+    counted: Counted,
+) -> None:
+    counted.serve(served_by="small", outcome="ok", ttft_s=0.6, duration_s=1.0, output_tokens=3)
+    counted.of.refresh(0.0)
+    text = generate_latest(counted.families.registry).decode()
+    assert 'antefix_ttft_seconds_count{pool="small",priority="interactive"} 1.0' in text
+    assert counted.events("ttft") == (0, 1)
+
+
+def test_a_class_without_objectives_is_held_to_being_answered(counted: Counted) -> None:
+    counted.serve(priority="batch", outcome="ok", ttft_s=100.0, duration_s=200.0)
+    assert counted.events("goodput", "batch") == (1, 0)
+    assert ("antefix_slo_events_total", "ttft", "batch", "good") not in counted.samples
+
+
+def test_a_tenant_pays_less_for_what_was_cached(counted: Counted) -> None:
+    counted.serve(
+        outcome="ok", prompt_tokens=1_000_000, cached_tokens=400_000, output_tokens=100_000
+    )
+    assert counted.samples["antefix_tenant_cost_total", "tenant"] == pytest.approx(1.2 + 0.2 + 0.8)
+    for kind, tokens in (("prompt", 1e6), ("cached", 4e5), ("output", 1e5)):
+        assert counted.samples["antefix_tenant_tokens_total", kind, "tenant"] == tokens
+
+
+def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(
+    counted: Counted,
+) -> None:
+    first, second, served = (record_of(arrived=at) for at in (1.0, 2.0, 0.0))
+    served.ttft_s = 0.1
+    for record in (served, first, second):
+        counted.of.begun(record)
+    counted.of.refresh(4.0)
+    text = generate_latest(counted.families.registry).decode()
+    assert 'antefix_queue_requests{pool="main"} 2.0' in text
+    assert 'antefix_queue_oldest_seconds{pool="main"} 3.0' in text
+    for record in (served, first, second):
+        counted.of.ended(record)
+    counted.of.refresh(5.0)
+    text = generate_latest(counted.families.registry).decode()
+    assert 'antefix_queue_requests{pool="main"} 0.0' in text
+
+
+def test_what_comes_between_two_refreshes_is_counted_once(counted: Counted) -> None:
+    for _ in range(3 * AT_ONCE + 1):
+        counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, output_tokens=9, gaps_s=[0.05] * 8)
+    for _ in range(2):
+        samples = counted.samples
+        assert samples["antefix_requests_total", "ok", "interactive"] == 3 * AT_ONCE + 1
+        assert samples["antefix_ttft_seconds_count", "interactive"] == 3 * AT_ONCE + 1
+        assert samples["antefix_inter_token_latency_seconds_count",] == 8 * (3 * AT_ONCE + 1)
