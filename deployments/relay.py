@@ -30,8 +30,7 @@ from deployments.confirmation import (
 from deployments.errors import ApiError, from_engine
 from deployments.request_watch import RequestWatch
 from deployments.transport import ReplicaFailed, Route, Slot, Transport
-from observability.request_record import RequestRecord
-from observability.tracing import Fact, Leg
+from observability.request_record import Fact, Leg, RequestRecord
 
 logger = logging.getLogger("ray.serve")
 

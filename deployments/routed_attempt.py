@@ -15,7 +15,7 @@ from deployments.confirmation import (
 from deployments.pool_router import POLICY_HEADER, Admitted, Outcome, PoolRouter, Prompt
 from deployments.relay import EngineRequest
 from deployments.transport import Route, Slot, Transport
-from observability.tracing import Fact
+from observability.request_record import Fact
 from router.load import LoadReport
 from router.placer import Attempt
 from router.policies import POLICY_NAMES

@@ -21,8 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from observability.request_record import RequestRecord
-from observability.tracing import Collector, Fact, Leg, Trace, Tracing
+from observability.request_record import Fact, Leg, RequestRecord, Trace, Tracing
 
 # A collector that does not answer must not hold up a gateway that ends.
 CLOSE_S = 3.0
@@ -36,15 +35,15 @@ _OPERATIONS = {
 
 
 class SpanTracing(Tracing):
-    """Spans of one gateway, sent to `collector`."""
+    """Spans of one gateway, sent where the environment says, by `protocol`."""
 
-    def __init__(self, collector: Collector, version: str, service_is_named: bool) -> None:
+    def __init__(self, protocol: str, version: str, service_is_named: bool) -> None:
         about = {"service.version": version}
         if not service_is_named:
             about["service.name"] = "antefix-gateway"
         # it would hold up the end of the process: `close` does not
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(_exporter(collector.protocol)))
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter(protocol)))
         self._tracer = self._provider.get_tracer("antefix", version)
 
     def request(self, headers: Mapping[str, str], since_s: float) -> Trace:

@@ -9,20 +9,12 @@ collector, and no span holds a prompt.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
-if TYPE_CHECKING:
-    from observability.request_record import RequestRecord
+from observability.request_record import Tracing
 
 logger = logging.getLogger(__name__)
-
-Fact = str | bool | int | float
-
-# The headers of https://www.w3.org/TR/trace-context/
-CONTEXT_HEADERS = ("traceparent", "tracestate")
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
@@ -90,58 +82,4 @@ def tracing_of(environment: Mapping[str, str], version: str) -> Tracing:
         return Tracing()
     from observability.spans import SpanTracing
 
-    return SpanTracing(collector, version, service_is_named(environment))
-
-
-class Leg:
-    """One attempt at a request, from `with` to its end. `replica_id`: where it was sent last.
-
-    `headers` tell the engine whose child its own span is.
-    """
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.headers = headers
-        self.replica_id = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """`error`: how the attempt failed, where its request was not tried again."""
-
-    def failed(self, code: str) -> None:
-        """The engine failed before it had answered; `code` is the API's."""
-
-
-class Trace:
-    """One request, whose client sent `headers`; this one makes no spans."""
-
-    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
-        given = headers or {}
-        self._context = {name: given[name] for name in CONTEXT_HEADERS if name in given}
-
-    def placed(self, facts: Callable[[], Mapping[str, Fact | None]]) -> None:
-        """It is let in: `facts` say where to and why, by their names below `antefix.`."""
-
-    def attempt(self, record: RequestRecord) -> Leg:
-        """It is about to be sent to an engine."""
-        return Leg(self._context)
-
-    def ended(self, record: RequestRecord) -> None:
-        """It has ended, however it went."""
-
-
-class Tracing:
-    """Of one gateway; this one makes no spans."""
-
-    def request(self, headers: Mapping[str, str], since_s: float) -> Trace:
-        """A request that came `since_s` seconds ago and is to be placed now."""
-        return Trace(headers)
-
-    async def close(self) -> None:
-        """Send what is left, as far as the collector takes it now."""
+    return SpanTracing(collector.protocol, version, service_is_named(environment))

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from observability.tracing import (
-    CONTEXT_HEADERS,
-    collector_of,
-    engine_environment,
-)
-from observability.tracing import (
-    Collector as Destination,
-)
+from observability.request_record import CONTEXT_HEADERS
+from observability.tracing import Collector as Destination
+from observability.tracing import collector_of, engine_environment
 from tests.fakes.collector import Collector, collector
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
