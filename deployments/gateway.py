@@ -35,13 +35,13 @@ from deployments import node_metrics, request_body
 from deployments.api_keys import ApiKeys
 from deployments.errors import ApiError
 from deployments.explanations import DECISIONS, EXPLANATION_TTL_S, Explanations
-from deployments.fleet import Fleet, Pool
+from deployments.fleet import Fleet
 from deployments.http_server import HttpServer
 from deployments.page import add_page
 from deployments.pool_client import PoolClient
 from deployments.pool_router import Connections, PoolRouter
 from deployments.relay import EngineRequest, Relay
-from deployments.request_watch import RequestWatch
+from deployments.request_watch import RequestWatch, promise_of
 from deployments.serve_log import adopt_logs, current_request
 from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.status import fleet_status, pools_ready, replica_counts, replica_states
@@ -49,7 +49,7 @@ from deployments.transport import Transport
 from observability import books
 from observability.families import Families
 from observability.metrics import AdmissionMetrics, RoutingMetrics
-from observability.request_metrics import Prices, Promise, RequestMetrics
+from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
 from observability.tracing import tracing_of
 from router.redis_client import REDIS_FAILURES, connect
@@ -336,28 +336,6 @@ class Gateway:
         shown = model if len(model) <= 100 else model[:100] + "..."
         message = f"the model {shown!r} does not exist here; there is: {names}"
         raise ApiError(404, message, code="model_not_found", param="model")
-
-
-def promise_of(pool: Pool) -> Promise:
-    """What a pool's requests are counted against."""
-    objectives = {
-        name: {
-            objective: seconds
-            for objective, seconds in (
-                ("ttft", slo.ttft_s),
-                ("ttft_p50", slo.ttft_p50_s),
-                ("tpot", slo.tpot_s),
-            )
-            if seconds is not None
-        }
-        for name, slo in (("interactive", pool.slo.interactive), ("batch", pool.slo.batch))
-        if slo is not None
-    }
-    price, prices = pool.price, None
-    if price is not None:
-        cached = price.prompt if price.cached is None else price.cached
-        prices = Prices(price.prompt, cached, price.output)
-    return Promise(objectives, prices)
 
 
 def _timeout(headers: Mapping[str, str], limit_s: float) -> float:

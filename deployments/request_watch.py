@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from deployments.fleet import Pool
 from deployments.request_log import log_request
-from observability.request_metrics import RequestMetrics
+from observability.request_metrics import Prices, Promise, RequestMetrics
 from observability.request_record import RequestRecord
 
 logger = logging.getLogger("ray.serve")
@@ -39,3 +40,25 @@ class RequestWatch:
             record.trace.ended(record)
         except Exception:
             logger.exception("request %s is not traced", record.request_id)
+
+
+def promise_of(pool: Pool) -> Promise:
+    """What a pool's requests are counted against."""
+    objectives = {
+        name: {
+            objective: seconds
+            for objective, seconds in (
+                ("ttft", slo.ttft_s),
+                ("ttft_p50", slo.ttft_p50_s),
+                ("tpot", slo.tpot_s),
+            )
+            if seconds is not None
+        }
+        for name, slo in (("interactive", pool.slo.interactive), ("batch", pool.slo.batch))
+        if slo is not None
+    }
+    price, prices = pool.price, None
+    if price is not None:
+        cached = price.prompt if price.cached is None else price.cached
+        prices = Prices(price.prompt, cached, price.output)
+    return Promise(objectives, prices)
