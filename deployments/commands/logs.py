@@ -30,6 +30,7 @@ class Component(StrEnum):
     ENGINE = "engine"
     REDIS = "redis"
     RAY = "ray"
+    MONITORING = "monitoring"
     ALL = "all"
 
 
@@ -82,6 +83,8 @@ def component_of(file: Path) -> str:
     name = file.name
     if name.startswith("redis"):
         return Component.REDIS
+    if name.startswith(("prometheus", "alertmanager")):
+        return Component.MONITORING
     if name.startswith("replica_antefix_gateway_"):
         return Component.GATEWAY
     if name.startswith("replica_antefix_"):

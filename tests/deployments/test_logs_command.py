@@ -44,6 +44,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         serve / "replica_antefix_small_efgh5678.log": [json.dumps(SERVES)],
         tmp_path / "ray" / "worker-1.err": [":actor_name:ServeReplica:antefix:small", VLLM],
     }
+    said[Home().logs / "prometheus.log"] = ["level=info msg=ready"]
     for file, lines in said.items():
         file.write_text("\n".join(lines) + "\n")
 
@@ -67,6 +68,10 @@ def test_an_exception_follows_on_lines_of_its_own() -> None:
         "gateway |   File x",
         "gateway | ValueError: no",
     ]
+
+
+def test_what_watches_a_fleet_is_a_component_of_its_own() -> None:
+    assert logs("--component", "monitoring") == ["monitoring | level=info msg=ready"]
 
 
 def test_serves_first_lines_are_shown_like_ours() -> None:
