@@ -49,11 +49,13 @@ async def test_the_engine_keeps_the_contract_through_a_gateway(
 
 async def test_the_engine_has_the_metrics_we_rely_on(fleet: RunningFleet) -> None:
     url = fleet.replicas()[0]["url"]
-    async with (
-        aiohttp.ClientSession(url, headers=fleet.engine_headers) as http,
-        http.get("/metrics") as answer,
-    ):
-        text = await answer.text()
+    body = {"model": fleet.model, "prompt": "hello", "max_tokens": 1}
+    async with aiohttp.ClientSession(url, headers=fleet.engine_headers) as http:
+        # a gauge is there from the engine's first step on
+        async with http.post("/v1/completions", json=body) as answer:
+            assert answer.status == 200
+        async with http.get("/metrics") as answer:
+            text = await answer.text()
     names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines()}
     assert names >= METRICS
 
