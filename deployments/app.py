@@ -9,15 +9,19 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import yaml
 from ray import serve
 
+from deployments.api_keys import KEYS_FILE, keys_in, read_keys
 from deployments.autoscaler import autoscaling_config
 from deployments.engine import EngineReplica
 from deployments.fleet import Fleet, Pool
-from deployments.fleet_file import load_fleet
+from deployments.fleet_file import load_fleet, parse_fleet
 from deployments.gateway import Gateway, Secrets
+from deployments.health import unheard_s
 from deployments.local.errors import SetupError
 
 GATEWAY = "gateway"
@@ -51,12 +55,13 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
         name=GATEWAY,
         num_replicas=fleet.gateway.replicas,
         max_replicas_per_node=fleet.gateway.replicas_per_node,  # type: ignore[arg-type]  # or None
-        graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
+        graceful_shutdown_timeout_s=unheard_s() + fleet.gateway.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         logging_config=LOGGING,
         ray_actor_options={
             "num_cpus": fleet.gateway.cpus,
+            "resources": dict(fleet.gateway.custom),
             "runtime_env": {"env_vars": GATEWAY_ENVIRONMENT},
         },
     )(Gateway)
@@ -141,23 +146,36 @@ def _cpu_build() -> bool:
     return True
 
 
-def build(args: Mapping[str, str]) -> serve.Application:
-    """The application of `args["fleet"]`, a fleet file's path or the name of a shipped one.
+def build(args: Mapping[str, Any]) -> serve.Application:
+    """The application of `args["fleet"]`: a fleet file's path, the name of a shipped one, or the
+    fleet itself, as a mapping.
 
-    Secrets come from the environment: ANTEFIX_API_KEYS (`tenant=key,...`),
-    ANTEFIX_ENGINE_SECRET, and ANTEFIX_REDIS_URL where the fleet file has no `redis.url`.
+    Secrets come from the environment: ANTEFIX_API_KEYS (`tenant=key,...`) or
+    ANTEFIX_API_KEYS_FILE, ANTEFIX_ENGINE_SECRET, and ANTEFIX_REDIS_URL where the fleet has no
+    `redis.url`. Where several Ray clusters run one fleet, ANTEFIX_CLUSTER tells them apart.
     Raises FleetError, or SetupError for what is missing.
     """
-    fleet = load_fleet(args["fleet"])
-    return build_fleet(fleet, secrets_from_environment(fleet, os.environ))
+    given = args["fleet"]
+    if isinstance(given, Mapping):
+        fleet = parse_fleet(yaml.safe_dump(dict(given), sort_keys=False), "fleet")
+    else:
+        fleet = load_fleet(given)
+    secrets = secrets_from_environment(fleet, os.environ)
+    return build_fleet(fleet.in_cluster(os.environ.get("ANTEFIX_CLUSTER", "")), secrets)
 
 
 def secrets_from_environment(fleet: Fleet, environment: Mapping[str, str]) -> Secrets:
-    keys = [pair.partition("=") for pair in environment.get("ANTEFIX_API_KEYS", "").split(",")]
-    api_keys = {key.strip(): tenant.strip() for tenant, _, key in keys if key.strip()}
+    """Raises SetupError for what is missing."""
+    keys_file = environment.get(KEYS_FILE, "")
+    if keys_file:
+        api_keys = read_keys(Path(keys_file))
+    else:
+        api_keys = keys_in(environment.get("ANTEFIX_API_KEYS", ""))
     if not api_keys:
         raise SetupError(
-            "no API keys", "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas"
+            "no API keys",
+            "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas, or "
+            f"{KEYS_FILE} to a file that holds them",
         )
     engine_secret = environment.get("ANTEFIX_ENGINE_SECRET")
     if not engine_secret:
@@ -168,4 +186,4 @@ def secrets_from_environment(fleet: Fleet, environment: Mapping[str, str]) -> Se
     redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
     if not redis_url:
         raise SetupError("no Redis", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
-    return Secrets(api_keys=api_keys, engine_secret=engine_secret, redis_url=redis_url)
+    return Secrets(api_keys, engine_secret, redis_url, keys_file)

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from deployments import node_metrics
+from deployments import node_drain, node_metrics
 from deployments.confirmation import Confirming
 from deployments.engine_facts import FACTS_PATH, EngineFacts
 from deployments.fleet import Metrics, Pool
@@ -66,7 +66,7 @@ class EngineReplica:
         os.nice(NICENESS)
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id
-        fleet_name, _, pool_name = board.partition("/")
+        fleet_name, pool_name = board.partition("/")[0].partition("@")[0], board.rpartition("/")[2]
         # before vLLM makes its metrics
         count = partial(books.count_as_replica, pool=pool_name, replica=self._replica_id)
         node_metrics.join(fleet_name, metrics, count)
@@ -83,6 +83,7 @@ class EngineReplica:
         self._server = HttpServer(TicketGate(self._app(), self._tickets, secret))
         self._url = await self._server.start(self._node_ip)
         self._sequence = 0
+        self._leaving = False
         self._events = EventStream(*self._engine.events_at)
         hasher = SegmentHasher(index_secret(secret))
         self._publisher = IndexPublisher(
@@ -98,6 +99,9 @@ class EngineReplica:
         self._publisher.start(self._events.batches())
         self._watch = asyncio.create_task(self._leave_when_dead())
         self._sleeping = asyncio.create_task(self._sleep_while_warm())
+        node = ray.get_runtime_context().get_node_id()
+        drained = node_drain.follow(node, self._leave, lambda: self._tickets.running)
+        self._drained = asyncio.create_task(drained)
 
     def record_replica_metadata(self) -> dict[str, Any]:
         return {"url": self._url}
@@ -149,6 +153,9 @@ class EngineReplica:
         if self._engine.can_sleep:
             await asyncio.gather(self._board.run(BOARD_PERIOD_S), self._sleeper.run())
 
+    async def _leave(self, after_s: float) -> None:
+        self._leaving = True
+
     def _takes_traffic(self) -> bool | None:
         """None while Redis does not tell."""
         if self._replica_id in self._board.loads():
@@ -191,6 +198,7 @@ class EngineReplica:
             max_model_len=self._engine.max_model_len,
             output_tokens=stats.output_tokens,
             asleep=self._sleeper.asleep,
+            leaving=self._leaving,
         ).to_json()
 
     async def _leave_when_dead(self) -> None:
@@ -205,6 +213,7 @@ class EngineReplica:
             self._watch.cancel()
             await self._publisher.stop()
             await self._server.drain()
+            self._drained.cancel()
             self._sleeping.cancel()  # not before: a request may have waited for its end
             self._events.close()
             self._engine.stop()

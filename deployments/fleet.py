@@ -9,10 +9,18 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    model_validator,
+)
 
 from autoscaling.slo import PriorityClass
 from deployments.settings import fleet_rules as rules
+from deployments.settings import fleet_schema as schema
 from deployments.settings import masking, redis_url
 from deployments.settings.environment import escaped
 from deployments.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
@@ -43,6 +51,7 @@ __all__ = [
 ]
 
 
+DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
 PolicyName = Literal["prefix", "random", "round_robin", "least_loaded", "power_of_two", "session"]
 
 
@@ -82,6 +91,11 @@ class Gateway(Section):
         "in seconds.",
     )
     cpus: float = Field(0.1, ge=0, description="CPU cores Ray reserves for a gateway process.")
+    custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Custom Ray resources of a gateway process: name to amount. It runs on nodes "
+        "that have them.",
+    )
     tenants: Mapping[Annotated[str, Field(min_length=1)], Tenant] = Field(
         default_factory=dict,
         description="Rights of the tenants that API keys name; the others have the defaults.",
@@ -164,11 +178,17 @@ class Price(Section):
 class Pool(Section):
     """Replicas of one engine, serving one model."""
 
-    model: Annotated[str, AfterValidator(rules.usable_model)] = Field(
+    model: Annotated[
+        str,
+        AfterValidator(rules.usable_model),
+        schema.written_as(rules.HUGGING_FACE_ID, rules.PATH),
+    ] = Field(
         description=f"What to serve: `{EMBEDDED_MODEL}` (SmolLM2-135M-Instruct, 93 MB from "
         "the package index), a Hugging Face id, or a path."
     )
-    served_model_name: Annotated[str, AfterValidator(rules.usable_model_name)] = Field(
+    served_model_name: Annotated[
+        str, AfterValidator(rules.usable_model_name), schema.written_as(rules.MODEL_NAME)
+    ] = Field(
         "",
         validate_default=True,
         description="Name that requests use in `model`. Unset: the last part of the model's id "
@@ -231,9 +251,9 @@ class Pool(Section):
         description="Policy whose choices are scored and counted beside `policy`'s, and not "
         "followed. null: none.",
     )
-    session_header: Annotated[str, AfterValidator(rules.usable_header)] = Field(
-        "x-session-id", description="Request header that `session` policies go by."
-    )
+    session_header: Annotated[
+        str, AfterValidator(rules.usable_header), schema.written_as(rules.HEADER)
+    ] = Field("x-session-id", description="Request header that `session` policies go by.")
     segment_tokens: int = Field(
         128,
         ge=16,
@@ -242,10 +262,11 @@ class Pool(Section):
         "of the engine's KV block. Smaller finds shorter prefixes, larger takes less of Redis.",
     )
     env: Mapping[
-        Annotated[str, AfterValidator(rules.usable_env_name)],
+        Annotated[str, AfterValidator(rules.usable_env_name), schema.written_as(rules.ENV_NAME)],
         Annotated[str, AfterValidator(rules.usable_env_value)],
     ] = Field(
         default_factory=dict,
+        json_schema_extra=schema.without_reserved_env(),
         description="Environment of the engine's process. Values are strings and may hold "
         "${VARIABLE}.",
     )
@@ -254,6 +275,7 @@ class Pool(Section):
         BeforeValidator(rules.no_engine_arg_twice),
     ] = Field(
         default_factory=dict,
+        json_schema_extra=schema.without_reserved_engine_args(),
         description="vLLM's own flags without the leading --, with - or _: quantization, "
         "tensor_parallel_size, kv_cache_dtype, speculative_config, lora_modules, ...",
     )
@@ -325,7 +347,7 @@ class Pool(Section):
 class Fleet(Section):
     """Everything one deployment of Antefix runs."""
 
-    name: Annotated[str, AfterValidator(rules.dns_label)] = Field(
+    name: DnsLabel = Field(
         description="Name of the fleet: lower case letters, digits and hyphens, 63 at most."
     )
     gateway: Gateway = Field(
@@ -338,9 +360,9 @@ class Fleet(Section):
         default_factory=Metrics,
         description="Where Prometheus finds what a node's gateways and engines count.",
     )
-    pools: Annotated[
-        Mapping[Annotated[str, AfterValidator(rules.dns_label)], Pool], Field(min_length=1)
-    ] = Field(description="Pools of engines: name to pool.")
+    pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(
+        description="Pools of engines: name to pool."
+    )
     gpu_budget: float | None = Field(
         None,
         gt=0,
@@ -355,9 +377,19 @@ class Fleet(Section):
         rules.raise_all(rules.broken_by_ports(self))
         return self
 
+    # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither
+    # may count the other's replicas.
+    _cluster: str = PrivateAttr("")
+
+    def in_cluster(self, name: str) -> Self:
+        """The same fleet, as it runs in the Ray cluster of that name."""
+        fleet = self.model_copy()
+        fleet._cluster = name
+        return fleet
+
     def board_of(self, pool: str) -> str:
-        """The pool's name on the load board: fleets may share a Redis."""
-        return f"{self.name}/{pool}"
+        """The pool's name on the load board: fleets, and clusters of one, may share a Redis."""
+        return f"{self.name}@{self._cluster}/{pool}" if self._cluster else f"{self.name}/{pool}"
 
     def to_yaml(self) -> str:
         """The whole fleet with its defaults filled in and every secret shown as ***.

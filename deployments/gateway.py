@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import ray
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from ray.serve.handle import DeploymentHandle
@@ -31,11 +33,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from deployments import node_metrics, request_body
+from deployments import node_drain, node_metrics, request_body
 from deployments.api_keys import ApiKeys
 from deployments.errors import ApiError
 from deployments.explanations import DECISIONS, EXPLANATION_TTL_S, Explanations
 from deployments.fleet import Fleet
+from deployments.health import Health, unheard_s
 from deployments.http_server import HttpServer
 from deployments.page import add_page
 from deployments.pool_client import PoolClient
@@ -44,7 +47,7 @@ from deployments.relay import EngineRequest, Relay
 from deployments.request_watch import RequestWatch, promise_of
 from deployments.serve_log import adopt_logs, current_request
 from deployments.sockets import CONNECT_TIMEOUT_S, impatient_socket
-from deployments.status import fleet_status, pools_ready, replica_counts, replica_states
+from deployments.status import fleet_status, replica_counts, replica_states
 from deployments.transport import Transport
 from observability import books
 from observability.families import Families
@@ -77,12 +80,14 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 class Secrets:
     """What a fleet keeps to itself. Never logged: it has no repr.
 
-    `api_keys` maps a client's key to its tenant; `engine_secret` opens the replicas' ports.
+    `api_keys` maps a client's key to its tenant, as does `keys_file` where there is one: gateways
+    read it again when it changes. `engine_secret` opens the replicas' ports.
     """
 
     api_keys: Mapping[str, str]
     engine_secret: str
     redis_url: str
+    keys_file: str = ""
 
 
 class Gateway:
@@ -120,6 +125,7 @@ class Gateway:
             name: self._pool_client(name, secrets.engine_secret, handles, clients)
             for name in fleet.pools
         }
+        self._health = Health(self._pools)
         self._pool_by_model = {
             model: self._pools[name]
             for name, pool in fleet.pools.items()
@@ -128,13 +134,20 @@ class Gateway:
         self._tasks = [asyncio.create_task(self._explanations.run())]
         self._tasks += [asyncio.create_task(pool.run()) for pool in self._pools.values()]
         self._tasks.append(asyncio.create_task(self._keep_metrics()))
+        if secrets.keys_file:
+            self._tasks.append(asyncio.create_task(self._keys.follow(Path(secrets.keys_file))))
         self._server = HttpServer(self._app())
         await self._server.start(fleet.gateway.host, fleet.gateway.port)
+        if ray.is_initialized():  # else asking for the node would start one
+            node = ray.get_runtime_context().get_node_id()
+            # its requests have ended when it has left
+            drained = node_drain.follow(node, self._leave, lambda: 0)
+            self._tasks.append(asyncio.create_task(drained))
 
     async def __del__(self) -> None:
         """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
-            await self._server.drain()
+            await self._leave(unheard_s())
             for task in self._tasks:
                 task.cancel()
             self.refresh_metrics({})
@@ -142,6 +155,14 @@ class Gateway:
             await self._text.aclose()
             await self._binary.aclose()
             await self._tracing.close()
+
+    async def _leave(self, after_s: float) -> None:
+        """Go on until all who send requests have heard of it; then finish what is under way."""
+        if not self._health.leaving:
+            self._health.leaving = True
+            self._server.close_connections()
+            await asyncio.sleep(after_s)
+        await self._server.drain()
 
     def _own_process(self) -> None:
         """What is for a process that has no other task."""
@@ -200,8 +221,7 @@ class Gateway:
             app.add_api_route(path, self.infer, methods=["POST"])
         app.add_api_route("/v1/models", self.models, methods=["GET"])
         app.add_api_route("/v1/models/{model:path}", self.model, methods=["GET"])
-        app.add_api_route("/health/live", self.live, methods=["GET"])
-        app.add_api_route("/health/ready", self.ready, methods=["GET"])
+        self._health.add_to(app)
         app.add_api_route("/antefix/status", self.status, methods=["GET"])
         app.add_api_route("/antefix/requests/{request_id}", self.explain, methods=["GET"])
         app.add_api_route("/antefix/decisions", self.decisions, methods=["GET"])
@@ -277,17 +297,6 @@ class Gateway:
         self._keys.check(request.headers)
         cards = await self._pool_of(model).model_cards(self._session)
         return JSONResponse(next(card for card in cards if card["id"] == model))
-
-    async def live(self) -> Response:
-        return JSONResponse({"status": "live"})
-
-    async def ready(self) -> Response:
-        """200 when every pool has a running replica, else 503 and which has none."""
-        waiting = await pools_ready(self._pools)
-        if waiting:
-            body = {"status": "starting", "waiting_for_pools": waiting}
-            return JSONResponse(body, status_code=503, headers={"retry-after": "2"})
-        return JSONResponse({"status": "ready"})
 
     async def status(self, request: Request) -> Response:
         self._keys.check(request.headers)

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 KEEP_ALIVE_S = 75
 
@@ -25,13 +25,31 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
+class _LastAnswers:
+    """ASGI: once `closing`, each answer is its connection's last, so that clients go elsewhere."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.closing = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def closed(message: Message) -> None:
+            if self.closing and message["type"] == "http.response.start":
+                headers = [*message.get("headers", []), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, closed)
+
+
 class HttpServer:
     """Serves `app` from the event loop that starts it."""
 
     def __init__(self, app: ASGIApp) -> None:
+        self._app = _LastAnswers(app)
         self._server = _QuietServer(
             uvicorn.Config(
-                app,
+                self._app,
                 http="httptools",
                 lifespan="off",
                 access_log=False,
@@ -59,6 +77,10 @@ class HttpServer:
             await asyncio.sleep(0.01)
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{sock.getsockname()[1]}"
+
+    def close_connections(self) -> None:
+        """Each with the next answer on it; new ones are still taken."""
+        self._app.closing = True
 
     async def drain(self) -> None:
         """Stop listening; return when the exchanges under way have ended."""

@@ -50,7 +50,7 @@ class RoutedAttempt:
             ranked_ids=attempt.placement.replica_ids,
             best_url=chosen.url if chosen else None,
             ticket=attempt.ticket,
-            is_alive=lambda replica_id: replica_id in router.placer.board.loads(),
+            is_alive=router.placer.board.is_live,
         )
 
     def facts(self) -> Mapping[str, Fact | None]:

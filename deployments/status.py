@@ -43,7 +43,7 @@ async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[st
 
 def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
     board = pool.router.placer.board
-    active, warm = board.loads(), board.warm()
+    active, warm, leaving = board.loads(), board.warm(), board.leaving()
     return {
         "model": pool.pool.served_model_name,
         "target_replicas": _target_replicas(pool, states),
@@ -54,7 +54,8 @@ def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
         "overflow_to": pool.pool.overflow.to if pool.pool.overflow else None,
         "autoscaler": msgspec.to_builtins(pool.router.decided),
         "replicas": [_replica_status(active[key], "active") for key in sorted(active)]
-        + [_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()],
+        + [_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()]
+        + [_replica_status(leaving[key], "leaving") for key in sorted(leaving)],
     }
 
 

@@ -53,6 +53,11 @@ class Tickets:
     def __len__(self) -> int:
         return len(self._exchanges)
 
+    @property
+    def running(self) -> int:
+        """Exchanges under way."""
+        return self._running
+
     async def hold(self, ticket: str) -> None:
         """Return when the ticket's HTTP exchange has ended, or never began in time."""
         exchange = self._exchanges.setdefault(ticket, _Exchange())

@@ -3,9 +3,9 @@
 Replicas publish `ReplicaLoad` in their leases (`router.slots`), ten times a second; a replica
 that stops publishing is off the board when its lease ends. A placement, of this gateway or of
 another, counts against its replica until a snapshot names it as arrived. How many replicas take
-traffic is one number (`router.active`): the most senior ones do, the others are warm. Nothing
-here raises into a request: while Redis is slow or gone `loads` empties, and `last_known` says who
-was there, warm ones among them.
+traffic is one number (`router.active`): the most senior ones do, the others are warm. One whose
+node is drained is neither, unless no other is left. Nothing here raises into a request: while
+Redis is slow or gone `loads` empties, and `last_known` says who was there, all of them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ReplicaLoad:
     start of its actor. `prefill_learned`: `prefill_rate` is measured, no prior. A step that
     decodes n sequences takes about `step_s + n * sequence_s`; both 0: not known yet. At most
     `max_sequences` run at once, of `max_model_len` tokens each (0: unknown); from its first token
-    to its last, one takes `decode_s` on average. `output_tokens` were
-    generated since it started. `asleep`: a request wakes it first.
+    to its last, one takes `decode_s` on average. `output_tokens` were generated since it started.
+    `asleep`: a request wakes it first. `leaving`: its node is drained, it finishes what it has.
     """
 
     replica_id: str
@@ -80,6 +80,7 @@ class ReplicaLoad:
     max_model_len: int = 0
     output_tokens: int = 0
     asleep: bool = False
+    leaving: bool = False
 
     @property
     def seniority(self) -> tuple[bool, float, str]:
@@ -209,7 +210,10 @@ class LoadBoard:
         self._loads = {}
         for slot in self._replica_in:
             self._sum_up(slot)
-        by_seniority = sorted(self._told.values(), key=lambda load: load.seniority)
+        staying = [load for load in self._told.values() if not load.leaving]
+        # rather one that leaves than none
+        serving = staying or list(self._told.values())
+        by_seniority = sorted(serving, key=lambda load: load.seniority)
         self._by_seniority = [load.replica_id for load in by_seniority]
         if loads:
             self._last_known, self._last_known_at = self._told, self._read_at
@@ -245,6 +249,16 @@ class LoadBoard:
     def warm(self) -> Mapping[str, ReplicaLoad]:
         """The other live replicas, the next to be promoted first."""
         return self._live(slice(self._active_count, None))
+
+    def leaving(self) -> Mapping[str, ReplicaLoad]:
+        """The live replicas whose nodes are drained, and that get no traffic any more."""
+        serving = set(self._by_seniority)
+        gone = {replica_id for replica_id in self._loads if replica_id not in serving}
+        return {replica_id: self._loads[replica_id] for replica_id in gone} if self.is_read else {}
+
+    def is_live(self, replica_id: str) -> bool:
+        """Whether it still shows signs of life, whatever its part."""
+        return self.is_read and replica_id in self._told
 
     @property
     def is_read(self) -> bool:

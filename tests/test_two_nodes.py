@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import aiohttp
 import pytest
 
 from deployments.local.home import Home
+from deployments.node_drain import folder_of
 from deployments.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
 from router.slots import LEASE_S
 from tests.two_nodes import Node, TwoNodes
@@ -34,7 +36,7 @@ gateway:
   port: {PORT}
   replicas: 2
   replicas_per_node: 1
-  drain_timeout_s: 10
+  drain_timeout_s: 90 # as long as a request may take, so that no rollout cuts one
 redis:
   url: ${{ANTEFIX_TEST_REDIS}}
 pools:
@@ -49,6 +51,9 @@ pools:
 REQUEST_SECONDS = 90.0
 UP_SECONDS = 420
 WHOLE_SECONDS = 420
+NODE_DRAIN = "deployments.node_drain"
+# The command starts, then engines look every 0.2 s, tell every 0.1 s and gateways read every 0.1 s.
+HEARD_SECONDS = 5.0
 # A slow machine's scheduling, on top of what TCP waits for.
 SLACK_SECONDS = 5.0
 
@@ -159,6 +164,63 @@ def _session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=impatient_socket),
         timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS + 5, sock_connect=CONNECT_TIMEOUT_S),
     )
+
+
+class Service:
+    """Clients behind a load balancer, which asks each gateway whether it is serving.
+
+    They keep their connections, as real ones do.
+    """
+
+    def __init__(self, headers: dict[str, str], gateways: list[str]) -> None:
+        self.outcomes: list[Outcome] = []
+        self.errors: list[str] = []
+        self.serving: list[str] = []
+        self.stop = False
+        self._headers = headers
+        self._gateways = gateways
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=impatient_socket),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS + 5, sock_connect=2),
+        ) as http:
+            await self._probe(http)
+            clients = (
+                self._client(http, number, stream, tokens)
+                for number in range(2)
+                for stream, tokens in ((True, 8), (True, 80))
+            )
+            await asyncio.gather(self._probes(http), *clients)
+
+    async def _probes(self, http: aiohttp.ClientSession) -> None:
+        while not self.stop:
+            await self._probe(http)
+            await asyncio.sleep(0.5)
+
+    async def _probe(self, http: aiohttp.ClientSession) -> None:
+        found = []
+        for gateway in self._gateways:
+            try:
+                async with http.get(f"http://{gateway}:{PORT}/health/serving") as answer:
+                    found += [gateway] if answer.status == 200 else []
+            except aiohttp.ClientError:
+                continue
+        self.serving = found
+
+    async def _client(
+        self, http: aiohttp.ClientSession, number: int, stream: bool, tokens: int
+    ) -> None:
+        while not self.stop:
+            gateway = self.serving[number % len(self.serving)]
+            try:
+                outcome = await one_request(http, self._headers, gateway, stream, tokens)
+                self.outcomes.append(outcome)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                self.errors.append(f"{gateway}: {error!r}")
 
 
 class Traffic:
@@ -289,6 +351,55 @@ def test_a_new_node_makes_the_fleet_whole(cluster: Cluster) -> None:
     print(f"\nnode joined after {joined:.0f} s, fleet whole after {took:.0f} s")
     for node in (cluster.first, third):
         cluster.ask_until_each_engine_answered(node)
+
+
+def test_a_node_that_is_drained_costs_no_request(cluster: Cluster) -> None:
+    """As Kubernetes does it: preStop, then the pod ends, with traffic all the while."""
+    nodes = cluster.nodes
+    nodes.join(14, cpus=1, resources='{"engine": 1}')
+    leaving = next(node for node in nodes.nodes if node.number == 13)
+    there = {r for r, address in cluster.engines().items() if address == leaving.address}
+    addresses = [node.address for node in nodes.nodes if node.number != 12]
+    service = Service(cluster.headers, addresses)
+    running = nodes.begin_outside(service.run)
+
+    def both_are_used() -> bool:
+        seen = {(o.entered_at == leaving.address, o.replica in there) for o in service.outcomes}
+        return len(seen) == 4
+
+    nodes.wait_for(both_are_used, 180, "both gateways and engines under traffic")
+    drain = ["--node-id", node_id_of(leaving), "--after", "4", "--within", "120"]
+    with ThreadPoolExecutor() as pods:
+        head = pods.submit(
+            nodes.python, cluster.first, NODE_DRAIN, "--head", "--within", "150", timeout_s=200
+        )
+        began = time.monotonic()
+        drained = nodes.python(leaving, NODE_DRAIN, *drain, timeout_s=200)
+        took = time.monotonic() - began
+        assert drained.returncode == 0 and not drained.stdout, drained.stdout + drained.stderr
+        assert not head.done(), "the head would have ended before its nodes"
+        nodes.lose(leaving)
+        assert head.result().returncode == 0
+    time.sleep(3)
+    service.stop = True
+    running.result(REQUEST_SECONDS + 10)
+
+    kinds = Counter(outcome.kind for outcome in service.outcomes)
+    late = [o for o in service.outcomes if o.replica in there and o.began > began + HEARD_SECONDS]
+    under_way = [o for o in service.outcomes if o.began < began < o.ended]
+    print(
+        f"\ndrained in {took:.1f} s with {len(under_way)} requests under way: "
+        f"{dict(kinds)}, {len(service.errors)} errors"
+    )
+    assert not service.errors
+    assert set(kinds) == {"whole"}
+    assert under_way and not late
+
+
+def node_id_of(node: Node) -> str:
+    pids = {str(process.pid) for process in node.processes()}
+    (found,) = {path.parent.name for path in folder_of("x").parent.glob("*/*") if path.name in pids}
+    return found
 
 
 def test_down_takes_the_fleet_off_the_cluster(cluster: Cluster) -> None:

@@ -36,6 +36,7 @@ T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
 _SUBNET = "198.18.0"  # reserved for tests between networks
 _RAY_START_SECONDS = 120
+DASHBOARD_PORT = 8265
 # A node that does not answer is given up after 3 x (5 + 2) s; Ray's own 65 s only make it longer.
 _PATIENCE = {
     "RAY_health_check_initial_delay_ms": "2000",
@@ -175,9 +176,9 @@ class TwoNodes:
         self.folder = Path(tempfile.mkdtemp(prefix="afx2-"))
         self.home = self.folder / "home"
         self.redis_url = ""
-        self._token = secrets.token_hex(32)
+        self.token = secrets.token_hex(32)
         self._gcs = ""
-        self._nodes: list[Node] = []
+        self.nodes: list[Node] = []
         self._redis: subprocess.Popen[bytes] | None = None
         self._outside = ThreadPoolExecutor(8, initializer=self.network.enter)
 
@@ -207,11 +208,14 @@ save ""
         self.redis_url = f"redis://:{password}@{self.network.outside}:{port}/0"
         self.wait_for(self._redis_answers, 20, "Redis")
 
-    def join(self, number: int, cpus: float, resources: str) -> Node:
-        """Start a Ray node, the first as the head; returns once Ray says that it runs."""
+    def join(self, number: int, cpus: float, resources: str, with_dashboard: bool = False) -> Node:
+        """Start a Ray node, the first as the head; returns once Ray says that it runs.
+
+        `with_dashboard`: the head has one, on DASHBOARD_PORT.
+        """
         node = Node(number, self.network.join(number), f"{self.folder.name}-node-{number}")
         gcs, listen, grpc, runtime_env, metrics, dashboard = free_ports(6)
-        if self._nodes:
+        if self.nodes:
             role = [f"--address={self._gcs}"]
         else:
             self._gcs = f"{node.address}:{gcs}"
@@ -219,9 +223,10 @@ save ""
                 "--head",
                 f"--port={gcs}",
                 f"--temp-dir={self.folder / 'ray'}",
-                "--include-dashboard=false",
+                f"--include-dashboard={with_dashboard}",
+                *(f"--dashboard-host={node.address}", f"--dashboard-port={DASHBOARD_PORT}"),
             ]
-        self._nodes.append(node)
+        self.nodes.append(node)
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", *role),
             f"--node-ip-address={node.address}",
@@ -242,14 +247,20 @@ save ""
 
     def antefix(self, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
         """The command line on the head's machine, as a user of this cluster has it."""
+        return self.python(self.nodes[0], "deployments.cli", *arguments, timeout_s=timeout_s)
+
+    def python(
+        self, node: Node, module: str, *arguments: str, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """A module of ours on a node's machine, with what its owner needs to use the cluster."""
         env = {
             **_inherited(),
             "ANTEFIX_HOME": str(self.home),
+            "RAY_ADDRESS": self._gcs,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self._token,
+            "RAY_AUTH_TOKEN": self.token,
         }
-        command = [sys.executable, "-m", "deployments.cli", *arguments]
-        return self.run(command, self._nodes[0].number, env, timeout_s)
+        return self.run([sys.executable, "-m", module, *arguments], node.number, env, timeout_s)
 
     def run(
         self, command: Sequence[str], number: int, env: dict[str, str], timeout_s: float
@@ -291,7 +302,7 @@ save ""
     def close(self) -> None:
         self._outside.shutdown(wait=False, cancel_futures=True)
         with ThreadPoolExecutor() as stopping:
-            list(stopping.map(processes.stop, [node.run_id for node in self._nodes]))
+            list(stopping.map(processes.stop, [node.run_id for node in self.nodes]))
         if self._redis is not None:
             self._redis.kill()
             self._redis.wait(10)
@@ -311,7 +322,7 @@ save ""
             **_PATIENCE,
             "PYTHONPATH": str(ray_head.REPOSITORY),
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self._token,
+            "RAY_AUTH_TOKEN": self.token,
             "RAY_START_HOOK": "tests.two_nodes.keep_node_address",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",

@@ -18,12 +18,12 @@ from deployments.settings.reserved import RESERVED_ENV, why_reserved
 EMBEDDED_MODEL = "embedded"
 EMBEDDED_MODEL_NAME = "smollm2-135m-instruct"
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
-_HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
+PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _PARALLEL_SIZES = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -63,7 +63,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
 
 def dns_label(name: str) -> str:
-    if not _DNS_LABEL.fullmatch(name):
+    if not DNS_LABEL.fullmatch(name):
         raise refuse(
             "not a DNS label", "Use lower case letters, digits and inner hyphens, 63 at most"
         )
@@ -71,7 +71,7 @@ def dns_label(name: str) -> str:
 
 
 def _is_model(text: str) -> bool:
-    return bool(_HUGGING_FACE_ID.fullmatch(text) or _PATH.fullmatch(text))
+    return bool(HUGGING_FACE_ID.fullmatch(text) or PATH.fullmatch(text))
 
 
 def usable_model(model: str) -> str:
@@ -84,7 +84,7 @@ def usable_model(model: str) -> str:
 
 
 def usable_model_name(name: str) -> str:
-    if not _MODEL_NAME.fullmatch(name):
+    if not MODEL_NAME.fullmatch(name):
         raise refuse("not a model name", "Use letters, digits and . _ : / @ + -, 128 at most")
     return name
 
@@ -106,7 +106,7 @@ def usable_redis_url(url: str) -> str:
 
 
 def usable_env_name(name: str) -> str:
-    if not _ENV_NAME.fullmatch(name):
+    if not ENV_NAME.fullmatch(name):
         raise refuse(
             "not the name of an environment variable",
             "Use letters, digits and _, not a digit first",
@@ -117,7 +117,7 @@ def usable_env_name(name: str) -> str:
 
 
 def usable_header(name: str) -> str:
-    if not _HEADER.fullmatch(name):
+    if not HEADER.fullmatch(name):
         raise refuse("not the name of an HTTP header", "Use letters, digits and hyphens")
     return name.lower()
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from autoscaling.overflow import OverflowRules
 from autoscaling.slo import PriorityClass, Slo
@@ -58,6 +60,17 @@ class Objectives(Section):
                 error.remedy or "Write `default`, a path, or interactive: {ttft_s: ...}",
             ) from None
         return {name: target.model_dump() for name, target in targets.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {
+            "anyOf": [
+                super().__get_pydantic_json_schema__(core_schema, handler),
+                {"type": "string", "minLength": 1},
+            ]
+        }
 
     def by_class(self) -> dict[PriorityClass, Slo]:
         """Those that are set."""

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 
 class Section(BaseModel):
@@ -16,3 +18,14 @@ class Section(BaseModel):
         if not isinstance(data, Mapping):
             return data
         return {key: value for key, value in data.items() if value is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        for name, key in schema["properties"].items():
+            if name not in schema.get("required", ()):
+                schema["properties"][name] = {"anyOf": [key, {"type": "null"}]}
+        return reference

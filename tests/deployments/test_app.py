@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from ray import cloudpickle
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig
 
@@ -18,6 +19,7 @@ from deployments.gateway import Secrets
 from deployments.local.errors import SetupError
 
 REDIS_URL = "redis://redis.local:6379/0"
+POOL = {"model": "org/model"}
 ENVIRONMENT = {
     "ANTEFIX_API_KEYS": "red=key-1, blue = key-2,",
     "ANTEFIX_ENGINE_SECRET": "engine-secret",
@@ -217,6 +219,34 @@ def test_the_application_is_built_from_a_file_and_the_environment(
     assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
 
 
+def test_a_fleet_may_stand_in_the_configuration_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    fleet = {"name": "test", "gateway": {"custom": {"front": 1}}, "pools": {"engine": POOL}}
+    gateway = deployments_of(build({"fleet": fleet}))["gateway"]
+    assert gateway.ray_actor_options is not None
+    assert gateway.ray_actor_options["resources"] == {"front": 1}
+    with pytest.raises(FleetError, match=r"pools\.engine\.modle: unknown key"):
+        build({"fleet": {**fleet, "pools": {"engine": {"modle": "x"}}}})
+
+
+def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kubernetes runs both for a while in an upgrade, with one Redis."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    boards = set()
+    for cluster in ("blue", "green"):
+        monkeypatch.setenv("ANTEFIX_CLUSTER", cluster)
+        deployments = deployments_of(build({"fleet": {"name": "test", "pools": {"engine": POOL}}}))
+        fleet = _arguments(deployments["gateway"])[0]
+        fleet = cloudpickle.loads(cloudpickle.dumps(fleet))
+        assert _arguments(deployments["engine"])[0] == fleet.board_of("engine")
+        boards.add(fleet.board_of("engine"))
+    assert boards == {"test@blue/engine", "test@green/engine"}
+
+
 def test_a_fleet_file_that_is_not_there_is_refused() -> None:
     with pytest.raises(FleetError, match=r"no-such\.yaml"):
         build({"fleet": "./no-such.yaml"})
@@ -229,6 +259,14 @@ def test_secrets_come_from_the_environment() -> None:
     secrets = secrets_from_environment(fleet_of(pool_of()), ENVIRONMENT)
     assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
     assert (secrets.engine_secret, secrets.redis_url) == ("engine-secret", REDIS_URL)
+
+
+def test_keys_may_come_from_a_file_that_gateways_follow(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("red=key-1\n")
+    environment = {**ENVIRONMENT, "ANTEFIX_API_KEYS_FILE": str(file)}
+    secrets = secrets_from_environment(fleet_of(pool_of()), environment)
+    assert (secrets.api_keys, secrets.keys_file) == ({"key-1": "red"}, str(file))
 
 
 def test_the_redis_of_the_fleet_file_wins() -> None:

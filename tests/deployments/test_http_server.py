@@ -113,3 +113,18 @@ async def test_the_processs_signal_handlers_are_left_alone() -> None:
     await server.start("127.0.0.1")
     assert signal.getsignal(signal.SIGTERM) is before
     await server.drain()
+
+
+async def test_before_it_ends_it_closes_each_connection_with_an_answer() -> None:
+    """So that clients that keep theirs look for another gateway, and no request is cut."""
+    server = HttpServer(answering("here"))
+    url = await server.start("127.0.0.1")
+    async with aiohttp.ClientSession() as http:
+        async with http.get(url) as answer:
+            assert "connection" not in answer.headers
+        server.close_connections()
+        for _ in range(2):
+            async with http.get(url) as answer:
+                assert answer.headers["connection"] == "close"
+                assert await answer.text() == "here"
+    await server.drain()

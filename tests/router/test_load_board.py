@@ -343,3 +343,19 @@ async def test_a_promotion_without_redis_raises_nothing(board: LoadBoard) -> Non
     board.update(seniors(100.0, 200.0), Active(1))
     assert not await board.promote()
     assert list(board.warm()) == ["r1"]
+
+
+def test_a_replica_that_leaves_gets_no_traffic_and_a_warm_one_takes_its_place() -> None:
+    board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL)
+    replicas = [load(f"r{i}", slot=i, started_at=float(i), leaving=i == 0) for i in range(3)]
+    board.update(replicas, Active(2))
+    assert list(board.loads()) == ["r1", "r2"]
+    assert not board.warm() and list(board.leaving()) == ["r0"]
+    assert board.is_live("r0") and not board.is_live("unknown")
+
+
+def test_where_all_leave_they_serve_to_the_end() -> None:
+    """A cluster that is taken away as a whole: its gateways have nowhere else to send to."""
+    board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL)
+    board.update([load(f"r{i}", slot=i, leaving=True) for i in range(2)])
+    assert list(board.loads()) == ["r0", "r1"] and not board.leaving()

@@ -1,0 +1,164 @@
+"""Ends what runs on a node without losing a request: a pod's preStop, before its SIGTERM.
+
+    python -m deployments.node_drain --after 10 --within 600
+
+    <temporary folder>/antefix-<uid>/nodes/<Ray node id>/
+        drain    who drains the node asks for it here
+        <pid>    a process of the fleet: how many requests it still has; "-" before a drain
+
+Engines leave routing at once and finish what they have; gateways go on for `--after` seconds,
+until every load balancer has heard, then take no new connection. Ray is told, too, so that Ray
+Serve starts replacements on other nodes first. This returns when no process of the node has a
+request left, or after `--within` seconds. With `--head` it waits for the cluster's other nodes
+instead, while these are being drained: without its head, none of them could finish.
+
+Files, so that a node is drained also while Ray's control store or Redis is away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+PERIOD_S = 0.2
+# A request that was placed just before the others heard of it is still on its way.
+SETTLE_S = 2.0
+# The kubelet ends all pods of a deleted cluster within that.
+OTHERS_BEGIN_S = 15.0
+_ASKED = "drain"
+_SERVING = "-"
+
+
+def folder_of(node_id: str) -> Path:
+    return _nodes() / node_id
+
+
+async def follow(
+    node_id: str, begin: Callable[[float], Awaitable[None]], requests: Callable[[], int]
+) -> None:
+    """Tell, until cancelled, how many requests this process has, once its node is drained.
+
+    `begin` is called once, with the seconds that gateways are to go on.
+    """
+    folder = folder_of(node_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    told = folder / str(os.getpid())
+    try:
+        _write(told, _SERVING)
+        while not (folder / _ASKED).exists():  # noqa: ASYNC110  # another process makes it
+            await asyncio.sleep(PERIOD_S)
+        await begin(float((folder / _ASKED).read_text()))
+        await asyncio.sleep(SETTLE_S)
+        while True:
+            _write(told, str(requests()))
+            await asyncio.sleep(PERIOD_S)
+    finally:
+        told.unlink(missing_ok=True)
+
+
+def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
+    """Whether all requests ended in time. Without a node's id: all that this machine or pod has."""
+    ends = time.monotonic() + within_s
+    folders = [folder_of(node_id)] if node_id else list(_nodes().glob("*"))
+    for folder in folders:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(folder / _ASKED, str(after_s))
+    for drained in [folder.name for folder in folders] or [None]:
+        _tell_ray(drained, within_s)
+    while busy := [said for folder in folders for said in _said(folder) if said != "0"]:
+        if time.monotonic() >= ends:
+            print(f"{len(busy)} processes still have requests after {within_s:g} s")
+            return False
+        time.sleep(PERIOD_S)
+    return True
+
+
+def wait_for_the_others(within_s: float) -> None:
+    """Return when no other node of the cluster is being drained any more."""
+    began = time.monotonic()
+    while time.monotonic() - began < within_s:
+        if time.monotonic() - began > OTHERS_BEGIN_S and not _others_drain():
+            return
+        time.sleep(1.0)
+
+
+def _nodes() -> Path:
+    return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}" / "nodes"
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _said(folder: Path) -> Iterator[str]:
+    """What each process that lives says."""
+    for path in folder.glob("[0-9]*"):
+        if path.suffix or not psutil.pid_exists(int(path.name)):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            yield path.read_text()
+
+
+def _tell_ray(node_id: str | None, within_s: float) -> None:
+    """As far as Ray answers: not told, Ray Serve replaces the replicas when they have gone.
+
+    `node_id` None: the node that this runs on, which has no process of the fleet.
+    """
+    which = ["--node-id", node_id] if node_id else []
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "drain-node", *which),
+        *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "the pod ends"),
+        *("--deadline-remaining-seconds", str(int(within_s))),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        print("Ray was not told: it does not answer")
+        return
+    if done.returncode:
+        print(f"Ray was not told: {(done.stderr.strip() or done.stdout.strip())[-500:]}")
+
+
+def _others_drain() -> bool:
+    """Whether a node that lives is being drained. False too when Ray does not answer any more."""
+    from ray._private import services
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.serve._private.default_impl import create_cluster_node_info_cache
+
+    try:
+        address = services.canonicalize_bootstrap_address_or_die("auto")
+        nodes = create_cluster_node_info_cache(GcsClient(address=address))
+        nodes.update()  # type: ignore[no-untyped-call]
+        return bool(nodes.get_draining_nodes())
+    except Exception as error:
+        print(f"Ray does not answer: {error}")
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Drain this node before it is stopped.")
+    parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--within", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--node-id", help="Ray's; without: whatever runs here")
+    parser.add_argument("--head", action="store_true")
+    asked = parser.parse_args()
+    if asked.head:
+        wait_for_the_others(asked.within)
+    else:
+        drain(asked.node_id, asked.after, asked.within)
+
+
+if __name__ == "__main__":
+    main()
