@@ -56,6 +56,7 @@ def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
         num_replicas=fleet.gateway.replicas,
         max_replicas_per_node=fleet.gateway.replicas_per_node,  # type: ignore[arg-type]  # or None
         graceful_shutdown_timeout_s=unheard_s() + fleet.gateway.drain_timeout_s,
+        max_surge_percent=fleet.surge_percent,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         logging_config=LOGGING,
@@ -80,6 +81,7 @@ def _engine_deployment(fleet: Fleet, name: str, redis_url: str) -> serve.Deploym
         max_ongoing_requests=pool.max_ongoing_requests,
         max_queued_requests=pool.max_queued_requests,
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
+        max_surge_percent=fleet.surge_percent,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         logging_config=LOGGING,

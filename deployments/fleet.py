@@ -369,6 +369,14 @@ class Fleet(Section):
         description="GPUs that all pools together may use: who needs them most gets them. "
         "null: as many as `max_replicas` of each come to.",
     )
+    surge_percent: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="Replicas, as a share of those there should be, that a rollout by Ray Serve "
+        "may start before it stops old ones; it needs GPUs for these. 0: old ones stop first, a "
+        "fifth at a time.",
+    )
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> Self:

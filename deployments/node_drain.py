@@ -73,8 +73,10 @@ def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
     for folder in folders:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(folder / _ASKED, str(after_s))
-    for drained in [folder.name for folder in folders] or [None]:
-        _tell_ray(drained, within_s)
+    for folder in folders:
+        _tell_ray(folder.name, within_s)
+    if not folders:
+        _tell_ray(None, within_s)
     while busy := [said for folder in folders for said in _said(folder) if said != "0"]:
         if time.monotonic() >= ends:
             print(f"{len(busy)} processes still have requests after {within_s:g} s")

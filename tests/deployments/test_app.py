@@ -230,6 +230,13 @@ def test_a_fleet_may_stand_in_the_configuration_itself(monkeypatch: pytest.Monke
         build({"fleet": {**fleet, "pools": {"engine": {"modle": "x"}}}})
 
 
+def test_a_rollout_may_start_new_replicas_before_it_stops_old_ones() -> None:
+    surging = built(fleet_of(pool_of(), surge_percent=25))
+    assert {d._deployment_config.max_surge_percent for d in surging.values()} == {25}
+    stopping_first = built(fleet_of(pool_of()))
+    assert {d._deployment_config.max_surge_percent for d in stopping_first.values()} == {0}
+
+
 def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,7 +248,7 @@ def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
         monkeypatch.setenv("ANTEFIX_CLUSTER", cluster)
         deployments = deployments_of(build({"fleet": {"name": "test", "pools": {"engine": POOL}}}))
         fleet = _arguments(deployments["gateway"])[0]
-        fleet = cloudpickle.loads(cloudpickle.dumps(fleet))
+        fleet = cloudpickle.loads(cloudpickle.dumps(fleet))  # type: ignore[no-untyped-call]
         assert _arguments(deployments["engine"])[0] == fleet.board_of("engine")
         boards.add(fleet.board_of("engine"))
     assert boards == {"test@blue/engine", "test@green/engine"}
