@@ -5,10 +5,14 @@ UV := .cache/uv/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock"
 
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+image = docker build --file docker/$(1).Dockerfile --tag antefix/antefix-$(1):$(VERSION) \
+	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
+
 .DEFAULT_GOAL := help
-.PHONY: help up down test lint format lock reference observability bench-overhead bench-transports \
-	bench-index bench-routing bench-gateways bench-backtest bench-overload \
-	bench-simulator bench-spike bench-observability drills clean
+.PHONY: help up down test lint format lock reference observability chart image-cpu image-gpu \
+	bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
+	bench-overload bench-simulator bench-spike bench-observability drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +61,19 @@ reference: ## Write docs/fleet-file.md and docs/metrics.md from the code's own d
 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
 	@$(BIN)/antefix slo render --out observability/generated --runbooks docs/runbooks
+	@cp observability/generated/rules.yaml helm/antefix/files/
+	@cp observability/generated/dashboards/*.json helm/antefix/files/dashboards/
+
+chart: observability ## Write the chart's schema, README and copied files, then lint it
+	@$(BIN)/python -m k8s.chart_schema
+	@$(BIN)/python -m k8s.chart_readme
+	@$(BIN)/python -m pytest -q tests/helm/test_kinds.py -k lints
+
+image-cpu: ## Build the image of all that needs no GPU (ARGS= goes to docker build)
+	@$(call image,cpu)
+
+image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker build)
+	@$(call image,gpu)
 
 bench-overhead: ## Measure what Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)

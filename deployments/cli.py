@@ -13,10 +13,12 @@ from deployments.commands.config import config
 from deployments.commands.down import down
 from deployments.commands.env import env
 from deployments.commands.grafana import grafana
+from deployments.commands.k8s import k8s
 from deployments.commands.logs import logs
 from deployments.commands.slo import slo
 from deployments.commands.status import status
 from deployments.commands.up import up
+from deployments.commands.verify import verify
 from deployments.exit_codes import explained
 
 app = typer.Typer(
@@ -26,10 +28,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, status, logs, chat, env, backtest, calibrate):
+for command in (up, down, status, logs, chat, env, verify, backtest, calibrate):
     app.command()(command)
 app.add_typer(config, name="config")
 app.add_typer(grafana, name="grafana")
+app.add_typer(k8s, name="k8s")
 app.add_typer(slo, name="slo")
 
 

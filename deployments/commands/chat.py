@@ -29,7 +29,7 @@ def chat(
 ) -> None:
     """Talk to the running fleet, else to OPENAI_BASE_URL, else to the --base-url given."""
     with answering():
-        url, key, default_model = _where(base_url, api_key)
+        url, key, default_model = where(base_url, api_key)
         client = _client(url, key)
         session = ChatSession(client, model or default_model or _first_model(client, url), system)
         if message is None and not sys.stdin.isatty():
@@ -41,8 +41,10 @@ def chat(
         _converse(session)
 
 
-def _where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | None]:
+def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | None]:
     """Address, key and model: as given, else the running fleet's, else the environment's."""
+    if base_url and api_key:
+        return base_url, api_key, None
     home = Home()
     state = home.state()
     if state is not None and base_url in (None, state.base_url):

@@ -1,0 +1,100 @@
+{{/* What the schema cannot say of the values, all at once. Takes the root context. */}}
+{{- define "antefix.check" -}}
+{{- $wrong := concat
+  (include "antefix.wrongInFleet" . | fromJsonArray)
+  (include "antefix.wrongInPools" . | fromJsonArray)
+  (include "antefix.wrongAround" . | fromJsonArray)
+-}}
+{{- if $wrong -}}
+{{- $wrong | join "\n" | printf "\n%s" | fail -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "antefix.wrongInFleet" -}}
+{{- $wrong := list -}}
+{{- $gateway := .Values.fleet.gateway | default dict -}}
+{{- $metrics := .Values.fleet.metrics | default dict -}}
+{{- if not .Values.fleet.pools -}}
+{{- $wrong = append $wrong "fleet is empty: write which models to serve under fleet.pools, as in docs/fleet-file.md, or begin with --values helm/antefix/values/single-node-a100.yaml" -}}
+{{- end -}}
+{{- range $key, $section := dict "gateway" $gateway "metrics" $metrics -}}
+{{- $host := $section.host | default "0.0.0.0" -}}
+{{- if ne $host "0.0.0.0" -}}
+{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out" $key $host) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt (.Values.fleet.surge_percent | default 0 | int) 0) (not .Values.autoscaler.enabled) -}}
+{{- $wrong = append $wrong (printf "fleet.surge_percent is %v, and there are no pods for more replicas: set autoscaler.enabled to true, or leave it out" .Values.fleet.surge_percent) -}}
+{{- end -}}
+{{- $per := $gateway.replicas_per_node -}}
+{{- if not (or (kindIs "invalid" $per) (eq (toString $per) "1")) -}}
+{{- $wrong = append $wrong (printf "fleet.gateway.replicas_per_node is %v: a gateway has a pod of its own, so leave it out and set fleet.gateway.replicas" $per) -}}
+{{- end -}}
+{{- if (.Values.fleet.redis | default dict).url -}}
+{{- $wrong = append $wrong "fleet.redis.url is set: leave it out for the chart's own Redis, or set redis.enabled to false and redis.external.url or redis.external.existingSecret" -}}
+{{- end -}}
+{{- $ports := dict "gateway.port" ($gateway.port | default 8000) "metrics.port" ($metrics.port | default 9464) -}}
+{{- range $key, $port := $ports -}}
+{{- $port = int $port -}}
+{{- if or (has $port (list 6379 6380 6381 6382 6383 8080 8265 52365)) (and (ge $port 10001) (le $port 19999)) -}}
+{{- $wrong = append $wrong (printf "fleet.%s is %d: Ray listens there in every pod, so choose another, such as the default" $key $port) -}}
+{{- end -}}
+{{- if lt $port 1024 -}}
+{{- $wrong = append $wrong (printf "fleet.%s is %d: a pod that is not root cannot listen below 1024; the port of clients is service.port" $key $port) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- define "antefix.wrongInPools" -}}
+{{- $wrong := list -}}
+{{- $pools := .Values.fleet.pools | default dict -}}
+{{- range $name, $pool := $pools -}}
+{{- if has $name (list "gateway" "head" "headgroup") -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s: the chart has pods of that name already, so call the pool something else" $name) -}}
+{{- end -}}
+{{- range $variable, $value := $pool.env | default dict -}}
+{{- if contains "${" (replace "$${" "" (toString $value)) -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s.env.%s is %s: leave it out, and give engines the variable with engine.envFrom, or models.hub.existingSecret for HF_TOKEN" $name $variable $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (kindIs "string" $pool.slo) (ne (toString $pool.slo) "default") -}}
+{{- $wrong = append $wrong (printf "fleet.pools.%s.slo is %s: that file is not in the pods, so write the targets here, or default" $name $pool.slo) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $_ := .Values.pools -}}
+{{- if not (hasKey $pools $name) -}}
+{{- $wrong = append $wrong (printf "pools.%s: fleet.pools has no such pool, only %s" $name (keys $pools | sortAlpha | join ", " | default "none")) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- define "antefix.wrongAround" -}}
+{{- $wrong := list -}}
+{{- $name := include "antefix.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay wants lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
+{{- end -}}
+{{- $redis := .Values.redis -}}
+{{- $external := $redis.external -}}
+{{- if and (not $redis.enabled) (not $external.url) (not $external.existingSecret) -}}
+{{- $wrong = append $wrong "redis.enabled is false: set redis.external.url or redis.external.existingSecret, or let the chart run one" -}}
+{{- end -}}
+{{- if and $redis.enabled (or $external.url $external.existingSecret) -}}
+{{- $wrong = append $wrong "redis.external is set and redis.enabled is true: set redis.enabled to false to use the external one" -}}
+{{- end -}}
+{{- if and $external.url $external.existingSecret -}}
+{{- $wrong = append $wrong "redis.external.url and redis.external.existingSecret are both set: leave one out" -}}
+{{- end -}}
+{{- if .Values.gcsFaultTolerance.enabled -}}
+{{- if $redis.enabled -}}
+{{- if not $redis.persistence.enabled -}}
+{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: set redis.persistence.enabled too, or a restart of Redis would lose the state of Ray's head" -}}
+{{- end -}}
+{{- else if not (regexMatch "^rediss?://" $external.url) -}}
+{{- $wrong = append $wrong "gcsFaultTolerance.enabled is true: Ray's head needs the plain address of one Redis, so set redis.external.url to redis://host:6379/0, or run the chart's own Redis with redis.persistence.enabled" -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}

@@ -1,0 +1,70 @@
+{{/* The three kinds of Ray pods, by what differs between them. */}}
+
+{{/* Takes the root context. */}}
+{{- define "antefix.headPod" -}}
+{{- /* none is called `serve`, or the head would be an endpoint of the clients' Service */ -}}
+{{- $ports := list
+  (dict "name" "gcs" "containerPort" 6379)
+  (dict "name" "dashboard" "containerPort" 8265)
+  (dict "name" "client" "containerPort" 10001)
+  (dict "name" "metrics" "containerPort" 8080)
+-}}
+{{- /* KubeRay makes a new cluster for other pods, not for other numbers of them */ -}}
+{{- $annotations := dict -}}
+{{- if not .Values.autoscaler.enabled -}}
+{{- $numbers := dict "gateway" ((.Values.fleet.gateway | default dict).replicas | default 1 | int64) -}}
+{{- range $name, $_ := .Values.fleet.pools -}}
+{{- $pods := include "antefix.podsOfPool" (dict "root" $ "pool" $name) | fromJson -}}
+{{- $_ := set $numbers $name ($pods.max | int64) -}}
+{{- end -}}
+{{- $_ := set $annotations "antefix/pods" (toJson $numbers) -}}
+{{- end -}}
+{{- include "antefix.rayPod" (dict
+  "root" . "component" "head" "pool" "" "gpus" 0 "annotations" $annotations
+  "image" (include "antefix.cpuImage" .)
+  "settings" .Values.head
+  "ports" $ports
+  "ready" (dict "path" "/api/healthz" "port" 52365)
+) -}}
+{{- end -}}
+
+{{/* Takes (dict "root" $ "fleet" the fleet as it is given to Antefix). */}}
+{{- define "antefix.gatewayPod" -}}
+{{- $ports := list
+  (dict "name" "serve" "containerPort" (.fleet.gateway.port | default 8000 | int64))
+  (dict "name" "antefix-metrics" "containerPort" (.fleet.metrics.port | default 9464 | int64))
+  (dict "name" "metrics" "containerPort" 8080)
+-}}
+{{- $settings := deepCopy .root.Values.gateway -}}
+{{- if not $settings.affinity -}}
+{{- $labels := include "antefix.selector" (dict "root" .root "component" "gateway") | fromYaml -}}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $labels) -}}
+{{- $preferred := list (dict "weight" 100 "podAffinityTerm" $term) -}}
+{{- $apart := dict "preferredDuringSchedulingIgnoredDuringExecution" $preferred -}}
+{{- $_ := set $settings "affinity" (dict "podAntiAffinity" $apart) -}}
+{{- end -}}
+{{- include "antefix.rayPod" (dict
+  "root" .root "component" "gateway" "pool" "" "gpus" 0
+  "image" (include "antefix.cpuImage" .root)
+  "settings" $settings
+  "ports" $ports
+  "ready" (dict "path" "/health/serving" "port" "serve")
+) -}}
+{{- end -}}
+
+{{/* As antefix.gatewayPod, and "pool". */}}
+{{- define "antefix.enginePod" -}}
+{{- $of := dict "root" .root "pool" .pool -}}
+{{- $gpus := include "antefix.gpusOfPod" $of | int64 -}}
+{{- $ports := list
+  (dict "name" "antefix-metrics" "containerPort" (.fleet.metrics.port | default 9464 | int64))
+  (dict "name" "metrics" "containerPort" 8080)
+-}}
+{{- include "antefix.rayPod" (dict
+  "root" .root "component" "engine" "pool" .pool "gpus" $gpus
+  "image" (include (gt $gpus 0 | ternary "antefix.gpuImage" "antefix.cpuImage") .root)
+  "settings" (include "antefix.poolSettings" $of | fromYaml)
+  "ports" $ports
+  "ready" (dict "path" "/api/local_raylet_healthz" "port" 52365)
+) -}}
+{{- end -}}

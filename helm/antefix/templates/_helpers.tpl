@@ -1,0 +1,101 @@
+{{/* Names, labels, images, security contexts and Secrets: what several templates say alike.
+     Each takes the root context, unless it says otherwise. */}}
+
+{{/* At most 40 characters: KubeRay appends to it, and refuses a RayService's name of more than 47. */}}
+{{- define "antefix.fullname" -}}
+{{- $name := printf "%s-antefix" .Release.Name -}}
+{{- if contains "antefix" .Release.Name -}}{{- $name = .Release.Name -}}{{- end -}}
+{{- .Values.fullnameOverride | default $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "antefix.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/name: antefix
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What selects a component's pods: (dict "root" $ "component" "redis"), and "pool" for one pool's. */}}
+{{- define "antefix.selector" -}}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+antefix/component: {{ .component }}
+{{- with .pool }}
+antefix/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of Ray's pods, as antefix.selector. No app.kubernetes.io/name: KubeRay's head service selects
+     by its own value of it. No version: a pod that differs by a label alone would mean a new cluster. */}}
+{{- define "antefix.rayLabels" -}}
+{{ include "antefix.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "antefix.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "antefix.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "antefix.cpuImage" -}}
+{{- include "antefix.image" (dict "root" . "image" .Values.image.cpu) -}}
+{{- end -}}
+
+{{- define "antefix.gpuImage" -}}
+{{- include "antefix.image" (dict "root" . "image" .Values.image.gpu) -}}
+{{- end -}}
+
+{{/* Takes (dict "root" $ "image" ...). */}}
+{{- define "antefix.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The key of a pod's spec, or nothing. */}}
+{{- define "antefix.imagePullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Together these two are the restricted pod security standard. */}}
+{{- define "antefix.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.podSecurity.runAsUser | int64 }}
+runAsGroup: {{ .Values.podSecurity.runAsUser | int64 }}
+fsGroup: {{ .Values.podSecurity.fsGroup | int64 }}
+{{- /* a volume of weights holds so many files that changing each at every start takes minutes */}}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "antefix.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Name of the Secret with api-keys and engine-secret. */}}
+{{- define "antefix.authSecret" -}}
+{{- .Values.auth.existingSecret | default (printf "%s-auth" (include "antefix.fullname" .)) -}}
+{{- end -}}
+
+{{/* Name of the Secret with the password of the chart's own Redis. */}}
+{{- define "antefix.redisSecret" -}}
+{{- .Values.redis.existingSecret | default (printf "%s-redis" (include "antefix.fullname" .)) -}}
+{{- end -}}

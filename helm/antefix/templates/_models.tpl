@@ -1,0 +1,147 @@
+{{/* Weights: where engines find them, and who fetches them before. */}}
+
+{{/* The distinct models of the Hub that the fleet serves or drafts with: lines of "id revision".
+Paths and object stores are not among them; vLLM reads those itself. */}}
+{{- define "antefix.hubModels" -}}
+{{- $lines := list -}}
+{{- range $name, $pool := .Values.fleet.pools | default dict -}}
+{{- $args := dict -}}
+{{- range $key, $value := $pool.engine_args | default dict -}}
+{{- $_ := set $args (replace "-" "_" $key) $value -}}
+{{- end -}}
+{{- $draft := get $args "speculative_config" | default dict -}}
+{{- $used := list (dict "id" $pool.model "revision" $args.revision) (dict "id" $draft.model "revision" $draft.revision) -}}
+{{- range $used -}}
+{{- $id := .id | default "" -}}
+{{- if and (ne $id "embedded") (regexMatch `^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$` $id) -}}
+{{- $lines = append $lines (printf "%s %s" $id (.revision | default "main" | toString)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $lines | uniq | sortAlpha | join "\n" -}}
+{{- end -}}
+
+{{/* "true" where models of the Hub are downloaded before engines start. */}}
+{{- define "antefix.modelsAreDownloaded" -}}
+{{- if .Values.models.download.enabled -}}
+{{- if eq .Values.models.storage "none" -}}
+{{- fail "models.download needs a place: set models.storage to pvc or hostPath, or models.download.enabled to false" -}}
+{{- end -}}
+{{- if include "antefix.hubModels" . -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "antefix.modelClaim" -}}
+{{- .Values.models.pvc.existingClaim | default (printf "%s-models" (include "antefix.fullname" .)) -}}
+{{- end -}}
+
+{{/* Items for `volumes` of a pod that reads or writes weights. */}}
+{{- define "antefix.modelVolumes" -}}
+{{- if eq .Values.models.storage "pvc" }}
+- name: models
+  persistentVolumeClaim:
+    claimName: {{ include "antefix.modelClaim" . }}
+{{- else if eq .Values.models.storage "hostPath" }}
+- name: models
+  hostPath:
+    path: {{ .Values.models.hostPath.path }}
+    # made by an administrator: one that the kubelet made would belong to root
+    type: Directory
+{{- end }}
+{{- if include "antefix.modelsAreDownloaded" . }}
+- name: model-list
+  configMap:
+    name: {{ include "antefix.fullname" . }}-models
+{{- end }}
+{{- end -}}
+
+{{/* Items for `volumeMounts`. Engines write there too: the Hub's client locks files that it reads. */}}
+{{- define "antefix.modelMounts" -}}
+{{- if ne .Values.models.storage "none" -}}
+- name: models
+  mountPath: {{ .Values.models.mountPath }}
+{{- end -}}
+{{- end -}}
+
+{{/* Items for `env`. */}}
+{{- define "antefix.modelEnv" -}}
+{{- if ne .Values.models.storage "none" }}
+- name: HF_HOME
+  value: {{ .Values.models.mountPath }}/hub
+{{- end }}
+{{- with .Values.models.hub.existingSecret }}
+- name: HF_TOKEN
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: token}
+{{- end }}
+{{- end -}}
+
+{{/* Items for `initContainers` of an engine's pod; takes what antefix.rayPod takes. On a claim they wait
+for the Job that downloads; on a host's folder, which no Job sees on every node, they download. The
+list of models is a ConfigMap, so that another model is no change of pods. */}}
+{{- define "antefix.modelInitContainers" -}}
+{{- if include "antefix.modelsAreDownloaded" .root }}
+{{- $waits := eq .root.Values.models.storage "pvc" }}
+- name: models
+  image: {{ .image }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [bash, -c]
+  args:
+    - |
+      {{- if $waits }}
+      {{- include "antefix.awaitModels" .root | nindent 6 }}
+      {{- else }}
+      {{- include "antefix.downloadModels" (dict "once" true) | nindent 6 }}
+      {{- end }}
+  env: {{- include "antefix.modelEnv" .root | nindent 4 }}
+  {{- with .settings.envFrom }}
+  envFrom: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  volumeMounts:
+    {{- include "antefix.modelListMount" . | nindent 4 }}
+    {{- include "antefix.modelMounts" .root | nindent 4 }}
+  {{- $little := dict "requests" (dict "cpu" "10m" "memory" "32Mi") "limits" (dict "memory" "32Mi") }}
+  resources: {{- $waits | ternary $little .root.Values.models.download.resources | toYaml | nindent 4 }}
+  securityContext: {{- include "antefix.containerSecurityContext" .root | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{- define "antefix.modelListMount" -}}
+- name: model-list
+  mountPath: /etc/antefix/models
+  readOnly: true
+{{- end -}}
+
+{{/* A file for each model that is there. Slashes are no part of a file's name. */}}
+{{- define "antefix.modelMarker" -}}
+marker() { local name="$1@$2"; echo "$HF_HOME/.antefix/${name//\//--}"; }
+{{- end -}}
+
+{{- define "antefix.downloadModels" -}}
+set -euo pipefail
+{{ include "antefix.modelMarker" . }}
+if ! mkdir -p "$HF_HOME/.antefix"; then
+  echo "$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurity" >&2
+  exit 1
+fi
+while read -r model revision; do
+{{- if .once }}
+  if [ -e "$(marker "$model" "$revision")" ]; then continue; fi
+{{- end }}
+  echo "downloading $model at $revision"
+  # original/ holds a second copy of some weights, which vLLM never reads
+  hf download "$model" --revision "$revision" --exclude "original/*" < /dev/null
+  touch "$(marker "$model" "$revision")"
+done < /etc/antefix/models/list
+{{- end -}}
+
+{{- define "antefix.awaitModels" -}}
+set -euo pipefail
+{{ include "antefix.modelMarker" . }}
+while read -r model revision; do
+  until [ -e "$(marker "$model" "$revision")" ]; do
+    echo "waiting for $model: kubectl logs job/{{ include "antefix.fullname" . }}-models-... tells how far it is"
+    sleep 10
+  done
+done < /etc/antefix/models/list
+{{- end -}}

@@ -1,0 +1,69 @@
+{{/* Parts of NOTES.txt. Each takes the root context. */}}
+
+{{/* Names that requests use in `model`, one a pool, in lines. */}}
+{{- define "antefix.modelNames" -}}
+{{- $names := list -}}
+{{- range .Values.fleet.pools -}}
+{{- $of := eq .model "embedded" | ternary "smollm2-135m-instruct" (.model | trimSuffix "/" | splitList "/" | last) -}}
+{{- $names = append $names (.served_model_name | default $of) -}}
+{{- end -}}
+{{- $names | uniq | join "\n" -}}
+{{- end -}}
+
+{{/* Where clients find the API from outside; empty where they do not. */}}
+{{- define "antefix.outside" -}}
+{{- if and .Values.ingress.enabled .Values.ingress.hosts -}}
+{{- printf "%s://%s" (.Values.ingress.tlsSecret | empty | ternary "http" "https") (first .Values.ingress.hosts) -}}
+{{- else if and .Values.httpRoute.enabled .Values.httpRoute.hostnames -}}
+{{- printf "https://%s" (first .Values.httpRoute.hostnames) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is off, in lines: what it is, and the key that turns it on. */}}
+{{- define "antefix.notEnabled" -}}
+{{- $v := .Values -}}
+{{- $features := list
+  (list (or $v.ingress.enabled $v.httpRoute.enabled) "a way in from outside" "ingress.enabled or httpRoute.enabled")
+  (list $v.metrics.podMonitor.enabled "metrics in Prometheus" "metrics.podMonitor.enabled")
+  (list $v.metrics.rules.enabled "burn-rate alerts of the SLOs" "metrics.rules.enabled")
+  (list $v.metrics.dashboards.enabled "Grafana's dashboards" "metrics.dashboards.enabled")
+  (list $v.tracing.otlpEndpoint "traces" "tracing.otlpEndpoint")
+  (list (ne $v.models.storage "none") "weights that stay (each pod downloads them)" "models.storage")
+  (list $v.autoscaler.enabled "pods that come and go with replicas" "autoscaler.enabled")
+  (list $v.warmNodes.enabled "warm GPU nodes" "warmNodes.enabled")
+  (list $v.gcsFaultTolerance.enabled "a head whose loss the fleet outlives" "gcsFaultTolerance.enabled")
+  (list $v.networkPolicy.enabled "network policies" "networkPolicy.enabled")
+  (list $v.podDisruptionBudget.enabled "pod disruption budgets" "podDisruptionBudget.enabled")
+-}}
+{{- range $features -}}
+{{- if not (index . 0) }}
+  {{ index . 1 | printf "%-44s" }} {{ index . 2 }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What will work and still surprise, in lines. */}}
+{{- define "antefix.warnings" -}}
+{{- $gateway := .Values.fleet.gateway | default dict -}}
+{{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
+{{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
+{{- if lt (float64 $drain) (float64 $request) }}
+- An answer may take {{ $request }} s and goes on for {{ $drain }} s when its engine is stopped to save one, then it is cut:
+  set fleet.gateway.drain_timeout_s to {{ $request }} to lose none.
+{{- end -}}
+{{- if eq ($gateway.replicas | default 1 | int64) 1 }}
+- There is one gateway: while its node is away, nothing answers. Set fleet.gateway.replicas to 2.
+{{- end -}}
+{{- range $name, $pool := .Values.fleet.pools -}}
+{{- $settings := include "antefix.poolSettings" (dict "root" $ "pool" $name) | fromYaml -}}
+{{- $type := ($pool.resources | default dict).accelerator_type -}}
+{{- if and $type (not $settings.nodeSelector) (not $settings.affinity) }}
+- fleet.pools.{{ $name }}.resources.accelerator_type is {{ $type }}, which does not choose nodes here: set
+  pools.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
+{{- end -}}
+{{- end -}}
+{{- if eq .Values.models.storage "hostPath" }}
+- models.storage is hostPath, which the restricted pod security standard forbids: label the namespace
+  pod-security.kubernetes.io/enforce=privileged, or use pvc.
+{{- end -}}
+{{- end -}}

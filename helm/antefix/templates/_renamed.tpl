@@ -1,0 +1,28 @@
+{{/*
+Fails when the values hold keys of renamed.yaml, with all of them at once. Takes the root context.
+*/}}
+{{- define "antefix.checkRenamed" -}}
+{{- $found := list -}}
+{{- range $path, $instead := .Files.Get "renamed.yaml" | fromYaml -}}
+  {{- $places := list (dict "path" list "value" $.Values) -}}
+  {{- range $part := splitList "." $path -}}
+    {{- $next := list -}}
+    {{- range $place := $places -}}
+      {{- if kindIs "map" $place.value -}}
+        {{- range $key, $value := $place.value -}}
+          {{- if or (eq $part "*") (eq $part $key) -}}
+            {{- $next = append $next (dict "path" (append $place.path $key) "value" $value) -}}
+          {{- end -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+    {{- $places = $next -}}
+  {{- end -}}
+  {{- range $places -}}
+    {{- $found = append $found (printf "%s is not a key of this chart: write %s" (join "." .path) $instead) -}}
+  {{- end -}}
+{{- end -}}
+{{- if $found -}}
+  {{- fail (printf "\nvalues: %s" (join "\nvalues: " $found)) -}}
+{{- end -}}
+{{- end -}}

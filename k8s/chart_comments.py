@@ -1,0 +1,85 @@
+"""What values.yaml says of its keys, in the comments above them.
+
+A line that begins with `# --` begins a description, which goes on in the `#` lines below it.
+`# @default -- text` there is shown instead of the default. What is below a described key without
+descriptions of its own is that key's value.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).parent.parent / "helm" / "antefix"
+
+_DEFAULT = "@default --"
+
+_Entry = tuple[yaml.Node, yaml.Node]
+
+
+class UndescribedKey(ValueError):
+    """A key of values.yaml has no comment."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """`path` from the top; `default` as the file has it, None also for a section."""
+
+    path: tuple[str, ...]
+    description: str
+    default: Any
+    shown_default: str | None
+    is_section: bool
+
+
+def described_keys(text: str) -> list[Key]:
+    """Every key with a description, in the file's order. Raises UndescribedKey."""
+    top = _keys_below(yaml.compose(text, Loader=yaml.SafeLoader))
+    return list(_keys_in(top, (), text.splitlines()))
+
+
+def _keys_in(keys: list[_Entry], above: tuple[str, ...], lines: list[str]) -> Iterator[Key]:
+    for name, value in keys:
+        path = (*above, name.value)
+        description, shown = _comment_above(name, lines)
+        below = _keys_below(value)
+        is_section = any(_is_described(*key, lines) for key in below)
+        if not description and not is_section:
+            raise UndescribedKey(f"{'.'.join(path)}: write a `# --` comment above it")
+        if description:
+            default = None if is_section else yaml.SafeLoader("").construct_document(value)
+            yield Key(path, description, default, shown, is_section)
+        if is_section:
+            yield from _keys_in(below, path, lines)
+
+
+def _keys_below(value: yaml.Node | None) -> list[_Entry]:
+    """Those that may have comments: none within { }."""
+    return value.value if isinstance(value, yaml.MappingNode) and not value.flow_style else []
+
+
+def _is_described(name: yaml.Node, value: yaml.Node, lines: list[str]) -> bool:
+    """Whether a key, or one below it, has a comment."""
+    if _comment_above(name, lines)[0]:
+        return True
+    return any(_is_described(*key, lines) for key in _keys_below(value))
+
+
+def _comment_above(name: yaml.Node, lines: list[str]) -> tuple[str, str | None]:
+    """The description, empty where there is none, and the default to show."""
+    words: list[str] = []
+    shown = None
+    for line in reversed(lines[: name.start_mark.line]):
+        comment = re.fullmatch(r"\s*#\s?(.*)", line)
+        if comment is None:
+            break
+        if comment[1].startswith(_DEFAULT):
+            shown = comment[1].removeprefix(_DEFAULT).strip()
+        elif comment[1].startswith("-- "):
+            return " ".join([comment[1][3:], *words]), shown
+        else:
+            words.insert(0, comment[1].strip())
+    return "", None

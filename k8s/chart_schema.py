@@ -1,0 +1,105 @@
+"""helm/antefix/values.schema.json, written from the types of the values and the comments in them.
+
+`python -m k8s.chart_schema` writes it. No reference is left in it and no choice between types that
+`type` can say, for then Helm names the place and what it wants, instead of all that did not fit.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from k8s.chart_comments import CHART, described_keys
+from k8s.chart_values import ChartValues
+
+FILE = CHART / "values.schema.json"
+
+Schema = dict[str, Any]
+
+# Helm adds these to the values of a chart that another depends on
+_HELMS_OWN: Schema = {
+    "global": {"type": "object", "description": "Of charts that depend on this one; not read."},
+    "enabled": {"type": "boolean", "description": "For a `condition` of such a chart; not read."},
+}
+
+
+def schema() -> Schema:
+    """The whole schema, in the draft that every Helm reads."""
+    raw = ChartValues.model_json_schema(by_alias=True)
+    tidy: Schema = _tidied(raw, raw.pop("$defs"))
+    _take_no_fleet(tidy["properties"]["fleet"])
+    for key in described_keys((CHART / "values.yaml").read_text(encoding="utf-8")):
+        _at(tidy, key.path)["description"] = key.description
+    for path, instead in yaml.safe_load((CHART / "renamed.yaml").read_text()).items():
+        *above, name = path.split(".")
+        known = _at(tidy, tuple(above))["properties"]
+        assert name not in known, f"renamed.yaml: {path} is a key"
+        known[name] = {"description": f"Not a key of this chart: write {instead}."}
+    tidy["properties"] |= _HELMS_OWN
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Antefix", **tidy}
+
+
+def text() -> str:
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _take_no_fleet(fleet: Schema) -> None:
+    """The default is none at all, which the chart itself refuses, with what to do."""
+    del fleet["required"]
+    del fleet["properties"]["pools"]["minProperties"]
+    fleet["dependencies"] = {"pools": ["name"]}
+
+
+def _at(schema: Schema, path: tuple[str, ...]) -> Schema:
+    """What `path` leads to; `*` leads to what every name has."""
+    for name in path:
+        if name == "*":
+            (schema,) = schema["patternProperties"].values()
+        else:
+            schema = schema["properties"][name]
+    return schema
+
+
+def _tidied(part: Any, definitions: Mapping[str, Any]) -> Any:
+    """`part` without references, titles and defaults, which are elsewhere."""
+    if isinstance(part, list):
+        return [_tidied(item, definitions) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        part = {**definitions[part["$ref"].rpartition("/")[2]], **part}
+    tidy: Schema = {
+        keyword: _tidied_keys(value, definitions)
+        if keyword in ("properties", "patternProperties")
+        else _tidied(value, definitions)
+        for keyword, value in part.items()
+        if keyword not in ("$ref", "title", "default")
+    }
+    if "patternProperties" in tidy:
+        tidy.setdefault("additionalProperties", False)
+    if "anyOf" in tidy:
+        choices: list[Schema] = tidy.pop("anyOf")
+        tidy = {**_any_of(choices), **tidy}
+    return tidy
+
+
+def _tidied_keys(keys: Schema, definitions: Mapping[str, Any]) -> Schema:
+    return {name: _tidied(value, definitions) for name, value in keys.items()}
+
+
+def _any_of(choices: list[Schema]) -> Schema:
+    """One schema for choices of different types: each keyword is about one type only."""
+    merged: Schema = {}
+    for choice in choices:
+        merged = {**choice, **merged}
+    types = [choice["type"] for choice in choices]
+    each = [t for one in types for t in (one if isinstance(one, list) else [one])]
+    merged["type"] = list(dict.fromkeys(each))
+    if "enum" in merged and "null" in each and None not in merged["enum"]:
+        merged["enum"] = [*merged["enum"], None]
+    return merged
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")

@@ -1,0 +1,338 @@
+"""What the chart's values may be: the types of helm/antefix/values.yaml.
+
+Only types are here: descriptions and defaults are in values.yaml, and a key that only one of
+the two files has fails a test. Names are in camelCase there.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+
+from deployments.fleet import Fleet
+
+_DNS_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+
+# Kubernetes' own form, apimachinery's resource.Quantity: 500m, 1.5, 4Gi, 1e9
+_QUANTITY = r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?"
+
+Size = Annotated[str, Field(pattern=f"^{_QUANTITY}$")]
+Quantity = Size | Annotated[float, Field(ge=0)]
+Seconds = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Id = Annotated[int, Field(ge=1)]
+Path = Annotated[str, Field(pattern="^/")]
+
+ObjectName = Annotated[str, Field(pattern=f"^{_DNS_NAME}$", max_length=253)]
+ObjectNameOrNone = Annotated[str, Field(pattern=f"^({_DNS_NAME})?$", max_length=253)]
+# KubeRay makes longer names of it: a RayService's is at most 47 long
+Fullname = Annotated[str, Field(pattern="^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=40)]
+HostName = Annotated[str, Field(pattern=rf"^(\*\.)?{_DNS_NAME}$", max_length=253)]
+LabelKey = Annotated[str, Field(pattern=f"^({_DNS_NAME}/)?{_LABEL_NAME}$")]
+LabelValue = Annotated[str, Field(pattern=f"^({_LABEL_NAME})?$", max_length=63)]
+Labels = Mapping[LabelKey, LabelValue]
+Annotations = Mapping[LabelKey, str]
+
+Repository = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?/)?[^\s:@]+$")]
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+TagOrNone = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$")]
+Digest = Annotated[str, Field(pattern="^(sha256:[a-f0-9]{64})?$")]
+# it stands before = in lines and lists of keys
+TenantName = Annotated[str, Field(pattern=r"^[^\s=,#]+$")]
+HttpUrl = Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
+RedisUrl = Annotated[str, Field(pattern=r"^(rediss?(\+sentinel|\+cluster)?://\S+)?$")]
+
+
+def _nothing_required(schema: JsonDict) -> None:
+    # values.yaml has every key, so a user's file needs none of them
+    schema.pop("required", None)
+
+
+class Section(BaseModel):
+    """Keys of values.yaml."""
+
+    model_config = ConfigDict(
+        extra="forbid", alias_generator=to_camel, json_schema_extra=_nothing_required
+    )
+
+
+class KubernetesPart(BaseModel):
+    """What Kubernetes defines, as far as the chart takes it."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+
+
+class Image(Section):
+    repository: Repository
+    tag: TagOrNone
+    digest: Digest
+
+
+class Images(Section):
+    gpu: Image
+    cpu: Image
+    pull_policy: Literal["IfNotPresent", "Always", "Never"]
+    pull_secrets: list[ObjectName]
+
+
+class Auth(Section):
+    existing_secret: ObjectNameOrNone
+    tenants: list[TenantName]
+
+
+class Resources(KubernetesPart):
+    requests: Mapping[LabelKey, Quantity] | None = None
+    limits: Mapping[LabelKey, Quantity] | None = None
+
+
+class Toleration(KubernetesPart):
+    key: LabelKey | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class Affinity(KubernetesPart):
+    node_affinity: Mapping[str, object] | None = None
+    pod_affinity: Mapping[str, object] | None = None
+    pod_anti_affinity: Mapping[str, object] | None = None
+
+
+class Pods(Section):
+    resources: Resources
+    node_selector: Labels
+    tolerations: list[Toleration]
+    affinity: Affinity
+
+
+class Source(KubernetesPart):
+    name: ObjectName
+    optional: bool | None = None
+
+
+class EnvFrom(KubernetesPart):
+    prefix: str | None = None
+    secret_ref: Source | None = None
+    config_map_ref: Source | None = None
+
+
+class PoolPods(Pods):
+    runtime_class_name: ObjectNameOrNone
+    env_from: list[EnvFrom]
+
+
+class EnginePods(PoolPods):
+    gpu_resource: LabelKey
+
+
+class Autoscaler(Section):
+    enabled: bool
+    idle_timeout_seconds: Seconds
+    upscaling_mode: Literal["Default", "Aggressive", "Conservative"]
+    resources: Resources
+
+
+class Upgrade(Section):
+    strategy: Literal["NewCluster", "None"]
+    deletion_delay_seconds: Seconds
+    endpoint_removal_seconds: Seconds
+
+
+class Claim(Section):
+    existing_claim: ObjectNameOrNone
+    size: Size
+    storage_class: ObjectNameOrNone
+    access_modes: list[
+        Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]
+    ]
+
+
+class HostPath(Section):
+    path: Path
+
+
+class Download(Section):
+    enabled: bool
+    resources: Resources
+
+
+class Hub(Section):
+    existing_secret: ObjectNameOrNone
+
+
+class Models(Section):
+    storage: Literal["none", "pvc", "hostPath"]
+    mount_path: Path
+    pvc: Claim
+    host_path: HostPath
+    download: Download
+    hub: Hub
+
+
+class RedisImage(Section):
+    repository: Repository
+    tag: Tag
+
+
+class Persistence(Section):
+    enabled: bool
+    size: Size
+    storage_class: ObjectNameOrNone
+
+
+class ExternalRedis(Section):
+    existing_secret: ObjectNameOrNone
+    url: RedisUrl
+
+
+class Redis(Section):
+    enabled: bool
+    image: RedisImage
+    existing_secret: ObjectNameOrNone
+    resources: Resources
+    persistence: Persistence
+    external: ExternalRedis
+    node_selector: Labels
+    tolerations: list[Toleration]
+
+
+class Switch(Section):
+    enabled: bool
+
+
+class Service(Section):
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"]
+    port: Port
+    annotations: Annotations
+
+
+class Ingress(Section):
+    enabled: bool
+    class_name: ObjectNameOrNone
+    hosts: list[HostName]
+    tls_secret: ObjectNameOrNone
+    annotations: Annotations
+
+
+class ParentRef(KubernetesPart):
+    name: ObjectName
+    namespace: ObjectName | None = None
+    group: str | None = None
+    kind: str | None = None
+    section_name: ObjectName | None = None
+    port: Port | None = None
+
+
+class HttpRoute(Section):
+    enabled: bool
+    parent_refs: list[ParentRef]
+    hostnames: list[HostName]
+
+
+class PodMonitor(Section):
+    enabled: bool
+    interval_seconds: Annotated[int, Field(ge=1)]
+    labels: Labels
+
+
+class Rules(Section):
+    enabled: bool
+    labels: Labels
+
+
+class Dashboards(Section):
+    enabled: bool
+    labels: Labels
+    grafana_url: HttpUrl
+
+
+class Metrics(Section):
+    pod_monitor: PodMonitor
+    rules: Rules
+    dashboards: Dashboards
+    prometheus_namespace: ObjectNameOrNone
+
+
+class Tracing(Section):
+    otlp_endpoint: HttpUrl
+
+
+class LabelExpression(KubernetesPart):
+    key: LabelKey
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[LabelValue] | None = None
+
+
+class LabelSelector(KubernetesPart):
+    match_labels: Labels | None = None
+    match_expressions: list[LabelExpression] | None = None
+
+
+class IpBlock(KubernetesPart):
+    cidr: str
+    except_: list[str] | None = Field(None, alias="except")
+
+
+class Peer(KubernetesPart):
+    """A NetworkPolicyPeer."""
+
+    pod_selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = None
+    ip_block: IpBlock | None = None
+
+
+class NetworkPolicy(Section):
+    enabled: bool
+    allowed_clients: list[Peer]
+
+
+class WarmNodes(Section):
+    enabled: bool
+    max_per_pool: Annotated[int, Field(ge=0)]
+    image: Annotated[str, Field(min_length=1)]
+    # below -10, Cluster Autoscaler brings up no nodes (its FAQ, on pod priority)
+    priority: Annotated[int, Field(ge=-10, lt=0)]
+    resources: Resources
+
+
+class ServiceAccount(Section):
+    create: bool
+    name: ObjectNameOrNone
+    annotations: Annotations
+
+
+class PodSecurity(Section):
+    run_as_user: Id
+    fs_group: Id
+
+
+class ChartValues(Section):
+    fullname_override: Fullname
+    fleet: Fleet
+    image: Images
+    auth: Auth
+    head: Pods
+    gateway: Pods
+    engine: EnginePods
+    pools: Mapping[ObjectName, PoolPods]
+    autoscaler: Autoscaler
+    upgrade: Upgrade
+    models: Models
+    redis: Redis
+    gcs_fault_tolerance: Switch
+    service: Service
+    ingress: Ingress
+    http_route: HttpRoute
+    metrics: Metrics
+    tracing: Tracing
+    network_policy: NetworkPolicy
+    pod_disruption_budget: Switch
+    warm_nodes: WarmNodes
+    service_account: ServiceAccount
+    pod_security: PodSecurity
+    common_labels: Labels
+    pod_annotations: Annotations

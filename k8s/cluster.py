@@ -1,0 +1,161 @@
+"""The Kubernetes API, asked with somebody's kubeconfig: what is there, as plain objects.
+
+Only reads. Objects come as they are in YAML. What a user may not ask is `Denied`, which is about
+one question; everything else that goes wrong ends the whole and is a ClusterError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NoReturn
+
+import urllib3
+from kubernetes import client, config
+
+Object = dict[str, Any]
+
+_TIMEOUT_S = 15.0
+# where an API group is served
+_CORE = "/api/v1"
+
+
+class ClusterError(Exception):
+    """The cluster cannot be asked; `remedy` is what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(f"{message}; {remedy}")
+        self.message, self.remedy = message, remedy
+
+
+class Denied(Exception):
+    """These credentials may not ask this: `verb` of `resource`, `where`."""
+
+    def __init__(self, verb: str, resource: str, where: str) -> None:
+        super().__init__(f"may not {verb} {resource} {where}")
+        self.verb, self.resource, self.where = verb, resource, where
+
+
+class Cluster:
+    """`namespace` is the context's own."""
+
+    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+        """Raises ClusterError."""
+        configuration = client.Configuration()
+        self.namespace = _configured(configuration, kubeconfig, context)
+        # a cluster that is away is said at once, not after retries
+        configuration.retries = False
+        self._host = configuration.host
+        self._api = client.ApiClient(configuration)
+
+    def version(self) -> Object:
+        return self._asked("/version") or {}
+
+    def serves(self, api: str) -> bool:
+        """Whether there is such a resource, written as group/version/plural."""
+        group_version, _, plural = api.rpartition("/")
+        served = self._asked(f"/apis/{group_version}") or {}
+        return any(resource["name"] == plural for resource in served.get("resources", ()))
+
+    def has_group(self, group: str) -> bool:
+        return self._asked(f"/apis/{group}") is not None
+
+    def list(
+        self, plural: str, group: str = "", namespace: str = "", labels: str = "", fields: str = ""
+    ) -> list[Object]:
+        """Of all namespaces where none is given; `group` as in apps/v1. Raises Denied."""
+        query = {"labelSelector": labels, "fieldSelector": fields}
+        asked = {key: value for key, value in query.items() if value}
+        found = self._asked(_path(plural, group, namespace), asked, ("list", plural, namespace))
+        return list((found or {}).get("items", ()))
+
+    def get(self, plural: str, name: str, group: str = "", namespace: str = "") -> Object | None:
+        """None where there is none. Raises Denied."""
+        path = f"{_path(plural, group, namespace)}/{name}"
+        return self._asked(path, {}, ("get", plural, namespace))
+
+    def _asked(
+        self,
+        path: str,
+        query: dict[str, str] | None = None,
+        question: tuple[str, str, str] = ("get", "the API", ""),
+    ) -> Object | None:
+        request = self._api.param_serialize(
+            "GET",
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = self._api.call_api(*request, _request_timeout=_TIMEOUT_S)
+            body = answer.read()  # type: ignore[no-untyped-call]
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterError(
+                f"the cluster at {self._host} does not answer: {_reason(error)}",
+                "see whether kubectl get nodes works; --context and --kubeconfig choose another",
+            ) from None
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            self._refused(answer.status, body, *question)
+        found: Object = json.loads(body)
+        return found
+
+    def _refused(
+        self, status: int, body: bytes, verb: str, resource: str, namespace: str
+    ) -> NoReturn:
+        if status == 403:
+            where = f"in namespace {namespace}" if namespace else "in the whole cluster"
+            raise Denied(verb, resource, where)
+        if status == 401:
+            raise ClusterError(
+                f"the cluster at {self._host} does not take these credentials",
+                "log in to it again, until kubectl get pods works",
+            )
+        try:
+            said = json.loads(body)["message"]
+        except (ValueError, KeyError, TypeError):
+            said = f"status {status}"
+        raise ClusterError(
+            f"the cluster at {self._host} answers {verb} {resource} with: {said}",
+            "see whether kubectl get nodes works",
+        )
+
+
+def _configured(configuration: Any, kubeconfig: str | None, context: str | None) -> str:
+    """The namespace. In a pod, where no kubeconfig is, its service account does."""
+    # the library reads the variable when it is imported
+    kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
+    try:
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            kubeconfig, context, client_configuration=configuration, persist_config=False
+        )
+        contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        if kubeconfig is None and context is None and _is_in_cluster(configuration):
+            return "default"
+        raise ClusterError(
+            f"no cluster to ask: {str(error).strip().rstrip('.')}",
+            "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
+        ) from None
+    chosen = next((one for one in contexts if one["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _is_in_cluster(configuration: Any) -> bool:
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        return False
+    return True
+
+
+def _path(plural: str, group: str, namespace: str) -> str:
+    within = f"/namespaces/{namespace}" if namespace else ""
+    return f"{f'/apis/{group}' if group else _CORE}{within}/{plural}"
+
+
+def _reason(error: BaseException) -> str:
+    """urllib3's own words, without the name of a Python object in front."""
+    return str(error).rpartition(">: ")[2] or str(error)

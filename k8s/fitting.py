@@ -1,0 +1,206 @@
+"""Whether pods fit on nodes: first fit, largest first, as a scheduler would at best.
+
+It follows node selectors, required node affinity, taints and requests, of GPUs, cores, memory and
+the number of pods. It knows nothing of preferences, anti-affinity or volumes' zones: what does not
+fit here fits nowhere, what fits may still be placed worse.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from k8s.needs import Amounts, Object, PodGroup, amounts, total
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True)
+class Node:
+    """`free` is what is allocatable minus what its pods request."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Object, ...]
+    allocatable: Amounts
+    free: Amounts
+    ready: bool = True
+
+
+@dataclass
+class Placed:
+    """Where a group's pods went: name of the node to number of pods."""
+
+    group: PodGroup
+    wanted: int
+    on: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        return self.wanted - sum(self.on.values())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Every group, and what each node has left when all are placed."""
+
+    placed: tuple[Placed, ...]
+    left: Mapping[str, Amounts]
+
+    @property
+    def short(self) -> list[str]:
+        """The groups that have pods without a node."""
+        return [placed.group.name for placed in self.placed if placed.missing]
+
+
+def nodes_of(
+    nodes: Sequence[Object], pods: Sequence[Object], leaving: tuple[str, str] | None = None
+) -> list[Node]:
+    """No room is taken by pods of the release `leaving`, its namespace and name, nor by those
+    below priority 0, which give way.
+    """
+    used: dict[str, list[Amounts]] = {}
+    for pod in pods:
+        spec, metadata = pod["spec"], pod["metadata"]
+        release = metadata.get("labels", {}).get("app.kubernetes.io/instance")
+        ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        gives_way = spec.get("priority", 0) < 0
+        if not (ended or gives_way or (metadata["namespace"], release) == leaving):
+            used.setdefault(spec.get("nodeName", ""), []).append(requests_of(spec))
+    return [_node(node, used.get(node["metadata"]["name"], [])) for node in nodes]
+
+
+def requests_of(spec: Object) -> dict[str, Decimal]:
+    """Of a pod, as the scheduler counts them: its containers together, or its largest init one."""
+    inits = spec.get("initContainers", [])
+    beside = [one for one in inits if one.get("restartPolicy") == "Always"]
+    running = total([_requested(one) for one in [*spec["containers"], *beside]])
+    before = [_requested(one) for one in inits if one not in beside]
+    most = {
+        name: max([running.get(name, Decimal(0)), *(one.get(name, Decimal(0)) for one in before)])
+        for name in {*running, *(name for one in before for name in one)}
+    }
+    whole_pod = amounts(spec.get("resources", {}).get("requests"))
+    return total([{**most, **whole_pod}, amounts(spec.get("overhead")), {"pods": Decimal(1)}])
+
+
+def place(groups: Sequence[tuple[PodGroup, int]], nodes: Sequence[Node]) -> Fit:
+    """Each group with a number of pods, in the order given."""
+    left = {node.name: dict(node.free) for node in nodes}
+    placed = tuple(Placed(group, count) for group, count in groups)
+    # large before small, and who has little choice before who has much
+    for one in sorted(placed, key=lambda p: _size(p.group, nodes)):
+        for node in _takers(one.group, nodes):
+            room = left[node.name]
+            while one.missing and not lacking(one.group, room):
+                for name, amount in one.group.requests.items():
+                    room[name] -= amount
+                one.on[node.name] = one.on.get(node.name, 0) + 1
+    return Fit(placed, left)
+
+
+def lacking(group: PodGroup, room: Amounts) -> list[str]:
+    """The resources that a pod of the group requests more of than there are."""
+    return [name for name, asked in group.requests.items() if asked > room.get(name, Decimal(0))]
+
+
+def against(group: PodGroup, node: Node) -> str:
+    """Why no pod of the group may be on the node, however much room it has; empty: it may."""
+    if not node.ready:
+        return "not ready, or cordoned"
+    for label, value in group.node_selector.items():
+        if node.labels.get(label) != value:
+            return f"no label {label}={value}"
+    terms = _required(group.affinity)
+    if terms and not any(_term_matches(term, node) for term in terms):
+        return "not what nodeAffinity requires"
+    for taint in node.taints:
+        if taint["effect"] in _BLOCKING and not any(
+            _tolerates(t, taint) for t in group.tolerations
+        ):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"taint {taint['key']}{value}:{taint['effect']}"
+    return ""
+
+
+def _node(node: Object, used: list[Amounts]) -> Node:
+    spec = node.get("spec", {})
+    conditions = node["status"].get("conditions", [])
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    allocatable = amounts(node["status"].get("allocatable"))
+    taken = total(used)
+    return Node(
+        name=node["metadata"]["name"],
+        labels=node["metadata"].get("labels", {}),
+        taints=tuple(spec.get("taints", ())),
+        allocatable=allocatable,
+        free={name: amount - taken.get(name, 0) for name, amount in allocatable.items()},
+        ready=ready and not spec.get("unschedulable", False),
+    )
+
+
+def _requested(container: Object) -> dict[str, Decimal]:
+    resources = container.get("resources", {})
+    return amounts({**resources.get("limits", {}), **resources.get("requests", {})})
+
+
+def _takers(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Node]:
+    """The fullest first, so that nodes stay whole for who needs a whole one."""
+    resource = group.gpu_resource if group.gpus else "memory"
+    fitting = [node for node in nodes if not against(group, node)]
+    # who needs no GPU goes where none is, as taints and prices of GPU nodes would have it
+    yield from sorted(
+        fitting, key=lambda n: (not group.gpus and _gpus(n) > 0, n.free.get(resource, 0), n.name)
+    )
+
+
+def _gpus(node: Node) -> Decimal:
+    return sum((a for name, a in node.allocatable.items() if "gpu" in name), Decimal(0))
+
+
+def _size(group: PodGroup, nodes: Sequence[Node]) -> tuple[Any, ...]:
+    choices = sum(not against(group, node) for node in nodes)
+    return -group.gpus, choices, -group.requests.get("memory", Decimal(0))
+
+
+def _required(affinity: Object) -> list[Object]:
+    rules = affinity.get("nodeAffinity") or {}
+    required = rules.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms: list[Object] = required.get("nodeSelectorTerms", [])
+    return terms
+
+
+def _term_matches(term: Object, node: Node) -> bool:
+    by_field = {"metadata.name": node.name}
+    return all(_expression_holds(e, node.labels) for e in term.get("matchExpressions", [])) and all(
+        _expression_holds(e, by_field) for e in term.get("matchFields", [])
+    )
+
+
+def _expression_holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    there = labels.get(expression["key"])
+    values = expression.get("values", [])
+    match expression["operator"]:
+        case "In":
+            return there in values
+        case "NotIn":
+            return there not in values
+        case "Exists":
+            return there is not None
+        case "DoesNotExist":
+            return there is None
+        case "Gt":
+            return there is not None and int(there) > int(values[0])
+        case _:
+            return there is not None and int(there) < int(values[0])
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return (toleration.get("key"), toleration.get("value", "")) == (
+        taint["key"],
+        taint.get("value", ""),
+    )

@@ -1,0 +1,258 @@
+"""Whether the cluster's nodes hold the release, and what to do where they do not."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from k8s.findings import Finding, Severity, some
+from k8s.fitting import Fit, Node, Placed, against, lacking, place
+from k8s.needs import Needs, PodGroup
+
+# what says which GPU a node has: NVIDIA's feature discovery, GKE, EKS with Karpenter, others
+_MODEL_LABELS = (
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "k8s.amazonaws.com/accelerator",
+    "amd.com/gpu.product-name",
+    "accelerator",
+)
+_GPU_PRESENT = "nvidia.com/gpu.present"
+_BYTES = {"memory", "ephemeral-storage"}
+
+
+def model_of(node: Node) -> str:
+    """The GPU's name as the node's labels have it; empty where none says so."""
+    if model := next((node.labels[label] for label in _MODEL_LABELS if label in node.labels), ""):
+        return model
+    return "an unnamed GPU" if node.labels.get(_GPU_PRESENT) == "true" else ""
+
+
+def gpu_findings(needs: Needs, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Which GPUs there are, and whether the device plugin offers them."""
+    wanting = [group for group in needs.groups if group.gpus]
+    if not wanting:
+        yield Finding("ok", "GPUs", "the fleet needs none")
+        return
+    resources = sorted({group.gpu_resource for group in wanting})
+    has = [n for n in nodes if any(n.allocatable.get(r) for r in resources)]
+    hidden = [n.name for n in nodes if model_of(n) and n not in has and n.ready]
+    if hidden:
+        yield Finding(
+            "problem" if not has else "warning",
+            "device plugin",
+            f"{some(hidden)}: labelled with a GPU, and no {' or '.join(resources)} allocatable",
+            "install NVIDIA's GPU operator or device plugin there, and see that its pods run: "
+            "kubectl get pods -A | grep nvidia",
+        )
+    if not has:
+        return
+    by_model: dict[str, list[Node]] = {}
+    for node in has:
+        by_model.setdefault(model_of(node) or "unlabelled GPU", []).append(node)
+    words = []
+    for model, those in sorted(by_model.items()):
+        each = [f"{n.name} {_count(n.allocatable, resources)}" for n in those]
+        free = sum(_count(n.free, resources) for n in those)
+        words.append(f"{model}: {some(each)} ({free} free)")
+    yield Finding("ok", "GPUs", "; ".join(words))
+    for group in wanting:
+        if group.accelerator and not group.node_selector and len(by_model) > 1:
+            yield Finding(
+                "warning",
+                f"GPU of {group.name}",
+                f"the cluster has {some(sorted(by_model))}, and resources.accelerator_type "
+                f"{group.accelerator} chooses no nodes in Kubernetes",
+                f"set pools.{group.name}.nodeSelector, such as "
+                "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}",
+            )
+
+
+def room_findings(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[Finding]:
+    """For every group whether its first pods fit, then growth and upgrades where they do."""
+    first = place([(group, group.count) for group in needs.groups], nodes)
+    for placed in first.placed:
+        title = f"room for {placed.group.name}"
+        if not placed.missing:
+            yield Finding(
+                "ok",
+                title,
+                f"{_needs_in_words(placed.group, placed.wanted)}: on "
+                f"{some([_times(node, n) for node, n in placed.on.items()])}",
+            )
+            continue
+        why, remedy = _misfit(placed, first, nodes)
+        severity: Severity = "problem"
+        if nodes_come:
+            severity, remedy = (
+                "warning",
+                f"new nodes may come, as the autoscaler's settings say; {remedy}",
+            )
+        yield Finding(
+            severity, title, f"needs {_needs_in_words(placed.group, placed.wanted)}; {why}", remedy
+        )
+    if not first.short:
+        yield from _growth(needs, nodes, nodes_come)
+        yield from _upgrade(needs, nodes, nodes_come)
+
+
+def fit_as_json(needs: Needs, nodes: Sequence[Node]) -> dict[str, Any]:
+    fit = place([(group, group.count) for group in needs.groups], nodes)
+    resources = sorted({group.gpu_resource for group in needs.groups if group.gpus})
+    return {
+        "groups": {
+            p.group.name: {
+                "pods": p.wanted,
+                "gpus_per_pod": p.group.gpus,
+                "nodes": p.on,
+                "missing": p.missing,
+            }
+            for p in fit.placed
+        },
+        "gpus": [
+            {
+                "node": node.name,
+                "model": model_of(node),
+                "allocatable": _count(node.allocatable, resources),
+                "free": _count(node.free, resources),
+            }
+            for node in nodes
+            if _count(node.allocatable, resources)
+        ],
+    }
+
+
+def _growth(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[Finding]:
+    grown = place([(group, group.most) for group in needs.groups], nodes)
+    for placed in grown.placed:
+        if placed.missing and not nodes_come:
+            yield Finding(
+                "note",
+                f"growth of {placed.group.name}",
+                f"autoscaling may ask for {placed.group.most} pods, and there is room for "
+                f"{placed.wanted - placed.missing} while the others grow too",
+                f"add nodes, or lower fleet.pools.{placed.group.name}.autoscaling.max_replicas",
+            )
+
+
+def _upgrade(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[Finding]:
+    if not needs.twice:
+        return
+    twice = place([(g, g.count * 2 if g.in_ray else g.count) for g in needs.groups], nodes)
+    if twice.short:
+        yield Finding(
+            "note" if nodes_come else "warning",
+            "room for an upgrade",
+            "a change of pods brings up a second cluster, and there is no room for a second "
+            f"{some(twice.short)}: the upgrade would wait, the old cluster serving on",
+            "keep spare nodes for it, or set upgrade.strategy: None and delete the old RayCluster "
+            "by hand",
+        )
+
+
+def _misfit(placed: Placed, fit: Fit, nodes: Sequence[Node]) -> tuple[str, str]:
+    """Why pods of a group have no node, and what to do."""
+    group = placed.group
+    with_gpus = [n for n in nodes if not group.gpus or n.allocatable.get(group.gpu_resource)]
+    matching = [node for node in with_gpus if not against(group, node)]
+    if not matching:
+        return _no_node(group, with_gpus)
+    if all(lacking(group, node.allocatable) for node in matching):
+        return _too_large(group, matching)
+    lacks = [lacking(group, fit.left[node.name]) for node in matching]
+    short = [name for name in group.requests if any(name in of for of in lacks)]
+    if group.gpus and all(group.gpu_resource in of for of in lacks):
+        short = [group.gpu_resource]
+    by_room = sorted(matching, key=lambda n: -n.free.get(short[0], Decimal(0)))
+    each = [
+        f"{n.name}: {', '.join(_amount(r, n.free.get(r, Decimal(0))) for r in short)}"
+        for n in by_room
+    ]
+    names = {node.name for node in matching}
+    others = [
+        p.group.name
+        for p in fit.placed
+        if p is not placed and names & set(p.on) and any(r in p.group.requests for r in short)
+    ]
+    beside = f", which {some(others)} use too" if others else ""
+    return (
+        f"{placed.missing} without a node; nodes that match have free: {some(each)}{beside}",
+        _make_room(group),
+    )
+
+
+def _no_node(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
+    if not nodes:
+        has = f"no node with {group.gpu_resource}" if group.gpus else "no nodes"
+        plugin = ", or install the device plugin on those there are" if group.gpus else ""
+        return f"the cluster has {has}", f"add some{plugin}"
+    reasons: dict[str, list[str]] = {}
+    for node in nodes:
+        reasons.setdefault(against(group, node), []).append(node.name)
+    words = "; ".join(f"{some(names, 3)}: {reason}" for reason, names in reasons.items())
+    settings = _settings_for(group)
+    return (
+        f"no node matches {group.settings}: {words}",
+        f"set {settings}.nodeSelector or .tolerations to what the nodes have, or change the nodes",
+    )
+
+
+def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
+    most = max(n.allocatable.get(group.gpu_resource, Decimal(0)) for n in nodes)
+    if most < group.gpus:
+        return (
+            f"a node has {_counted(most, 'GPU')} at most, and tensor parallelism stays in one node",
+            f"lower tensor_parallel_size of {group.name} to {most:f} and raise "
+            "pipeline_parallel_size instead, or add larger nodes",
+        )
+    lacks = [lacking(group, node.allocatable) for node in nodes]
+    # what every node lacks, or where each lacks something else, all of that
+    shown = [r for r in group.requests if all(r in of for of in lacks)] or sorted(
+        {r for of in lacks for r in of}
+    )
+    largest = ", ".join(
+        _amount(r, max(n.allocatable.get(r, Decimal(0)) for n in nodes)) for r in shown
+    )
+    return (
+        f"the largest node that matches has {largest}",
+        f"lower {_settings_for(group)}.resources.requests, or add larger nodes",
+    )
+
+
+def _make_room(group: PodGroup) -> str:
+    if group.gpus:
+        nodes = f"nodes with {_counted(group.gpus, 'free GPU')} each"
+        return f"free or add {nodes}, or lower fleet.pools.{group.name}.replicas"
+    return f"free or add nodes, or lower {_settings_for(group)}.resources.requests"
+
+
+def _settings_for(group: PodGroup) -> str:
+    return f"pools.{group.name}" if group.settings == "engine" else group.settings
+
+
+def _needs_in_words(group: PodGroup, pods: int) -> str:
+    size = [_amount(r, group.requests[r]) for r in ("cpu", "memory") if r in group.requests]
+    if group.gpus:
+        size.insert(0, _counted(group.gpus, "GPU") + (" on one node" if group.gpus > 1 else ""))
+    return f"{_counted(pods, 'pod')} of {', '.join(size)}"
+
+
+def _counted(number: int | Decimal, noun: str) -> str:
+    return f"{Decimal(number):f} {noun}{'' if number == 1 else 's'}"
+
+
+def _times(node: str, pods: int) -> str:
+    return node if pods == 1 else f"{node} ({pods})"
+
+
+def _count(amounts: Any, resources: Sequence[str]) -> int:
+    return int(sum(max(amounts.get(r, Decimal(0)), Decimal(0)) for r in resources))
+
+
+def _amount(resource: str, amount: Decimal) -> str:
+    if resource in _BYTES:
+        return f"{amount / 2**30:.3g} GiB {resource}"
+    amount = amount.normalize()
+    if resource == "cpu":
+        return _counted(amount, "core")
+    return _counted(amount, "GPU") if "gpu" in resource else f"{amount:f} {resource}"

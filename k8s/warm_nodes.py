@@ -1,0 +1,122 @@
+"""How many placeholder pods keep GPU nodes warm for each pool.
+
+What the autoscaler expects by the time that a replica could serve is in `demand` already. A node
+takes longer than a replica, so room is kept for the same growth once more: pods for
+`forecast / arrivals x demand` replicas and the warm ones, less the pods that are there. The number
+grows at once and shrinks by one after it was too large for HOLD_S. It never exceeds what engines
+may still use, and is 0 everywhere while an engine's pod waits for a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+HOLD_S = 300.0
+# Replicas: growth by less is no reason to bring a node.
+SLACK = 0.1
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the chart says of a pool that is autoscaled on GPUs."""
+
+    name: str
+    pods_per_replica: int
+    max_replicas: int
+    warm_replicas: int
+    gpus_per_pod: int
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the autoscaler decided: replicas to take traffic; requests a second, now and soon."""
+
+    demand: int
+    arrivals: float = 0.0
+    forecast: float | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A pool's pods that are there or coming, and its placeholders; `expected` None: not known."""
+
+    pods: int
+    placeholders: int
+    expected: Expected | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What binds all pools: placeholders of one, GPUs that the fleet's budget leaves free."""
+
+    max_per_pool: int
+    free_gpus: float
+    engine_waits: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Placeholders by pool, and since when those that have too many have them."""
+
+    placeholders: Mapping[str, int]
+    too_many_since: Mapping[str, float]
+
+
+def decide(
+    pools: Sequence[Pool],
+    seen: Mapping[str, Seen],
+    limits: Limits,
+    too_many_since: Mapping[str, float],
+    now: float,
+) -> Decision:
+    """`now` and `too_many_since`: seconds of any clock that does not jump."""
+    if limits.engine_waits:
+        return Decision({pool.name: 0 for pool in pools}, {})
+    wishes, since = {}, dict(too_many_since)
+    for pool in pools:
+        of = seen[pool.name]
+        room = _room(pool, of.pods, limits.max_per_pool)
+        wanted = min(_wanted(pool, of), room)
+        held = of.placeholders
+        if wanted >= held:
+            held = wanted
+            since.pop(pool.name, None)
+        elif now - since.setdefault(pool.name, now) >= HOLD_S:
+            held -= 1
+            since[pool.name] = now
+        wishes[pool] = min(held, room)
+    return Decision(_within(wishes, limits.free_gpus), since)
+
+
+def _wanted(pool: Pool, of: Seen) -> int:
+    if of.expected is None:
+        return of.placeholders
+    replicas = _replicas_soon(of.expected, pool.max_replicas) + pool.warm_replicas
+    return max(0, replicas * pool.pods_per_replica - of.pods)
+
+
+def _replicas_soon(expected: Expected, most: int) -> int:
+    """To take traffic after the growth that is expected now, once more."""
+    demand, arrivals, forecast = expected.demand, expected.arrivals, expected.forecast
+    if forecast is None or not 0 < arrivals < forecast:
+        return demand
+    # the least first: a quotient may be infinite
+    return ceil(min(most, forecast * demand / arrivals) - SLACK)
+
+
+def _room(pool: Pool, pods: int, max_per_pool: int) -> int:
+    most_pods = pool.max_replicas * pool.pods_per_replica
+    return max(0, min(max_per_pool, most_pods - pods))
+
+
+def _within(wishes: Mapping[Pool, int], free_gpus: float) -> dict[str, int]:
+    """One after the other in turns, as long as the GPUs last."""
+    granted = {pool.name: 0 for pool in wishes}
+    for turn in range(max(wishes.values(), default=0)):
+        for pool, wished in wishes.items():
+            if turn < wished and turn == granted[pool.name] and pool.gpus_per_pod <= free_gpus:
+                granted[pool.name] += 1
+                free_gpus -= pool.gpus_per_pod
+    return granted

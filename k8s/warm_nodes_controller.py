@@ -1,0 +1,226 @@
+"""Sizes the placeholder pods that keep GPU nodes warm: `python -m k8s.warm_nodes_controller`.
+
+Every PERIOD_S the one that holds the Lease asks a gateway what the autoscaler expects and
+Kubernetes for the engines' pods, and scales each pool's placeholders as `k8s.warm_nodes` decides.
+What cannot be asked changes nothing: it is asked again. ANTEFIX_WARM_NODES holds `Settings` as
+JSON, written by the chart.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import urllib3
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from k8s.leadership import KUBERNETES_FAILURES, TIMEOUT_S, Leadership, impatient, said
+from k8s.warm_nodes import Expected, Limits, Pool, Seen, decide
+
+logger = logging.getLogger("antefix.warm_nodes")
+
+PERIOD_S = 15.0
+WRITE_ATTEMPTS = 3
+CONFLICT = 409
+
+
+class NoStatus(Exception):
+    """A gateway did not say what is expected."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`name` is the chart's full name, `engines` the label selector of the engines' pods."""
+
+    name: str
+    namespace: str
+    engines: str
+    status_url: str
+    gpu_resource: str
+    max_per_pool: int
+    pools: tuple[Pool, ...]
+    gpu_budget: float | None = None
+
+    def placeholders(self, pool: str) -> str:
+        """Name of the Deployment."""
+        return f"{self.name}-placeholder-{pool}"
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    autoscaler: Expected | None = None
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """What is read of `GET /antefix/status`."""
+
+    pools: dict[str, PoolStatus]
+
+
+class Controller:
+    """Scales the placeholders once for each `step`."""
+
+    def __init__(
+        self, api: client.ApiClient, settings: Settings, leadership: Leadership, api_keys: Path
+    ) -> None:
+        self._settings = settings
+        self._leadership = leadership
+        self._api_keys = api_keys
+        self._pods = client.CoreV1Api(api)
+        self._deployments = client.AppsV1Api(api)
+        self._http = urllib3.PoolManager(retries=False, timeout=TIMEOUT_S)
+        self._too_many_since: Mapping[str, float] = {}
+        self._missing = ""
+
+    def step(self) -> None:
+        """Raises one of KUBERNETES_FAILURES."""
+        settings, now = self._settings, time.monotonic()
+        pods = self._engine_pods()
+        expected = self._expected()
+        present = [pod.metadata.labels.get("antefix/pool") for pod in pods]
+        seen = {
+            pool.name: Seen(present.count(pool.name), self._size(pool), expected.get(pool.name))
+            for pool in settings.pools
+        }
+        used = sum(gpus_of(pod, settings.gpu_resource) for pod in pods)
+        limits = Limits(
+            max_per_pool=settings.max_per_pool,
+            free_gpus=float("inf") if settings.gpu_budget is None else settings.gpu_budget - used,
+            engine_waits=any(waits_for_gpu(pod, settings.gpu_resource) for pod in pods),
+        )
+        decision = decide(settings.pools, seen, limits, self._too_many_since, now)
+        for pool in settings.pools:
+            wanted, now_there = decision.placeholders[pool.name], seen[pool.name].placeholders
+            if wanted == now_there:
+                continue
+            if not self._resize(pool, wanted):
+                return
+            logger.info(
+                "%s: %d placeholders, were %d: %s, %s",
+                *(pool.name, wanted, now_there, seen[pool.name], limits),
+            )
+        self._too_many_since = decision.too_many_since
+
+    def _engine_pods(self) -> list[Any]:
+        listed = self._pods.list_namespaced_pod(
+            self._settings.namespace, label_selector=self._settings.engines
+        )
+        return [pod for pod in listed.items if stays(pod)]
+
+    def _size(self, pool: Pool) -> int:
+        scale = self._deployments.read_namespaced_deployment_scale(
+            self._settings.placeholders(pool.name), self._settings.namespace
+        )
+        return (scale.spec.replicas if scale.spec else 0) or 0
+
+    def _resize(self, pool: Pool, replicas: int) -> bool:
+        """False: another may lead by now, and nothing was written."""
+        scale, conflicts = {"spec": {"replicas": replicas}}, 0
+        while self._leadership.holds():
+            try:
+                self._deployments.patch_namespaced_deployment_scale(
+                    self._settings.placeholders(pool.name), self._settings.namespace, scale
+                )
+            except ApiException as error:
+                conflicts += 1
+                if error.status != CONFLICT or conflicts == WRITE_ATTEMPTS:
+                    raise
+            else:
+                return True
+        return False
+
+    def _expected(self) -> Mapping[str, Expected]:
+        """Nothing of a pool that is not decided, of none when no gateway answers."""
+        try:
+            pools = self._status().pools
+        except NoStatus as missing:
+            self._say(f"no forecast, placeholders stay as they are: {missing}")
+            return {}
+        self._say("")
+        return {name: pool.autoscaler for name, pool in pools.items() if pool.autoscaler}
+
+    def _status(self) -> FleetStatus:
+        try:
+            headers = {"Authorization": f"Bearer {first_key(self._api_keys.read_text())}"}
+            answer = self._http.request("GET", self._settings.status_url, headers=headers)
+            if answer.status != 200:
+                raise NoStatus(f"{self._settings.status_url} answered {answer.status}")
+            return msgspec.json.decode(answer.data, type=FleetStatus)
+        except (OSError, urllib3.exceptions.HTTPError, msgspec.MsgspecError) as error:
+            raise NoStatus(f"{self._settings.status_url}: {error}") from None
+        except ValueError:  # whose message may hold the key
+            raise NoStatus(f"{self._api_keys} holds no key that can be sent") from None
+
+    def _say(self, missing: str) -> None:
+        if missing != self._missing:
+            logger.warning("%s", missing or "the forecast is back")
+        self._missing = missing
+
+
+def first_key(text: str) -> str:
+    """Of `tenant=key` on lines or between commas, `#` being comments; empty where there is none."""
+    entries = (entry.strip() for entry in re.split(r"[\n,]", text))
+    keys = (entry.partition("=")[2].strip() for entry in entries if not entry.startswith("#"))
+    return next(filter(None, keys), "")
+
+
+def stays(pod: Any) -> bool:
+    return pod.metadata.deletion_timestamp is None and pod.status.phase in ("Pending", "Running")
+
+
+def gpus_of(pod: Any, resource: str) -> int:
+    given = [container.resources for container in pod.spec.containers]
+    return sum(int((of.limits or {}).get(resource, 0)) for of in given if of)
+
+
+def waits_for_gpu(pod: Any, resource: str) -> bool:
+    """Whether the scheduler found no node with enough of them."""
+    return any(
+        condition.type == "PodScheduled"
+        and condition.status == "False"
+        and f"Insufficient {resource}" in (condition.message or "")
+        for condition in pod.status.conditions or []
+    )
+
+
+def run(controller: Controller, leadership: Leadership, stop: threading.Event) -> None:
+    while not stop.is_set():
+        if leadership.renew():
+            try:
+                controller.step()
+            except KUBERNETES_FAILURES as error:
+                logger.warning("nothing is changed until Kubernetes answers: %s", said(error))
+        stop.wait(PERIOD_S)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    # it says each renewal
+    logging.getLogger("leaderelection").setLevel(logging.WARNING)
+    settings = msgspec.json.decode(os.environ["ANTEFIX_WARM_NODES"], type=Settings)
+    configuration = client.Configuration()
+    config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    api = impatient(client.ApiClient(configuration))
+    lease = f"{settings.name}-warm-nodes"
+    leadership = Leadership(api, lease, settings.namespace, socket.gethostname())
+    controller = Controller(api, settings, leadership, Path(os.environ["ANTEFIX_API_KEYS_FILE"]))
+    stop = threading.Event()
+    # as a container's first process it would not end without
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    run(controller, leadership, stop)
+
+
+if __name__ == "__main__":
+    main()

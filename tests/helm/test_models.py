@@ -1,0 +1,250 @@
+"""Where weights are kept, and that they are there before engines start."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helm.fleets import SMALL, values
+from tests.helm.helm import HelmError, Object, all_of_kind, of_kind, render, template
+
+POOLS = {
+    "large": {
+        "model": "meta/Large",
+        "engine_args": {"revision": "v1/a", "speculative-config": {"model": "meta/Tiny"}},
+    },
+    "small": {"model": "meta/Small"},
+    "again": {"model": "meta/Small", "served_model_name": "b"},
+    "embedded": SMALL,
+    "folder": {"model": "/weights/x"},
+    "bucket": {"model": "s3://weights/x", "served_model_name": "c"},
+}
+MODELS = ["meta/Large v1/a", "meta/Small main", "meta/Tiny main"]
+DOWNLOAD = {"download": {"enabled": True}}
+
+
+def rendered(pools: Any = POOLS, **models: Any) -> list[Object]:
+    return render(values(pools=pools, models=models))
+
+
+@pytest.fixture(scope="module")
+def on_claim() -> list[Object]:
+    return rendered(storage="pvc", hub={"existingSecret": "hub"}, **DOWNLOAD)
+
+
+@pytest.fixture(scope="module")
+def on_hosts() -> list[Object]:
+    return rendered(storage="hostPath", hub={"existingSecret": "hub"}, **DOWNLOAD)
+
+
+def test_without_storage_nothing_is_mounted_or_made() -> None:
+    objects = rendered()
+    assert not all_of_kind(objects, "Job") + all_of_kind(objects, "PersistentVolumeClaim")
+    pod = engine(objects)
+    assert "initContainers" not in pod
+    assert [mount["name"] for mount in pod["containers"][0]["volumeMounts"]] == ["auth"]
+    assert "HF_HOME" not in env(pod["containers"][0])
+
+
+def test_an_engine_finds_the_hubs_cache_on_the_claim(on_claim: list[Object]) -> None:
+    pod = engine(on_claim)
+    assert {"name": "models", "mountPath": "/models"} in pod["containers"][0]["volumeMounts"]
+    claim = {"claimName": "afx-antefix-models"}
+    assert {"name": "models", "persistentVolumeClaim": claim} in pod["volumes"]
+    assert env(pod["containers"][0])["HF_HOME"]["value"] == "/models/hub"
+
+
+def test_the_charts_claim_outlives_it(on_claim: list[Object]) -> None:
+    claim = of_kind(on_claim, "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "200Gi"
+
+
+def test_an_existing_claim_is_used_and_none_is_made() -> None:
+    objects = rendered(storage="pvc", pvc={"existingClaim": "mine"}, **DOWNLOAD)
+    assert not all_of_kind(objects, "PersistentVolumeClaim")
+    for pod in (engine(objects), job(objects)["spec"]["template"]["spec"]):
+        claim = {"claimName": "mine"}
+        assert {"name": "models", "persistentVolumeClaim": claim} in pod["volumes"]
+
+
+def test_a_hosts_folder_has_to_be_there(on_hosts: list[Object]) -> None:
+    folder = {"path": "/var/lib/antefix/models", "type": "Directory"}
+    assert {"name": "models", "hostPath": folder} in engine(on_hosts)["volumes"]
+
+
+def test_the_token_of_the_hub_comes_from_its_secret(on_claim: list[Object]) -> None:
+    token = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    pods = [engine(on_claim), job(on_claim)["spec"]["template"]["spec"]]
+    for container in [pod["containers"][0] for pod in pods]:
+        assert env(container)["HF_TOKEN"] == {"name": "HF_TOKEN", **token}
+
+
+def test_models_of_the_hub_are_downloaded_once_each(on_claim: list[Object]) -> None:
+    listed = of_kind(on_claim, "ConfigMap", "models")["data"]["list"]
+    assert listed.splitlines() == MODELS
+
+
+def test_a_download_without_storage_is_refused() -> None:
+    message = r"models\.download needs a place: set models\.storage to pvc or hostPath"
+    with pytest.raises(HelmError, match=message):
+        template(values(models=DOWNLOAD))
+
+
+def test_there_is_no_job_without_a_model_of_the_hub() -> None:
+    objects = rendered({"chat": SMALL}, storage="pvc", **DOWNLOAD)
+    assert not all_of_kind(objects, "Job")
+    assert "initContainers" not in engine(objects)
+
+
+def test_another_model_is_another_job_and_the_same_pods(on_claim: list[Object]) -> None:
+    pools = {**POOLS, "small": {"model": "meta/Other"}}
+    changed = rendered(pools, storage="pvc", hub={"existingSecret": "hub"}, **DOWNLOAD)
+    assert job(changed)["metadata"]["name"] != job(on_claim)["metadata"]["name"]
+    assert engine(changed) == engine(on_claim)
+
+
+def test_another_image_is_another_job() -> None:
+    # a Job's pod cannot be changed, so the upgrade would fail
+    given = {"storage": "pvc", **DOWNLOAD}
+    names = {
+        job(render(values(pools=POOLS, models=given, image={"cpu": {"tag": tag}})))["metadata"][
+            "name"
+        ]
+        for tag in ("1", "2")
+    }
+    assert len(names) == 2
+
+
+def test_the_job_downloads_each_model_and_marks_it(on_claim: list[Object], tmp_path: Path) -> None:
+    container = job(on_claim)["spec"]["template"]["spec"]["containers"][0]
+    assert run(container, tmp_path) == 0
+    assert downloads(tmp_path) == [
+        f"download {model} --revision {revision} --exclude original/*"
+        for model, revision in map(str.split, MODELS)
+    ]
+    assert markers(tmp_path) == {"meta--Large@v1--a", "meta--Small@main", "meta--Tiny@main"}
+
+
+def test_a_download_that_fails_fails_the_job_and_is_not_marked(
+    on_claim: list[Object], tmp_path: Path
+) -> None:
+    container = job(on_claim)["spec"]["template"]["spec"]["containers"][0]
+    assert run(container, tmp_path, hf='case "$2" in *Small) exit 3;; esac') == 3
+    assert markers(tmp_path) == {"meta--Large@v1--a"}
+
+
+def test_a_volume_that_cannot_be_written_is_told(on_claim: list[Object], tmp_path: Path) -> None:
+    container = job(on_claim)["spec"]["template"]["spec"]["containers"][0]
+    (tmp_path / "hub").write_text("no folder")
+    done = bash(container, tmp_path)
+    assert done.returncode == 1
+    assert "cannot be written by user" in done.stderr
+
+
+def test_an_engine_waits_until_the_job_has_marked_all(
+    on_claim: list[Object], tmp_path: Path
+) -> None:
+    (waiting,) = engine(on_claim)["initContainers"]
+    marks = tmp_path / "hub" / ".antefix"
+    marks.mkdir(parents=True)
+    for name in ("meta--Large@v1--a", "meta--Tiny@main"):
+        (marks / name).touch()
+    # the Job ends in the pause between two looks
+    done = bash(waiting, tmp_path, sleep=f"touch '{marks}/meta--Small@main'")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "waiting for meta/Small: kubectl logs job/afx-antefix-models-... tells how far it is"
+    ]
+    assert not downloads(tmp_path)
+
+
+def test_on_a_hosts_folder_each_engine_downloads_what_its_node_lacks(
+    on_hosts: list[Object], tmp_path: Path
+) -> None:
+    assert not all_of_kind(on_hosts, "Job")
+    (fetching,) = engine(on_hosts)["initContainers"]
+    assert run(fetching, tmp_path) == 0
+    assert len(downloads(tmp_path)) == len(MODELS)
+    assert run(fetching, tmp_path) == 0
+    assert len(downloads(tmp_path)) == len(MODELS)
+
+
+def test_it_waits_in_the_image_that_the_pod_has_anyway(on_claim: list[Object]) -> None:
+    cluster = of_kind(on_claim, "RayService")["spec"]["rayClusterConfig"]
+    for group in cluster["workerGroupSpecs"]:
+        spec = group["template"]["spec"]
+        for container in spec.get("initContainers", []):
+            assert container["image"] == spec["containers"][0]["image"]
+
+
+def test_the_hubs_own_command_takes_these_options(tmp_path: Path) -> None:
+    hf = Path(sys.executable).with_name("hf")
+    done = subprocess.run(
+        [hf, "download", "a/b", "--revision", "main", "--exclude", "original/*"],
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr  # 2: an option it does not know
+
+
+def engine(objects: list[Object]) -> dict[str, Any]:
+    """The pod of some pool."""
+    groups = of_kind(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    pod: dict[str, Any] = next(
+        group["template"]["spec"] for group in groups if group["groupName"] != "gateway"
+    )
+    return pod
+
+
+def job(objects: list[Object]) -> Object:
+    return of_kind(objects, "Job", "models")
+
+
+def env(container: dict[str, Any]) -> dict[str, Any]:
+    return {item["name"]: item for item in container["env"]}
+
+
+def run(container: dict[str, Any], folder: Path, hf: str = "") -> int:
+    return bash(container, folder, hf=hf).returncode
+
+
+def bash(
+    container: dict[str, Any], folder: Path, *, hf: str = "", sleep: str = "exit 1"
+) -> subprocess.CompletedProcess[str]:
+    """Run the container's script here, with programs in place of the Hub's and of time."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    _program(programs / "hf", f'{hf}\necho "$*" >> "{folder}/downloads"')
+    _program(programs / "sleep", sleep)
+    (folder / "list").write_text("".join(f"{line}\n" for line in MODELS))
+    assert container["command"] == ["bash", "-c"]
+    (script,) = container["args"]
+    assert script.count("/etc/antefix/models/list") == 1
+    return subprocess.run(
+        ["bash", "-c", script.replace("/etc/antefix/models/list", f"{folder}/list")],
+        env={"PATH": f"{programs}:{os.environ['PATH']}", "HF_HOME": f"{folder}/hub"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def downloads(folder: Path) -> list[str]:
+    asked = folder / "downloads"
+    return asked.read_text().splitlines() if asked.exists() else []
+
+
+def markers(folder: Path) -> set[str]:
+    return {file.name for file in (folder / "hub" / ".antefix").iterdir()}
+
+
+def _program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)

@@ -1,0 +1,105 @@
+"""What Prometheus and Grafana are given: the very files that `antefix slo render` writes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from observability.promtool import complaints
+from tests.helm.fleets import SMALL, values
+from tests.helm.helm import CHART, ROOT, Object, all_of_kind, of_kind, render
+from tests.helm.policies import selects
+from tests.programs import program
+
+GENERATED = ROOT / "observability" / "generated"
+ON = {"enabled": True}
+
+
+@pytest.fixture(scope="module")
+def objects() -> list[Object]:
+    labels = {"release": "kube-prometheus-stack"}
+    metrics: dict[str, Any] = {
+        "podMonitor": {**ON, "intervalSeconds": 5, "labels": labels},
+        "rules": {**ON, "labels": labels},
+        "dashboards": ON,
+    }
+    return render(values(pools={"a": SMALL, "b": SMALL}, metrics=metrics))
+
+
+def test_none_is_made_unless_it_is_enabled() -> None:
+    objects = render(values())
+    assert not all_of_kind(objects, "PodMonitor") + all_of_kind(objects, "PrometheusRule")
+    assert not all_of_kind(objects, "ConfigMap", "dashboard")
+
+
+def test_the_charts_copies_are_what_is_generated() -> None:
+    copies, originals = _files(CHART / "files"), _files(GENERATED)
+    del originals[Path("alertmanager.yaml")]
+    assert copies == originals, "run `make observability`"
+
+
+def test_the_rules_pass_through_helm_unchanged(objects: list[Object]) -> None:
+    rule = of_kind(objects, "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((GENERATED / "rules.yaml").read_text())
+    assert "{{ $labels.pool }}" in json.dumps(rule["spec"])
+
+
+def test_prometheus_takes_the_rules(objects: list[Object]) -> None:
+    program("promtool")
+    assert complaints(yaml.safe_dump(of_kind(objects, "PrometheusRule")["spec"])) == ""
+
+
+def test_gateways_and_engines_are_scraped_and_nothing_else(objects: list[Object]) -> None:
+    selector = of_kind(objects, "PodMonitor")["spec"]["selector"]
+    cluster = of_kind(objects, "RayService")["spec"]["rayClusterConfig"]
+    groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+    templates = {"head": cluster["headGroupSpec"]["template"]} | {
+        name: group["template"] for name, group in groups.items()
+    }
+    templates["redis"] = of_kind(objects, "StatefulSet")["spec"]["template"]
+    scraped = [n for n, t in templates.items() if selects(selector, t["metadata"]["labels"])]
+    assert scraped == ["gateway", "a", "b"]
+    (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    for name in scraped:
+        ports = templates[name]["spec"]["containers"][0]["ports"]
+        assert endpoint["port"] in [port["name"] for port in ports]
+
+
+def test_scrapes_are_of_the_job_that_the_rules_ask_for(objects: list[Object]) -> None:
+    (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    asked = set(re.findall(r'job="([^"]+)"', (GENERATED / "rules.yaml").read_text()))
+    assert relabeling["targetLabel"] == "job"
+    assert {relabeling["replacement"]} == asked
+
+
+def test_a_scrape_takes_no_longer_than_the_time_between_two(objects: list[Object]) -> None:
+    (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("5s", "5s")
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
+def test_prometheus_finds_them_by_its_own_labels(kind: str, objects: list[Object]) -> None:
+    labels = of_kind(objects, kind)["metadata"]["labels"]
+    assert labels["release"] == "kube-prometheus-stack"
+    assert labels["app.kubernetes.io/name"] == "antefix"
+
+
+def test_each_dashboard_is_a_config_map_for_grafanas_sidecar(objects: list[Object]) -> None:
+    maps = all_of_kind(objects, "ConfigMap", "dashboard")
+    shown = {}
+    for config_map in maps:
+        assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+        ((name, text),) = config_map["data"].items()
+        shown[name.removeprefix("afx-antefix-")] = text
+    files = (GENERATED / "dashboards").glob("*.json")
+    assert shown == {file.name: file.read_text() for file in files}
+
+
+def _files(folder: Path) -> dict[Path, str]:
+    return {
+        file.relative_to(folder): file.read_text() for file in folder.rglob("*") if file.is_file()
+    }

@@ -1,0 +1,125 @@
+"""What a user reads after an install."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helm.helm import CHART, NAMESPACE, RELEASE, run
+
+CHAT = {"model": "Qwen/Qwen2.5-7B-Instruct"}
+
+
+def notes(values: Path) -> str:
+    arguments = (RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(values))
+    return run("install", *arguments, "--dry-run=client").partition("\nNOTES:\n")[2]
+
+
+def not_enabled(text: str) -> str:
+    return text.partition("Not enabled:")[2].partition("Mind:")[0]
+
+
+@pytest.fixture(scope="module")
+def minimal() -> str:
+    return notes(CHART / "ci" / "minimal-values.yaml")
+
+
+@pytest.fixture(scope="module")
+def full() -> str:
+    return notes(CHART / "ci" / "full-values.yaml")
+
+
+def of_fleet(folder: Path, **values: Any) -> str:
+    file = folder / "values.yaml"
+    file.write_text(json.dumps(values))
+    return notes(file)
+
+
+def test_a_key_is_one_command_away(minimal: str) -> None:
+    assert "kubectl -n llm get secret afx-antefix-auth -o jsonpath='{.data.api-keys}'" in minimal
+
+
+def test_without_a_way_in_the_question_goes_through_a_port_forward(minimal: str) -> None:
+    assert "kubectl -n llm port-forward service/afx-antefix 8000:80 &" in minimal
+    assert "curl -N http://127.0.0.1:8000/v1/chat/completions" in minimal
+
+
+def test_with_one_it_goes_to_the_host(full: str) -> None:
+    assert "curl -N https://llm.example.com/v1/chat/completions" in full
+    assert "port-forward" not in full
+
+
+def test_the_question_is_json_that_names_a_model(minimal: str) -> None:
+    body = json.loads(re.findall(r"-d '(.*)'", minimal)[0])
+    assert body["model"] == "Qwen2.5-7B-Instruct"
+    assert body["stream"] is True
+
+
+def test_what_is_off_is_listed_with_the_key_that_turns_it_on(minimal: str) -> None:
+    for key in (
+        "ingress.enabled or httpRoute.enabled",
+        "metrics.podMonitor.enabled",
+        "metrics.rules.enabled",
+        "metrics.dashboards.enabled",
+        "tracing.otlpEndpoint",
+        "models.storage",
+        "warmNodes.enabled",
+        "gcsFaultTolerance.enabled",
+    ):
+        assert key in not_enabled(minimal)
+    # on by default
+    assert "networkPolicy.enabled" not in not_enabled(minimal)
+    assert "podDisruptionBudget.enabled" not in not_enabled(minimal)
+
+
+def test_what_is_switched_off_is_listed_too() -> None:
+    listed = not_enabled(notes(CHART / "ci" / "cpu-only-values.yaml"))
+    assert "networkPolicy.enabled" in listed
+    assert "podDisruptionBudget.enabled" in listed
+
+
+def test_where_all_is_on_nothing_is_listed(full: str) -> None:
+    assert "Not enabled" not in full
+    assert "Mind" not in full
+
+
+def test_grafana_is_a_link(full: str, minimal: str) -> None:
+    assert "Grafana: https://grafana.example.com/dashboards?tag=antefix\n" in full
+    assert "Grafana:" not in minimal
+
+
+def test_how_to_try_it_is_told(minimal: str) -> None:
+    assert "helm -n llm test afx --timeout 20m --logs" in minimal
+
+
+def test_one_gateway_and_cut_answers_are_warned_of(minimal: str) -> None:
+    mind = minimal.partition("Mind:")[2]
+    assert "set fleet.gateway.drain_timeout_s to 600" in " ".join(mind.split())
+    assert "Set fleet.gateway.replicas to 2" in mind
+
+
+def test_a_kind_of_gpu_without_a_node_selector_is_warned_of(tmp_path: Path) -> None:
+    pool = {**CHAT, "resources": {"accelerator_type": "A100"}}
+    fleet = {"name": "x", "pools": {"chat": pool}}
+    warned = of_fleet(tmp_path, fleet=fleet)
+    assert "pools.chat.nodeSelector" in warned
+    selector = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+    assert "nodeSelector" not in of_fleet(tmp_path, fleet=fleet, engine={"nodeSelector": selector})
+
+
+def test_a_folder_of_the_host_is_warned_of(tmp_path: Path) -> None:
+    fleet = {"name": "x", "pools": {"chat": CHAT}}
+    warned = of_fleet(tmp_path, fleet=fleet, models={"storage": "hostPath"})
+    assert "pod-security.kubernetes.io/enforce=privileged" in warned
+
+
+def test_every_model_is_named_as_requests_name_it(tmp_path: Path) -> None:
+    pools = {
+        "a": {"model": "embedded", "resources": {"gpus": 0}},
+        "b": {**CHAT, "served_model_name": "chat"},
+        "c": {"model": "/models/own/"},
+    }
+    text = of_fleet(tmp_path, fleet={"name": "x", "pools": pools})
+    assert "Models: smollm2-135m-instruct, chat, own\n" in text

@@ -1,0 +1,140 @@
+"""The pods of Ray: where they run, what they know, how they begin and end."""
+
+import re
+
+import yaml
+
+from tests.helm.helm import Object
+from tests.helm.ray_service import container, every_group, groups, head, pod, ray_service, variables
+
+
+def test_pool_settings_take_the_place_of_engines(cpu_only: Object) -> None:
+    engine, other = groups(cpu_only)["engine"], groups(cpu_only)["other"]
+    assert "nodeSelector" not in pod(engine)
+    assert pod(other)["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    assert container(other)["resources"]["limits"] == {"cpu": "4", "memory": "4Gi"}
+    assert container(other)["envFrom"] == [{"configMapRef": {"name": "other-settings"}}]
+
+
+def test_places_are_each_groups_own(full: Object) -> None:
+    assert pod(head(full))["nodeSelector"] == {"node-role": "system"}
+    assert pod(groups(full)["gateway"])["tolerations"][0]["key"] == "front"
+    assert pod(groups(full)["chat"])["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_gateways_keep_apart_unless_told_otherwise(full: Object, minimal: Object) -> None:
+    (rule,) = pod(groups(minimal)["gateway"])["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    labels = groups(minimal)["gateway"]["template"]["metadata"]["labels"]
+    selected = rule["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert selected.items() <= labels.items()
+    assert "required" in "".join(pod(groups(full)["gateway"])["affinity"]["podAntiAffinity"])
+
+
+def test_only_gpu_pods_have_the_runtime_class(existing: Object) -> None:
+    assert pod(groups(existing)["chat"])["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in pod(groups(existing)["gateway"])
+
+
+def test_only_gateways_have_the_port_that_clients_reach(full: Object) -> None:
+    service = full["spec"]["serveService"]["spec"]
+    assert service["ports"] == [{"name": "serve", "port": 8443, "targetPort": "serve"}]
+    assert full["spec"]["excludeHeadPodFromServeSvc"] is True
+    serving = {
+        name: {p["name"]: p["containerPort"] for p in container(group)["ports"]}.get("serve")
+        for name, group in every_group(full).items()
+    }
+    assert serving == {"head": None, "gateway": 9000, "chat": None}
+
+
+def test_prometheus_finds_gateways_and_engines(full: Object) -> None:
+    for name in ("gateway", "chat"):
+        ports = {p["name"]: p["containerPort"] for p in container(groups(full)[name])["ports"]}
+        assert ports["antefix-metrics"] == 9500
+
+
+def test_readiness_is_asked_of_what_the_pod_is_for(full: Object) -> None:
+    probes = {n: container(g)["readinessProbe"] for n, g in every_group(full).items()}
+    assert probes["gateway"]["httpGet"] == {"path": "/health/serving", "port": "serve"}
+    assert probes["chat"]["httpGet"]["path"] == "/api/local_raylet_healthz"
+    assert probes["head"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
+
+
+def test_a_pod_that_ends_has_the_time_of_its_longest_request(
+    full: Object, autoscaled: Object
+) -> None:
+    drain = ["python", "-m", "deployments.node_drain"]
+    for name, group in every_group(full).items():
+        command = container(group)["lifecycle"]["preStop"]["exec"]["command"]
+        flags = ["--head"] if name == "head" else []
+        assert command == [*drain, *flags, "--after", "10", "--within", "910"]
+        assert pod(group)["terminationGracePeriodSeconds"] == 940
+    # 120.5 s, rounded up, and 2 s
+    command = container(head(autoscaled))["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[-3:] == ["2", "--within", "123"]
+    assert pod(head(autoscaled))["terminationGracePeriodSeconds"] == 153
+
+
+def test_keys_are_a_folder_and_secrets_are_no_plain_text(full: Object) -> None:
+    for group in every_group(full).values():
+        given = variables(group)
+        assert given["ANTEFIX_API_KEYS_FILE"] == "/etc/antefix/auth/api-keys"
+        assert container(group)["volumeMounts"][0] == {
+            "name": "auth",
+            "mountPath": "/etc/antefix/auth",
+            "readOnly": True,
+        }
+        assert pod(group)["volumes"][0]["secret"]["items"] == [
+            {"key": "api-keys", "path": "api-keys"}
+        ]
+        for name in ("ANTEFIX_ENGINE_SECRET", "ANTEFIX_REDIS_PASSWORD"):
+            assert "secretKeyRef" in given[name]
+        assert given["OTEL_EXPORTER_OTLP_ENDPOINT"].startswith("http://otel-collector")
+        assert "ray.io/cluster" in given["ANTEFIX_CLUSTER"]["fieldRef"]["fieldPath"]
+        assert given["ANTEFIX_UNHEARD_S"] == "10"
+
+
+def test_existing_secrets_are_used_everywhere(existing: Object) -> None:
+    given = variables(head(existing))
+    assert given["ANTEFIX_ENGINE_SECRET"]["secretKeyRef"]["name"] == "llm-auth"
+    assert given["ANTEFIX_REDIS_URL"]["secretKeyRef"] == {"name": "llm-redis", "key": "url"}
+    assert "ANTEFIX_REDIS_PASSWORD" not in given
+    assert pod(head(existing))["volumes"][0]["secret"]["secretName"] == "llm-auth"
+
+
+def test_images_are_pulled_as_told(existing: Object) -> None:
+    assert re.fullmatch(r"antefix/antefix-cpu@sha256:\w+", container(head(existing))["image"])
+    image = container(groups(existing)["chat"])["image"]
+    assert image == "registry.example.com/antefix-gpu:0.1.0-1"
+    assert pod(head(existing))["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_only_a_head_with_the_autoscaler_may_talk_to_kubernetes(full: Object) -> None:
+    def tokens(found: Object) -> list[str]:
+        return [n for n, g in every_group(found).items() if automounts(pod(g))]
+
+    def automounts(spec: Object) -> bool:
+        return bool(spec["automountServiceAccountToken"])
+
+    assert tokens(full) == ["head"]
+    alone = {"fleet": {"name": "x", "pools": {"chat": {"model": "a/b"}}}}
+    assert tokens(ray_service({**alone, "autoscaler": {"enabled": False}})) == []
+
+
+def test_labels_tell_what_a_pod_is_and_leave_kuberays_name_alone(full: Object) -> None:
+    for name, group in every_group(full).items():
+        labels = group["template"]["metadata"]["labels"]
+        assert labels["antefix/component"] == ("engine" if name == "chat" else name)
+        assert labels.get("antefix/pool") == ("chat" if name == "chat" else None)
+        assert labels["team"] == "llm"
+        assert "app.kubernetes.io/name" not in labels
+        annotations = group["template"]["metadata"]["annotations"]
+        assert annotations == {"sidecar.istio.io/inject": "false"}
+
+
+def test_a_new_version_of_the_chart_alone_changes_no_pod(full: Object) -> None:
+    # nothing but the image tells the version, or every release would need a second cluster
+    text = yaml.safe_dump([group["template"] for group in every_group(full).values()])
+    assert "helm.sh/chart" not in text
+    assert "app.kubernetes.io/version" not in text

@@ -1,0 +1,99 @@
+"""Values of the right form that could not work: Helm refuses them, with what to write instead."""
+
+import pytest
+
+from tests.helm.helm import HelmError, Object, render
+
+ONE_POOL = {"chat": {"model": "Qwen/Qwen2.5-7B-Instruct"}}
+WITH_POOL = {"name": "x", "pools": ONE_POOL}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, ["fleet is empty", "fleet.pools", "--values"]),
+        (
+            {"fleet": {**WITH_POOL, "gateway": {"host": "127.0.0.1"}}},
+            ["fleet.gateway.host is 127.0.0.1", "leave it out"],
+        ),
+        (
+            {"fleet": {**WITH_POOL, "metrics": {"host": "::1"}}},
+            ["fleet.metrics.host is ::1"],
+        ),
+        (
+            {"fleet": {**WITH_POOL, "gateway": {"replicas_per_node": 2}}},
+            ["replicas_per_node is 2", "fleet.gateway.replicas"],
+        ),
+        (
+            {"fleet": {**WITH_POOL, "gateway": {"port": 8265}, "metrics": {"port": 10001}}},
+            ["fleet.gateway.port is 8265", "fleet.metrics.port is 10001"],
+        ),
+        ({"fleet": {**WITH_POOL, "gateway": {"port": 80}}}, ["service.port"]),
+        (
+            {"fleet": {**WITH_POOL, "surge_percent": 20}, "autoscaler": {"enabled": False}},
+            ["fleet.surge_percent is 20", "autoscaler.enabled"],
+        ),
+        (
+            {"fleet": {**WITH_POOL, "redis": {"url": "redis://x:6379"}}},
+            ["fleet.redis.url is set", "redis.external"],
+        ),
+        (
+            {"fleet": {"name": "x", "pools": {"gateway": ONE_POOL["chat"]}}},
+            ["fleet.pools.gateway", "something else"],
+        ),
+        (
+            {"fleet": {"name": "x", "pools": {"a": {**ONE_POOL["chat"], "slo": "my.yaml"}}}},
+            ["fleet.pools.a.slo is my.yaml"],
+        ),
+        (
+            {
+                "fleet": {
+                    "name": "x",
+                    "pools": {
+                        "a": {
+                            **ONE_POOL["chat"],
+                            "env": {"HF_TOKEN": "${HF_TOKEN}", "PLAIN": "$${x}"},
+                        }
+                    },
+                }
+            },
+            ["fleet.pools.a.env.HF_TOKEN is ${HF_TOKEN}", "models.hub.existingSecret"],
+        ),
+        (
+            {"fleet": WITH_POOL, "pools": {"chta": {"runtimeClassName": "nvidia"}}},
+            ["pools.chta", "only chat"],
+        ),
+        (
+            {"fleet": WITH_POOL, "redis": {"enabled": False}},
+            ["redis.enabled is false", "redis.external.existingSecret"],
+        ),
+        (
+            {"fleet": WITH_POOL, "redis": {"external": {"url": "redis://x:6379"}}},
+            ["redis.external is set and redis.enabled is true"],
+        ),
+        (
+            {"fleet": WITH_POOL, "gcsFaultTolerance": {"enabled": True}},
+            ["gcsFaultTolerance.enabled is true", "redis.persistence.enabled"],
+        ),
+        (
+            {
+                "fleet": WITH_POOL,
+                "gcsFaultTolerance": {"enabled": True},
+                "redis": {"enabled": False, "external": {"existingSecret": "x"}},
+            },
+            ["set redis.external.url to redis://host:6379/0"],
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_remedy(values: Object, said: list[str]) -> None:
+    with pytest.raises(HelmError) as refused:
+        render(values)
+    assert all(words in str(refused.value) for words in said)
+    assert "PLAIN" not in str(refused.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(HelmError) as refused:
+        render({"redis": {"enabled": False}, "pools": {"chat": {}}})
+    for words in ("fleet is empty", "redis.enabled is false", "pools.chat"):
+        assert words in str(refused.value)

@@ -1,0 +1,53 @@
+"""Preflight asked of a cluster that tests/k8s/api.py plays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.fleet import Fleet
+from k8s.cluster import Cluster
+from k8s.facts import gather
+from k8s.findings import Finding
+from k8s.needs import Needs, needs_of
+from k8s.preflight import findings
+from k8s.values import computed_values, merged
+from tests.k8s.api import Api
+from tests.k8s.objects import NAMESPACE, RAYSERVICES, Object, namespace, node, operator
+
+READY = (RAYSERVICES, operator(), node("cpu-1"), namespace(NAMESPACE))
+_DEFAULTS = computed_values([])
+EIGHT = node("a100-1", 8)
+
+
+def llama(**settings: Any) -> Object:
+    return {"model": "org/model", **settings}
+
+
+def _needs(pools: Mapping[str, Object] | None = None, values: Object | None = None) -> Needs:
+    fleet = Fleet.model_validate({"name": "test", "pools": pools or {"llama": llama()}})
+    return needs_of(fleet, merged(_DEFAULTS, values or {}))
+
+
+def asked(
+    *objects: Object,
+    pools: Mapping[str, Object] | None = None,
+    values: Object | None = None,
+    forbidden: tuple[str, str] | None = None,
+    version: str = "1.34",
+    release: str = "antefix",
+) -> list[Finding]:
+    with Api(*objects, version=version) as api:
+        if forbidden:
+            api.forbid(*forbidden)
+        wanted = _needs(pools, values)
+        return findings(gather(Cluster(str(api.kubeconfig)), wanted, NAMESPACE, release), wanted)
+
+
+def of(found: list[Finding], title: str) -> Finding:
+    (finding,) = [one for one in found if one.title == title]
+    return finding
+
+
+def bad(found: list[Finding]) -> dict[str, str]:
+    return {one.title: one.seen for one in found if one.severity in ("warning", "problem")}

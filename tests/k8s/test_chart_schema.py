@@ -1,0 +1,267 @@
+"""The schema of the chart's values takes every fleet that Antefix takes, and no key it does not."""
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+from pydantic import ValidationError
+
+from deployments.fleet import Fleet
+from deployments.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
+from k8s import chart_schema
+from k8s.chart_comments import CHART
+from tests.deployments.test_wrong_fleet_files import WRONG
+
+ROOT = CHART.parent.parent
+SCHEMA = chart_schema.schema()
+VALIDATOR = Draft7Validator(SCHEMA)
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+RENAMED = yaml.safe_load((CHART / "renamed.yaml").read_text())
+
+# What stands between keys, in other files, or in the form of a Redis address.
+BEYOND_A_SCHEMA = {
+    "no pools",
+    "path without a usable name",
+    "unset variable",
+    "malformed variable",
+    "engine argument in two spellings",
+    "GPUs that do not fit",
+    "overflow to nowhere",
+    "overflow to itself",
+    "overflow without an SLO",
+    "overflow that ends before it begins",
+    "bounds the wrong way round",
+    "only warm replicas",
+    "one port for two servers",
+    "an SLO file that is not there",
+    "a budget that is too small",
+    "warm replicas without an SLO",
+    "autoscaling without an SLO",
+    "one model name in two pools",
+    "a LoRA adapter named as a model",
+    "redis without scheme",
+    "redis of another kind",
+    "redis with a slash in its password",
+    "redis with a port out of range",
+    "sentinel without service",
+    "cluster with a database",
+    "several plain hosts",
+    # the chart's own templates say the new name
+    "the old name of overflow",
+}
+# What JSON cannot hold, or YAML not say.
+BEYOND_VALUES = {
+    "empty",
+    "a list",
+    "unclosed bracket",
+    "tab",
+    "bare variable in braces",
+    "two documents",
+    "control character",
+    "alias of itself",
+    "duplicate key",
+    "endless timeout",
+}
+
+OBJECTIVE = {"ttft_s": 2, "ttft_p50_s": 1, "tpot_s": 0.1}
+# Every key of a fleet file, each with a value that is not the default.
+EVERY_KEY: dict[str, Any] = {
+    "name": "all",
+    "surge_percent": 25,
+    "gateway": {
+        "host": "0.0.0.0",
+        "port": 9000,
+        "replicas": 2,
+        "replicas_per_node": 1,
+        "request_timeout_s": 60,
+        "max_body_bytes": 2048,
+        "max_list_items": 8,
+        "drain_timeout_s": 30.5,
+        "cpus": 1,
+        "custom": {"antefix-gateway": 1},
+        "tenants": {"crawler": {"priority": "batch", "operator": True}},
+    },
+    "redis": {"url": "redis://:${PASSWORD}@redis:6379/0", "lookup_budget_ms": 2},
+    "metrics": {"host": "0.0.0.0", "port": 9465},
+    "gpu_budget": 16,
+    "pools": {
+        "large": {
+            "model": "org/large",
+            "served_model_name": "large",
+            "replicas": 2,
+            "warm_replicas": 1,
+            "autoscaling": {
+                "min_replicas": 0,
+                "max_replicas": 4,
+                "startup_s": 60,
+                "downscale_hold_s": 10,
+                "idle_s": 60,
+            },
+            "slo": {"interactive": OBJECTIVE, "batch": OBJECTIVE},
+            "price": {"prompt": 1, "cached": 0.5, "output": 2},
+            "batch_queue": 1,
+            "overflow": {"to": "small", "enter": 2, "leave": 1, "max_share": 0.2},
+            "max_ongoing_requests": 64,
+            "max_queued_requests": 64,
+            "resources": {"cpus": 8, "gpus": 2, "accelerator_type": "A100", "custom": {"a": 1}},
+            "prefill_rate": 1000,
+            "policy": "session",
+            "shadow_policy": "prefix",
+            "session_header": "x-user",
+            "segment_tokens": 64,
+            "env": {"HF_TOKEN": "${HF_TOKEN}"},
+            "engine_args": {"tensor_parallel_size": 2, "max-model-len": 2048},
+        },
+        "small": {"model": "./models/small"},
+    },
+}
+ODD_VALUES = [
+    *(None, True, 0, 1, 2, -1, 0.5, 1e9, 70000),
+    *("", "a", "default", "a/b", "/m/x", "s3://bucket/x", "A b", "x" * 70, "prefix", "é"),
+    *([], ["a"], {}, {"a": 1}, {"a": "b"}, {"interactive": {"ttft_s": 1}}),
+]
+
+
+def complaints(values: Any) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(values)]
+
+
+def places(section: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in section.items() if isinstance(section, dict) else ():
+        yield (*above, name)
+        yield from places(value, (*above, name))
+
+
+def test_the_file_checked_in_is_current() -> None:
+    assert chart_schema.FILE.read_text() == chart_schema.text(), "stale: run make chart"
+
+
+def test_it_is_a_json_schema() -> None:
+    Draft7Validator.check_schema(SCHEMA)
+
+
+def test_it_takes_the_defaults() -> None:
+    assert complaints(VALUES) == []
+
+
+def test_it_has_the_keys_of_the_values_and_no_others() -> None:
+    assert set(_keys_of(SCHEMA, VALUES)) - {"global", "enabled"} == {
+        ".".join(place) for place in places(VALUES)
+    }
+
+
+def _keys_of(section: chart_schema.Schema, values: Any, above: str = "") -> Iterator[str]:
+    """As far as the values have mappings whose keys are the chart's, not the user's."""
+    for name, below in section["properties"].items():
+        path = f"{above}{name}"
+        if path in RENAMED:
+            continue
+        value = values.get(name)
+        if value in ({}, []) and isinstance(value, dict | list):
+            yield path
+        elif "properties" in below:
+            yield path
+            yield from _keys_of(below, value or {}, f"{path}.")
+        else:
+            yield path
+            yield from (f"{path}.{name}" for name in value) if isinstance(value, dict) else ()
+
+
+def test_no_mapping_takes_keys_that_it_does_not_know() -> None:
+    def open_mappings(part: Any, path: str) -> Iterator[str]:
+        if isinstance(part, dict):
+            if "properties" in part and "additionalProperties" not in part:
+                yield path
+            for name, value in part.items():
+                yield from open_mappings(value, f"{path}/{name}")
+
+    assert list(open_mappings(SCHEMA, "")) == []
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "fleets").glob("*.yaml")), ids=lambda f: f.stem)
+def test_every_fleet_that_ships_is_a_value(file: Path) -> None:
+    assert complaints({"fleet": yaml.safe_load(file.read_text())}) == []
+
+
+def test_every_fleet_in_the_documentation_is_a_value() -> None:
+    texts = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
+    blocks = [yaml.safe_load(b) for t in texts for b in re.findall(r"```yaml\n(.*?)```", t, re.S)]
+    fleets = [{"name": "part", **b} for b in blocks if isinstance(b, dict) and "pools" in b]
+    usable = [fleet for fleet in fleets if _is_fleet(fleet)]
+    assert len(usable) > 1
+    assert [complaints({"fleet": fleet}) for fleet in usable] == [[]] * len(usable)
+
+
+def _is_fleet(data: Any) -> bool:
+    try:
+        Fleet.model_validate(data)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_the_fleet_with_every_key_has_every_key() -> None:
+    assert _is_fleet(EVERY_KEY)
+    names = dict.fromkeys(("large", "small", "crawler"), "*")
+    there = {tuple(names.get(name, name) for name in place) for place in places(EVERY_KEY)}
+    assert set(_places_in(SCHEMA["properties"]["fleet"])) - there == set()
+
+
+def _places_in(part: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if not isinstance(part, dict):
+        return
+    for name, below in part.get("properties", {}).items():
+        is_refused = "const" in below or "Not a key" in below.get("description", "")
+        if not is_refused:
+            yield (*above, name)
+            yield from _places_in(below, (*above, name))
+    for below in (*part.get("patternProperties", {}).values(), part.get("additionalProperties")):
+        yield from _places_in(below, (*above, "*"))
+
+
+def test_what_antefix_takes_as_a_fleet_the_chart_takes() -> None:
+    usable = [fleet for fleet in _with_odd_values(EVERY_KEY) if _is_fleet(fleet)]
+    assert len(usable) > 200
+    assert [complaints({"fleet": fleet}) for fleet in usable] == [[]] * len(usable)
+
+
+def _with_odd_values(fleet: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each odd value in each place."""
+    for *above, name in places(fleet):
+        for odd in ODD_VALUES:
+            changed = copy.deepcopy(fleet)
+            section = changed
+            for key in above:
+                section = section[key]
+            section[name] = odd
+            yield changed
+
+
+@pytest.mark.parametrize("case", sorted(WRONG.keys() - BEYOND_A_SCHEMA - BEYOND_VALUES))
+def test_a_wrong_fleet_is_refused(case: str) -> None:
+    assert complaints({"fleet": yaml.safe_load(WRONG[case][0])}) != []
+
+
+@pytest.mark.parametrize("flag", RESERVED_ENGINE_ARGS)
+@pytest.mark.parametrize("spelling", ["{}", "no_{}", "--{}"])
+def test_a_reserved_flag_is_refused_in_every_spelling(flag: str, spelling: str) -> None:
+    name = spelling.format(flag.replace("*", "x"))
+    for spelled in (name, name.replace("_", "-")):
+        pool = {"model": "embedded", "engine_args": {spelled: True}}
+        assert complaints({"fleet": {"name": "a", "pools": {"engine": pool}}}) != []
+
+
+@pytest.mark.parametrize("variable", RESERVED_ENV)
+def test_a_reserved_variable_is_refused(variable: str) -> None:
+    pool = {"model": "embedded", "env": {variable: "1"}}
+    assert complaints({"fleet": {"name": "a", "pools": {"engine": pool}}}) != []
+
+
+@pytest.mark.parametrize("key", [{"global": {"a": 1}}, {"enabled": True}])
+def test_what_helm_adds_in_a_chart_of_charts_is_taken(key: dict[str, Any]) -> None:
+    assert complaints({**VALUES, **key}) == []

@@ -1,0 +1,254 @@
+"""What preflight finds beside room, in clusters that the API of tests/k8s/api.py plays."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s.cluster import Cluster, ClusterError
+from k8s.values import merged
+from tests.k8s.api import Api
+from tests.k8s.asking import EIGHT, READY, asked, bad, of
+from tests.k8s.kinds import crd
+from tests.k8s.objects import (
+    A100,
+    NAMESPACE,
+    RAYSERVICES,
+    Object,
+    named,
+    namespace,
+    node,
+    operator,
+    pod,
+    quota,
+    secret,
+    storage_class,
+)
+
+
+def test_a_cluster_that_has_everything_shows_no_problem() -> None:
+    found = asked(*READY, EIGHT)
+    assert bad(found) == {}
+    assert of(found, "GPUs").seen == f"{A100}: a100-1 8 (8 free)"
+    assert of(found, "Kubernetes").seen == "v1.34.0"
+    assert of(found, "room for llama").seen == "1 pod of 1 GPU, 8 cores, 64 GiB memory: on a100-1"
+
+
+@pytest.mark.parametrize("version, severity", [("1.26", "problem"), ("1.27", "ok")])
+def test_a_server_must_not_be_too_old(version: str, severity: str) -> None:
+    assert of(asked(*READY, EIGHT, version=version), "Kubernetes").severity == severity
+
+
+def test_a_cluster_without_kuberay_gets_the_line_that_installs_it() -> None:
+    finding = of(asked(node("cpu-1"), EIGHT), "KubeRay")
+    assert finding.severity == "problem"
+    assert "helm install kuberay-operator" in finding.remedy
+
+
+def test_crds_of_an_old_kuberay_do_not_count() -> None:
+    old = crd("ray.io", "RayService", "v1alpha1")
+    assert of(asked(old, operator(), EIGHT), "KubeRay").severity == "problem"
+
+
+@pytest.mark.parametrize(
+    "made, severity, seen",
+    [
+        (operator("v1.3.2"), "problem", "quay.io/kuberay/operator:v1.3.2 is older than 1.5"),
+        (operator("v1.10.0"), "ok", "quay.io/kuberay/operator:v1.10.0"),
+        (operator("nightly"), "note", "its version is not in the tag"),
+        (operator("sha-1.2@sha256:0"), "note", "its version is not in the tag"),
+        (operator(ready=0), "problem", "kuberay-operator has no ready pod"),
+        (operator(args=["--watch-namespace=a,b"]), "problem", "watches a, b only, not llm"),
+        (operator(args=["--watch-namespace", "a,llm"]), "ok", "v1.5.1"),
+    ],
+    ids=["old", "new", "nightly", "digest", "not ready", "watches others", "watches ours"],
+)
+def test_the_operator_must_be_recent_ready_and_watch_the_namespace(
+    made: Object, severity: str, seen: str
+) -> None:
+    finding = of(asked(RAYSERVICES, made, node("cpu-1"), EIGHT), "KubeRay")
+    assert finding.severity == severity
+    assert seen in finding.seen
+
+
+def test_an_operator_that_nobody_can_see_is_a_warning() -> None:
+    assert of(asked(RAYSERVICES, node("cpu-1"), EIGHT), "KubeRay").severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "hard, used, seen",
+    [
+        (
+            {"requests.nvidia.com/gpu": "4"},
+            {"requests.nvidia.com/gpu": "4"},
+            "1 asked, 0 of 4 left",
+        ),
+        ({"pods": "3"}, {}, "pods: 4 asked, 3 of 3 left"),
+        ({"memory": "64Gi"}, {}, "memory: 72.5Gi asked, 64Gi of 64Gi left"),
+        ({"limits.cpu": "100"}, {}, "pods of head, gateway, llama, redis set none"),
+    ],
+    ids=["gpus", "pods", "memory", "limits"],
+)
+def test_a_quota_that_would_refuse_pods_is_a_problem(
+    hard: dict[str, str], used: dict[str, str], seen: str
+) -> None:
+    finding = of(asked(*READY, EIGHT, quota("team", hard, used)), "quota team")
+    assert finding.severity == "problem"
+    assert seen in finding.seen
+
+
+def test_limits_that_a_quota_asks_for_may_come_from_a_limit_range() -> None:
+    limits = [{"type": "Container", "default": {"cpu": "4"}}]
+    default = named("v1", "LimitRange", "default", NAMESPACE, spec={"limits": limits})
+    counted = quota("team", {"limits.cpu": "100"})
+    assert of(asked(*READY, EIGHT, counted, default), "quota team").severity == "ok"
+
+
+def test_what_a_release_uses_itself_makes_a_full_quota_no_problem() -> None:
+    own = pod("own", "cpu-1", namespace=NAMESPACE, labels={"app.kubernetes.io/instance": "antefix"})
+    full = quota("team", {"pods": "5"}, {"pods": "4"})
+    assert of(asked(*READY, EIGHT, own, full), "quota team").severity == "warning"
+    assert of(asked(*READY, EIGHT, full), "quota team").severity == "problem"
+
+
+def test_a_quota_that_leaves_enough_is_fine() -> None:
+    roomy = quota("team", {"pods": "10", "requests.nvidia.com/gpu": "8"}, {"pods": "2"})
+    assert of(asked(*READY, EIGHT, roomy), "quota team").severity == "ok"
+
+
+PVC = {"models": {"storage": "pvc"}}
+
+
+@pytest.mark.parametrize(
+    "classes, chosen, severity, seen",
+    [
+        ([], "", "problem", "no default one"),
+        ([storage_class("nfs")], "", "problem", "no default one"),
+        ([storage_class("nfs", default=True)], "", "note", "nfs (nfs.csi.k8s.io) must give"),
+        ([storage_class("nfs")], "efs", "problem", "efs is not there; there is nfs"),
+    ],
+    ids=["none", "no default", "default", "another"],
+)
+def test_a_claim_needs_a_class(
+    classes: list[Object], chosen: str, severity: str, seen: str
+) -> None:
+    values = merged(PVC, {"models": {"pvc": {"storageClass": chosen}}})
+    finding = of(asked(*READY, EIGHT, *classes, values=values), "storage class")
+    assert finding.severity == severity
+    assert seen in finding.seen
+
+
+@pytest.mark.parametrize(
+    "values, served, title",
+    [
+        (
+            {"metrics": {"podMonitor": {"enabled": True}}},
+            crd("monitoring.coreos.com", "PodMonitor", "v1"),
+            "metrics.podMonitor.enabled",
+        ),
+        (
+            {"metrics": {"rules": {"enabled": True}}},
+            crd("monitoring.coreos.com", "PrometheusRule", "v1"),
+            "metrics.rules.enabled",
+        ),
+        (
+            {"httpRoute": {"enabled": True}},
+            crd("gateway.networking.k8s.io", "HTTPRoute", "v1"),
+            "httpRoute.enabled",
+        ),
+    ],
+    ids=["pod monitor", "rules", "route"],
+)
+def test_objects_of_others_need_their_crds(values: Object, served: Object, title: str) -> None:
+    missing = of(asked(*READY, EIGHT, values=values), title)
+    assert missing.severity == "problem" and f"set {title}: false" in missing.remedy
+    assert of(asked(*READY, EIGHT, served, values=values), title).severity == "ok"
+
+
+def test_an_ingress_needs_its_class() -> None:
+    nginx = named("networking.k8s.io/v1", "IngressClass", "nginx")
+    wanted = {"ingress": {"enabled": True, "className": "nginx"}}
+    assert of(asked(*READY, EIGHT, nginx, values=wanted), "ingress class").severity == "ok"
+    other = {"ingress": {"enabled": True, "className": "traefik"}}
+    assert (
+        "traefik is not there; there is nginx"
+        in of(asked(*READY, EIGHT, nginx, values=other), "ingress class").seen
+    )
+    none = {"ingress": {"enabled": True}}
+    assert "no default one" in of(asked(*READY, EIGHT, nginx, values=none), "ingress class").seen
+
+
+@pytest.mark.parametrize("level, severity", [("restricted", "problem"), ("privileged", "ok")])
+def test_host_paths_need_a_namespace_that_takes_them(level: str, severity: str) -> None:
+    strict = namespace(NAMESPACE, {"pod-security.kubernetes.io/enforce": level})
+    found = asked(*READY, EIGHT, strict, values={"models": {"storage": "hostPath"}})
+    assert of(found, "pod security").severity == severity
+
+
+def test_a_namespace_that_is_not_there_is_a_note() -> None:
+    found = asked(RAYSERVICES, operator(), node("cpu-1"), EIGHT)
+    assert of(found, "namespace llm").severity == "note"
+
+
+def test_secrets_that_values_name_must_be_there_with_their_keys() -> None:
+    values = {
+        "auth": {"existingSecret": "keys"},
+        "redis": {"existingSecret": "redis"},
+        "models": {"hub": {"existingSecret": "hub"}},
+        "image": {"pullSecrets": ["pull", "not-pull"]},
+        "engine": {"envFrom": [{"secretRef": {"name": "s3"}}]},
+    }
+    there = [
+        secret("keys", "api-keys"),
+        secret("hub", "token"),
+        secret("pull", ".dockerconfigjson", type="kubernetes.io/dockerconfigjson"),
+        secret("not-pull", "password"),
+    ]
+    found = asked(*READY, EIGHT, *there, values=values)
+    assert bad(found) == {
+        "Secret keys": "auth.existingSecret needs its key engine-secret",
+        "Secret redis": "redis.existingSecret names it, and it is not there",
+        "Secret not-pull": "of type Opaque; image.pullSecrets needs kubernetes.io/dockerconfigjson",
+        "Secret s3": "engine.envFrom names it, and it is not there",
+    }
+    assert of(found, "Secret redis").remedy == (
+        "kubectl create secret generic redis -n llm --from-literal=password=..."
+    )
+    assert of(found, "Secret hub").severity == "ok"
+
+
+def test_a_certificate_that_cert_manager_makes_need_not_be_there() -> None:
+    nginx = named("networking.k8s.io/v1", "IngressClass", "nginx")
+    ingress = {"enabled": True, "className": "nginx", "tlsSecret": "tls"}
+    missing = asked(*READY, EIGHT, nginx, values={"ingress": ingress})
+    assert of(missing, "Secret tls").remedy == (
+        "kubectl create secret tls tls -n llm --cert=... --key=..."
+    )
+    made = {**ingress, "annotations": {"cert-manager.io/cluster-issuer": "letsencrypt"}}
+    assert bad(asked(*READY, EIGHT, nginx, values={"ingress": made})) == {}
+
+
+@pytest.mark.parametrize(
+    "verb, resource, without",
+    [
+        ("list", "nodes", "room for llama"),
+        ("list", "deployments", "KubeRay"),
+        ("get", "namespaces", "pod security"),
+        ("list", "resourcequotas", "quota team"),
+        ("get", "secrets", "Secret keys"),
+    ],
+)
+def test_a_question_that_may_not_be_asked_is_a_finding_and_says_nothing_else(
+    verb: str, resource: str, without: str
+) -> None:
+    values = {"auth": {"existingSecret": "keys"}}
+    there = [*READY, EIGHT, secret("keys"), quota("team", {"pods": "1"})]
+    found = asked(*there, values=values, forbidden=(verb, resource))
+    assert of(found, f"may not {verb} {resource}").severity == "warning"
+    assert without not in [one.title for one in found]
+
+
+def test_a_cluster_that_is_away_is_one_clear_error() -> None:
+    with Api() as api:
+        api.away = True
+        with pytest.raises(ClusterError, match=r"cluster at http://127\S+ does not answer"):
+            Cluster(str(api.kubeconfig)).version()

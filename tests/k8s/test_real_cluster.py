@@ -1,0 +1,63 @@
+"""Preflight and status against a real cluster, where $ANTEFIX_TEST_KUBECONFIG names a kubeconfig.
+
+Whatever that cluster has, every question must be answered; nothing is written to it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from deployments.fleet import Fleet
+from k8s.cluster import Cluster
+from k8s.facts import gather
+from k8s.fitting import nodes_of
+from k8s.needs import needs_of
+from k8s.preflight import findings
+from k8s.room import fit_as_json
+from k8s.status import release_of, report, seen
+from k8s.values import computed_values, merged
+
+KUBECONFIG = os.environ.get("ANTEFIX_TEST_KUBECONFIG", "")
+pytestmark = pytest.mark.skipif(
+    not KUBECONFIG, reason="ANTEFIX_TEST_KUBECONFIG names no kubeconfig of a cluster"
+)
+# asks everything that can be asked
+VALUES = {
+    "models": {"storage": "pvc", "hub": {"existingSecret": "no-such-secret"}},
+    "ingress": {"enabled": True},
+    "httpRoute": {"enabled": True},
+    "metrics": {"podMonitor": {"enabled": True}, "rules": {"enabled": True}},
+    "engine": {"runtimeClassName": "no-such-class"},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return Cluster(KUBECONFIG)
+
+
+def test_preflight_answers_every_question(cluster: Cluster) -> None:
+    fleet = Fleet.model_validate({"name": "test", "pools": {"llama": {"model": "org/model"}}})
+    needs = needs_of(fleet, merged(computed_values([]), VALUES))
+    facts = gather(cluster, needs, cluster.namespace, "antefix")
+    titles = {finding.title for finding in findings(facts, needs)}
+    denied = {no.resource for no in facts.denied}
+    assert {"Kubernetes", "httpRoute.enabled", "metrics.rules.enabled"} <= titles
+    assert ("Secret no-such-secret" in titles) != ("secrets" in denied)
+    assert ("room for llama" in titles) != ("nodes" in denied)
+    if facts.nodes is not None:
+        nodes = nodes_of(facts.nodes, facts.pods or [])
+        assert fit_as_json(needs, nodes)["groups"].keys() == {"head", "gateway", "llama", "redis"}
+
+
+def test_status_pictures_a_release_where_there_is_one(cluster: Cluster) -> None:
+    if not cluster.serves("ray.io/v1/rayservices"):
+        pytest.skip("the cluster has no KubeRay")
+    service = release_of(cluster, cluster.namespace, "")
+    if service is None:
+        pytest.skip(f"namespace {cluster.namespace} has no release")
+    picture = report(seen(cluster, service))
+    assert picture.conditions
+    assert {"head", "gateway"} <= {group.name for group in picture.groups}

@@ -1,0 +1,178 @@
+"""Whether a release has room on a cluster's nodes, and what preflight says where it has not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.k8s.asking import EIGHT, READY, asked, bad, llama, of
+from tests.k8s.kinds import crd
+from tests.k8s.objects import (
+    A100,
+    NAMESPACE,
+    RAYSERVICES,
+    Object,
+    named,
+    namespace,
+    node,
+    operator,
+    pod,
+)
+
+
+def test_a_pod_of_four_gpus_needs_them_on_one_node() -> None:
+    split = {"llama-70b": llama(replicas=3, engine_args={"tensor-parallel-size": 4})}
+    nodes = [
+        node("a100-1", 8),
+        node("a100-2", 8),
+        pod("other-1", "a100-1", gpus=4),
+        pod("other-2", "a100-2", gpus=6),
+    ]
+    finding = of(asked(*READY, *nodes, pools=split), "room for llama-70b")
+    assert finding.severity == "problem"
+    assert finding.seen == (
+        "needs 3 pods of 4 GPUs on one node, 8 cores, 64 GiB memory; 2 without a node; "
+        "nodes that match have free: a100-1: 4 GPUs, a100-2: 2 GPUs"
+    )
+    assert finding.remedy == (
+        "free or add nodes with 4 free GPUs each, or lower fleet.pools.llama-70b.replicas"
+    )
+
+
+def test_pods_that_ended_or_give_way_or_are_the_releases_own_take_no_room() -> None:
+    own = {"app.kubernetes.io/instance": "mine"}
+    pods = [
+        pod("ended", "a100-1", gpus=2, status={"phase": "Succeeded"}),
+        pod("placeholder", "a100-1", gpus=2, spec={"priority": -10}),
+        pod("own", "a100-1", gpus=2, namespace=NAMESPACE, labels=own),
+    ]
+    four = {"llama": llama(replicas=4, engine_args={"tensor_parallel_size": 2})}
+    assert (
+        of(asked(*READY, EIGHT, *pods, pools=four, release="mine"), "room for llama").severity
+        == "ok"
+    )
+    others = asked(*READY, EIGHT, *pods, pools=four, release="another")
+    assert of(others, "room for llama").severity == "problem"
+
+
+def test_tensor_parallelism_wider_than_any_node_is_told_what_to_do() -> None:
+    wide = {"llama": llama(engine_args={"tensor_parallel_size": 16})}
+    finding = of(asked(*READY, EIGHT, pools=wide), "room for llama")
+    assert "a node has 8 GPUs at most" in finding.seen
+    assert "raise pipeline_parallel_size" in finding.remedy
+
+
+def test_pipeline_parallelism_needs_as_many_pods_on_any_nodes() -> None:
+    deep = {"llama": llama(engine_args={"tensor_parallel_size": 8, "pipeline_parallel_size": 2})}
+    found = asked(*READY, EIGHT, node("a100-2", 8), pools=deep)
+    assert of(found, "room for llama").seen.endswith("memory: on a100-1, a100-2")
+
+
+def test_pools_share_what_is_there() -> None:
+    pools = {"a": llama(replicas=5, served_model_name="a"), "b": llama(replicas=5)}
+    found = asked(*READY, EIGHT, pools=pools)
+    assert list(bad(found)) == ["room for b"]
+    assert bad(found)["room for b"].endswith("a100-1: 8 GPUs, which a use too")
+
+
+def test_a_node_selector_that_no_node_has_is_named() -> None:
+    values = {"pools": {"llama": {"nodeSelector": {"gpu": "h100"}}}}
+    finding = of(asked(*READY, EIGHT, values=values), "room for llama")
+    assert "no node matches pools.llama: a100-1: no label gpu=h100" in finding.seen
+    assert "pools.llama.nodeSelector" in finding.remedy
+
+
+def test_a_taint_that_is_not_tolerated_is_named() -> None:
+    taints = [{"key": "team", "value": "ml", "effect": "NoSchedule"}]
+    finding = of(asked(*READY, node("a100-1", 8, taints=taints)), "room for llama")
+    assert "no node matches engine: a100-1: taint team=ml:NoSchedule" in finding.seen
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+    taints = [{"key": "team", "effect": "PreferNoSchedule"}]
+    assert of(asked(*READY, node("a100-1", 8, taints=taints)), "room for llama").severity == "ok"
+
+
+@pytest.mark.parametrize(
+    "expression, severity",
+    [
+        ({"operator": "In", "values": [A100]}, "ok"),
+        ({"operator": "NotIn", "values": [A100]}, "problem"),
+        ({"operator": "Exists"}, "ok"),
+        ({"operator": "DoesNotExist"}, "problem"),
+    ],
+    ids=["In", "NotIn", "Exists", "DoesNotExist"],
+)
+def test_required_node_affinity_is_followed(expression: Object, severity: str) -> None:
+    term = {"matchExpressions": [{"key": "nvidia.com/gpu.product", **expression}]}
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    values = {"engine": {"affinity": {"nodeAffinity": rule}}}
+    assert of(asked(*READY, EIGHT, values=values), "room for llama").severity == severity
+
+
+@pytest.mark.parametrize("away", [{"ready": False}, {"cordoned": True}], ids=str)
+def test_a_node_that_takes_no_pods_has_no_room(away: dict[str, bool]) -> None:
+    finding = of(asked(*READY, node("a100-1", 8, **away)), "room for llama")  # type: ignore[arg-type]
+    assert "not ready, or cordoned" in finding.seen
+
+
+def test_memory_larger_than_any_node_is_named_with_its_setting() -> None:
+    finding = of(asked(*READY, node("a100-1", 8, memory="32Gi")), "room for llama")
+    assert finding.seen.endswith("the largest node that matches has 32 GiB memory")
+    assert "lower pools.llama.resources.requests" in finding.remedy
+
+
+def test_gateways_and_head_need_room_too() -> None:
+    small = node("cpu-1", cpu="2")
+    found = asked(RAYSERVICES, operator(), namespace(NAMESPACE), small, EIGHT)
+    assert "cpu-1: 2 cores" in of(found, "room for gateway").seen
+
+
+def test_what_may_grow_beyond_the_nodes_is_a_note_when_no_nodes_come() -> None:
+    slo = {"interactive": {"ttft_s": 1}}
+    grows = {"llama": llama(slo=slo, autoscaling={"max_replicas": 12})}
+    large = node("a100-1", 8, memory="1Ti")
+    finding = of(asked(*READY, large, pools=grows), "growth of llama")
+    assert finding.severity == "note"
+    assert "12 pods, and there is room for 8" in finding.seen
+
+
+def test_an_upgrade_that_would_wait_for_gpus_is_a_warning_unless_it_makes_no_second_cluster() -> (
+    None
+):
+    full = {"llama": llama(replicas=8)}
+    assert "second llama" in bad(asked(*READY, EIGHT, pools=full))["room for an upgrade"]
+    in_place = {"upgrade": {"strategy": "None"}}
+    assert bad(asked(*READY, EIGHT, pools=full, values=in_place)) == {}
+
+
+@pytest.mark.parametrize(
+    "autoscaler",
+    [
+        crd("karpenter.sh", "NodePool", "v1", namespaced=False),
+        named("v1", "ConfigMap", "cluster-autoscaler-status", "kube-system"),
+    ],
+    ids=["karpenter", "cluster-autoscaler"],
+)
+def test_missing_nodes_are_no_problem_where_nodes_come(autoscaler: Object) -> None:
+    finding = of(asked(*READY, autoscaler), "room for llama")
+    assert finding.severity == "warning"
+    assert finding.remedy.startswith("new nodes may come")
+
+
+def test_a_gpu_node_without_its_device_plugin_is_told_apart_from_one_without_gpus() -> None:
+    bare = node("a100-1", labels={"nvidia.com/gpu.product": A100})
+    finding = of(asked(*READY, bare), "device plugin")
+    assert finding.severity == "problem"
+    assert finding.seen == "a100-1: labelled with a GPU, and no nvidia.com/gpu allocatable"
+
+
+def test_a_fleet_without_gpus_asks_for_none() -> None:
+    found = asked(*READY, node("cpu-2"), pools={"small": llama(resources={"gpus": 0})})
+    assert of(found, "GPUs").seen == "the fleet needs none"
+    assert bad(found) == {}
+
+
+def test_an_accelerator_type_that_chooses_no_node_is_a_warning() -> None:
+    pools = {"llama": llama(resources={"accelerator_type": "A100"})}
+    mixed = [EIGHT, node("l4-1", 4, model="NVIDIA-L4")]
+    assert "chooses no nodes" in of(asked(*READY, *mixed, pools=pools), "GPU of llama").seen
