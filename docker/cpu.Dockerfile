@@ -1,0 +1,67 @@
+# syntax=docker/dockerfile:1
+# All that needs no GPU: Ray's head, the gateways, the chart's jobs, and engines on CPUs. The
+# embedded model is in it, so that such an engine needs no network.
+#
+#   make image-cpu
+#   docker build -f docker/cpu.Dockerfile -t antefix/antefix-cpu:0.1.0 .
+#
+# Both images have one base: Ray wants the same Python on all nodes of a cluster. A digest pins it
+# altogether: --build-arg BASE=python:3.11.14-slim-bookworm@sha256:...
+ARG BASE=python:3.11.14-slim-bookworm
+
+FROM ${BASE} AS dependencies
+RUN python -m venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+COPY requirements/torch.txt requirements/cpu.lock ./
+# Wheels alone: nothing is compiled here, and no package's setup.py runs.
+RUN pip install --no-cache-dir --no-deps --only-binary :all: \
+        --index-url https://download.pytorch.org/whl/cpu -r torch.txt \
+    && pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r cpu.lock
+
+FROM dependencies AS model
+WORKDIR /opt/antefix
+# No more than makes the model: a change elsewhere must not make it again.
+COPY deployments/__init__.py deployments/
+COPY deployments/local deployments/local
+ENV ANTEFIX_CACHE=/opt/models
+RUN python -c "from deployments.local.model import embedded_model; embedded_model(print)" \
+    # it was made for its maker alone
+    && chmod -R a+rX /opt/models
+
+FROM ${BASE}
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="antefix-cpu" \
+      org.opencontainers.image.description="Antefix without GPUs: head, gateways, engines on CPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# vLLM's CPU build is linked to libnuma; torch.compile calls g++ when an engine starts; KubeRay
+# before 1.6 asks with wget whether a pod is alive.
+# hadolint ignore=DL3008 # Debian keeps one version of a package at a time: a pin soon fails
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ libnuma1 wget \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 1000 antefix \
+    && useradd --uid 1000 --gid 1000 --create-home antefix
+COPY --from=dependencies /opt/venv /opt/venv
+COPY --from=model /opt/models /opt/models
+ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/home/antefix \
+    ANTEFIX_CACHE=/opt/models \
+    PYTHONUNBUFFERED=1 \
+    RAY_USAGE_STATS_ENABLED=0
+# Last, for it changes most. Compiled now: the user who runs it may not write there.
+COPY . /opt/antefix
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix \
+    && python -m compileall -q /opt/antefix \
+    && chmod -R a+rX /opt/antefix
+WORKDIR /home/antefix
+# A number: runAsNonRoot does not believe a name.
+USER 1000:1000
+EXPOSE 8000 9464
+# For Docker alone, where `antefix up --foreground` is what runs; Kubernetes has its own probes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
+    CMD ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health/live"]
+CMD ["antefix", "--help"]

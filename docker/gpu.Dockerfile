@@ -1,0 +1,59 @@
+# syntax=docker/dockerfile:1
+# Engines on GPUs: vLLM's CUDA build. CUDA itself comes as wheels, the driver from the node.
+#
+#   make image-gpu
+#   docker build -f docker/gpu.Dockerfile -t antefix/antefix-gpu:0.1.0 .
+#
+# Both images have one base: Ray wants the same Python on all nodes of a cluster. A digest pins it
+# altogether: --build-arg BASE=python:3.11.14-slim-bookworm@sha256:...
+ARG BASE=python:3.11.14-slim-bookworm
+
+FROM ${BASE} AS dependencies
+RUN python -m venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+COPY requirements/gpu.lock ./
+# Wheels alone: nothing is compiled here, and no package's setup.py runs.
+RUN pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r gpu.lock
+# Gigabytes each: as layers of their own they are pulled side by side.
+WORKDIR /opt/venv/lib/python3.11/site-packages
+RUN mkdir /opt/large && mv nvidia torch vllm /opt/large
+
+FROM ${BASE}
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="antefix-gpu" \
+      org.opencontainers.image.description="Antefix's engines on NVIDIA GPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# Triton and torch.compile call a compiler when an engine starts; KubeRay before 1.6 asks with wget
+# whether a pod is alive.
+# hadolint ignore=DL3008 # Debian keeps one version of a package at a time: a pin soon fails
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ wget \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 1000 antefix \
+    && useradd --uid 1000 --gid 1000 --create-home antefix
+COPY --from=dependencies /opt/venv /opt/venv
+COPY --from=dependencies /opt/large/nvidia /opt/venv/lib/python3.11/site-packages/nvidia
+COPY --from=dependencies /opt/large/torch /opt/venv/lib/python3.11/site-packages/torch
+COPY --from=dependencies /opt/large/vllm /opt/venv/lib/python3.11/site-packages/vllm
+ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/home/antefix \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    PYTHONUNBUFFERED=1 \
+    RAY_USAGE_STATS_ENABLED=0
+# Last, for it changes most. Compiled now: the user who runs it may not write there.
+COPY . /opt/antefix
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix \
+    && python -m compileall -q /opt/antefix \
+    && chmod -R a+rX /opt/antefix
+WORKDIR /home/antefix
+# A number: runAsNonRoot does not believe a name.
+USER 1000:1000
+EXPOSE 8000 9464
+# For Docker alone, where `antefix up --foreground` is what runs; Kubernetes has its own probes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
+    CMD ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health/live"]
+CMD ["antefix", "--help"]

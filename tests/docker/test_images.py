@@ -1,0 +1,206 @@
+"""The images' files: what a build would copy is enough to run, and no more than that.
+
+They are not built here: that takes a container runtime and some 15 GB.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bootstrap import TORCH_CPU_INDEX
+from deployments.fleet import Gateway, Metrics
+
+ROOT = Path(__file__).parent.parent.parent
+IMAGES = ("cpu", "gpu")
+CHART = ROOT / "helm" / "antefix"
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+_INCLUDED = PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+PACKAGES = sorted(
+    path.parent.name
+    for path in ROOT.glob("*/__init__.py")
+    if any(fnmatch.fnmatch(path.parent.name, pattern) for pattern in _INCLUDED)
+)
+
+
+def instructions(image: str) -> list[tuple[str, str]]:
+    """Of the image's file: instruction and what follows it, comments left out."""
+    text = (ROOT / "docker" / f"{image}.Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [
+        (name, " ".join(rest.split()))
+        for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line)
+    ]
+
+
+def of(image: str, instruction: str) -> list[str]:
+    return [rest for name, rest in instructions(image) if name == instruction]
+
+
+def in_context(path: str) -> bool:
+    """Whether .dockerignore lets it in: the last pattern that fits it or a folder above decides."""
+    above = [path, *map(str, Path(path).parents)]
+    ignored = False
+    for pattern in (ROOT / ".dockerignore").read_text().splitlines():
+        if not pattern or pattern.startswith("#"):
+            continue
+        regex = re.escape(pattern.removeprefix("!")).replace(r"\*\*/", "(.*/)?")
+        regex = regex.replace(r"\*", "[^/]*")
+        if any(re.fullmatch(regex, part) for part in above):
+            ignored = not pattern.startswith("!")
+    return not ignored
+
+
+def copy_context(target: Path) -> None:
+    """What `COPY .` would copy."""
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        of_root = Path(folder).relative_to(ROOT)
+        return {name for name in names if not in_context(str(of_root / name))}
+
+    shutil.copytree(ROOT, target, ignore=left_out)
+
+
+def loaded_from(folder: Path, code: str) -> list[Path]:
+    """The files of all modules of ours that `code`, run there, had loaded in the end."""
+    told = f"""
+import sys
+{code}
+for module in list(sys.modules.values()):
+    file = getattr(module, "__file__", None)
+    if module.__name__.partition(".")[0] in {PACKAGES} and file:
+        print(file, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", told], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [Path(line) for line in done.stderr.splitlines()]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_hadolint_finds_nothing(image: str) -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    file = ROOT / "docker" / f"{image}.Dockerfile"
+    done = subprocess.run([hadolint, file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_what_is_copied_exists_and_is_not_ignored(image: str) -> None:
+    for copied in of(image, "COPY"):
+        if copied.startswith("--from="):
+            continue
+        for source in copied.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert source == "." or in_context(source), source
+
+
+def test_the_context_is_what_ships_and_nothing_else() -> None:
+    let_in = {path.name for path in ROOT.iterdir() if in_context(path.name)}
+    assert let_in == {*PACKAGES, "fleets", "requirements", "LICENSE", "pyproject.toml"}
+    for path in ("deployments/__pycache__", "requirements/dev.lock", "tests/conftest.py", ".git"):
+        assert not in_context(path)
+
+
+def test_what_is_copied_is_enough_to_run(tmp_path: Path) -> None:
+    copy_context(tmp_path / "antefix")
+    code = """
+import deployments.app, deployments.node_drain, benchmarks.backtest, k8s, observability.rules
+from deployments.cli import main
+from deployments.fleet_file import load_fleet
+for name in ("laptop", "a100"):
+    load_fleet(name)
+sys.argv = ["antefix", "slo", "check"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+"""
+    loaded = loaded_from(tmp_path / "antefix", code)
+    assert len(loaded) > 50
+    assert all(path.is_relative_to(tmp_path) for path in loaded)
+
+
+def test_what_makes_the_model_needs_no_more_than_its_stage_copies(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deployments" / "local", tmp_path / "deployments" / "local")
+    shutil.copy(ROOT / "deployments" / "__init__.py", tmp_path / "deployments")
+    copied = [c.split()[:-1] for c in of("cpu", "COPY") if "deployments" in c]
+    assert copied == [["deployments/__init__.py"], ["deployments/local"]]
+    loaded = loaded_from(tmp_path, "import deployments.local.convert_gguf, deployments.local.model")
+    assert all(path.is_relative_to(tmp_path) for path in loaded)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_no_secret_is_built_in(image: str) -> None:
+    names = re.compile(r"KEY|SECRET|TOKEN|PASSW|CREDENTIAL", re.I)
+    for instruction in ("ARG", "ENV", "LABEL"):
+        assert not [given for given in of(image, instruction) if names.search(given)]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_it_runs_as_the_user_that_the_chart_sets(image: str) -> None:
+    security = values()["podSecurity"]
+    assert of(image, "USER") == [f"{security['runAsUser']}:{security['fsGroup']}"]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_ports_and_health_check_are_those_of_a_fleet(image: str) -> None:
+    gateway, metrics = Gateway(), Metrics()
+    assert of(image, "EXPOSE") == [f"{gateway.port} {metrics.port}"]
+    (health,) = of(image, "HEALTHCHECK")
+    assert f":{gateway.port}/health/live" in health
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_a_shell_can_be_its_command(image: str) -> None:
+    """KubeRay starts Ray by `bash -c`."""
+    assert not of(image, "ENTRYPOINT")
+
+
+def test_both_images_have_one_base_whose_python_is_ours() -> None:
+    bases = {tuple(given for given in of(image, "ARG") if "BASE" in given) for image in IMAGES}
+    ((base,),) = bases
+    python = re.fullmatch(r"BASE=python:(3\.\d+)\.\d+-slim-bookworm", base)
+    assert python
+    assert f"python{python[1]}/" in " ".join(of("gpu", "COPY"))
+
+
+@pytest.mark.parametrize("package", ["ray", "cloudpickle", "msgspec", "pydantic", "pydantic-core"])
+def test_what_the_nodes_of_a_cluster_exchange_is_one_version_in_both(package: str) -> None:
+    pins = {
+        re.findall(rf"^{package}==(\S+)", (ROOT / f"requirements/{image}.lock").read_text(), re.M)[
+            0
+        ]
+        for image in IMAGES
+    }
+    assert len(pins) == 1
+
+
+def test_pytorch_comes_from_where_make_up_takes_it() -> None:
+    assert any(f"--index-url {TORCH_CPU_INDEX} -r torch.txt" in run for run in of("cpu", "RUN"))
+
+
+def test_the_charts_images_are_those_of_its_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == PROJECT["project"]["version"]
+    for image in IMAGES:
+        set_in_values = values()["image"][image]
+        assert set_in_values["repository"] == f"antefix/antefix-{image}"
+        assert set_in_values["tag"] == "", "empty: the chart's appVersion"
+
+
+def values() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return loaded
