@@ -20,7 +20,7 @@ MEANINGS = {
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no fleet is running here",
     ExitCode.CONFLICT: "another fleet is running here, or the port is taken",
-    ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica",
+    ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, or a pod is not ready",
     ExitCode.INVALID_FLEET: "the fleet file is wrong",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }

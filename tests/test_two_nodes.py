@@ -23,6 +23,7 @@ from deployments.local.home import Home
 from deployments.node_drain import folder_of
 from deployments.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
 from router.slots import LEASE_S
+from tests.clients import REQUEST_SECONDS, Outcome, Service, one_request
 from tests.two_nodes import Node, TwoNodes
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
@@ -48,7 +49,6 @@ pools:
     env: {{VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: nobind}}
     engine_args: {{dtype: bfloat16, max_model_len: 1024, max_num_seqs: 8, enforce_eager: true}}
 """
-REQUEST_SECONDS = 90.0
 UP_SECONDS = 420
 WHOLE_SECONDS = 420
 NODE_DRAIN = "deployments.node_drain"
@@ -56,17 +56,6 @@ NODE_DRAIN = "deployments.node_drain"
 HEARD_SECONDS = 5.0
 # A slow machine's scheduling, on top of what TCP waits for.
 SLACK_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one request that entered at a gateway ended; times are of time.monotonic()."""
-
-    entered_at: str
-    kind: str  # whole, cut, or the error's code
-    replica: str
-    began: float
-    ended: float
 
 
 @dataclass
@@ -104,7 +93,9 @@ class Cluster:
         async def ask() -> list[Outcome]:
             async with _session() as http:
                 requests = (
-                    one_request(http, self.headers, node.address, stream=number % 2 == 0)
+                    one_request(
+                        http, self.headers, url_of(node.address), MODEL, stream=number % 2 == 0
+                    )
                     for number in range(count)
                 )
                 return await asyncio.gather(*requests)
@@ -124,103 +115,11 @@ class Cluster:
         _seconds_until(more_answered, time.monotonic(), 120)
 
 
-async def one_request(
-    http: aiohttp.ClientSession,
-    headers: dict[str, str],
-    gateway: str,
-    stream: bool = True,
-    tokens: int = 8,
-) -> Outcome:
-    """Raises ClientConnectionError when the gateway is gone; anything else is an outcome."""
-    began = time.monotonic()
-    body = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": f"Tell me about the number {began}."}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "stream": stream,
-    }
-    url = f"http://{gateway}:{PORT}/v1/chat/completions"
-    kind, replica = "hung", ""
-    try:
-        async with http.post(url, json=body, headers=headers) as answer:
-            replica = answer.headers.get("x-antefix-replica", "")
-            text = (await answer.read()).decode()
-        if answer.status != 200:
-            kind = str(json.loads(text)["error"]["code"])
-        elif not stream or text.rstrip().endswith("[DONE]"):
-            kind = "whole"
-        else:
-            last = json.loads(text.rstrip().rpartition("data: ")[2])
-            kind = "cut" if last.get("error", {}).get("code") == "engine_unavailable" else "broken"
-    except TimeoutError:
-        if time.monotonic() - began < REQUEST_SECONDS:
-            raise  # the connection was not made: the gateway is gone
-    return Outcome(gateway, kind, replica, began, time.monotonic())
-
-
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=impatient_socket),
         timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS + 5, sock_connect=CONNECT_TIMEOUT_S),
     )
-
-
-class Service:
-    """Clients behind a load balancer, which asks each gateway whether it is serving.
-
-    They keep their connections, as real ones do.
-    """
-
-    def __init__(self, headers: dict[str, str], gateways: list[str]) -> None:
-        self.outcomes: list[Outcome] = []
-        self.errors: list[str] = []
-        self.serving: list[str] = []
-        self.stop = False
-        self._headers = headers
-        self._gateways = gateways
-
-    def run(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=impatient_socket),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS + 5, sock_connect=2),
-        ) as http:
-            await self._probe(http)
-            clients = (
-                self._client(http, number, stream, tokens)
-                for number in range(2)
-                for stream, tokens in ((True, 8), (True, 80))
-            )
-            await asyncio.gather(self._probes(http), *clients)
-
-    async def _probes(self, http: aiohttp.ClientSession) -> None:
-        while not self.stop:
-            await self._probe(http)
-            await asyncio.sleep(0.5)
-
-    async def _probe(self, http: aiohttp.ClientSession) -> None:
-        found = []
-        for gateway in self._gateways:
-            try:
-                async with http.get(f"http://{gateway}:{PORT}/health/serving") as answer:
-                    found += [gateway] if answer.status == 200 else []
-            except aiohttp.ClientError:
-                continue
-        self.serving = found
-
-    async def _client(
-        self, http: aiohttp.ClientSession, number: int, stream: bool, tokens: int
-    ) -> None:
-        while not self.stop:
-            gateway = self.serving[number % len(self.serving)]
-            try:
-                outcome = await one_request(http, self._headers, gateway, stream, tokens)
-                self.outcomes.append(outcome)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                self.errors.append(f"{gateway}: {error!r}")
 
 
 class Traffic:
@@ -250,7 +149,9 @@ class Traffic:
     ) -> None:
         while not self.stop:
             try:
-                outcome = await one_request(http, self._headers, gateway, stream, tokens)
+                outcome = await one_request(
+                    http, self._headers, url_of(gateway), MODEL, stream, tokens
+                )
                 self.outcomes.append(outcome)
             except (aiohttp.ClientError, TimeoutError):
                 self.turned_away.append(time.monotonic())
@@ -303,7 +204,7 @@ def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster)
     running = cluster.nodes.begin_outside(traffic.run)
 
     def both_engines_answer() -> bool:
-        entered_here = [o for o in traffic.outcomes if o.entered_at == survivor]
+        entered_here = [o for o in traffic.outcomes if o.entered_at == url_of(survivor)]
         return len({outcome.replica for outcome in entered_here}) == 2
 
     cluster.nodes.wait_for(both_engines_answer, 120, "both engines under traffic")
@@ -315,7 +216,7 @@ def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster)
     traffic.stop = True
     running.result(REQUEST_SECONDS + 10)
 
-    here = [o for o in traffic.outcomes if o.entered_at == survivor and o.ended > lost_at]
+    here = [o for o in traffic.outcomes if o.entered_at == url_of(survivor) and o.ended > lost_at]
     kinds = Counter(outcome.kind for outcome in here)
     under_way = [o for o in here if o.began < lost_at]
     placed_after = [o for o in here if o.replica in on_lost_node and o.began > lost_at]
@@ -359,12 +260,14 @@ def test_a_node_that_is_drained_costs_no_request(cluster: Cluster) -> None:
     nodes.join(14, cpus=1, resources='{"engine": 1}')
     leaving = next(node for node in nodes.nodes if node.number == 13)
     there = {r for r, address in cluster.engines().items() if address == leaving.address}
-    addresses = [node.address for node in nodes.nodes if node.number != 12]
-    service = Service(cluster.headers, addresses)
+    gateways = [url_of(node.address) for node in nodes.nodes if node.number != 12]
+    service = Service(cluster.headers, gateways, MODEL)
     running = nodes.begin_outside(service.run)
 
     def both_are_used() -> bool:
-        seen = {(o.entered_at == leaving.address, o.replica in there) for o in service.outcomes}
+        seen = {
+            (o.entered_at == url_of(leaving.address), o.replica in there) for o in service.outcomes
+        }
         return len(seen) == 4
 
     nodes.wait_for(both_are_used, 180, "both gateways and engines under traffic")
@@ -394,6 +297,10 @@ def test_a_node_that_is_drained_costs_no_request(cluster: Cluster) -> None:
     assert not service.errors
     assert set(kinds) == {"whole"}
     assert under_way and not late
+
+
+def url_of(address: str) -> str:
+    return f"http://{address}:{PORT}"
 
 
 def node_id_of(node: Node) -> str:

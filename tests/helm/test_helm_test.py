@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_it_finds_the_keys_of_the_charts_secret(
     secret = of_kind(objects, "Secret", volume["secret"]["secretName"])
     (item,) = volume["secret"]["items"]
     assert volume["name"] == mount["name"]
-    assert item["key"] in secret["stringData"]
+    assert item["key"] in secret["data"]
     assert f"--api-key-file={mount['mountPath']}/{item['path']}" in container["args"]
 
 
@@ -55,7 +56,7 @@ def test_antefix_takes_its_arguments(
     objects: list[Object], container: dict[str, Any], tmp_path: Path
 ) -> None:
     keys = tmp_path / "api-keys"
-    keys.write_text(of_kind(objects, "Secret", "-auth")["stringData"]["api-keys"])
+    keys.write_bytes(b64decode(of_kind(objects, "Secret", "-auth")["data"]["api-keys"]))
     (closed,) = free_ports(1)
     here = {
         "--base-url": f"--base-url=http://127.0.0.1:{closed}/v1",

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def installed(data: Mapping[str, str]) -> Object:
 
 
 def secret(tenants: list[str], *there: Object) -> Any:
-    """`stringData` as an install or upgrade would write it, in a cluster that has `there`."""
+    """What it holds as an install or upgrade would write it, in a cluster that has `there`."""
     # with the kinds of everything else, Helm asks the cluster about this one
     kinds = [crd("ray.io", "RayService", "v1")]
     with Api(*kinds, *there) as api:
@@ -45,7 +46,8 @@ def secret(tenants: list[str], *there: Object) -> Any:
             *("--kubeconfig", str(api.kubeconfig)),
             show_only="templates/auth-secret.yaml",
         )
-    return of_kind(objects, "Secret", NAME)["stringData"]
+    held = of_kind(objects, "Secret", NAME)["data"]
+    return {key: b64decode(value).decode() for key, value in held.items()}
 
 
 def tenants_of(data: Mapping[str, str]) -> list[str]:

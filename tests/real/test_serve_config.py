@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 import yaml
 
 from deployments.exit_codes import ExitCode
+from tests.clients import REQUEST_SECONDS, Service
 from tests.helm.helm import CHART, Object, of_kind, render
 from tests.two_nodes import DASHBOARD_PORT, Node, TwoNodes
 
@@ -34,6 +36,8 @@ START_SECONDS = 400
 VALUES = [
     # two engines and a gateway are enough, and Redis is the test's own
     *("--set", "fleet.pools.engine.replicas=1"),
+    # two cores that load another engine beside this one hold no SLO
+    *("--set", "fleet.pools.engine.slo.interactive.ttft_s=60"),
     *("--set", "redis.enabled=false", "--set", "redis.external.existingSecret=its-url"),
 ]
 
@@ -52,6 +56,15 @@ class Cluster:
         """The address that a port of the gateway's container has here."""
         named = {p["name"]: p["containerPort"] for p in _container(self.service, GATEWAY)["ports"]}
         return f"http://{self.by_group[GATEWAY].address}:{named.get(str(port), port)}"
+
+    def replicas(self, deployment: str) -> dict[str, str]:
+        """Addresses of the nodes of the running ones; of none while the application is built."""
+        told = self.dashboard("GET")["applications"]["antefix"]["deployments"].get(deployment)
+        return {
+            replica["replica_id"]: replica["node_ip"]
+            for replica in (told["replicas"] if told else [])
+            if replica["state"] == "RUNNING"
+        }
 
     def dashboard(self, method: str, body: bytes | None = None) -> Any:
         """Ray Serve's REST API. Raises URLError."""
@@ -172,3 +185,43 @@ def test_helms_test_passes(cluster: Cluster) -> None:
     print(done.stdout)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "prefix hit" in done.stdout
+
+
+def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster) -> None:
+    """New replicas start first, on nodes as Ray's autoscaler adds them.
+
+    There is none for overflow, which serves on.
+    """
+    old = {group: cluster.by_group[group].address for group in (GATEWAY, "engine", "overflow")}
+    spare = {
+        group: _join(cluster.nodes, number, cluster.service, group).address
+        for number, group in ((40, GATEWAY), (41, "engine"))
+    }
+    port = cluster.gateway("serve").rpartition(":")[2]
+    service = Service(
+        {"authorization": "Bearer sk-chart"},
+        [f"http://{address}:{port}" for address in (old[GATEWAY], spare[GATEWAY])],
+        "smollm2-135m-instruct",
+        clients=3,
+    )
+    traffic = cluster.nodes.begin_outside(service.run)
+    config = yaml.safe_load(cluster.service["spec"]["serveConfigV2"])
+    fleet = config["applications"][0]["args"]["fleet"]
+    fleet["surge_percent"] = 100
+    fleet["pools"]["engine"]["slo"]["interactive"]["ttft_s"] = 50
+    began = time.monotonic()
+    cluster.dashboard("PUT", json.dumps(config).encode())
+    while {g: [*cluster.replicas(g).values()] for g in spare} != {g: [spare[g]] for g in spare}:
+        assert time.monotonic() - began < START_SECONDS, cluster.dashboard("GET")
+        time.sleep(0.5)
+    took = time.monotonic() - began
+    assert [*cluster.replicas("overflow").values()] == [old["overflow"]]
+    time.sleep(3)
+    service.stop = True
+    traffic.result(REQUEST_SECONDS + 10)
+
+    kinds = Counter(outcome.kind for outcome in service.outcomes)
+    entered = {outcome.entered_at for outcome in service.outcomes}
+    print(f"\nrolled out in {took:.0f} s: {dict(kinds)}, {len(service.errors)} errors")
+    assert not service.errors
+    assert set(kinds) == {"whole"} and len(entered) == 2

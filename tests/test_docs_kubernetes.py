@@ -1,0 +1,214 @@
+"""docs/kubernetes and the chart's README: what they name is there, and what they show is printed.
+
+Commands are read from blocks marked sh and console, values from those marked yaml, keys and links
+from the text.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from deployments.cli import app
+from deployments.fleet import Fleet
+from k8s.needs import needs_of
+from k8s.values import computed_values
+from tests.helm.helm import CHART, ROOT, HelmError, render, run
+from tests.k8s.api import Api
+from tests.k8s.objects import RAYSERVICES, Object, node, operator, storage_class
+
+DOCS = ROOT / "docs" / "kubernetes"
+INSTALL, SIZE, UPGRADE, TROUBLESHOOT = (
+    DOCS / f"{name}.md" for name in ("install", "size", "upgrade", "troubleshoot")
+)
+PAGES = [*sorted(DOCS.glob("*.md")), CHART / "README.md"]
+SINGLE_NODE = CHART / "values" / "single-node-a100.yaml"
+
+of_each_page = pytest.mark.parametrize(
+    "page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES]
+)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+
+
+def commands(page: Path, program: str) -> Iterator[list[str]]:
+    """Its command lines in sh blocks, as words."""
+    for text in blocks(page, "sh"):
+        for line in text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == [program]:
+                yield words
+
+
+def outputs(page: Path) -> dict[str, list[str]]:
+    """What console blocks show, by their command, which is their first line."""
+    shown: dict[str, list[str]] = {}
+    for text in blocks(page, "console"):
+        first, _, rest = text.partition("\n")
+        shown.setdefault(first.removeprefix("$ "), []).append(rest.rstrip())
+    return shown
+
+
+def options(words: list[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words if word.startswith("--")}
+
+
+def lines(text: str) -> list[str]:
+    """Sorted, as Helm names faults in any order; no spaces at their ends, as editors keep none."""
+    return sorted(line.rstrip() for line in text.strip().splitlines())
+
+
+@cache
+def options_of_helm(subcommand: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]*", run(subcommand, "--help")))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@of_each_page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@of_each_page
+def test_helm_has_every_option_that_is_given_to_it(page: Path) -> None:
+    for words in commands(page, "helm"):
+        assert options(words) <= options_of_helm(words[1]), words
+
+
+@of_each_page
+def test_the_chart_takes_the_values_that_commands_give_it(page: Path) -> None:
+    for words in commands(page, "helm"):
+        if "helm/antefix" not in words:
+            continue
+        pairs = list(pairwise(words))
+        # a reader's own file has what was copied from here
+        files = [
+            ROOT / given if "/" in given else SINGLE_NODE for o, given in pairs if o == "--values"
+        ]
+        assert files or "--reuse-values" in words, words
+        named = [("--values", str(file)) for file in files or [SINGLE_NODE]]
+        set_ = [pair for pair in pairs if pair[0] in ("--set", "--set-string")]
+        run("template", words[2], str(CHART), *(word for pair in named + set_ for word in pair))
+
+
+@of_each_page
+def test_the_chart_takes_every_piece_of_values(page: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(blocks(page, "yaml")):
+        piece = tmp_path / f"{number}.yaml"
+        piece.write_text(text)
+        render(SINGLE_NODE, "--values", str(piece))
+
+
+@of_each_page
+def test_antefix_has_every_command_and_option(page: Path) -> None:
+    for words in commands(page, "antefix"):
+        command: Any = typer.main.get_command(app)
+        at = 1
+        while hasattr(command, "commands"):
+            command = command.commands[words[at]]
+            at += 1
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert options(words) <= known, words
+
+
+@of_each_page
+def test_every_key_that_is_named_is_one_of_the_charts(page: Path) -> None:
+    schema: Object = json.loads((CHART / "values.schema.json").read_text())
+    own = set(yaml.safe_load((CHART / "values.yaml").read_text()))
+    for path in re.findall(r"`([a-zA-Z]+(?:\.[\w<>*-]+)+)(?:: [^`]*)?`", page.read_text()):
+        first, *rest = path.split(".")
+        if first in own:
+            assert is_key(schema, [first, *rest]), path
+
+
+def is_key(schema: Object, path: list[str]) -> bool:
+    """Whether the schema has it; what it leaves open, such as labels, may hold anything."""
+    if not path:
+        return True
+    named, *rest = path
+    if named in schema.get("properties", {}):
+        return is_key(schema["properties"][named], rest)
+    for of_any_name in schema.get("patternProperties", {}).values():
+        return is_key(of_any_name, rest)
+    return schema.get("additionalProperties", "object" in schema.get("type", ())) is not False
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [(1, "laptop-kind"), (2, "single-node-a100"), (3, "multi-node-a100")],
+)
+def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -> None:
+    values = computed_values([CHART / "values" / f"{name}.yaml"])
+    fleet = Fleet.model_validate(values["fleet"])
+    groups = needs_of(fleet, values).groups
+    engines = [group for group in groups if group.name in fleet.pools]
+    rows = [line.strip("| ").split(" | ") for line in SIZE.read_text().splitlines()]
+    shown = {row[0]: row[column] for row in rows if len(row) == 4}
+    assert shown["engine pods at first"] == str(sum(g.count for g in engines))
+    assert shown["engine pods at most"] == str(sum(g.most for g in engines))
+    assert shown["GPUs at first"] == str(sum(g.count * g.gpus for g in engines))
+    cores, memory = (sum(g.count * g.requests[r] for g in groups) for r in ("cpu", "memory"))
+    assert float(shown["cores at first, of all pods"]) == float(cores)
+    assert float(shown["GiB of memory at first, of all pods"]) == float(memory / 2**30)
+
+
+def test_what_helm_says_after_an_install_is_what_the_page_shows() -> None:
+    values = ("--values", str(SINGLE_NODE))
+    said = run("install", "antefix", str(CHART), "-n", "antefix", "--dry-run=client", *values)
+    notes = said.partition("\nNOTES:\n")[2]
+    assert f"```console\n{notes.strip()}\n```" in INSTALL.read_text()
+
+
+@pytest.mark.parametrize("page", [UPGRADE, TROUBLESHOOT], ids=lambda page: page.stem)
+def test_what_helm_refuses_is_refused_in_the_words_that_the_page_shows(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    refused = {c: texts for c, texts in outputs(page).items() if c.startswith("helm template")}
+    assert refused
+    for command, (text,) in refused.items():
+        with pytest.raises(HelmError) as error:
+            run(*shlex.split(command)[1:])
+        assert lines(str(error.value)) == lines(text)
+
+
+def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    bare = [node("cpu-1"), node("cpu-2")]
+    equipped = [
+        RAYSERVICES,
+        operator("v1.6.2"),
+        node("cpu-1", cpu="16", memory="64Gi"),
+        node("a100-1", 8, cpu="96", memory="1Ti"),
+        storage_class("standard", "ebs.csi.aws.com", default=True),
+    ]
+    command = f"antefix k8s preflight --namespace antefix --values {SINGLE_NODE.relative_to(ROOT)}"
+    shown = outputs(INSTALL)[command]
+    for objects, text in zip((bare, equipped), shown, strict=True):
+        with Api(*objects) as api:
+            quick = ["--no-engine-args", "--kubeconfig", str(api.kubeconfig)]
+            done = CliRunner().invoke(app, [*shlex.split(command)[1:], *quick])
+        assert done.output.strip() == text
