@@ -187,8 +187,9 @@ class Families:
         )
         self.replicas = gauge(
             "antefix_replicas",
-            "Replicas by state: active, warm and asleep ones can serve; starting and stopping "
-            "ones are Ray Serve's to bring up and down.",
+            "Replicas by state: active, warm and asleep ones can serve; leaving ones finish what "
+            "they have, for their nodes are drained; starting and stopping ones are Ray Serve's "
+            "to bring up and down.",
             ["pool", "state"],
             "mostrecent",
         )

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from observability.families import Families, ReplicaFamilies
 
 _CAUSES = ("workload", "routing", "index", "engine")
-_STATES = ("active", "warm", "asleep", "starting", "stopping")
+_STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 
 

@@ -196,6 +196,7 @@ const ROLES = {
   active: ["ok", "Takes traffic"],
   warm: ["info", "Loaded and idle: takes traffic at once when the SLO would be missed without it"],
   asleep: ["plain", "Loaded, its GPU memory given back; wakes in seconds"],
+  leaving: ["plain", "Its node is drained: it finishes the requests it has"],
 };
 
 function replicas(pool, reference, redisAway) {

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -68,3 +69,16 @@ async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
             assert answer.status == 200
         async with asyncio.timeout(10):
             await stopping
+
+
+async def test_an_engine_whose_node_is_drained_is_shown_as_leaving(front: Front) -> None:
+    staying = FakeEngine("r0").load(0)
+    leaving = replace(FakeEngine("r1").load(0), leaving=True, slot=1)
+    front.router.placer.board.update([leaving, staying])
+    async with front.get("/antefix/status") as answer:
+        replicas = (await answer.json())["pools"]["main"]["replicas"]
+    assert {r["replica"]: r["role"] for r in replicas} == {
+        staying.replica_id: "active",
+        leaving.replica_id: "leaving",
+    }
+    assert (await front.metrics())["antefix_replicas", "leaving"] == 1

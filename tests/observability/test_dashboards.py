@@ -42,7 +42,7 @@ LABEL_VALUES = {
     "result": ["good", "bad", "ok"],
     "kind": ["prompt", "cached", "output"],
     "source": ["predicted", "confirmed"],
-    "state": ["active", "warm", "asleep", "starting", "stopping"],
+    "state": ["active", "warm", "asleep", "leaving", "starting", "stopping"],
     "agrees": ["no"],
 }
 
