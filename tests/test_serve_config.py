@@ -1,7 +1,8 @@
 """What the chart gives to KubeRay starts the fleet, on a Ray cluster as KubeRay lays it out.
 
 A node stands for each pod, with the start parameters and the environment of its group. The
-configuration is PUT to the head's dashboard, as KubeRay does.
+configuration is PUT to the head's dashboard, as KubeRay does. Not in tests/real: beside the fleet
+that runs for those, memory runs out.
 """
 
 from __future__ import annotations
