@@ -37,8 +37,8 @@ LABEL org.opencontainers.image.title="antefix-cpu" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# vLLM's CPU build is linked to libnuma; torch.compile calls g++ when an engine starts; KubeRay
-# before 1.6 asks with wget whether a pod is alive.
+# vLLM's CPU build is linked to libnuma; torch.compile calls g++ when an engine starts; the health
+# check below, and KubeRay before 1.6 in pods without a probe of theirs, ask with wget.
 # hadolint ignore=DL3008 # Debian keeps one version of a package at a time: a pin soon fails
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libnuma1 wget \

@@ -63,8 +63,8 @@ spec:
         {{- include "antefix.podResources" . | nindent 8 }}
       securityContext:
         {{- include "antefix.containerSecurityContext" .root | nindent 8 }}
-      # both probes are ours because KubeRay before 1.6 asks with wget, which no image of ours has,
-      # and asks workers for Ray Serve's own proxy, which does not run here
+      # both probes are ours: KubeRay's readiness asks workers for Ray Serve's own proxy, which does not
+      # run here, and before 1.6 its liveness needs a program in the image
       livenessProbe:
         httpGet: {path: /api/healthz, port: 52365}
         initialDelaySeconds: 30
