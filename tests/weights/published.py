@@ -1,0 +1,91 @@
+"""What the roofline says where others measured: `python -m tests.weights.published` prints the
+table of docs/planning.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from weights.gpus import gpu_called
+from weights.known_models import known_config
+from weights.memory import GIB, PRECISIONS, budget_of
+from weights.model_shape import shape_of
+from weights.roofline import Engine, Load, decode_step_s, prefill_s, speed_of
+from weights.sizing import MOST_SEQUENCES, STEP_TOKENS
+
+FILE = Path(__file__).with_name("published.yaml")
+UNITS = {"rate": "tokens/s", "ttft": "s to first", "tpot": "s a token", "kv_gib": "GiB of KV"}
+
+
+@dataclass(frozen=True)
+class Point:
+    data: dict[str, Any]
+    ours: float
+
+    @property
+    def published(self) -> float:
+        return float(self.data["published"])
+
+    @property
+    def error(self) -> float:
+        """0.1: ours is a tenth above what was measured."""
+        return self.ours / self.published - 1
+
+    @property
+    def is_outlier(self) -> bool:
+        return "outlier" in self.data
+
+
+@cache
+def points() -> tuple[Point, ...]:
+    return tuple(Point(data, _ours(data)) for data in yaml.safe_load(FILE.read_text()))
+
+
+def _ours(data: dict[str, Any]) -> float:
+    config = known_config(data["model"])
+    assert config is not None
+    shape, gpu = shape_of(config), gpu_called(data["gpu"])
+    wanted = data.get("weights", "bf16")
+    precision = next(precision for precision in PRECISIONS if precision.name == wanted)
+    engine = Engine(shape, gpu, precision, data.get("tp", 1), data.get("kv", 2))
+    if data["measure"] == "kv_gib":
+        budget = budget_of(shape, gpu, precision, engine.tp, 0.9, STEP_TOKENS, MOST_SEQUENCES)
+        return budget.kv / GIB
+    if "concurrency" in data:
+        load = Load(data["concurrency"], data["prompt"], data["output"])
+        speed = speed_of(engine, load)
+        rate = speed.requests_s * load.output
+        measures: dict[str, float] = {"ttft": speed.ttft_s, "tpot": speed.tpot_s, "rate": rate}
+        return measures[str(data["measure"])]
+    prompt_s = prefill_s(engine, data["prompt"])
+    if data["measure"] == "ttft":
+        return prompt_s
+    # all prompts at once, then all answers: how these benchmarks run a batch
+    batch, output = int(data["batch"]), int(data["output"])
+    step_s = decode_step_s(engine, batch, data["prompt"] + output / 2)
+    return batch * output / (batch * prompt_s + output * step_s)
+
+
+def table() -> Iterator[str]:
+    yield "| Measured by | Model | On | Load | Measured | Planned | Error |"
+    yield "| -- | -- | -- | -- | --: | --: | --: |"
+    for point in points():
+        data = point.data
+        gpus = f"{data['tp']} x {data['gpu']}" if "tp" in data else data["gpu"]
+        at_once = data.get("batch", data.get("concurrency", 1))
+        lengths = f"{data['prompt']} + {data.get('output', 1)}" if "prompt" in data else "-"
+        load = f"{at_once} x ({lengths})" if "prompt" in data else "8192 + 256 a step"
+        yield (
+            f"| [{data['name']}]({data['url']}) | {data['model'].rpartition('/')[2]},"
+            f" {data.get('weights', 'bf16')} | {gpus} | {load} |"
+            f" {point.published:.4g} {UNITS[data['measure']]} | {point.ours:.4g} |"
+            f" {point.error:+.0%}{' [^host]' if point.is_outlier else ''} |"
+        )
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

@@ -1,0 +1,158 @@
+"""Laws of the check of weights, and that its page tells every rule."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weights.divisions import degrees, uneven_over
+from weights.finding import Device, Engine, Finding, Model, Rule
+from weights.kernels import MARLIN_GROUPS, METHODS, Stored, stored_in, verdicts
+from weights.memory import GIB
+from weights.model_shape import ModelShape
+from weights.preflight import findings, overflow_findings
+
+PAGE = Path(__file__).parents[2] / "docs" / "preflight.md"
+
+lengths = st.integers(1, 1 << 20)
+sizes = st.integers(1, 1 << 38)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+def quantizations() -> st.SearchStrategy[dict[str, Any]]:
+    """What might stand in a config.json, by the right names and of any kind."""
+    names = ("weights", "input_activations", "targets", "num_bits", "group_size")
+    fields = st.fixed_dictionaries({}, optional=dict.fromkeys(names, json_values))
+    return st.fixed_dictionaries(
+        {"quant_method": st.sampled_from([*METHODS, "", "x"]) | json_values},
+        optional={
+            "config_groups": json_values
+            | st.dictionaries(st.text(max_size=3), fields | json_values),
+            "ignore": json_values,
+            "bits": json_values,
+            "group_size": json_values,
+            "weight_block_size": json_values,
+        },
+    )
+
+
+def shapes(**more: Any) -> st.SearchStrategy[ModelShape]:
+    heads = st.sampled_from([8, 9, 12, 32, 40, 64])
+    return st.builds(
+        ModelShape,
+        architecture=st.just("LlamaForCausalLM"),
+        layers=st.integers(1, 80),
+        hidden=st.sampled_from([576, 1024, 4096, 8192]),
+        heads=heads,
+        kv_heads=st.sampled_from([1, 2, 3, 4, 8]),
+        head_dim=st.sampled_from([64, 128]),
+        intermediate=st.sampled_from([1536, 8192, 11008, 14336]),
+        vocabulary=st.sampled_from([32000, 128256]),
+        tied_embeddings=st.booleans(),
+        max_context=st.sampled_from([None, 8192, 131072]),
+        dtype=st.just("bfloat16"),
+        quantization=quantizations() | st.none(),
+        **more,
+    )
+
+
+def refuses(rule: Rule, found: list[Finding]) -> bool:
+    return any(each.rule == rule and each.refuses for each in found)
+
+
+@given(
+    shapes(),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "max_model_len",
+                "dtype",
+                "quantization",
+                "kv_cache_dtype",
+                "gpu_memory_utilization",
+                "speculative_config",
+            ]
+        ),
+        json_values,
+    ),
+)
+def test_whatever_the_files_hold_it_answers(shape: ModelShape, args: dict[str, Any]) -> None:
+    model = Model("m", shape)
+    found = findings(model, Engine(args, {}), Device("A100", (8, 0), 40 * GIB), draft=model)
+    assert all(each.message and each.remedy for each in found)
+
+
+@given(shapes(), st.integers(1, 64))
+def test_the_degrees_that_a_remedy_names_are_right(shape: ModelShape, degree: int) -> None:
+    model, engine = Model("m", shape), Engine({}, {}, degree)
+    for each in degrees(model, engine):
+        assert uneven_over(model, Engine({}, {}, each)) is None
+
+
+@given(shapes(), sizes, lengths, st.integers(1, 200), st.integers(1, 100))
+def test_more_memory_never_fits_less(
+    shape: ModelShape, size: int, length: int, memory: int, more: int
+) -> None:
+    model, engine = Model("m", shape, size), Engine({"max_model_len": length}, {})
+    small = findings(model, engine, Device("small", (9, 0), memory * GIB))
+    large = findings(model, engine, Device("large", (9, 0), (memory + more) * GIB))
+    assert refuses("memory", small) or not refuses("memory", large)
+
+
+@given(shapes(), sizes, lengths, lengths)
+def test_a_shorter_context_never_fits_less(
+    shape: ModelShape, size: int, length: int, more: int
+) -> None:
+    model, device = Model("m", shape, size), Device("GPU", (9, 0), 80 * GIB)
+    short = findings(model, Engine({"max_model_len": length}, {}), device)
+    long = findings(model, Engine({"max_model_len": length + more}, {}), device)
+    assert not refuses("memory", short) or refuses("memory", long)
+
+
+@given(shapes(), st.sampled_from([(7, 5), (8, 0), (8, 9), (9, 0)]), sizes)
+def test_the_length_that_a_remedy_names_fits(
+    shape: ModelShape, capability: tuple[int, int], size: int
+) -> None:
+    model, device = Model("m", shape, size), Device("GPU", capability, 80 * GIB)
+    found = findings(model, Engine({"max_model_len": 1 << 22}, {}), device)
+    [remedy] = [e.remedy for e in found if e.rule == "memory" and e.key != "model"] or [""]
+    words = remedy.removeprefix("Set max_model_len to at most ").split(",")
+    if words[0].isdecimal():
+        shorter = findings(model, Engine({"max_model_len": int(words[0])}, {}), device)
+        assert not refuses("memory", shorter)
+
+
+@given(
+    st.builds(
+        Stored,
+        st.sampled_from(["awq", "gptq"]),
+        st.just("int4"),
+        st.just(""),
+        st.sampled_from([-1, 8, 16, 32, 64, 128, 256]),
+        st.none(),
+        st.just(True),
+    )
+)
+def test_weights_of_four_bit_are_fast_on_ampere_in_marlins_groups(stored: Stored) -> None:
+    assert (list(verdicts(stored, (8, 0))) == []) == (stored.group in MARLIN_GROUPS)
+
+
+@given(quantizations())
+def test_any_quantization_config_can_be_read(quantization: dict[str, Any]) -> None:
+    assert all(each.group >= -1 for each in stored_in(quantization))
+
+
+@given(lengths, lengths)
+def test_an_overflow_pool_needs_the_context_of_the_pool_before_it(here: int, there: int) -> None:
+    assert bool(overflow_findings(here, there, "b")) == (there < here)
+
+
+def test_the_page_has_a_row_for_every_rule() -> None:
+    rows = [line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if "|" in line]
+    told = [row for row in rows if row and row != "Rule" and set(row) != {"-"}]
+    assert sorted(set(told)) == sorted(get_args(Rule))

@@ -1,0 +1,84 @@
+"""The text that shows a quantizer what the model will see.
+
+    .txt      one long text
+    .jsonl    an object a line: `text`, `prompt`, chat `messages`, or the `turns` of a user
+
+All of it becomes one stream of tokens, conversations through the model's chat template; windows
+of equal length are taken from it, evenly spread. Nothing is drawn by chance, so the same file
+gives the same weights. A file that is no such thing is a `WeightsError` with its line.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from weights.errors import WeightsError
+
+Conversation = list[dict[str, str]]
+Sample = str | Conversation
+LEAST_TOKENS = 256
+
+_REMEDY = "use a .txt, or a .jsonl whose lines have `text`, `prompt`, `messages` or `turns`"
+
+
+def read_samples(file: Path) -> list[Sample]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WeightsError(
+            f"the calibration text {file} cannot be read: {error.strerror}", "name another file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise WeightsError(
+            f"the calibration text {file} is not UTF-8 text (byte {error.start})", _REMEDY
+        ) from error
+    if file.suffix == ".jsonl":
+        lines = enumerate(text.splitlines(), start=1)
+        samples = [_sample(line, f"{file}:{number}") for number, line in lines if line.strip()]
+    elif file.suffix in (".txt", ".md"):
+        samples = [text] if text.strip() else []
+    else:
+        raise WeightsError(f"the calibration text {file} has an unknown ending", _REMEDY)
+    if not samples:
+        raise WeightsError(f"the calibration text {file} is empty", _REMEDY)
+    return samples
+
+
+def _sample(line: str, where: str) -> Sample:
+    try:
+        found: Any = json.loads(line)
+    except ValueError as error:
+        raise WeightsError(f"{where} is no JSON: {error}", _REMEDY) from error
+    match found:
+        case {"messages": [{"role": str(), "content": str()}, *_] as messages} if all(
+            isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m
+            for m in messages
+        ):
+            return [{"role": str(m["role"]), "content": m["content"]} for m in messages]
+        case {"turns": [str(first), *_]}:
+            # The answers between the turns are not in the file, so that later ones make no sense.
+            return [{"role": "user", "content": first}]
+        case {"text": str(text)} | {"prompt": str(text)} if text.strip():
+            return text
+    raise WeightsError(f"{where} has none of the keys known here with text in it", _REMEDY)
+
+
+def token_windows(
+    samples: Sequence[Sample],
+    encode: Callable[[Sample], list[int]],
+    count: int,
+    length: int,
+) -> list[list[int]]:
+    """At most `count` windows of `length` tokens; one shorter window if the text has no more."""
+    stream = [token for sample in samples for token in encode(sample)]
+    if len(stream) < LEAST_TOKENS:
+        raise WeightsError(
+            f"the calibration text has {len(stream)} tokens, {LEAST_TOKENS} are the least",
+            f"give it more text; {count * length} tokens are asked for",
+        )
+    length = min(length, len(stream))
+    there = len(stream) // length
+    taken = min(count, there)
+    starts = [(index * there // taken) * length for index in range(taken)]
+    return [stream[start : start + length] for start in starts]

@@ -1,0 +1,170 @@
+"""A draft model made of a model's own first layers: same tokenizer, embeddings, norm and head.
+
+    python -m weights.drafts MODEL LAYERS FOLDER
+
+Bytes are copied as they are, so a layer keeps its dtype and its quantization, and neither torch
+nor the memory of the model is needed. FOLDER appears whole, in one rename, or not at all. Such a
+draft is nearly free to make and often wrong: `antefix tune-speculation` tells whether it pays.
+"""
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weights.errors import WeightsError
+
+WEIGHTS = "model.safetensors"
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_KEPT_SUFFIXES = {".json", ".jinja", ".txt", ".model", ".tiktoken", ".py"}
+_NOT_KEPT = ("*.index.json", "antefix-evaluation.json")
+# one entry a layer, where a model has them
+_LISTS_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor in a safetensors file; `begin` and `end` are bytes from the file's start."""
+
+    file: Path
+    dtype: str
+    shape: list[int]
+    begin: int
+    end: int
+
+
+def first_layers(model: Path, layers: int, folder: Path) -> None:
+    """Writes to `folder`, which must not exist, the model in `model` with `layers` layers.
+
+    Raises WeightsError for a model that cannot be cut so, OSError where the disk refuses.
+    """
+    config = _config(model)
+    whole = config["num_hidden_layers"]
+    if not 1 <= layers < whole:
+        raise WeightsError(
+            f"a draft of {layers} layers cannot be made of a model with {whole}",
+            f"name 1 to {whole - 1}",
+        )
+    if folder.exists():
+        raise WeightsError(f"{folder} is there already", "remove it, or name another folder")
+    kept = {name: one for name, one in _tensors(model).items() if _layer_of(name) < layers}
+    if not any(_LAYER.search(name) for name in kept):
+        raise WeightsError(
+            f"{model} names its layers in a way that is not known here",
+            "only weights called ...layers.<number>... can be cut; take a draft model instead",
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write(kept, partial / WEIGHTS)
+        for file in _companions(model):
+            shutil.copy(file, partial / file.name)
+        (partial / "config.json").write_text(json.dumps(_cut(config, layers), indent=2) + "\n")
+        partial.chmod(0o755)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _config(model: Path) -> dict[str, Any]:
+    file = model / "config.json"
+    try:
+        config: dict[str, Any] = json.loads(file.read_text())
+    except OSError as error:
+        raise WeightsError(
+            f"{file} cannot be read: {error.strerror}", "name a model's folder"
+        ) from error
+    if not isinstance(config.get("num_hidden_layers"), int):
+        raise WeightsError(
+            f"{file} has no num_hidden_layers", "only plain text models can be cut; take a draft"
+        )
+    return config
+
+
+def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    lists = {key: config[key][:layers] for key in _LISTS_BY_LAYER if config.get(key)}
+    return {**config, **lists, "num_hidden_layers": layers}
+
+
+def _tensors(model: Path) -> dict[str, _Stored]:
+    files = sorted(model.glob("*.safetensors"))
+    if not files:
+        raise WeightsError(f"{model} holds no *.safetensors", "name a folder with such weights")
+    return {name: stored for file in files for name, stored in _tensors_of(file)}
+
+
+def _tensors_of(file: Path) -> Iterator[tuple[str, _Stored]]:
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(length))
+    for name, one in header.items():
+        if name != "__metadata__":
+            begin, end = (8 + length + offset for offset in one["data_offsets"])
+            yield name, _Stored(file, one["dtype"], one["shape"], begin, end)
+
+
+def _layer_of(name: str) -> int:
+    """-1 for what belongs to no layer."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else -1
+
+
+def _write(tensors: Mapping[str, _Stored], target: Path) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, one in tensors.items():
+        size = one.end - one.begin
+        header[name] = {
+            "dtype": one.dtype,
+            "shape": one.shape,
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header).encode()
+    # readers map the file: values begin where 8 divides the address
+    text += b" " * (-len(text) % 8)
+    with target.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for one in tensors.values():
+            with one.file.open("rb") as source:
+                source.seek(one.begin)
+                _copy(source, out, one.end - one.begin)
+
+
+def _copy(source: Any, out: Any, size: int) -> None:
+    while size > 0:
+        part = source.read(min(size, 1 << 24))
+        if not part:
+            raise WeightsError(f"{source.name} ends too early", "copy or download it again")
+        out.write(part)
+        size -= len(part)
+
+
+def _companions(model: Path) -> Iterator[Path]:
+    """Tokenizer, chat template and configurations; no sums, which are of the whole model."""
+    for file in sorted(model.iterdir()):
+        named_out = any(file.match(pattern) for pattern in _NOT_KEPT)
+        if file.is_file() and file.suffix in _KEPT_SUFFIXES and not named_out:
+            yield file
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 3 or not arguments[1].isdigit():
+        print("python -m weights.drafts MODEL LAYERS FOLDER", file=sys.stderr)
+        return 2
+    model, layers, folder = arguments
+    try:
+        first_layers(Path(model).expanduser(), int(layers), Path(folder).expanduser())
+    except (WeightsError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

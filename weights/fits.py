@@ -1,0 +1,173 @@
+"""Whether a model's weights and the smallest useful KV cache, one request's, fit a replica.
+
+What is counted is less than what vLLM takes, so that what is refused cannot work: layers that are
+left in 16 bit and a draft model's weights are not added, and blocks are not rounded up. vLLM's own
+check: v1/core/kv_cache_utils.py `_check_enough_kv_cache_memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weights.divisions import degrees
+from weights.finding import Device, Engine, Finding, Model
+from weights.memory import (
+    BF16,
+    DRIVER_BYTES,
+    DTYPE_BYTES,
+    GIB,
+    RUNTIME_BYTES,
+    RUNTIME_BYTES_TP,
+    Precision,
+    activation_bytes,
+    kv_bytes_of,
+    kv_tokens,
+    weight_bytes,
+)
+
+# vLLM's own default of --gpu-memory-utilization.
+UTILIZATION = 0.92
+# Of a step and of a batch, where the fleet file says nothing: vLLM's smallest.
+_STEP_TOKENS, _SEQUENCES = 2048, 128
+_KV_DTYPES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
+_SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
+
+
+def memory_findings(model: Model, engine: Engine, device: Device) -> Iterator[Finding]:
+    value_bytes = _value_bytes(model, engine)
+    context = engine.context(model.shape)
+    if value_bytes is None or context is None:
+        return
+    need = _kv_bytes(model, engine, context, value_bytes)
+    reserved = _reserved_for_cache(engine, device)
+    if reserved is not None:
+        if need > reserved[1]:
+            yield _too_long(model, engine, context, need, reserved, value_bytes)
+        return
+    weights = _weight_bytes(model, engine)
+    if device.memory_bytes is None or device.capability is None or weights is None:
+        return
+    usable = _usable(engine, device.memory_bytes)
+    if weights >= usable:
+        yield _too_heavy(model, engine, device, weights, usable)
+    elif weights + need > usable:
+        left = (f"{_gib(usable)} less {_gib(weights)} of weights", usable - weights)
+        yield _too_long(model, engine, context, need, left, value_bytes)
+    elif (over := weights + need + _step_bytes(model, engine) - usable) > 0:
+        yield Finding(
+            "memory",
+            False,
+            "engine_args.max_model_len",
+            engine.max_model_len,
+            f"{_gib(weights)} of weights, {_gib(need)} of KV cache for one request and what a step "
+            f"works with are likely {_gib(over)} more than the {_gib(usable)} of the {device.name}",
+            "Lower it, or use more GPUs: antefix plan says what fits",
+        )
+
+
+def _too_heavy(model: Model, engine: Engine, device: Device, weights: int, usable: int) -> Finding:
+    whole = weights * engine.tensor_parallel
+    enough = next((n for n in degrees(model, engine) if whole // n < usable * 0.9), None)
+    remedy = f"Set tensor_parallel_size to {enough}, or {_SMALLER}" if enough else _SMALLER
+    return Finding(
+        "memory",
+        True,
+        "model",
+        model.name,
+        f"its weights take {_gib(weights)} of each GPU, and vLLM may use {_gib(usable)} of the "
+        f"{device.name}",
+        remedy[0].upper() + remedy[1:],
+    )
+
+
+def _too_long(
+    model: Model,
+    engine: Engine,
+    context: int,
+    need: int,
+    room: tuple[str, int],
+    value_bytes: int,
+) -> Finding:
+    words, left = room
+    stages = engine.pipeline_parallel
+    fits = kv_tokens(model.shape, left * stages, value_bytes, tp=engine.tensor_parallel)
+    remedy = f"Set max_model_len to at most {fits}" if fits else "Lower max_model_len"
+    return Finding(
+        "memory",
+        True,
+        "engine_args.max_model_len",
+        engine.max_model_len,
+        f"the KV cache of one request of {context} tokens takes {_gib(need)}, and there is "
+        f"{_gib(left)} ({words})",
+        f"{remedy}, or give it more memory",
+    )
+
+
+def _weight_bytes(model: Model, engine: Engine) -> int | None:
+    """Of one GPU, at least."""
+    shape, share = model.shape, engine.tensor_parallel * engine.pipeline_parallel
+    if model.bytes is not None:
+        halved = shape.dtype == "float32" and engine.dtype != "float32" and not model.method
+        return model.bytes // (2 if halved else 1) // share
+    precision = _precision(model, engine)
+    if precision is None:
+        return None
+    return weight_bytes(shape, precision, engine.tensor_parallel) // engine.pipeline_parallel
+
+
+def _precision(model: Model, engine: Engine) -> Precision | None:
+    if not model.method:
+        return None if engine.quantization else BF16
+    bits = {stored.weights: stored for stored in model.stored}
+    if len(bits) != 1:
+        return None
+    [(weights, stored)] = bits.items()
+    if not weights[-1:].isdecimal():
+        return None
+    group = stored.group if stored.group > 0 else None
+    return Precision(weights, int(weights.lstrip("intfp")), group, "bf16", None)
+
+
+def _value_bytes(model: Model, engine: Engine) -> int | None:
+    """Of one number in the KV cache; None where it is of a kind that is not known here."""
+    named = str(engine.args.get("kv_cache_dtype") or "auto")
+    if named != "auto":
+        return _KV_DTYPES.get(named)
+    return DTYPE_BYTES.get(engine.dtype or "bfloat16")
+
+
+def _kv_bytes(model: Model, engine: Engine, tokens: int, value_bytes: int) -> int:
+    whole = kv_bytes_of(model.shape, tokens, value_bytes, engine.tensor_parallel)
+    return whole // engine.pipeline_parallel
+
+
+def _reserved_for_cache(engine: Engine, device: Device) -> tuple[str, int] | None:
+    """The bytes that the fleet file sets aside for the cache, and where it says so."""
+    given = engine.args.get("kv_cache_memory_bytes")
+    if isinstance(given, int):
+        return "kv_cache_memory_bytes", given
+    space = engine.env.get("VLLM_CPU_KVCACHE_SPACE", "")
+    if device.capability is None and space.isdecimal() and int(space) > 0:
+        return "VLLM_CPU_KVCACHE_SPACE", int(space) * GIB
+    return None
+
+
+def _usable(engine: Engine, memory: int) -> int:
+    share = engine.args.get("gpu_memory_utilization")
+    share = share if isinstance(share, int | float) and 0 < share <= 1 else UTILIZATION
+    return int((memory - DRIVER_BYTES) * share)
+
+
+def _step_bytes(model: Model, engine: Engine) -> int:
+    def given(name: str, default: int) -> int:
+        value = engine.args.get(name)
+        return value if isinstance(value, int) else default
+
+    tokens = given("max_num_batched_tokens", _STEP_TOKENS)
+    sequences = given("max_num_seqs", _SEQUENCES)
+    runtime = RUNTIME_BYTES if engine.tensor_parallel == 1 else RUNTIME_BYTES_TP
+    return runtime + activation_bytes(model.shape, engine.tensor_parallel, tokens, sequences)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.1f} MiB"

@@ -1,0 +1,263 @@
+"""The numbers of a model that decide its bytes and its work, read from its config.json.
+
+The keys are those of Hugging Face's configuration classes. A decoder that this cannot describe
+(state-space layers, encoders, per-layer widths) is refused with a `WeightsError`, never guessed.
+Biases, norms of single heads and position tables are left out: below 0.1 % of any model here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from weights.errors import WeightsError
+
+# these have an up and a down projection, no gate
+PLAIN_MLPS = ("phi", "gpt_neox", "starcoder2", "nemotron", "falcon", "opt", "persimmon")
+# the rest of the rope types leave max_position_embeddings as what it is after scaling
+LENGTHENING_ROPES = ("linear", "dynamic")
+ATTENTION_KINDS = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A kind of projection: `count` matrices of inputs x outputs in the whole model.
+
+    `shard` names the dimension that tensor parallelism splits: "outputs" (column parallel),
+    "inputs" (row parallel) or "none".
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    count: int
+    expert: bool = False
+    shard: str = "outputs"
+
+    @property
+    def parameters(self) -> int:
+        return self.inputs * self.outputs * self.count
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    tied_embeddings: bool
+    max_context: int | None
+    dtype: str
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
+    shared_expert_intermediate: int = 0
+    dense_layers: int = 0
+    kv_lora_rank: int = 0
+    q_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    sliding_window: int | None = None
+    full_attention_layers: int | None = None
+    quantization: Mapping[str, Any] | None = None
+    gated_mlp: bool = True
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank > 0
+
+    @property
+    def expert_layers(self) -> int:
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The token table, and the output head where it is a matrix of its own."""
+        return self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
+
+    @property
+    def small_parameters(self) -> int:
+        """Norms and router gates: in 16 bit whatever the scheme."""
+        gates = self.expert_layers * self.hidden * self.experts
+        return (2 * self.layers + 1) * self.hidden + gates
+
+    @property
+    def parameters(self) -> int:
+        linears = sum(linear.parameters for linear in self.linears())
+        return linears + self.embedding_parameters + self.small_parameters
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Those that one token is multiplied with, the output head included.
+
+        The token table is looked up, not multiplied with.
+        """
+        linears = sum(
+            linear.parameters * self.experts_per_token // self.experts
+            if linear.expert
+            else linear.parameters
+            for linear in self.linears()
+        )
+        return linears + self.vocabulary * self.hidden + self.small_parameters
+
+    def linears(self) -> tuple[Linear, ...]:
+        """What a quantization scheme quantizes: not embeddings, output head or router gates."""
+        return self._linears
+
+    @cached_property
+    def _linears(self) -> tuple[Linear, ...]:
+        attention = self._latent_attention() if self.is_mla else self._attention()
+        mlps = self._mlp("mlp", self.intermediate, self.layers - self.expert_layers)
+        shared = self._mlp("mlp.shared", self.shared_expert_intermediate, self.expert_layers)
+        each = self._mlp(
+            "mlp.experts", self.expert_intermediate, self.expert_layers * self.experts, True
+        )
+        return tuple(linear for linear in attention + mlps + shared + each if linear.parameters)
+
+    def _attention(self) -> tuple[Linear, ...]:
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return (
+            Linear("q_proj", self.hidden, queries, self.layers),
+            Linear("k_proj", self.hidden, keys, self.layers),
+            Linear("v_proj", self.hidden, keys, self.layers),
+            Linear("o_proj", queries, self.hidden, self.layers, shard="inputs"),
+        )
+
+    def _latent_attention(self) -> tuple[Linear, ...]:
+        """Multi-head latent attention: DeepSeek-V2, arXiv 2405.04434, section 2.1."""
+        latent, layers = self.kv_lora_rank, self.layers
+        query = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+        read_out = self.heads * (self.qk_nope_head_dim + self.v_head_dim)
+        queries = (
+            (
+                Linear("q_a_proj", self.hidden, self.q_lora_rank, layers, shard="none"),
+                Linear("q_b_proj", self.q_lora_rank, query, layers),
+            )
+            if self.q_lora_rank
+            else (Linear("q_proj", self.hidden, query, layers),)
+        )
+        down = latent + self.qk_rope_head_dim
+        return (
+            *queries,
+            Linear("kv_a_proj_with_mqa", self.hidden, down, layers, shard="none"),
+            Linear("kv_b_proj", latent, read_out, layers),
+            Linear("o_proj", self.heads * self.v_head_dim, self.hidden, layers, shard="inputs"),
+        )
+
+    def _mlp(self, name: str, width: int, count: int, expert: bool = False) -> tuple[Linear, ...]:
+        gate = (Linear(f"{name}.gate_proj", self.hidden, width, count, expert),)
+        return (
+            *(gate if self.gated_mlp else ()),
+            Linear(f"{name}.up_proj", self.hidden, width, count, expert),
+            Linear(f"{name}.down_proj", width, self.hidden, count, expert, "inputs"),
+        )
+
+
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """The shape in a config.json; a multimodal model's is that of its `text_config`.
+
+    Raises WeightsError where a key is missing or the model is of a kind that is not described.
+    """
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and "hidden_size" not in config:
+        config = {**config, **text, "architectures": config.get("architectures")}
+    kind = str(config.get("model_type", ""))
+    names = config.get("architectures") or [kind or "unknown"]
+    hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
+    layers = _number(config, "num_hidden_layers")
+    window, full = _attention_layers(config, layers)
+    experts = _first(config, "num_experts", "n_routed_experts", "num_local_experts")
+    expert_width = _first(config, "moe_intermediate_size", "intermediate_size") if experts else 0
+    return ModelShape(
+        architecture=str(names[0]),
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_first(config, "num_key_value_heads") or heads,
+        head_dim=_first(config, "head_dim") or hidden // heads,
+        intermediate=_number(config, "intermediate_size"),
+        vocabulary=_number(config, "vocab_size"),
+        # what Hugging Face takes where the key is missing
+        tied_embeddings=bool(config.get("tie_word_embeddings", True)),
+        max_context=_max_context(config, kind),
+        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        experts=experts,
+        experts_per_token=_number(config, "num_experts_per_tok") if experts else 0,
+        expert_intermediate=expert_width,
+        shared_expert_intermediate=_shared_width(config, expert_width) if experts else 0,
+        dense_layers=_dense_layers(config, layers) if experts else 0,
+        kv_lora_rank=_first(config, "kv_lora_rank"),
+        q_lora_rank=_first(config, "q_lora_rank"),
+        qk_nope_head_dim=_first(config, "qk_nope_head_dim"),
+        qk_rope_head_dim=_first(config, "qk_rope_head_dim"),
+        v_head_dim=_first(config, "v_head_dim"),
+        sliding_window=window,
+        full_attention_layers=full,
+        quantization=config.get("quantization_config"),
+        gated_mlp=kind not in PLAIN_MLPS,
+    )
+
+
+def _number(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value <= 0:
+        raise WeightsError(
+            f"the model's config.json has {key}: {value!r}, where a positive number is needed",
+            "name a decoder-only model in Hugging Face's format",
+        )
+    return value
+
+
+def _first(config: Mapping[str, Any], *keys: str) -> int:
+    return next((config[key] for key in keys if isinstance(config.get(key), int)), 0)
+
+
+def _attention_layers(config: Mapping[str, Any], layers: int) -> tuple[int | None, int | None]:
+    """The window of the layers that slide, and how many do not; (None, None) where none slides."""
+    kinds = config.get("layer_types") or []
+    if strange := sorted({str(kind) for kind in kinds} - set(ATTENTION_KINDS)):
+        raise WeightsError(
+            f"the model has layers of the kind {strange[0]!r}, whose cache is not known here",
+            "its memory cannot be planned; ask vLLM: it reports the KV cache when it starts",
+        )
+    window = config.get("sliding_window")
+    if not isinstance(window, int) or not config.get("use_sliding_window", True):
+        return None, None
+    pattern = config.get("sliding_window_pattern")
+    if kinds:
+        full = list(kinds).count("full_attention")
+    elif isinstance(pattern, int) and pattern > 0:
+        full = layers // pattern
+    else:
+        full = 0
+    return (window, full) if full < layers else (None, None)
+
+
+def _max_context(config: Mapping[str, Any], kind: str) -> int | None:
+    longest = _first(config, "max_position_embeddings")
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    # Gemma 3 states its length after scaling, whatever its rope says
+    if rope.get("rope_type", rope.get("type")) in LENGTHENING_ROPES and "gemma3" not in kind:
+        longest = int(longest * (rope.get("factor") or 1))
+    return longest or None
+
+
+def _shared_width(config: Mapping[str, Any], expert_width: int) -> int:
+    width = _first(config, "shared_expert_intermediate_size")
+    return width or _first(config, "n_shared_experts") * expert_width
+
+
+def _dense_layers(config: Mapping[str, Any], layers: int) -> int:
+    if first := _first(config, "first_k_dense_replace"):
+        return first
+    every = _first(config, "decoder_sparse_step") or 1
+    kept = config.get("mlp_only_layers") or []
+    sparse = sum((at + 1) % every == 0 and at not in kept for at in range(layers))
+    return layers - sparse

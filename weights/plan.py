@@ -1,0 +1,238 @@
+"""What to run for a model, a GPU, a load and an SLO: pure arithmetic on frozen data.
+
+Of every precision that the GPU computes, the tensor parallelism that takes the fewest GPUs; of the
+precisions, again the one that takes the fewest, and of equal ones the one with the most bits.
+Where nothing fits, or nothing keeps the SLO, a `WeightsError` says by how much, and what would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+
+from weights.errors import WeightsError
+from weights.gpus import GPUS, Gpu
+from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
+from weights.model_shape import ModelShape
+from weights.roofline import Engine, Load, crossover_batch, decode_step_s, prefill_s, speed_of
+from weights.sizing import Option, Wish, sized, stored_precision
+from weights.speculation import expected_tokens
+
+# Assumed until it is measured: the share of drafts that are right, in the range that Leviathan et
+# al. (arXiv 2211.17192) report for small drafts, and a draft's cost of a twentieth of a step.
+DRAFTS_ACCEPTED = 0.6
+DRAFT_COST = 0.05
+MOST_DRAFTED = 8
+WORTH_DRAFTING = 1.05
+FP8_CAPABILITY = (8, 9)
+
+
+@dataclass(frozen=True)
+class Refused:
+    precision: Precision
+    reason: str
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """Replicas of the same model in 4 bit, for what comes beyond the warm pool."""
+
+    option: Option
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`crossover`: sequences a step from which 8 bit beats 4 bit; None where it never does.
+
+    `drafted` tokens a step (0: none) would make decoding `draft_speedup` times as fast, if the
+    stated share of drafts is accepted. Costs are per million tokens, in the price's currency.
+    """
+
+    wish: Wish
+    gpu: Gpu
+    shape: ModelShape
+    options: tuple[Option, ...]
+    refused: tuple[Refused, ...]
+    chosen: Option
+    crossover: int | None
+    drafted: int
+    draft_speedup: float
+    warm: int
+    overflow: Overflow | None
+    cost_output: float | None
+    cost_all: float | None
+
+    @property
+    def gpus(self) -> int:
+        """Warm and overflow replicas included."""
+        main = self.chosen.engine.tp * (self.chosen.replicas + self.warm)
+        return main + (
+            self.overflow.option.engine.tp * self.overflow.replicas if self.overflow else 0
+        )
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens a second of one replica."""
+        return self.wish.prompt / prefill_s(self.chosen.engine, self.wish.prompt)
+
+
+def plan_for(shape: ModelShape, gpu: Gpu, wish: Wish) -> Plan:
+    """Raises WeightsError where the wish cannot be met."""
+    _check(shape, gpu, wish)
+    tried = {
+        precision: sized(shape, gpu, precision, wish) if precision.compute in gpu.flops else None
+        for precision in _precisions(shape)
+    }
+    options, refused = [], []
+    for precision, engines in tried.items():
+        able = [option for option in engines or () if option.fits and option.concurrency]
+        if able:
+            options.append(min(able, key=lambda option: (option.gpus, option.engine.tp)))
+        else:
+            refused.append(Refused(precision, _reason(engines, gpu, precision)))
+    if not options:
+        raise _impossible([o for engines in tried.values() for o in engines or ()], refused, wish)
+    # options are in the order of PRECISIONS, so of equal ones the one with the most bits is first
+    chosen = min(options, key=lambda option: option.gpus)
+    drafted, speedup = _drafts(chosen, wish)
+    cost = _cost_per_request(chosen, wish)
+    return Plan(
+        wish=wish,
+        gpu=gpu,
+        shape=shape,
+        options=tuple(options),
+        refused=tuple(refused),
+        chosen=chosen,
+        crossover=_crossover(shape, gpu, chosen.engine, wish),
+        drafted=drafted,
+        draft_speedup=speedup,
+        warm=_warm(chosen),
+        overflow=_overflow(options, chosen),
+        cost_output=cost and cost / wish.output * 1e6,
+        cost_all=cost and cost / (wish.prompt + wish.output) * 1e6,
+    )
+
+
+def _check(shape: ModelShape, gpu: Gpu, wish: Wish) -> None:
+    if shape.max_context is not None and wish.context > shape.max_context:
+        raise WeightsError(
+            f"a context of {wish.context} tokens is more than the model's {shape.max_context}",
+            f"ask for at most {shape.max_context}, or for a model with a longer context",
+        )
+    if wish.prompt + wish.output > wish.context:
+        raise WeightsError(
+            f"a prompt of {wish.prompt} and an output of {wish.output} tokens are more than the"
+            f" context of {wish.context}",
+            "ask for a longer context, or for shorter ones",
+        )
+    if wish.kv_value_bytes == 1 and gpu.capability < FP8_CAPABILITY:
+        raise WeightsError(
+            f"an FP8 KV cache is slow on {gpu.name}, which has no FP8 arithmetic",
+            "leave --kv-cache-dtype at auto, or plan for a newer GPU",
+        )
+
+
+def _precisions(shape: ModelShape) -> tuple[Precision, ...]:
+    return PRECISIONS if shape.quantization is None else (stored_precision(shape),)
+
+
+def _reason(engines: list[Option] | None, gpu: Gpu, precision: Precision) -> str:
+    if engines is None:
+        return f"{gpu.name} does not compute {precision.compute}"
+    if any(option.fits for option in engines):
+        return "misses the SLO with one request"
+    return "does not fit" if engines else "its groups do not come out even"
+
+
+def _impossible(tried: list[Option], refused: list[Refused], wish: Wish) -> WeightsError:
+    if not tried:
+        return WeightsError(
+            f"the model is stored as {refused[0].precision.name}: {refused[0].reason}",
+            "plan for the model that it was made of, or for another GPU",
+        )
+    if fitting := [option for option in tried if option.fits]:
+        return _too_slow(fitting, wish)
+
+    def missing(option: Option) -> int:
+        engine = option.engine
+        need = kv_bytes_of(engine.shape, wish.context, wish.kv_value_bytes, engine.tp)
+        return need - option.budget.kv
+
+    best = min(tried, key=missing)
+    engine = best.engine
+    where = f"{engine.tp} x {engine.gpu.name}" if engine.tp > 1 else engine.gpu.name
+    roomy = [gpu.name for gpu in GPUS if _fits(engine.shape, gpu, wish)]
+    return WeightsError(
+        f"nothing fits: with {engine.precision.name} weights on {where},"
+        f" {missing(best) / GIB:.1f} GiB a GPU are missing for one request of"
+        f" {wish.context} tokens",
+        f"plan for {' or '.join(roomy) or 'a smaller model'}, or for a shorter context",
+    )
+
+
+def _fits(shape: ModelShape, gpu: Gpu, wish: Wish) -> bool:
+    return any(
+        option.fits
+        for precision in _precisions(shape)
+        if precision.compute in gpu.flops
+        for option in sized(shape, gpu, precision, wish)
+    )
+
+
+def _too_slow(fitting: list[Option], wish: Wish) -> WeightsError:
+    alone = [speed_of(o.engine, Load(1, wish.prompt, wish.output)) for o in fitting]
+    ttft, tpot = min(s.ttft_s for s in alone), min(s.tpot_s for s in alone)
+    asked = f"ttft={wish.ttft_s:g}" + (f",tpot={wish.tpot_s:g}" if wish.tpot_s else "")
+    return WeightsError(
+        f"no replica keeps {asked}, not with one request at a time: the best reachable"
+        f" is ttft={ttft:.2g} and tpot={tpot:.2g} seconds",
+        "promise less, plan for a faster GPU or a smaller model, or expect shorter prompts",
+    )
+
+
+def _crossover(shape: ModelShape, gpu: Gpu, engine: Engine, wish: Wish) -> int | None:
+    eight = next((p for p in PRECISIONS if p.bits == 8 and p.compute in gpu.flops), None)
+    four = fitted(W4A16, shape, engine.tp)
+    if eight is None or four is None:
+        return None
+    light, fast = (replace(engine, precision=precision) for precision in (four, eight))
+    return crossover_batch(light, fast, wish.prompt + wish.output // 2)
+
+
+def _drafts(option: Option, wish: Wish) -> tuple[int, float]:
+    """The draft length that the roofline favours at the option's load, and its speedup."""
+    context = wish.prompt + wish.output / 2
+    batch = ceil(option.in_flight / option.replicas)
+    plain = decode_step_s(option.engine, batch, context)
+
+    def speedup(drafted: int) -> float:
+        checked = decode_step_s(option.engine, batch, context, drafted + 1)
+        whole = checked + drafted * DRAFT_COST * plain
+        return expected_tokens(DRAFTS_ACCEPTED, drafted) * plain / whole
+
+    best = max(range(1, MOST_DRAFTED + 1), key=speedup)
+    return (best, speedup(best)) if speedup(best) >= WORTH_DRAFTING else (0, 1.0)
+
+
+def _warm(option: Option) -> int:
+    """Replicas for the load that independent arrivals exceed in one moment of forty: the mean and
+    two standard deviations, each the mean's root (Poisson). At least one, for a replica lost."""
+    peak = option.in_flight + 2 * sqrt(option.in_flight)
+    return max(1, ceil(peak / option.concurrency) - option.replicas)
+
+
+def _overflow(options: list[Option], chosen: Option) -> Overflow | None:
+    """One standard deviation more, in 4 bit; None where a replica of those takes no fewer GPUs
+    than one more of the pool's."""
+    light = next((o for o in options if o.engine.precision.name == W4A16.name), None)
+    if light is None or light.engine.tp >= chosen.engine.tp:
+        return None
+    return Overflow(light, ceil(sqrt(chosen.in_flight) / light.concurrency))
+
+
+def _cost_per_request(option: Option, wish: Wish) -> float | None:
+    """Of the replicas at their load; what warm and overflow replicas cost comes on top."""
+    if wish.price_per_gpu_hour is None:
+        return None
+    return wish.price_per_gpu_hour * option.engine.tp / 3600 / option.speed.requests_s

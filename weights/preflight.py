@@ -1,0 +1,246 @@
+"""What is wrong with serving a model by these arguments on this device, before it is loaded.
+
+A pure function of a model's config.json and the engine's arguments. `refuses` marks what vLLM
+cannot start or would corrupt; a warning is what works, slowly or other than meant. Of what is not
+known nothing is said. The rules are vLLM 0.32's: weights.kernels, weights.divisions and
+weights.fits name their sources; contexts are those of config/model.py `_get_and_verify_max_len`,
+drafts those of config/speculative.py `verify_equal_vocab_size_if_draft_model`, FP8 caches those of
+v1/attention/backends/{flash_attn,flashinfer,triton_attn}.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weights.divisions import dimension_findings, uneven_over
+from weights.finding import Device, Engine, Finding, Model, Rule
+from weights.fits import memory_findings
+from weights.kernels import (
+    DEPRECATED,
+    LEAST_FOR_BFLOAT16,
+    LEAST_FOR_FP8,
+    METHODS,
+    NEED_A_CHECKPOINT,
+    SLOW_BACKENDS,
+    WHILE_LOADING,
+    Stored,
+    fits,
+    verdicts,
+)
+
+# Kinds of rope that leave max_position_embeddings as the longest, by config/model.py.
+_LENGTHEN_NOTHING = ("yarn", "longrope", "llama3")
+_QUANTIZATION = "engine_args.quantization"
+_DTYPE = "engine_args.dtype"
+_DRAFT = "engine_args.speculative_config.model"
+
+
+def findings(
+    model: Model, engine: Engine, device: Device | None = None, draft: Model | None = None
+) -> list[Finding]:
+    """`device` None: it is not known what replicas run on, so that kernels and memory are left
+    out. `draft`: of speculative_config, where its config is known."""
+    found = [*_context(model, engine), *dimension_findings(model, engine)]
+    found += _named_quantization(model, engine, device)
+    found += _dtype_of_kernels(model, engine)
+    found += _draft_degree(engine)
+    if draft is not None:
+        found += _draft(model, draft, engine)
+    if device is not None:
+        found += _kernels(model, engine, device)
+        found += _bfloat16(engine, device)
+        found += _fp8_cache(engine, device)
+        found += memory_findings(model, engine, device)
+    return found
+
+
+def overflow_findings(here: int | None, there: int | None, to: str) -> list[Finding]:
+    """Of the contexts, in tokens, of a pool and of the one it overflows to."""
+    if here is None or there is None or there >= here:
+        return []
+    message = (
+        f"its context is {there} tokens, this pool's {here}: a longer request never overflows, and "
+        "is answered 429 instead"
+    )
+    remedy = f"Give {to} a max_model_len of {here}, or lower this pool's"
+    return [Finding("overflow context", False, "overflow.to", to, message, remedy)]
+
+
+def _context(model: Model, engine: Engine) -> Iterator[Finding]:
+    asked, most = engine.max_model_len, model.shape.max_context
+    if asked is None or most is None or asked <= most:
+        return
+    allowed = engine.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").lower() in ("1", "true")
+    if allowed or _stretches_otherwise(engine):
+        return
+    key, message = "engine_args.max_model_len", f"the model was made for {most} tokens"
+    remedy = f"Set it to at most {most}, or set max_position_embeddings in hf_overrides too"
+    yield Finding("context", True, key, asked, message, remedy)
+
+
+def _stretches_otherwise(engine: Engine) -> bool:
+    """Whether positions are scaled in a way that may lengthen the context: not as YaRN does it."""
+    overrides = str(engine.args.get("hf_overrides") or "")
+    return "rope" in overrides and not any(kind in overrides for kind in _LENGTHEN_NOTHING)
+
+
+def _named_quantization(model: Model, engine: Engine, device: Device | None) -> Iterator[Finding]:
+    named = engine.quantization
+    allows_deprecated = engine.args.get("allow_deprecated_quantization") is True
+    for method in sorted({named, model.method} & set(DEPRECATED)):
+        if not allows_deprecated:
+            key = _QUANTIZATION if named else "model"
+            message = f"vLLM is about to drop {method}, and takes it only when told"
+            remedy = "Quantize it again (antefix quantize), or set allow_deprecated_quantization"
+            yield Finding("quantization", True, key, named or model.name, message, remedy)
+    if not named:
+        return
+    if not model.method:
+        yield from _of_plain_weights(model, engine, named)
+    elif not fits(named, model.method):
+        yield Finding(
+            "quantization",
+            True,
+            _QUANTIZATION,
+            named,
+            f"the checkpoint is quantized with {model.method}",
+            "Leave it out: vLLM reads it from the checkpoint",
+        )
+    elif device is not None and device.capability is None and named in ("awq_marlin", "auto_awq"):
+        yield Finding(
+            "quantization",
+            True,
+            _QUANTIZATION,
+            named,
+            "vLLM's CPU build knows it as awq alone",
+            "Leave it out: vLLM reads it from the checkpoint",
+        )
+
+
+def _of_plain_weights(model: Model, engine: Engine, named: str) -> Iterator[Finding]:
+    if named not in NEED_A_CHECKPOINT or not model.knows_all:
+        return
+    if "quantization" in str(engine.args.get("hf_overrides")):
+        return
+    remedy = "Quantize it first (antefix quantize), or leave it out"
+    if named == "fp8":
+        remedy += ", or let vLLM do it while it loads: fp8_per_tensor"
+    message = "the checkpoint is not quantized"
+    yield Finding("quantization", True, _QUANTIZATION, named, message, remedy)
+
+
+def _kernels(model: Model, engine: Engine, device: Device) -> Iterator[Finding]:
+    online = engine.quantization in WHILE_LOADING and not model.method
+    stored = (Stored("fp8", "fp8", "fp8"),) if online else model.stored
+    key, value = (_QUANTIZATION, engine.quantization) if engine.quantization else ("model", "")
+    is_slow = False
+    for each in dict.fromkeys(stored):
+        for verdict in verdicts(each, device.capability):
+            is_slow = is_slow or not verdict.refuses
+            rule: Rule = "kernel" if verdict.refuses else "slow kernel"
+            yield Finding(
+                rule, verdict.refuses, key, value or model.name, verdict.message, verdict.remedy
+            )
+    if not is_slow and device.capability is not None:
+        yield from _slow_by_choice(model, engine)
+
+
+def _slow_by_choice(model: Model, engine: Engine) -> Iterator[Finding]:
+    """A slow kernel that was asked for, where vLLM would have taken a fast one."""
+    named, method = engine.quantization, model.method
+    integers = any(stored.weights in ("int4", "int8") for stored in model.stored)
+    if named == "moe_wna16" and method in ("awq", "gptq"):
+        message = "asks for a slower kernel than Marlin, which this GPU has"
+        yield Finding(
+            "slow kernel", False, _QUANTIZATION, named, message, f"Leave it out, or {method}_marlin"
+        )
+    if named in ("awq", "gptq") and method == named:
+        yield Finding(
+            "slow kernel",
+            False,
+            _QUANTIZATION,
+            named,
+            "in vLLMs before the one Antefix pins it asks for a kernel several times slower than "
+            "Marlin, which this GPU has",
+            f"Leave it out, or write {named}_marlin",
+        )
+    backend = engine.args.get("linear_backend")
+    if backend in SLOW_BACKENDS and integers:
+        message = "asks for a slower kernel than vLLM would choose"
+        key = "engine_args.linear_backend"
+        yield Finding("slow kernel", False, key, backend, message, "Leave it out")
+    if engine.env.get("VLLM_BATCH_INVARIANT") == "1" and method == "awq":
+        message = "switches Marlin off for AWQ: several times slower"
+        key = "env.VLLM_BATCH_INVARIANT"
+        yield Finding("slow kernel", False, key, "1", message, "Leave it out")
+
+
+def _dtype_of_kernels(model: Model, engine: Engine) -> Iterator[Finding]:
+    types = METHODS.get(model.method, ((0, 0), ()))[1]
+    if engine.dtype and types and engine.dtype not in types:
+        yield Finding(
+            "dtype",
+            True,
+            _DTYPE,
+            engine.dtype,
+            f"vLLM's kernels for {model.method} compute in {' or '.join(types)}",
+            f"Write {types[0]}, or leave it out",
+        )
+
+
+def _bfloat16(engine: Engine, device: Device) -> Iterator[Finding]:
+    capability = device.capability
+    if engine.dtype == "bfloat16" and capability is not None and capability < LEAST_FOR_BFLOAT16:
+        message = f"the {device.name} has no bfloat16: that begins with capability 8.0"
+        yield Finding("dtype", True, _DTYPE, engine.dtype, message, "Write float16")
+
+
+def _fp8_cache(engine: Engine, device: Device) -> Iterator[Finding]:
+    named, capability = str(engine.args.get("kv_cache_dtype") or ""), device.capability
+    if not named.startswith("fp8") or capability is None or capability >= LEAST_FOR_FP8:
+        return
+    key = "engine_args.kv_cache_dtype"
+    if capability < LEAST_FOR_BFLOAT16:
+        message = f"no attention kernel of vLLM reads an FP8 cache on the {device.name}"
+        yield Finding("kv cache", True, key, named, message, "Write auto")
+        return
+    yield Finding(
+        "kv cache",
+        False,
+        key,
+        named,
+        f"the {device.name} has no FP8 arithmetic, and FlashAttention reads no such cache there: "
+        "vLLM falls back to FlashInfer, and does not start where that is not installed",
+        "Write auto, unless the memory is worth more than the time",
+    )
+
+
+def _draft_degree(engine: Engine) -> Iterator[Finding]:
+    degree = engine.speculation.get("draft_tensor_parallel_size")
+    is_draft_model = engine.speculation.get("method") == "draft_model"
+    if is_draft_model and isinstance(degree, int) and degree != engine.tensor_parallel:
+        key = "engine_args.speculative_config.draft_tensor_parallel_size"
+        message = f"vLLM runs a draft model on as many GPUs as the model, {engine.tensor_parallel}"
+        yield Finding("draft", True, key, degree, message, "Leave it out")
+
+
+def _draft(model: Model, draft: Model, engine: Engine) -> Iterator[Finding]:
+    config = engine.speculation
+    method = config.get("method")
+    if method not in (None, "draft_model") or (method is None and _is_a_head(draft)):
+        return
+    ours, theirs = model.shape.vocabulary, draft.shape.vocabulary
+    if ours != theirs and not config.get("use_heterogeneous_vocab"):
+        message = f"it has {theirs} tokens, the model {ours}"
+        remedy = "Take a draft of the same family, or method: ngram"
+        yield Finding("draft", True, _DRAFT, draft.name, message, remedy)
+    elif uneven := uneven_over(draft, engine):
+        message = f"tensor_parallel_size {engine.tensor_parallel} {uneven}"
+        remedy = "Take another draft, or method: ngram"
+        yield Finding("draft", True, _DRAFT, draft.name, message, remedy)
+
+
+def _is_a_head(draft: Model) -> bool:
+    """Whether vLLM takes it for EAGLE, MTP or the like, which draft from the model's own states."""
+    words = f"{draft.name} {draft.shape.architecture}".lower()
+    return any(kind in words for kind in ("eagle", "mtp", "medusa", "speculator", "dflash"))

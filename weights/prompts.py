@@ -1,0 +1,95 @@
+"""Files of prompts and of texts, as users have them; read where they are.
+
+A file whose name ends in .jsonl holds one object a line, with one of these keys:
+
+    turns      a list of user messages, as MT-bench has them; the first is taken, since each of
+               the others follows an answer that is not in the file
+    messages   a conversation, each message with a role and a content
+    prompt     one user message
+    text       a document, or, as a prompt, one user message
+
+Any other file is plain text: one prompt a line, or one document. Whatever is wrong with a file
+is a `WeightsError` that names it, and the line.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from weights.errors import WeightsError
+
+Conversation = list[dict[str, str]]
+"""Messages with `role` and `content`, to be answered."""
+
+KEYS = ("turns", "messages", "prompt", "text")
+
+
+def read_prompts(path: Path) -> list[Conversation]:
+    """Every prompt of the file, in its order; at least one."""
+    lines = _content(path).splitlines()
+    if path.suffix == ".jsonl":
+        documents = [_document(path, n, line) for n, line in enumerate(lines, 1) if line.strip()]
+        prompts = [_asked(text) if isinstance(text, str) else text for text in documents]
+    else:
+        prompts = [_asked(line.strip()) for line in lines if line.strip()]
+    if not prompts:
+        raise WeightsError(f"{path} holds no prompt", "name a file with one prompt a line")
+    return prompts
+
+
+def read_texts(path: Path) -> list[str | Conversation]:
+    """Every text of the file: documents as they are, the others as conversations."""
+    content = _content(path)
+    if path.suffix != ".jsonl":
+        return [content]
+    lines = content.splitlines()
+    return [_document(path, n, line) for n, line in enumerate(lines, 1) if line.strip()]
+
+
+def _content(path: Path) -> str:
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise WeightsError(f"{path} is not UTF-8 text", "name a text or .jsonl file") from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise WeightsError(f"{path} cannot be read: {reason}", "name a readable file") from error
+    if not content.strip():
+        raise WeightsError(f"{path} is empty", "name a file with text in it")
+    return content
+
+
+def _document(path: Path, number: int, line: str) -> str | Conversation:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise WeightsError(
+            f"{path}:{number} is not JSON: {error}", "write one object a line"
+        ) from None
+    match record:
+        case {"turns": [str(first), *_]} if first.strip():
+            return _asked(first)
+        case {"messages": [_, *_] as messages} if all(_is_message(m) for m in messages):
+            return [{"role": m["role"], "content": m["content"]} for m in messages]
+        case {"prompt": str(prompt)} if prompt.strip():
+            return _asked(prompt)
+        case {"text": str(text)} if text.strip():
+            return text
+    found = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
+    raise WeightsError(
+        f"{path}:{number} has nothing to read (it has: {found or 'nothing'})",
+        f"give each line one of {', '.join(KEYS)}, with text in it",
+    )
+
+
+def _is_message(message: Any) -> bool:
+    match message:
+        case {"role": str(), "content": str()}:
+            return True
+    return False
+
+
+def _asked(text: str) -> Conversation:
+    return [{"role": "user", "content": text}]

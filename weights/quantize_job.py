@@ -1,0 +1,49 @@
+"""What one quantization is to do, as its process gets it and as a resumed one compares it."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True)
+class QuantizeJob:
+    source: str
+    """A model's folder, a GGUF file, or a Hugging Face id."""
+    revision: str | None
+    scheme: str
+    group_size: int | None
+    tensor_parallel: int
+    calibration: str | None
+    samples: int
+    sample_tokens: int
+
+    @property
+    def gguf(self) -> bool:
+        return self.source.endswith(".gguf")
+
+    @property
+    def local(self) -> bool:
+        return Path(self.source).exists()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+    def digest(self) -> str:
+        """Changes with the job, the calibration text and the model's files."""
+        found = hashlib.sha256(self.to_json().encode())
+        if self.calibration is not None:
+            found.update(Path(self.calibration).read_bytes())
+        if self.local:
+            source = Path(self.source)
+            files = [source] if source.is_file() else sorted(source.iterdir())
+            # Times and sizes, since reading hundreds of gigabytes would cost more than it saves.
+            for file in (f for f in files if f.suffix in (".gguf", ".safetensors", ".json")):
+                seen = file.stat()
+                found.update(f"{file.name} {seen.st_size} {seen.st_mtime_ns}".encode())
+        return found.hexdigest()

@@ -1,0 +1,154 @@
+"""What an evaluation found, and where it is kept: beside the weights that it judges.
+
+    antefix-evaluation.json   all of it, an `Evaluation`
+    antefix-evaluation.md     for people
+    antefix-evaluation.svg    its plot
+
+Divergences are in nats, rates in tokens per second, sizes in bytes. A file that cannot be read
+as an evaluation is a `WeightsError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from weights.errors import WeightsError
+from weights.estimate import Estimate
+
+NAME = "antefix-evaluation"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models. `digest` and `weight_bytes` are those of its safetensors files,
+    None where there are none; rates are means over the rounds, None where none were measured.
+    """
+
+    model: str
+    digest: str | None
+    weight_bytes: int | None
+    dtype: str
+    load_s: float
+    perplexity: Estimate
+    prefill_rate: float | None
+    decode_rate: float | None
+    concurrent_decode_rate: float | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Greedy answers to the same prompts: the share that is equal, and the share of an answer
+    (the longer one) that both begin with.
+    """
+
+    prompts: int
+    max_tokens: int
+    equal: Estimate
+    common_prefix: Estimate
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The candidate's rate over the reference's. `concurrency` is that of the last."""
+
+    rounds: int
+    concurrency: int
+    prefill: Estimate
+    decode: Estimate
+    concurrent_decode: Estimate
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """For the plot. `kl_by_position`: mean divergence of the tokens up to each position, in
+    equal steps from 0; `differences`: the share of tokens in each bin of candidate minus
+    reference log-probability, between `edges`.
+    """
+
+    kl_percentiles: Mapping[str, float]
+    positions: list[int]
+    kl_by_position: list[float]
+    edges: list[float]
+    differences: list[float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A candidate against its reference. `text` says in words what was read; `together` whether
+    both were loaded at once and measured in turns. Limits are None where none was asked for.
+    """
+
+    date: str
+    versions: Mapping[str, str]
+    engine_args: Mapping[str, str | int | float | bool]
+    text: str
+    windows: int
+    tokens: int
+    together: bool
+    reference: Side
+    candidate: Side
+    perplexity_ratio: Estimate
+    kl: Estimate
+    top_1_agreement: Estimate
+    answers: Answers | None
+    rates: Rates | None
+    distribution: Distribution
+    max_kl: float | None = None
+    max_ppl_increase: float | None = None
+
+    def exceeded(self, max_kl: float | None, max_ppl_increase: float | None) -> list[str]:
+        """What is over its limit, in words; empty where all is well.
+
+        The upper end of the 95 % interval is judged: what may be worse than allowed fails, and
+        more text makes the interval narrower. An increase of 0.05 is 5 %.
+        """
+        increase = self.perplexity_ratio.high - 1
+        found = []
+        if max_kl is not None and not self.kl.high <= max_kl:
+            found.append(
+                f"mean KL is up to {self.kl.high:.4g} nats a token (measured {self.kl.value:.4g}), "
+                f"and {max_kl:g} is allowed"
+            )
+        if max_ppl_increase is not None and not increase <= max_ppl_increase:
+            found.append(
+                f"perplexity is up to {increase:.2%} higher (measured "
+                f"{self.perplexity_ratio.value - 1:.2%}), and {max_ppl_increase:.2%} is allowed"
+            )
+        return found
+
+    def to_json(self) -> str:
+        return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
+
+
+_ADAPTER = TypeAdapter(Evaluation)
+
+
+def read(folder: Path) -> Evaluation | None:
+    """The evaluation in a model's folder; None where it has none."""
+    file = folder / f"{NAME}.json"
+    try:
+        return _ADAPTER.validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise WeightsError(
+            f"{file} cannot be read as an evaluation: {str(error).splitlines()[0]}",
+            "make it again: antefix evaluate",
+        ) from error
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Files of `NAME`, by suffix: each whole or not at all. Raises OSError."""
+    for suffix, content in files.items():
+        file = folder / f"{NAME}.{suffix}"
+        partial = file.with_name(f"{file.name}.{os.getpid()}")
+        try:
+            partial.write_text(content, encoding="utf-8")
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,172 @@
+"""How long a step takes, from what it has to move and to compute: a roofline per GPU.
+
+A step reads the weights once and every sequence's KV cache, and computes two operations for each
+weight and token (Williams et al., "Roofline", CACM 2009; Pope et al., arXiv 2211.05102). What is
+reached of the datasheet's rates is stated here and nowhere else; docs/planning.md says how far the
+result is from published measurements. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from weights.gpus import Gpu
+from weights.memory import SIXTEEN_BIT, Precision, kv_bytes_of, weight_bytes
+from weights.model_shape import ModelShape
+
+# Fitted by hand, to two digits, to tests/weights/published.yaml: of the datasheet's bandwidth, and
+# of its operations a second in the matrix products of a prompt. 8 bit reaches less of twice as
+# much, for scales and for the layers that stay in 16 bit.
+BANDWIDTH_REACHED = 0.85
+COMPUTE_REACHED = {"bf16": 0.65, "int8": 0.45, "fp8": 0.45}
+# 4-bit weights are unpacked on the way to 16-bit arithmetic.
+UNPACKING = 0.9
+# Kernels that start one after another in a layer, and the small ones between the products.
+LAYER_S = 50e-6
+# Scheduling, sampling and handing over, once a step.
+STEP_S = 0.5e-3
+# A ring over NVLink: two all-reduces a layer, each with this latency beside its bytes.
+ALL_REDUCE_S = 15e-6
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One replica: a model in a precision on `tp` GPUs. `kv_value_bytes`: 2, or 1 for FP8."""
+
+    shape: ModelShape
+    gpu: Gpu
+    precision: Precision
+    tp: int = 1
+    kv_value_bytes: int = SIXTEEN_BIT
+
+    @cached_property
+    def weights(self) -> int:
+        """Bytes of one GPU that a step reads: the token table is looked up, not read."""
+        shape = self.shape
+        table = 0 if shape.tied_embeddings else shape.vocabulary * shape.hidden // self.tp
+        return weight_bytes(shape, self.precision, self.tp) - table * SIXTEEN_BIT
+
+    @cached_property
+    def expert_weights(self) -> float:
+        """Those of them that are of a mixture's experts."""
+        weights = sum(linear.parameters for linear in self.shape.linears() if linear.expert)
+        return weights * self.precision.bits_per_weight / 8 / self.tp
+
+    @property
+    def flops(self) -> float:
+        """A second, reached, of the whole group."""
+        kind = self.precision.compute
+        unpacked = UNPACKING if self.precision.bits == 4 else 1.0
+        return self.gpu.flops[kind] * COMPUTE_REACHED[kind] * unpacked * self.tp
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second of one GPU, reached."""
+        return self.gpu.bandwidth * BANDWIDTH_REACHED
+
+
+def weights_read(engine: Engine, tokens: int) -> float:
+    """Bytes a GPU reads of its weights in a step of so many tokens.
+
+    Of a mixture's experts those are read that some token was sent to: with E experts, k a token
+    and even routing, 1 - (1 - k/E)^tokens of them.
+    """
+    shape = engine.shape
+    if not shape.experts:
+        return engine.weights
+    untouched = (1 - shape.experts_per_token / shape.experts) ** tokens
+    return engine.weights - engine.expert_weights * untouched
+
+
+def all_reduces_s(engine: Engine, tokens: int) -> float:
+    """Two a layer; each moves 2 (tp - 1) / tp of the hidden states over every link."""
+    if engine.tp == 1:
+        return 0.0
+    moved = 2 * (engine.tp - 1) / engine.tp * tokens * engine.shape.hidden * SIXTEEN_BIT
+    return 2 * engine.shape.layers * (ALL_REDUCE_S + moved / engine.gpu.link)
+
+
+def decode_step_s(engine: Engine, batch: int, context: float, checked: int = 1) -> float:
+    """Of one step for `batch` sequences with `context` tokens each.
+
+    `checked` tokens of each sequence: 1, or 1 more than were drafted.
+    """
+    tokens = batch * checked
+    read = weights_read(engine, tokens) / engine.bandwidth
+    computed = 2 * engine.shape.active_parameters * tokens / engine.flops
+    cache = batch * kv_bytes_of(engine.shape, int(context), engine.kv_value_bytes, engine.tp)
+    overhead = STEP_S + engine.shape.layers * LAYER_S
+    # attention's kernels run after the products', so their reading adds to either
+    return max(read, computed) + cache / engine.bandwidth + all_reduces_s(engine, tokens) + overhead
+
+
+def prefill_s(engine: Engine, tokens: int) -> float:
+    """Of one prompt, alone: products, attention (causal: half of its square), all-reduces."""
+    shape = engine.shape
+    width = shape.qk_nope_head_dim + shape.qk_rope_head_dim if shape.is_mla else shape.head_dim
+    # the output head works on the last token only
+    products = 2 * (shape.active_parameters - shape.vocabulary * shape.hidden) * tokens
+    attention = 2 * shape.layers * shape.heads * width * tokens**2
+    rate16 = engine.gpu.flops["bf16"] * COMPUTE_REACHED["bf16"] * engine.tp
+    computed = products / engine.flops + attention / rate16
+    read = weights_read(engine, tokens) / engine.bandwidth
+    overhead = STEP_S + shape.layers * LAYER_S
+    return max(computed, read) + all_reduces_s(engine, tokens) + overhead
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a replica is asked: requests in flight, and their mean lengths in tokens."""
+
+    concurrency: int
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """`ttft_s` and `tpot_s` of a mean request; `requests_s` that one replica finishes."""
+
+    ttft_s: float
+    tpot_s: float
+    step_s: float
+    requests_s: float
+
+
+def speed_of(engine: Engine, load: Load) -> Speed:
+    """A replica with `concurrency` requests always in flight.
+
+    In the time that one request decodes, all the others' prompts are computed by the same GPUs,
+    so a cycle lasts output x step + concurrency x prefill. A prompt waits for those before it as
+    in an M/D/1 queue with the prefills' share of that time (Kleinrock, "Queueing Systems", 1975).
+    """
+    prompt_s = prefill_s(engine, load.prompt)
+    step_s = decode_step_s(engine, load.concurrency, load.prompt + load.output / 2)
+    others = (load.concurrency - 1) * prompt_s
+    cycle = load.output * step_s + load.concurrency * prompt_s
+    share = others / cycle
+    waits = share * prompt_s / (2 * (1 - share))
+    return Speed(
+        ttft_s=prompt_s + waits + (step_s if load.concurrency > 1 else 0.0),
+        tpot_s=step_s + others / load.output,
+        step_s=step_s,
+        requests_s=load.concurrency / cycle,
+    )
+
+
+def crossover_batch(light: Engine, fast: Engine, context: int, most: int = 4096) -> int | None:
+    """The smallest batch at which a decode step of `fast` takes less time than one of `light`.
+
+    None where none up to `most` is.
+    """
+    low, high = 1, most
+    if decode_step_s(fast, high, context) >= decode_step_s(light, high, context):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if decode_step_s(fast, middle, context) < decode_step_s(light, middle, context):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,170 @@
+"""How much one replica takes, and how many replicas a load needs, for each way to split a model.
+
+Pure arithmetic; `weights.plan` chooses between what this finds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from math import ceil
+
+from weights.errors import WeightsError
+from weights.gpus import Gpu
+from weights.kernels import stored_in
+from weights.memory import (
+    FP8,
+    SIXTEEN_BIT,
+    W4A16,
+    W8A8,
+    Budget,
+    Precision,
+    budget_of,
+    fitted,
+    kv_bytes_of,
+    kv_tokens,
+)
+from weights.model_shape import ModelShape
+from weights.roofline import Engine, Load, Speed, speed_of
+
+TENSOR_PARALLEL = (1, 2, 4, 8)
+# vLLM's own limit on sequences a step, and the one that the memory is counted for.
+MOST_SEQUENCES = 256
+STEP_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Wish:
+    """`context` is the longest request, prompt and answer; `prompt` and `output` the mean one's.
+
+    Tokens and seconds. `concurrency` is of requests in flight on average, `rate` of requests that
+    arrive in a second; one of them is needed, and of two the one that takes more replicas counts.
+    """
+
+    context: int
+    prompt: int
+    output: int
+    ttft_s: float
+    tpot_s: float | None = None
+    concurrency: int | None = None
+    rate: float | None = None
+    kv_value_bytes: int = SIXTEEN_BIT
+    utilization: float = 0.9
+    price_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One precision with its best tensor parallelism.
+
+    `at_full_context` sequences of the longest context fit in memory. One replica takes up to
+    `concurrency` mean requests at once, within memory and SLO; 0: it keeps the SLO for none. All
+    replicas have `in_flight` of them, evenly, at `speed`.
+    """
+
+    engine: Engine
+    budget: Budget
+    kv_token_bytes: int
+    at_full_context: int
+    concurrency: int
+    in_flight: int
+    replicas: int
+    speed: Speed
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens in the KV cache of one replica, were no layer to have a window."""
+        engine = self.engine
+        return kv_tokens(engine.shape, self.budget.kv, engine.kv_value_bytes, tp=engine.tp)
+
+    @property
+    def fits(self) -> bool:
+        return self.at_full_context >= 1
+
+    @property
+    def gpus(self) -> int:
+        return self.engine.tp * self.replicas
+
+
+def stored_precision(shape: ModelShape) -> Precision:
+    """What a model that is quantized already is served as."""
+    known = {"FP8": FP8, "W8A8 INT8": W8A8, "W4A16": W4A16}
+    kinds = stored_in(shape.quantization)
+    words = {kind.words for kind in kinds}
+    if len(words) != 1 or not words <= known.keys():
+        raise WeightsError(
+            f"the model is stored as {' and '.join(sorted(words)) or 'something unknown'}, which"
+            " cannot be planned",
+            "plan for the model that it was made of",
+        )
+    precision = known[words.pop()]
+    if precision is W4A16 and kinds[0].group > 0:
+        return replace(W4A16, group_size=kinds[0].group, zero_points=kinds[0].zero_points)
+    return precision
+
+
+def _split(precision: Precision, shape: ModelShape, tp: int) -> Precision | None:
+    if shape.quantization is None or precision.group_size is None:
+        return fitted(precision, shape, tp)
+    return fitted(precision, shape, tp, (precision.group_size,))
+
+
+def sized(shape: ModelShape, gpu: Gpu, precision: Precision, wish: Wish) -> list[Option]:
+    """One option for each number of GPUs that the model can be split over."""
+    return [
+        _option(Engine(shape, gpu, split, tp, wish.kv_value_bytes), wish)
+        for tp in TENSOR_PARALLEL
+        if (split := _split(precision, shape, tp))
+    ]
+
+
+def _option(engine: Engine, wish: Wish) -> Option:
+    shape, tp = engine.shape, engine.tp
+    budget = budget_of(
+        *(shape, engine.gpu, engine.precision, tp),
+        *(wish.utilization, STEP_TOKENS, MOST_SEQUENCES),
+    )
+    whole = kv_bytes_of(shape, wish.context, wish.kv_value_bytes, tp)
+    mean = kv_bytes_of(shape, wish.prompt + wish.output, wish.kv_value_bytes, tp)
+    most = _within_slo(engine, wish, min(max(budget.kv, 0) // mean, MOST_SEQUENCES))
+    replicas, in_flight = _replicas(engine, wish, most) if most else (0, 0)
+    each = ceil(in_flight / replicas) if replicas else 1
+    return Option(
+        engine=engine,
+        budget=budget,
+        kv_token_bytes=kv_bytes_of(shape, 1, wish.kv_value_bytes, tp),
+        at_full_context=max(budget.kv, 0) // whole,
+        concurrency=most,
+        in_flight=in_flight,
+        replicas=replicas,
+        speed=speed_of(engine, Load(each, wish.prompt, wish.output)),
+    )
+
+
+def _replicas(engine: Engine, wish: Wish, most: int) -> tuple[int, int]:
+    """How many are needed, and how many requests all of them have in flight, `most` each."""
+
+    def finished_s(each: int) -> float:
+        return speed_of(engine, Load(each, wish.prompt, wish.output)).requests_s
+
+    rate, wanted = wish.rate or 0.0, wish.concurrency or 0
+    replicas = max(ceil(wanted / most), ceil(rate / finished_s(most)))
+    # by Little's law as many are in flight as let a replica finish what comes to it
+    arriving = bisect_left(range(1, most), rate / replicas, key=finished_s) + 1
+    return replicas, max(wanted, arriving * replicas)
+
+
+def _keeps(speed: Speed, wish: Wish) -> bool:
+    return speed.ttft_s <= wish.ttft_s and (wish.tpot_s is None or speed.tpot_s <= wish.tpot_s)
+
+
+def _within_slo(engine: Engine, wish: Wish, room: int) -> int:
+    """The most requests in flight, up to `room`, that keep the SLO: both times grow with them."""
+    low, high = 0, room
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _keeps(speed_of(engine, Load(middle, wish.prompt, wish.output)), wish):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,102 @@
+"""What speculative decoding yields: tokens per pass of the model, and which draft is worth it.
+
+A draft guesses k tokens, the model checks them in one pass and keeps those up to the first that
+it would not have said, and adds one of its own. If each guess is right with the same probability
+a, whatever was guessed before, a pass yields (1 - a^(k+1)) / (1 - a) tokens (Leviathan, Kalman and
+Matias, "Fast Inference from Transformers via Speculative Decoding", 2023, equation 1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import fmean, stdev
+
+# Two-sided 95 % points of Student's t with 1, 2, ... degrees of freedom: of 2 to 20 rounds.
+_STUDENT_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093),
+)
+MOST_ROUNDS = len(_STUDENT_T) + 1
+_BISECTIONS = 60
+
+
+def expected_tokens(acceptance: float, drafted: int) -> float:
+    """Tokens a pass yields on average, 1 to `drafted` + 1.
+
+    `acceptance` is the probability, 0 to 1, that a guess is right where those before it were.
+    """
+    return sum(acceptance**guess for guess in range(drafted + 1))
+
+
+def acceptance_of(tokens_per_pass: float, drafted: int) -> float:
+    """The acceptance, 0 to 1, at which a pass yields so many tokens: `expected_tokens` inverted.
+
+    What no acceptance yields is taken as the nearest that one does; 0 where nothing is drafted.
+    """
+    if drafted == 0 or tokens_per_pass <= 1:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if expected_tokens(middle, drafted) < tokens_per_pass:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def ratio_interval(ratios: Sequence[float]) -> Interval:
+    """The geometric mean of 2 to `MOST_ROUNDS` ratios above 0, by Student's t on their logarithms:
+    a ratio and its inverse are as far from 1."""
+    logs = [log(ratio) for ratio in ratios]
+    middle = fmean(logs)
+    reach = _STUDENT_T[len(logs) - 2] * stdev(logs) / sqrt(len(logs))
+    return Interval(exp(middle), exp(middle - reach), exp(middle + reach))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to speculate and its tokens per second over those without, round by round."""
+
+    name: str
+    drafted: int
+    speedups: tuple[float, ...]
+
+    @property
+    def speedup(self) -> Interval:
+        return ratio_interval(self.speedups)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """`best` is None where speculation is better left off."""
+
+    best: Candidate | None
+    reason: str
+
+
+def recommend(measured: Sequence[Candidate]) -> Recommendation:
+    """The candidate whose speedup is surely the largest: by the lower end of its interval, which
+    must lie above 1. What drafts nothing is no candidate."""
+    drafting = [candidate for candidate in measured if candidate.drafted > 0]
+    if not drafting:
+        return Recommendation(None, "nothing was tried")
+    best = max(drafting, key=lambda candidate: candidate.speedup.low)
+    speedup = best.speedup
+    if speedup.low > 1:
+        words = f"{best.name} is {speedup.mean:.2f} times as fast as no speculation"
+        return Recommendation(best, f"{words} ({speedup.low:.2f} to {speedup.high:.2f})")
+    nearest = max(drafting, key=lambda candidate: candidate.speedup.mean)
+    speedup = nearest.speedup
+    words = f"nothing was surely faster than no speculation; nearest was {nearest.name}"
+    reach = f"{speedup.mean:.2f} times as fast ({speedup.low:.2f} to {speedup.high:.2f})"
+    return Recommendation(None, f"{words}, {reach}")
