@@ -12,7 +12,7 @@ image = docker build --file docker/$(1).Dockerfile --tag antefix/antefix-$(1):$(
 .DEFAULT_GOAL := help
 .PHONY: help up down test lint format lock reference observability chart image-cpu image-gpu \
 	bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
-	bench-overload bench-simulator bench-spike bench-observability drills clean
+	bench-overload bench-simulator bench-spike bench-observability bench-weights drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,8 @@ test: ## Install what is needed, then lint and run every test (ARGS= goes to pyt
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
-	@$(BIN)/python -m pytest -m real
+	@$(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m cluster
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -48,6 +49,11 @@ lock: $(UV) ## Resolve requirements/*.in again, keeping every pin that still fit
 	$(COMPILE) --override requirements/overrides.txt -c requirements/cpu.lock \
 		requirements/dev.in -o requirements/dev.lock
 	$(COMPILE) --override requirements/gpu-overrides.txt requirements/gpu.in -o requirements/gpu.lock
+	@sed -n '/^\(accelerate\|compressed-tensors\)==/d; s/^\([a-z0-9.-]*==.*\) \\$$/\1/p' \
+		requirements/cpu.lock > .cache/in-both.txt
+	$(COMPILE) --override requirements/overrides.txt --override requirements/quantize-overrides.txt \
+		-c .cache/in-both.txt $$(sed 's/==.*//; s/^/--no-emit-package /' .cache/in-both.txt) \
+		requirements/quantize.in -o requirements/quantize.lock
 
 $(UV):
 	@$(PYTHON) -m venv .cache/uv
@@ -104,6 +110,9 @@ bench-spike: ## Measure a spike with a warm replica and without
 
 bench-observability: ## Measure what metrics and explanations cost a gateway
 	@$(BIN)/python -m benchmarks.observability $(ARGS)
+
+bench-weights: ## Quantize the embedded model, measure what it loses, and try speculation (ARGS=)
+	@$(BIN)/python -m benchmarks.weights $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)

@@ -12,11 +12,15 @@ from deployments.commands.chat import chat
 from deployments.commands.config import config
 from deployments.commands.down import down
 from deployments.commands.env import env
+from deployments.commands.evaluate import evaluate
 from deployments.commands.grafana import grafana
 from deployments.commands.k8s import k8s
 from deployments.commands.logs import logs
+from deployments.commands.plan import plan
+from deployments.commands.quantize import quantize
 from deployments.commands.slo import slo
 from deployments.commands.status import status
+from deployments.commands.tune_speculation import tune_speculation
 from deployments.commands.up import up
 from deployments.commands.verify import verify
 from deployments.exit_codes import explained
@@ -28,8 +32,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, status, logs, chat, env, verify, backtest, calibrate):
+for command in (up, down, status, logs, chat, env, verify, backtest, calibrate, quantize):
     app.command()(command)
+app.command()(tune_speculation)
+app.command()(plan)
+app.command()(evaluate)
 app.add_typer(config, name="config")
 app.add_typer(grafana, name="grafana")
 app.add_typer(k8s, name="k8s")

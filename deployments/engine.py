@@ -13,8 +13,10 @@ import logging
 import os
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import ray
 from ray import serve
 from starlette.applications import Starlette
@@ -30,13 +32,14 @@ from deployments.http_server import HttpServer
 from deployments.local.model import resolve_model
 from deployments.renderer_client import RENDERER_PATH
 from deployments.serve_log import adopt_logs
+from deployments.settings.quality import prove
 from deployments.sleep_mode import Awake, Sleeper
 from deployments.tickets import TicketGate, Tickets
 from observability import books
 from observability.metrics import ReplicaMetrics
 from router.event_stream import EventStream
 from router.held_blocks import HeldBlocks
-from router.load import LoadBoard, LoadReport, ReplicaLoad
+from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
@@ -74,7 +77,12 @@ class EngineReplica:
         model = await asyncio.to_thread(
             resolve_model, pool.model, lambda fraction, step: logger.info("model: %s", step)
         )
-        self._engine = await VllmEngine.start(model, pool.served_model_name, pool.engine_args)
+        if pool.quality is not None:
+            await asyncio.to_thread(prove, Path(model), pool.quality)
+        when_slower = pool.speculation.when_slower if pool.speculation else "keep"
+        self._engine = await VllmEngine.start(
+            model, pool.served_model_name, pool.engine_args, when_slower
+        )
         redis = connect(redis_url)
         self._board = LoadBoard(redis, board, scaled=pool.is_scaled)
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
@@ -169,6 +177,9 @@ class EngineReplica:
         self._metrics.queue(queue.waiting, queue.running, queue.queued_prefill_tokens)
         self._metrics.index(self._publisher.lag_s, lease.synced)
         self._metrics.prefill(stats.prefill_rate)
+        known = self._engine.speculation()
+        if known:
+            self._metrics.speculation(**msgspec.structs.asdict(known))
         return ReplicaLoad(
             replica_id=self._replica_id,
             slot=lease.slot,
@@ -199,6 +210,9 @@ class EngineReplica:
             output_tokens=stats.output_tokens,
             asleep=self._sleeper.asleep,
             leaving=self._leaving,
+            speculation=Speculation(known.on, known.tokens_per_pass, known.speedup)
+            if known
+            else None,
         ).to_json()
 
     async def _leave_when_dead(self) -> None:

@@ -11,6 +11,7 @@ class ExitCode(IntEnum):
     CONFLICT = 4
     DEGRADED = 5
     INVALID_FLEET = 6
+    GATE = 7
     INTERRUPTED = 130
 
 
@@ -22,6 +23,7 @@ MEANINGS = {
     ExitCode.CONFLICT: "another fleet is running here, or the port is taken",
     ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, or a pod is not ready",
     ExitCode.INVALID_FLEET: "the fleet file is wrong",
+    ExitCode.GATE: "a model lost more than the limits allow",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }
 

@@ -31,7 +31,9 @@ from deployments.settings.objectives import (
     Overflow,
     Tenant,
 )
+from deployments.settings.quality import Quality, broken_by_quality
 from deployments.settings.section import Section
+from deployments.settings.speculation import Speculation, broken_by_speculation
 
 __all__ = [
     "EMBEDDED_MODEL",
@@ -45,8 +47,10 @@ __all__ = [
     "Overflow",
     "Pool",
     "Price",
+    "Quality",
     "Redis",
     "Resources",
+    "Speculation",
     "Tenant",
 ]
 
@@ -279,6 +283,16 @@ class Pool(Section):
         description="vLLM's own flags without the leading --, with - or _: quantization, "
         "tensor_parallel_size, kv_cache_dtype, speculative_config, lora_modules, ...",
     )
+    speculation: Speculation | None = Field(
+        None,
+        description="For pools whose `engine_args` have a speculative_config. null: the defaults.",
+    )
+    quality: Quality | None = Field(
+        None,
+        description="What the weights have to prove before they are served, by the report that "
+        "`antefix evaluate` writes into their folder; a report of other weights counts for "
+        "nothing. null: nothing.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -292,6 +306,8 @@ class Pool(Section):
     def _resources_fit(self) -> Self:
         rules.raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
         rules.raise_all(rules.broken_by_objectives(self))
+        rules.raise_all(broken_by_speculation(self.speculation, self.engine_args))
+        rules.raise_all(broken_by_quality(self.quality, self.model))
         return self
 
     @property

@@ -4,11 +4,13 @@ deployments.fleet        what may be written, and what it means
 deployments.settings.fleet_yaml   YAML with line numbers
 deployments.settings.environment  ${VARIABLE}
 deployments.settings.engine_args  vLLM's opinion of the engine arguments
+deployments.settings.quality       what weights have to prove before they are served
+deployments.settings.weights_check  models against engine arguments and GPUs
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,38 @@ from deployments.settings.engine_args import refused_by_vllm
 from deployments.settings.environment import resolved
 from deployments.settings.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
 from deployments.settings.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
-from deployments.settings.fleet_yaml import Keys, read_yaml
+from deployments.settings.fleet_yaml import Keys, YamlDocument, read_yaml
+from deployments.settings.quality import prove
+from deployments.settings.weights_check import check_weights
+from weights.errors import WeightsError
 
-__all__ = ["FleetError", "FleetProblem", "load_fleet", "parse_fleet", "shipped_fleets"]
+__all__ = [
+    "CheckedFleet",
+    "FleetError",
+    "FleetProblem",
+    "check_fleet",
+    "check_text",
+    "load_fleet",
+    "parse_fleet",
+    "shipped_fleets",
+]
 
 SHIPPED = Path(__file__).parent.parent / "fleets"
+
+
+@dataclass(frozen=True)
+class CheckedFleet:
+    """A fleet whose weights were checked. `warnings`: what works, but slowly or other than meant;
+    `notes`: what could not be checked, in words."""
+
+    source: str
+    fleet: Fleet
+    warnings: tuple[FleetProblem, ...]
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        warnings = [f"warning: {warning.text(self.source)}" for warning in self.warnings]
+        return [*warnings, *(f"note: {self.source}: {note}." for note in self.notes)]
 
 
 def load_fleet(path: str | Path, check_engine_args: bool = True) -> Fleet:
@@ -32,13 +61,42 @@ def load_fleet(path: str | Path, check_engine_args: bool = True) -> Fleet:
     Raises `FleetError` with every problem of the file. With `check_engine_args`, vLLM's own
     parser is asked too, in a process of its own: some seconds the first time.
     """
-    bare_name = isinstance(path, str) and "/" not in path and not Path(path).suffix
-    file = SHIPPED / f"{path}.yaml" if bare_name else Path(path)
+    file = _file_at(path)
     return parse_fleet(_text_of(file, str(path)), str(file), check_engine_args)
 
 
 def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool = True) -> Fleet:
     """As `load_fleet`, of the text of a file; `source` is its name in messages."""
+    return _read(text, source, check_engine_args)[0]
+
+
+def check_fleet(path: str | Path, check_engine_args: bool = True) -> CheckedFleet:
+    """As `load_fleet`, and what this machine knows of the models is held against the arguments:
+    see docs/preflight.md."""
+    file = _file_at(path)
+    return check_text(_text_of(file, str(path)), str(file), check_engine_args)
+
+
+def check_text(
+    text: str, source: str = "fleet.yaml", check_engine_args: bool = True
+) -> CheckedFleet:
+    """As `check_fleet`, of the text of a file."""
+    fleet, document = _read(text, source, check_engine_args)
+    check = check_weights(fleet)
+    refused: list[FleetProblem] = []
+    warnings: list[FleetProblem] = []
+    for keys, each in check.found:
+        value = ... if each.value is None else each.value
+        problem = problem_at(keys, value, each.message, each.remedy)
+        line = document.line_of(_as_spelled(document.data, keys))
+        (refused if each.refuses else warnings).append(replace(problem, line=line))
+    if refused:
+        raise FleetError(source, sorted(refused, key=lambda problem: problem.line or 0))
+    warnings.sort(key=lambda problem: problem.line or 0)
+    return CheckedFleet(source, fleet, tuple(warnings), tuple(check.notes))
+
+
+def _read(text: str, source: str, check_engine_args: bool) -> tuple[Fleet, YamlDocument]:
     document = read_yaml(text)
     if document.problems:
         raise FleetError(source, document.problems)
@@ -52,10 +110,28 @@ def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool =
     fleet = _validated(data, found, Path(source).parent)
     if check_engine_args:
         _ask_vllm(data, found)
+    if fleet is not None:
+        _add(found, _unproven(fleet))
     if fleet is None or found:
         located = (replace(found[keys], line=document.line_of(keys)) for keys in found)
         raise FleetError(source, sorted(located, key=lambda problem: problem.line or 0))
-    return fleet
+    return fleet, document
+
+
+def _file_at(path: str | Path) -> Path:
+    bare_name = isinstance(path, str) and "/" not in path and not Path(path).suffix
+    return SHIPPED / f"{path}.yaml" if bare_name else Path(path)
+
+
+def _as_spelled(data: Any, keys: Iterable[str]) -> Keys:
+    """`keys` as the file writes them: with - or with _."""
+    spelled = []
+    for key in keys:
+        section = data if isinstance(data, Mapping) else {}
+        dashed = key.replace("_", "-")
+        spelled.append(dashed if key not in section and dashed in section else key)
+        data = section.get(spelled[-1])
+    return tuple(spelled)
 
 
 def shipped_fleets() -> list[str]:
@@ -138,6 +214,19 @@ def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> None:
         problem = problem_at(loc, refusal.value, refusal.message, refusal.remedy)
         says_nothing = not refusal.key or refusal.value is None
         _add(found, [(loc, replace(problem, value=None) if says_nothing else problem)])
+
+
+def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, FleetProblem]]:
+    """Pools whose weights are here, and do not keep what their `quality` asks of them."""
+    for name, pool in fleet.pools.items():
+        folder = Path(pool.model).absolute()
+        if pool.quality is None or not folder.is_dir():
+            continue
+        try:
+            prove(folder, pool.quality)
+        except WeightsError as error:
+            keys: Keys = ("pools", name, "quality")
+            yield keys, problem_at(keys, ..., error.message, error.remedy)
 
 
 def _sections_of_pools(

@@ -95,6 +95,7 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
         "kv_use": round(load.kv_use, 4),
         "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
         "startup_s": round(load.startup_s, 1),
+        "speculation": msgspec.to_builtins(load.speculation),
     }
 
 

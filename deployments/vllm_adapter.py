@@ -22,6 +22,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
 from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
@@ -29,15 +30,33 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from deployments import confirmation
+from deployments import confirmation, vllm_speculation
 from deployments.prefill_rate import PrefillRate
 from deployments.prompt import RendererFacts
 from deployments.settings.vllm_args import parse
+from deployments.speculation_rule import SpeculationReport, WhenSlower
 from deployments.step_time import StepTime
 from deployments.vllm_facts import renderer_facts
 from observability.tracing import TRACES_ENDPOINT, engine_environment
 
 logger = logging.getLogger("ray.serve")
+
+_ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+
+
+def _needs_no_worker(args: AsyncEngineArgs) -> bool:
+    """Whether the model may run in the engine's own process, without another import of vLLM.
+
+    vLLM's CPU build always starts a worker, which it can bind to cores; with the word `uni` it
+    does so, too. Where nothing is bound and there is one worker, that is a third of every start and
+    of the memory for nothing, and each step passes through shared memory.
+    """
+    return (
+        current_platform.is_cpu()
+        and args.distributed_executor_backend is None
+        and args.tensor_parallel_size * args.pipeline_parallel_size == 1
+        and os.environ.get("VLLM_CPU_OMP_THREADS_BIND") == "nobind"
+    )
 
 
 class _Ewma:
@@ -231,15 +250,24 @@ class VllmEngine:
 
     @classmethod
     async def start(
-        cls, model: str, served_model_name: str, engine_args: Mapping[str, Any]
+        cls,
+        model: str,
+        served_model_name: str,
+        engine_args: Mapping[str, Any],
+        when_slower: WhenSlower = "keep",
     ) -> VllmEngine:
-        """Load the model. Raises what vLLM raises: a replica that cannot load must not start."""
+        """Load the model; `when_slower` says what becomes of speculation that loses.
+
+        Raises what vLLM raises: a replica that cannot load must not start.
+        """
         args = parse(model, served_model_name, engine_args)
         _import_parser_plugins(args)
         stats = EngineStats()
         # private to this user, and no port: events carry prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = AsyncEngineArgs.from_cli_args(args)
+        if _needs_no_worker(vllm_args):
+            vllm_args.distributed_executor_backend = _ONE_PROCESS
         if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
             os.environ.update(traces)  # vLLM's own processes look for the rest of it there
             vllm_args.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
@@ -250,8 +278,10 @@ class VllmEngine:
             endpoint=endpoint,
             replay_endpoint=replay_endpoint,
         )
+        config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+        vllm_speculation.measure(config, when_slower, _speculation_file(folder.name))
         engine = _WatchedEngine.from_vllm_config(
-            vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER),
+            config,
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=[lambda vllm_config, engine_index: stats],
             enable_log_requests=False,
@@ -267,6 +297,10 @@ class VllmEngine:
     def queue(self) -> tuple[int, int, int]:
         """As `_WatchedEngine.queue`."""
         return self._engine.queue()
+
+    def speculation(self) -> SpeculationReport | None:
+        """What is known of the engine's speculation; None without, or before the first answer."""
+        return vllm_speculation.read(_speculation_file(self._folder.name))
 
     def on_cache_dropped(self, callback: Callable[[], None]) -> None:
         """Call when the engine has dropped its whole prefix cache."""
@@ -305,6 +339,10 @@ class VllmEngine:
 
 def _event_endpoints(folder: str) -> tuple[str, str]:
     return f"ipc://{Path(folder, 'events')}", f"ipc://{Path(folder, 'replay')}"
+
+
+def _speculation_file(folder: str) -> Path:
+    return Path(folder, "speculation.json")
 
 
 def _since_first_token(output: Any) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from observability.families import Families, ReplicaFamilies
+from observability.families import Families, ReplicaFamilies, SpeculationFamilies
 
 _INTRODUCTION = """\
 # Metrics
@@ -70,6 +70,7 @@ def _replica_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     families = ReplicaFamilies(registry)
     assert families.prefill and families.calibrated  # made when they are asked for
+    SpeculationFamilies(registry)
     return registry
 
 

@@ -280,3 +280,38 @@ class ReplicaFamilies:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry, multiprocess_mode="mostrecent")
+
+
+class SpeculationFamilies:
+    """Those of one engine replica that speculates. NaN: not known yet."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry, multiprocess_mode="mostrecent")
+        self.on = gauge(
+            "antefix_speculation_on",
+            "1 while the engine drafts tokens at its present batch size, 0 while it was switched "
+            "off there, because it lost.",
+        )
+        self.losing = gauge(
+            "antefix_speculation_losing",
+            "1 when speculation is slower than none, with 95 % confidence, at the latest batch "
+            "size that was measured.",
+        )
+        self.speedup = gauge(
+            "antefix_speculation_speedup_ratio",
+            "Seconds per output token without speculation over those with, measured in turns at "
+            "the latest batch size.",
+        )
+        self.acceptance = gauge(
+            "antefix_speculation_acceptance_ratio",
+            "Probability that a drafted token is accepted where all before it in its draft were.",
+        )
+        self.tokens = gauge(
+            "antefix_speculation_tokens_per_pass",
+            "Tokens that a pass of the model yields a request, passes without a draft included.",
+        )
+        self.expected = gauge(
+            "antefix_speculation_expected_tokens_per_pass",
+            "What they would be if each guess were accepted with that same probability: "
+            "(1-a^(k+1))/(1-a) for k drafted tokens.",
+        )

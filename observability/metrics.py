@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import nan
 
 from prometheus_client import CollectorRegistry
 
-from observability.families import Families, ReplicaFamilies
+from observability.families import Families, ReplicaFamilies, SpeculationFamilies
 
 _CAUSES = ("workload", "routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")
@@ -146,6 +147,7 @@ class ReplicaMetrics:
 
     def __init__(self, startup_s: float, calibrated: float | None) -> None:
         self._families = ReplicaFamilies(CollectorRegistry())
+        self._speculation: SpeculationFamilies | None = None
         self._families.startup.set(startup_s)
         if calibrated is not None:
             self._families.calibrated.set(calibrated)
@@ -159,6 +161,26 @@ class ReplicaMetrics:
         """As learned; None: nothing was computed yet."""
         if tokens_per_s is not None:
             self._families.prefill.set(tokens_per_s)
+
+    def speculation(
+        self,
+        on: bool,
+        losing: bool,
+        speedup: float | None,
+        acceptance: float | None,
+        tokens_per_pass: float | None,
+        expected_tokens_per_pass: float | None,
+    ) -> None:
+        """What `SpeculationFamilies` say; None: not known."""
+        if self._speculation is None:
+            self._speculation = SpeculationFamilies(self._families.registry)
+        of = self._speculation
+        of.on.set(on)
+        of.losing.set(losing)
+        of.speedup.set(nan if speedup is None else speedup)
+        of.acceptance.set(nan if acceptance is None else acceptance)
+        of.tokens.set(nan if tokens_per_pass is None else tokens_per_pass)
+        of.expected.set(nan if expected_tokens_per_pass is None else expected_tokens_per_pass)
 
     def index(self, lag_s: float, synced: bool) -> None:
         """How far the index is behind the engine's cache."""

@@ -35,6 +35,16 @@ EXPIRED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
+class Speculation:
+    """Of an engine that speculates: `on` at its present batch size, tokens a pass yields, how many
+    times as fast as without. None: not known yet."""
+
+    on: bool
+    tokens_per_pass: float | None
+    speedup: float | None
+
+
+@dataclass(frozen=True)
 class ReplicaLoad:
     """One replica's state, as it reports it.
 
@@ -81,6 +91,7 @@ class ReplicaLoad:
     output_tokens: int = 0
     asleep: bool = False
     leaving: bool = False
+    speculation: Speculation | None = None
 
     @property
     def seniority(self) -> tuple[bool, float, str]:

@@ -17,14 +17,16 @@ ARROWS = {
     "observability": [],
     "weights": [],
     # a benchmark starts the fleet that it measures
-    "benchmarks": ["router", "autoscaling", "deployments"],
+    "benchmarks": ["router", "autoscaling", "weights", "deployments"],
     "k8s": ["deployments.fleet"],
 }
 
 VLLM_MODULES = {
     "deployments/vllm_adapter.py",
     "deployments/vllm_facts.py",
+    "deployments/vllm_offline.py",
     "deployments/vllm_plugin.py",
+    "deployments/vllm_speculation.py",
     "deployments/settings/vllm_args.py",
 }
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.

@@ -27,7 +27,7 @@ from tests.clients import REQUEST_SECONDS, Service
 from tests.helm.helm import CHART, Object, of_kind, render
 from tests.two_nodes import DASHBOARD_PORT, Node, TwoNodes
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 # https://docs.ray.io/en/latest/serve/api/index.html#put-api-serve-applications
 APPLICATIONS = "/api/serve/applications/"

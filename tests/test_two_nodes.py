@@ -26,7 +26,7 @@ from router.slots import LEASE_S
 from tests.clients import REQUEST_SECONDS, Outcome, Service, one_request
 from tests.two_nodes import Node, TwoNodes
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 PORT = 18000
 MODEL = "small"

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from deployments.commands.output import answering, print_json
-from deployments.fleet_file import load_fleet
+from deployments.commands.output import answering, note, print_json
+from deployments.fleet_file import check_fleet, load_fleet
 
 config = typer.Typer(no_args_is_help=True, help="Check and show fleet files.")
 
@@ -23,13 +23,17 @@ def check(
     no_engine_args: NoEngine = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Say everything that is wrong with a fleet file."""
+    """Say everything that is wrong with a fleet file, and with its models as far as known here."""
     with answering(as_json):
-        loaded = load_fleet(fleet, check_engine_args=not no_engine_args)
+        checked = check_fleet(fleet, check_engine_args=not no_engine_args)
         if as_json:
-            print_json({"fleet": loaded.name, "problems": []})
-        else:
-            typer.echo(f"{fleet}: fine")
+            warnings = [vars(warning) for warning in checked.warnings]
+            answer = {"fleet": checked.fleet.name, "problems": [], "warnings": warnings}
+            print_json({**answer, "notes": list(checked.notes)})
+            return
+        for line in checked.lines():
+            note(line)
+        typer.echo(f"{fleet}: fine")
 
 
 @config.command()

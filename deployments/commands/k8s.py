@@ -14,7 +14,7 @@ import yaml
 
 from deployments.commands.output import CommandError, answering, note, print_json
 from deployments.exit_codes import ExitCode
-from deployments.fleet_file import FleetError, load_fleet, parse_fleet
+from deployments.fleet_file import FleetError, FleetProblem, check_fleet, check_text
 from deployments.settings.environment import escaped
 
 if TYPE_CHECKING:
@@ -137,7 +137,10 @@ def status(
 def _fleet(values: dict[str, Any], name: str | None, files: list[Path], ask_vllm: bool) -> Fleet:
     """What is wrong with a fleet inside of values is said by its path there, without a line."""
     if name is not None:
-        return load_fleet(name, check_engine_args=ask_vllm)
+        checked = check_fleet(name, check_engine_args=ask_vllm)
+        for warning in checked.warnings:
+            note(f"warning: {warning.text(checked.source)}")
+        return checked.fleet
     if not values.get("fleet"):
         raise CommandError(
             "the values hold no fleet",
@@ -147,13 +150,17 @@ def _fleet(values: dict[str, Any], name: str | None, files: list[Path], ask_vllm
     source = str(files[-1])
     text = yaml.safe_dump(_without_variables(values["fleet"]), sort_keys=False)
     try:
-        return parse_fleet(text, source, check_engine_args=ask_vllm)
+        checked = check_text(text, source, check_engine_args=ask_vllm)
     except FleetError as error:
-        inside = [
-            replace(problem, path=f"fleet.{problem.path}".rstrip("."), line=None)
-            for problem in error.problems
-        ]
-        raise FleetError(source, inside) from None
+        raise FleetError(source, [_inside(problem) for problem in error.problems]) from None
+    for warning in checked.warnings:
+        note(f"warning: {_inside(warning).text(source)}")
+    return checked.fleet
+
+
+def _inside(problem: FleetProblem) -> FleetProblem:
+    """As the values have it, of whose text no line is known."""
+    return replace(problem, path=f"fleet.{problem.path}".rstrip("."), line=None)
 
 
 def _without_variables(data: Any) -> Any:

@@ -16,7 +16,7 @@ from deployments.commands.output import CommandError, note
 from deployments.commands.progress import Step, Steps
 from deployments.exit_codes import ExitCode
 from deployments.fleet import Fleet
-from deployments.fleet_file import load_fleet
+from deployments.fleet_file import check_fleet
 from deployments.local import cluster, monitoring
 from deployments.local.errors import SetupError
 from deployments.local.home import FleetState, Home
@@ -53,7 +53,10 @@ def wanted(
     fleet_file: str, port: int | None, address: str | None, with_prometheus: bool = False
 ) -> Wanted:
     """Raises FleetError, or SetupError for what does not fit together or is not installed."""
-    fleet = load_fleet(fleet_file)
+    checked = check_fleet(fleet_file)
+    for line in checked.lines():
+        note(line)
+    fleet = checked.fleet
     if with_prometheus and address is not None:
         raise CommandError(
             f"--with-prometheus starts a Prometheus for this machine's own Ray, and {address} is "

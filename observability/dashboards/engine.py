@@ -10,6 +10,7 @@ from observability.dashboards.parts import (
     Query,
     Row,
     board,
+    falling,
     graph,
     label_variable,
     number,
@@ -303,9 +304,40 @@ def _speculation() -> Row:
     drafts = rate("vllm:spec_decode_num_drafts_total", _BY, REPLICA)
     matched = f"{per_position} / on({_BY}) group_left() clamp_min({drafts}, 1e-9)"
     drafted = rate("vllm:spec_decode_num_draft_tokens_total", _BY, REPLICA)
+
+    def told(gauge: str) -> str:
+        return or_none(highest(f"antefix_speculation_{gauge}", _BY, REPLICA), "pool", _NO_DRAFTS)
+
     return Row(
         "Speculative decoding",
         [
+            graph(
+                "Speedup",
+                "Seconds per token without speculation over those with, measured in turns at the "
+                "present batch size. Below 1 it costs more than it brings.",
+                [(told("speedup_ratio"), _LEGEND)],
+                "none",
+                steps=falling(0.95, 1),
+            ),
+            graph(
+                "Drafting",
+                "1 while the engine speculates, 0 where it was switched off because it lost "
+                "(`speculation.when_slower: stop`).",
+                [(told("on"), _LEGEND)],
+                "none",
+                top=1,
+            ),
+            graph(
+                "Tokens per pass",
+                "Of a request, passes without a draft included. Dashed: what they would be if each "
+                "guess were as likely to be right as the others.",
+                [
+                    (told("tokens_per_pass"), f"seen {_LEGEND}"),
+                    (told("expected_tokens_per_pass"), f"expected {_LEGEND}"),
+                ],
+                "none",
+                dashed="/^expected/",
+            ),
             graph(
                 "Acceptance rate",
                 "Share of the drafted tokens that the model accepted. Low: speculation costs "

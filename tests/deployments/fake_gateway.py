@@ -33,6 +33,7 @@ class FakeGateway:
             "overflowing": False,
             "overflow_share": 0.0,
         }
+        self.speculation: dict[str, Any] | None = None
         self.target = 1
         self.answers = ["Par", "is", "."]
         self.asked: list[dict[str, Any]] = []
@@ -53,6 +54,7 @@ class FakeGateway:
             "queued_prefill_tokens": 7,
             "kv_use": 0.25,
             "predicted_ttft_s": 1.5,
+            "speculation": self.speculation,
         }
         pool = {
             "model": "small",

@@ -139,6 +139,25 @@ def test_status_says_how_requests_are_let_in(
     assert shown in " ".join(antefix("status").stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("known", "shown"),
+    [
+        ((True, None, None), "speculation: not measured yet"),
+        ((True, 2.34, 1.81), "speculation: 2.3 tokens a pass, 1.81 times as fast as without"),
+        ((False, 1.1, 0.6), "0.60 times as fast as without, switched off on 1 of 1"),
+    ],
+)
+def test_status_says_what_speculation_brings(
+    fleet: FakeGateway, known: tuple[Any, ...], shown: str
+) -> None:
+    fleet.speculation = dict(zip(("on", "tokens_per_pass", "speedup"), known, strict=True))
+    assert shown in " ".join(antefix("status").stdout.split())
+
+
+def test_status_says_nothing_of_speculation_where_there_is_none(fleet: FakeGateway) -> None:
+    assert "speculation" not in antefix("status").stdout
+
+
 def test_a_pool_that_is_scaled_to_zero_is_fine(fleet: FakeGateway) -> None:
     fleet.states, fleet.target = {}, 0
     result = antefix("status")

@@ -20,7 +20,7 @@ from deployments.exit_codes import ExitCode
 from deployments.local import processes
 from deployments.local.home import Home
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 FLEET = """\
 name: test
@@ -28,8 +28,8 @@ pools:
   engine:
     model: embedded
     resources: {cpus: 0.5}
-    env: {VLLM_CPU_KVCACHE_SPACE: "1"}
-    engine_args: {dtype: bfloat16, max_model_len: 512, max_num_seqs: 4, enforce_eager: true}
+    env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: nobind}
+    engine_args: {dtype: float32, max_model_len: 512, max_num_seqs: 4, enforce_eager: true}
 """
 
 
@@ -122,6 +122,7 @@ def test_every_process_carries_the_run_id(fleet: Fleet) -> None:
     titles = " ".join(process.cmdline()[0] for process in found)
     for title in ("raylet", "gcs_server", "ray::ServeReplica", "VLLM::EngineCore", "redis-server"):
         assert title in titles
+    assert "VLLM::Worker" not in titles  # each would import vLLM once more
     known = {process.pid for process in found}
     offspring = {child.pid for process in found for child in process.children(recursive=True)}
     assert offspring <= known

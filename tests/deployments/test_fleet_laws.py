@@ -17,8 +17,10 @@ from deployments.fleet import (
     Objectives,
     Overflow,
     Pool,
+    Quality,
     Redis,
     Resources,
+    Speculation,
     Tenant,
 )
 from deployments.fleet_file import FleetError, parse_fleet
@@ -39,8 +41,10 @@ KNOWN_KEYS = {
         Objectives,
         Overflow,
         Pool,
+        Quality,
         Redis,
         Resources,
+        Speculation,
         Tenant,
     )
     for key in section.model_fields

@@ -13,6 +13,7 @@ from deployments.fleet_file import load_fleet, shipped_fleets
 from deployments.settings.engine_args import EngineArgRefused, refused_by_vllm
 from deployments.settings.reserved import RESERVED_ENGINE_ARGS
 from deployments.settings.vllm_args import to_cli
+from tests.weights.planned import ENGINE_ARGS
 
 NO_MODEL = "draft_model needs weights of its own"
 
@@ -33,6 +34,7 @@ TAKEN: dict[str, dict[str, Any]] = {
         "lora_modules": [{"name": "a", "path": "b"}],
     },
     "n-gram": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}},
+    "suffix": {"speculative_config": {"method": "suffix", "suffix_decoding_min_token_prob": 0.2}},
     "draft model": {
         "speculative_config": {"method": "draft_model", "model": "a/b", "num_speculative_tokens": 4}
     },
@@ -43,6 +45,7 @@ TAKEN: dict[str, dict[str, Any]] = {
     "tools": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
     "a switch off that has no --no- form": {"aggregate_engine_logging": False},
     "null": {"max_model_len": None, "lora_modules": []},
+    "what antefix plan writes": ENGINE_ARGS,
 }
 
 # engine arguments, then key, message and remedy of the refusal
@@ -185,6 +188,14 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
             }
         },
         ("speculative_config.prompt_lookup_min", "above prompt_lookup_max, 2", "Lower it"),
+    ),
+    "a suffix tree without depth": (
+        {"speculative_config": {"method": "suffix", "suffix_decoding_max_tree_depth": 0}},
+        ("speculative_config.suffix_decoding_max_tree_depth", "too low", "Write 1 or more"),
+    ),
+    "a probability above 1": (
+        {"speculative_config": {"method": "suffix", "suffix_decoding_min_token_prob": 1.5}},
+        ("speculative_config.suffix_decoding_min_token_prob", "too high", "Write 1 or less"),
     ),
     "no speculation at all": (
         {"speculative_config": {"method": "mtp", "num_speculative_tokens": 0}},

@@ -219,6 +219,21 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves none to take"
         " traffic. Set it to at most 1.",
     ),
+    "speculation without a draft": (
+        with_pool("speculation: {when_slower: stop}"),
+        ":5: pools.engine.speculation: the engine does not speculate."
+        " Add engine_args.speculative_config, or leave it out.",
+    ),
+    "quality without a limit": (
+        with_pool("quality: {}"),
+        ":5: pools.engine.quality = {}: names no limit."
+        " Write max_kl, max_ppl_increase or both, or leave it out.",
+    ),
+    "quality of a model that is no folder": (
+        with_pool("quality: {max_kl: 0.1}"),
+        ":5: pools.engine.quality: the model is not a folder, so no report can stand beside it."
+        " Write the path of the model's folder, or leave `quality` out.",
+    ),
     "one port for two servers": (
         with_pool("replicas: 1") + "metrics: {port: 8000}\n",
         ":6: metrics.port = 8000: the gateways listen there, too. Choose another.",

@@ -31,6 +31,9 @@ BEYOND_A_SCHEMA = {
     "malformed variable",
     "engine argument in two spellings",
     "GPUs that do not fit",
+    "speculation without a draft",
+    "quality without a limit",
+    "quality of a model that is no folder",
     "overflow to nowhere",
     "overflow to itself",
     "overflow without an SLO",
@@ -115,9 +118,13 @@ EVERY_KEY: dict[str, Any] = {
             "session_header": "x-user",
             "segment_tokens": 64,
             "env": {"HF_TOKEN": "${HF_TOKEN}"},
-            "engine_args": {"tensor_parallel_size": 2, "max-model-len": 2048},
+            "engine_args": {"tensor_parallel_size": 2, "speculative-config": {"method": "ngram"}},
+            "speculation": {"when_slower": "stop"},
         },
-        "small": {"model": "./models/small"},
+        "small": {
+            "model": "./models/small",
+            "quality": {"max_kl": 0.05, "max_ppl_increase": 0.1},
+        },
     },
 }
 ODD_VALUES = [

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from observability import rules
-from observability.families import Families, ReplicaFamilies
+from observability.families import Families, ReplicaFamilies, SpeculationFamilies
 from observability.slo import load
 
 GPU = {
@@ -44,9 +44,11 @@ class Family:
 def ours() -> list[Family]:
     replica = ReplicaFamilies(CollectorRegistry())
     _ = replica.prefill, replica.calibrated
+    speculation = SpeculationFamilies(CollectorRegistry())
+    whose = ("pool", "replica")
     return [
         Family(metric._name, str(metric._type), (*metric._labelnames, *more))
-        for families, more in ((Families(), ()), (replica, ("pool", "replica")))
+        for families, more in ((Families(), ()), (replica, whose), (speculation, whose))
         for metric in vars(families).values()
         if isinstance(metric, MetricWrapperBase)
     ]

@@ -86,6 +86,10 @@ def prefill(learned: float, calibrated: float) -> Series:
     )
 
 
+def speculation(losing: int, on: int) -> Series:
+    return gauge("antefix_speculation_losing", losing) | gauge("antefix_speculation_on", on)
+
+
 def gpus(*percents: float) -> Series:
     return {
         f'DCGM_FI_DEV_GPU_UTIL{{Hostname="n", gpu="{gpu}"}}': constant(percent)
@@ -200,6 +204,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ("AntefixPredictionPoor", "ticket"): (
         [gauge("antefix_ttft_prediction_error_ratio", 0.6)],
         [gauge("antefix_ttft_prediction_error_ratio", 0.3)],
+    ),
+    ("AntefixSpeculationLosing", "ticket"): (
+        [speculation(losing=1, on=1)],
+        [speculation(losing=1, on=0), speculation(losing=0, on=1)],
     ),
     ("AntefixIndexFailing", "ticket"): (
         [lookups(ok=90, failed=10), lookups(ok=0, failed=50)],

@@ -35,7 +35,8 @@ VARIABLES = {
 # spec_decode metrics, and so on: a panel says so instead of being empty.
 OPTIONAL = re.compile(
     r"antefix_(shadow|overflow|forecast|arrivals|demand|warm|tenant_cost|errors|batch"
-    r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss)|vllm:spec_decode|DCGM"
+    r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss|speculation)"
+    r"|vllm:spec_decode|DCGM"
 )
 LABEL_VALUES = {
     "objective": ["ttft", "ttft_p50", "tpot", "availability", "goodput"],

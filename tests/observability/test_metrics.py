@@ -1,5 +1,7 @@
 """What a gateway counts, as Prometheus reads it."""
 
+from math import isnan
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,3 +204,17 @@ async def test_a_gateway_counts_what_it_serves() -> None:
     assert samples["antefix_queue_requests",] == 0
     assert samples["antefix_ttft_prediction_error_ratio",] >= 0
     assert samples["antefix_index_breaker_open",] == 0
+
+
+def test_a_replica_that_does_not_speculate_tells_nothing_of_it() -> None:
+    metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
+    assert "speculation" not in generate_latest(metrics._families.registry).decode()
+
+
+def test_what_is_not_known_of_speculation_is_no_number() -> None:
+    metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
+    metrics.speculation(True, False, None, 0.7, 2.5, 2.4)
+    samples = samples_of(generate_latest(metrics._families.registry).decode())
+    assert samples["antefix_speculation_on",] == 1
+    assert samples["antefix_speculation_tokens_per_pass",] == 2.5
+    assert isnan(samples["antefix_speculation_speedup_ratio",])

@@ -32,7 +32,7 @@ from tests.prometheus import Prometheus, asked_for, needs_gpus, queries
 from tests.real.conversations import text
 from tests.waiting import until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 FLEET_FILE = Path(__file__).with_name("seen.yaml")
 TRACE_ID, SPAN_ID, SECRET_PROMPT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "Xyzzy."

@@ -15,7 +15,7 @@ from benchmarks.trace_player import Outcome, play
 from benchmarks.traces import Request, Trace
 from tests.real.conftest import RunningFleet
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 SLO_S = 20.0  # of tests/real/fleet.yaml
 # Several times what two engines can prefill within the SLO.

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.real.conftest import RunningFleet
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER_TOOL: Any = {

@@ -14,7 +14,7 @@ from tests.real.conftest import RunningFleet
 from tests.real.conversations import SEGMENT_TOKENS, ask, text
 from tests.real.test_streams_and_drains import eventually, status
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 TOOL = {
     "type": "function",

@@ -10,7 +10,7 @@ from deployments.exit_codes import ExitCode
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import SEGMENT_TOKENS
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_the_running_fleet_is_verified(fleet: RunningFleet) -> None:

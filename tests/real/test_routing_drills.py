@@ -25,7 +25,7 @@ from tests.real.conftest import RunningFleet
 from tests.real.conversations import Routed, ask, hit_ratio, text
 from tests.real.test_streams_and_drains import eventually, status
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 BUDGET_MS = 50.0
 # The budget is kept by a timer; on a busy machine a timer is late.

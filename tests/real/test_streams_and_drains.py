@@ -18,7 +18,7 @@ import pytest
 from deployments.local import processes, ray_head
 from tests.real.conftest import RunningFleet
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 STREAM_TOKENS = 150
 SCALE = """

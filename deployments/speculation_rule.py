@@ -1,0 +1,225 @@
+"""Whether an engine should speculate at its load: learned from its steps by trying both ways.
+
+Now and then a few decode steps are run the other way, with drafts where there are none and
+without where there are, and compared with the steps before and after them, in seconds per output
+token. Batches are told apart by size (1, 2, 3-4, 5-8, ...): what helps a small one, whose steps
+wait for memory, may cost a large one time. A verdict needs 95 % confidence, and the same to be
+overturned. A trial takes about 1 % of a band's steps, more while verdicts are new or contradicted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import exp, log
+from statistics import fmean
+from typing import Literal
+
+import msgspec
+
+from weights.speculation import expected_tokens, ratio_interval
+
+WhenSlower = Literal["keep", "stop"]
+
+TRIAL_STEPS = 8
+# A trial whose steps are mostly disturbed by prompts is given up after so many.
+LONGEST_TRIAL = 3 * TRIAL_STEPS
+# On each side of a trial: contexts grow, so the steps before it alone would look too fast.
+WINDOW_STEPS = 16
+FIRST_GAP, LONGEST_GAP = 32, 1024
+FEWEST_TRIALS, LATEST_TRIALS = 3, 10
+# How many of its latest passes the acceptance speaks for.
+MEMORY_PASSES = 10_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the engine: `seconds` since the one before, `tokens` that it brought to `batch`
+    requests. `speculating` is None where it tells nothing: it computed prompts, too, or came
+    right after a switch."""
+
+    batch: int
+    seconds: float
+    tokens: int
+    speculating: bool | None
+
+
+class SpeculationReport(msgspec.Struct, frozen=True):
+    """What is known of an engine's speculation, of its latest batch size that was tried.
+
+    `on`: it speculates. `speedup`: seconds per token without over those with. `losing`: that is
+    below 1 with 95 % confidence. `acceptance`: the probability that a guess is right where those
+    before it were; `expected_tokens_per_pass` by it, beside those seen. None: not known yet.
+    """
+
+    on: bool
+    losing: bool
+    speedup: float | None = None
+    acceptance: float | None = None
+    tokens_per_pass: float | None = None
+    expected_tokens_per_pass: float | None = None
+
+
+class Acceptance:
+    """What drafts bring, over about the latest `MEMORY_PASSES` passes.
+
+    A guess is tried if all before it in its draft were right, so the accepted ones over the tried
+    ones is the maximum likelihood estimate where each is right with the same probability. Tokens
+    per pass above what that gives: guesses get better along a draft; below: worse.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = self._right = self._tried = 0.0
+        self._passes: dict[int, float] = {}
+
+    def add(self, passes: Iterable[tuple[int, int]]) -> None:
+        """Of each request in a step, the tokens drafted for it, perhaps none, and those kept."""
+        of_step = list(passes)
+        keep = max(0.0, 1 - len(of_step) / MEMORY_PASSES)
+        self._tokens *= keep
+        self._right *= keep
+        self._tried *= keep
+        self._passes = {drafted: weight * keep for drafted, weight in self._passes.items()}
+        for drafted, accepted in of_step:
+            self._tokens += 1 + accepted
+            self._right += accepted
+            self._tried += accepted + (accepted < drafted)
+            self._passes[drafted] = self._passes.get(drafted, 0.0) + 1
+
+    @property
+    def rate(self) -> float | None:
+        return self._right / self._tried if self._tried else None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        passes = sum(self._passes.values())
+        return self._tokens / passes if passes else None
+
+    @property
+    def expected_tokens_per_pass(self) -> float | None:
+        rate = self.rate
+        if rate is None:
+            return None
+        tokens = sum(n * expected_tokens(rate, drafted) for drafted, n in self._passes.items())
+        return tokens / sum(self._passes.values())
+
+
+class SpeculationRule:
+    """`when_slower`: whether a batch size at which speculation loses goes on with it."""
+
+    def __init__(self, when_slower: WhenSlower) -> None:
+        self._when_slower = when_slower
+        self._bands: dict[int, _Band] = {}
+        self._tried = _Band()
+        self.acceptance = Acceptance()
+
+    def speculates(self, batch: int) -> bool:
+        """Whether the next step, with so many requests, should."""
+        return self._band(batch).speculates_now
+
+    def add(self, step: Step) -> None:
+        band = self._band(step.batch)
+        if band.add(step, self._when_slower):
+            self._tried = band
+
+    def forget(self) -> None:
+        """What was learned of another time's load; the acceptance is soon of the new one."""
+        self._bands.clear()
+
+    def report(self, batch: int) -> SpeculationReport:
+        band = self._band(batch)
+        known = band if band.speedups else self._tried
+        return SpeculationReport(
+            on=band.speculates,
+            losing=known.wins is False,
+            speedup=known.speedup,
+            acceptance=self.acceptance.rate,
+            tokens_per_pass=self.acceptance.tokens_per_pass,
+            expected_tokens_per_pass=self.acceptance.expected_tokens_per_pass,
+        )
+
+    def _band(self, batch: int) -> _Band:
+        return self._bands.setdefault((batch - 1).bit_length(), _Band())
+
+
+class _Phase(Enum):
+    USUAL = auto()
+    TRIAL = auto()
+    AFTER = auto()
+
+
+class _Band:
+    """Batches of about one size. `wins` is the verdict, None before the first."""
+
+    def __init__(self) -> None:
+        self.speculates = True
+        self.wins: bool | None = None
+        self.speedups: deque[float] = deque(maxlen=LATEST_TRIALS)
+        self._phase = _Phase.USUAL
+        self._steps = 0
+        self._gap = FIRST_GAP
+        self._usual: deque[Step] = deque(maxlen=WINDOW_STEPS)
+        self._before: list[Step] = []
+        self._trial: list[Step] = []
+
+    @property
+    def speculates_now(self) -> bool:
+        return self.speculates != (self._phase is _Phase.TRIAL)
+
+    @property
+    def speedup(self) -> float | None:
+        return exp(fmean(map(log, self.speedups))) if self.speedups else None
+
+    def add(self, step: Step, when_slower: WhenSlower) -> bool:
+        """True when it ended a trial that told something."""
+        self._steps += 1
+        if step.speculating == self.speculates_now:
+            (self._trial if self._phase is _Phase.TRIAL else self._usual).append(step)
+        whole = len(self._usual) == WINDOW_STEPS
+        match self._phase:
+            case _Phase.USUAL if whole and self._steps >= self._gap:
+                self._before = list(self._usual)
+                self._usual.clear()
+                self._trial.clear()
+                self._enter(_Phase.TRIAL)
+            case _Phase.TRIAL if len(self._trial) == TRIAL_STEPS:
+                self._enter(_Phase.AFTER)
+            case _Phase.TRIAL if self._steps >= LONGEST_TRIAL:
+                self._gap = min(2 * self._gap, LONGEST_GAP)
+                self._enter(_Phase.USUAL)
+            case _Phase.AFTER if whole:
+                self._phase = _Phase.USUAL
+                return self._compare(when_slower)
+        return False
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase, self._steps = phase, 0
+
+    def _compare(self, when_slower: WhenSlower) -> bool:
+        usual, trial = _pace([*self._before, *self._usual]), _pace(self._trial)
+        if not (usual and trial):
+            return False
+        speedup = trial / usual if self.speculates else usual / trial
+        self.speedups.append(speedup)
+        if len(self.speedups) >= FEWEST_TRIALS:
+            surely = ratio_interval(list(self.speedups))
+            if surely.low > 1 or surely.high < 1:
+                self.wins = surely.low > 1
+        contradicted = self.wins is not None and self.wins != (speedup > 1)
+        self._gap = FIRST_GAP if contradicted else min(2 * self._gap, LONGEST_GAP)
+        speculates = when_slower == "keep" or self.wins is not False
+        if speculates != self.speculates:
+            self.speculates = speculates
+            self._usual.clear()
+        return True
+
+
+def _pace(steps: Iterable[Step]) -> float:
+    """Seconds per token; 0 where there were none."""
+    seconds = tokens = 0.0
+    for step in steps:
+        seconds += step.seconds
+        tokens += step.tokens
+    return seconds / tokens if tokens else 0.0

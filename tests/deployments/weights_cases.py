@@ -1,0 +1,445 @@
+"""Models and arguments that fit each other, and the nearest that do not, with what is said."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
+GB = 1_000_000_000
+
+
+class Pool(NamedTuple):
+    """A pool and its model: what differs from a Llama 7B on whatever there is."""
+
+    args: Mapping[str, Any] = {}
+    gpu: str | None = None
+    config: Mapping[str, Any] = {}
+    quantization: Mapping[str, Any] | None = None
+    size: int = 1 * GB
+    env: Mapping[str, str] = {}
+    draft: Mapping[str, Any] | None = None
+
+
+class Case(NamedTuple):
+    wrong: Pool
+    said: str
+    right: Pool
+
+
+def quantized(method: str, group: int = 128, **more: Any) -> dict[str, Any]:
+    zeros = {"zero_point": True} if method == "awq" else {"sym": True, "desc_act": False}
+    return {"quant_method": method, "bits": 4, "group_size": group, **zeros, **more}
+
+
+def compressed(bits: int, kind: str, activations: int | None, group: int = 0) -> dict[str, Any]:
+    inputs = {"num_bits": activations, "type": kind, "dynamic": True} if activations else None
+    weights = {"num_bits": bits, "type": kind, "strategy": "group" if group else "channel"}
+    group_0 = {
+        "targets": ["Linear"],
+        "weights": {**weights, "group_size": group or None, "symmetric": True},
+        "input_activations": inputs,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": group_0},
+        "ignore": ["lm_head"],
+    }
+
+
+INT8 = compressed(8, "int", 8)
+FP8 = compressed(8, "float", 8)
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+SMALL = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
+EXPERTS = {
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 1408,
+    "num_key_value_heads": 8,
+}
+SPECULATES = {"method": "draft_model", "num_speculative_tokens": 4}
+
+REFUSED: dict[str, Case] = {
+    "int8 arithmetic on Blackwell": Case(
+        Pool(gpu="B200", quantization=INT8),
+        "model = {model}: vLLM has no kernel for W8A8 INT8 on this GPU: it has capability 10.0, "
+        "and it ends before 10.0. Use FP8: antefix quantize --scheme fp8.",
+        Pool(gpu="H100", quantization=INT8),
+    ),
+    "four bits on Volta": Case(
+        Pool(gpu="V100", quantization=quantized("awq")),
+        "model = {model}: vLLM has no kernel for W4A16 on this GPU: it has capability 7.0, 7.5 is "
+        "needed. Serve unquantized weights in float16, or use a newer GPU.",
+        Pool(gpu="T4", quantization=quantized("awq")),
+    ),
+    "gptq in groups that only it would have": Case(
+        Pool(gpu="H100", quantization=quantized("gptq", 16)),
+        "model = {model}: Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of 16, "
+        "and there is no other for GPTQ. Quantize it again: antefix quantize --group-size 128.",
+        Pool(gpu="H100", quantization=quantized("gptq", 32)),
+    ),
+    "weights of 8 bit alone on a CPU": Case(
+        Pool(quantization=compressed(8, "int", None), env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
+        "model = {model}: vLLM's CPU build has no kernel for weights of 8 bit with inputs of 16 "
+        "(W8A16). Use W4A16 (antefix quantize --scheme awq) or W8A8 (w8a8-smoothquant).",
+        Pool(quantization=INT8, env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
+    ),
+    "a format that vLLM dropped": Case(
+        Pool(gpu="H100", quantization={"quant_method": "bitsandbytes"}),
+        "model = {model}: the checkpoint is of the kind bitsandbytes, which this vLLM cannot load. "
+        "Serve the original weights, or quantize them: antefix quantize.",
+        Pool(gpu="H100"),
+    ),
+    "a format that vLLM is dropping": Case(
+        Pool(gpu="B200", quantization={"quant_method": "fp_quant"}),
+        "model = {model}: vLLM is about to drop fp_quant, and takes it only when told. "
+        "Quantize it again (antefix quantize), or set allow_deprecated_quantization.",
+        Pool(
+            {"allow_deprecated_quantization": True},
+            gpu="B200",
+            quantization={"quant_method": "fp_quant"},
+        ),
+    ),
+    "another quantization than the checkpoint's": Case(
+        Pool({"quantization": "gptq_marlin"}, quantization=quantized("awq")),
+        "engine_args.quantization = gptq_marlin: the checkpoint is quantized with awq. Leave it "
+        "out: vLLM reads it from the checkpoint.",
+        Pool({"quantization": "awq_marlin"}, quantization=quantized("awq")),
+    ),
+    "a quantization of plain weights": Case(
+        Pool({"quantization": "awq"}),
+        "engine_args.quantization = awq: the checkpoint is not quantized. Quantize it first "
+        "(antefix quantize), or leave it out.",
+        Pool(),
+    ),
+    "fp8 of plain weights": Case(
+        Pool({"quantization": "fp8"}),
+        "engine_args.quantization = fp8: the checkpoint is not quantized. Quantize it first "
+        "(antefix quantize), or leave it out, or let vLLM do it while it loads: fp8_per_tensor.",
+        Pool({"quantization": "fp8_per_tensor"}),
+    ),
+    "a name that vLLM's CPU build does not take": Case(
+        Pool(
+            {"quantization": "awq_marlin"},
+            quantization=quantized("awq"),
+            env={"VLLM_CPU_KVCACHE_SPACE": "4"},
+        ),
+        "engine_args.quantization = awq_marlin: vLLM's CPU build knows it as awq alone. Leave it "
+        "out: vLLM reads it from the checkpoint.",
+        Pool(quantization=quantized("awq"), env={"VLLM_CPU_KVCACHE_SPACE": "4"}),
+    ),
+    "heads over GPUs": Case(
+        Pool({"tensor_parallel_size": 3}),
+        "engine_args.tensor_parallel_size = 3: does not divide the model's 32 attention heads. Use "
+        "one of 1, 2, 4, 8, 16, 32.",
+        Pool({"tensor_parallel_size": 4}),
+    ),
+    "key-value heads over GPUs": Case(
+        Pool({"tensor_parallel_size": 8}, config={"num_key_value_heads": 6}),
+        "engine_args.tensor_parallel_size = 8: neither divides the model's 6 key-value heads nor "
+        "is a multiple of it. Use one of 1, 2.",
+        Pool({"tensor_parallel_size": 2}, config={"num_key_value_heads": 6}),
+    ),
+    "a layer's width over GPUs": Case(
+        Pool({"tensor_parallel_size": 16}, config={"intermediate_size": 11000}),
+        "engine_args.tensor_parallel_size = 16: does not divide the model's intermediate size of "
+        "11000. Use one of 1, 2, 4, 8.",
+        Pool({"tensor_parallel_size": 8}, config={"intermediate_size": 11000}),
+    ),
+    "groups over GPUs": Case(
+        Pool({"tensor_parallel_size": 4}, quantization=quantized("awq")),
+        "engine_args.tensor_parallel_size = 4: leaves 2752 of mlp.down_proj's 11008 to a GPU, "
+        "which is no multiple of the quantization's groups of 128. Use one of 1, 2.",
+        Pool({"tensor_parallel_size": 4}, quantization=quantized("awq", 64)),
+    ),
+    "groups in a layer": Case(
+        Pool(config=SMALL, quantization=compressed(4, "int", None, 128)),
+        "model = {model}: q_proj's 576 inputs are no multiple of the quantization's groups of 128. "
+        "Quantize it again, with a group size that fits: antefix quantize.",
+        Pool(config=SMALL, quantization=compressed(4, "int", None, 64)),
+    ),
+    "blocks over GPUs": Case(
+        Pool({"tensor_parallel_size": 4}, gpu="H100", quantization=BLOCKS),
+        "engine_args.tensor_parallel_size = 4: leaves 2752 of mlp.gate_proj's 11008 to a GPU, "
+        "which is no multiple of the quantization's groups of 128. Use one of 1, 2.",
+        Pool({"tensor_parallel_size": 2}, gpu="H100", quantization=BLOCKS),
+    ),
+    "weights beyond the memory": Case(
+        Pool(gpu="A100-40G", size=80 * GB),
+        "model = {model}: its weights take 74.5 GiB of each GPU, and vLLM may use 36.4 GiB of the "
+        "A100-40G. Set tensor_parallel_size to 4, or use fewer bits (antefix quantize) or a GPU "
+        "with more memory.",
+        Pool({"tensor_parallel_size": 4}, gpu="A100-40G", size=80 * GB),
+    ),
+    "weights that are not here beyond the memory": Case(
+        Pool(gpu="L4", config={"num_hidden_layers": 80}, size=0),
+        "model = {model}: its weights take 26.9 GiB of each GPU, and vLLM may use 20.3 GiB of the "
+        "L4. Set tensor_parallel_size to 2, or use fewer bits (antefix quantize) or a GPU with "
+        "more memory.",
+        Pool(gpu="L4", config={"num_hidden_layers": 80}, size=0, quantization=quantized("awq")),
+    ),
+    "one request's cache beyond the memory": Case(
+        Pool(
+            {"max_model_len": 65536},
+            gpu="L4",
+            config={"max_position_embeddings": 131072},
+            size=14 * GB,
+        ),
+        "engine_args.max_model_len = 65536: the KV cache of one request of 65536 tokens takes 8.0 "
+        "GiB, and there is 7.3 GiB (20.3 GiB less 13.0 GiB of weights). Set max_model_len to at "
+        "most 59472, or give it more memory.",
+        Pool(
+            {"max_model_len": 16384},
+            gpu="L4",
+            config={"max_position_embeddings": 131072},
+            size=14 * GB,
+        ),
+    ),
+    "one request's cache beyond what a CPU sets aside": Case(
+        Pool(
+            {"max_model_len": 8192}, env={"VLLM_CPU_KVCACHE_SPACE": "1"}, config={"head_dim": 256}
+        ),
+        "engine_args.max_model_len = 8192: the KV cache of one request of 8192 tokens takes 2.0 "
+        "GiB, and there is 1.0 GiB (VLLM_CPU_KVCACHE_SPACE). Set max_model_len to at most 4096, or "
+        "give it more memory.",
+        Pool(
+            {"max_model_len": 8192}, env={"VLLM_CPU_KVCACHE_SPACE": "2"}, config={"head_dim": 256}
+        ),
+    ),
+    "a context beyond the model's": Case(
+        Pool({"max_model_len": "16K"}),
+        "engine_args.max_model_len = 16384: the model was made for 8192 tokens. Set it to at most "
+        "8192, or set max_position_embeddings in hf_overrides too.",
+        Pool({"max_model_len": 8192}),
+    ),
+    "a context beyond the model's by positions that lengthen nothing": Case(
+        Pool(
+            {
+                "max_model_len": 16384,
+                "hf_overrides": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+            }
+        ),
+        "engine_args.max_model_len = 16384: the model was made for 8192 tokens. Set it to at most "
+        "8192, or set max_position_embeddings in hf_overrides too.",
+        Pool(
+            {
+                "max_model_len": 16384,
+                "hf_overrides": {
+                    "rope_scaling": {"rope_type": "yarn", "factor": 2.0},
+                    "max_position_embeddings": 16384,
+                },
+            }
+        ),
+    ),
+    "a draft of other words": Case(
+        Pool({"speculative_config": SPECULATES}, draft={"vocab_size": 32001}),
+        "engine_args.speculative_config.model = {draft}: it has 32001 tokens, the model 32000. "
+        "Take a draft of the same family, or method: ngram.",
+        Pool({"speculative_config": SPECULATES}, draft={}),
+    ),
+    "a draft that GPUs do not divide": Case(
+        Pool(
+            {"tensor_parallel_size": 4, "speculative_config": SPECULATES},
+            draft={"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576},
+        ),
+        "engine_args.speculative_config.model = {draft}: tensor_parallel_size 4 does not divide "
+        "the model's 9 attention heads. Take another draft, or method: ngram.",
+        Pool({"tensor_parallel_size": 4, "speculative_config": SPECULATES}, draft={}),
+    ),
+    "a draft on fewer GPUs": Case(
+        Pool(
+            {
+                "tensor_parallel_size": 2,
+                "speculative_config": {**SPECULATES, "draft_tensor_parallel_size": 1},
+            },
+            draft={},
+        ),
+        "engine_args.speculative_config.draft_tensor_parallel_size = 1: vLLM runs a draft model on "
+        "as many GPUs as the model, 2. Leave it out.",
+        Pool({"tensor_parallel_size": 2, "speculative_config": SPECULATES}, draft={}),
+    ),
+    "a type that no kernel computes in": Case(
+        Pool({"dtype": "float32"}, quantization=quantized("awq")),
+        "engine_args.dtype = float32: vLLM's kernels for awq compute in float16 or bfloat16. Write "
+        "float16, or leave it out.",
+        Pool({"dtype": "half"}, quantization=quantized("awq")),
+    ),
+    "bfloat16 on Turing": Case(
+        Pool({"dtype": "bfloat16"}, gpu="T4"),
+        "engine_args.dtype = bfloat16: the T4 has no bfloat16: that begins with capability 8.0. "
+        "Write float16.",
+        Pool({"dtype": "float16"}, gpu="T4"),
+    ),
+    "an fp8 cache on Turing": Case(
+        Pool({"kv_cache_dtype": "fp8"}, gpu="T4"),
+        "engine_args.kv_cache_dtype = fp8: no attention kernel of vLLM reads an FP8 cache on the "
+        "T4. Write auto.",
+        Pool({"kv_cache_dtype": "auto"}, gpu="T4"),
+    ),
+}
+
+WARNED: dict[str, Case] = {
+    "fp8 on Ampere": Case(
+        Pool(gpu="A100-80G", quantization=FP8),
+        "model = {model}: this GPU has no FP8 arithmetic (it has capability 8.0, 8.9 is needed): "
+        "the weights take half the memory, and are computed with in 16 bit. For speed in large "
+        "batches use W8A8 INT8: antefix quantize --scheme w8a8-smoothquant.",
+        Pool(gpu="H100", quantization=FP8),
+    ),
+    "fp8 on Ampere, made while it loads": Case(
+        Pool({"quantization": "fp8_per_tensor"}, gpu="A100-80G"),
+        "engine_args.quantization = fp8_per_tensor: this GPU has no FP8 arithmetic (it has "
+        "capability 8.0, 8.9 is needed): the weights take half the memory, and are computed with "
+        "in 16 bit. For speed in large batches use W8A8 INT8: antefix quantize --scheme "
+        "w8a8-smoothquant.",
+        Pool({"quantization": "fp8_per_tensor"}, gpu="L4"),
+    ),
+    "awq by its old name": Case(
+        Pool({"quantization": "awq"}, gpu="A100-80G", quantization=quantized("awq")),
+        "engine_args.quantization = awq: in vLLMs before the one Antefix pins it asks for a kernel "
+        "several times slower than Marlin, which this GPU has. Leave it out, or write awq_marlin.",
+        Pool({"quantization": "awq_marlin"}, gpu="A100-80G", quantization=quantized("awq")),
+    ),
+    "awq in groups that Marlin lacks": Case(
+        Pool(gpu="A100-80G", quantization=quantized("awq", 16)),
+        "model = {model}: Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of 16; "
+        "what takes its place is several times slower. Quantize it again: antefix quantize "
+        "--group-size 128.",
+        Pool(gpu="A100-80G", quantization=quantized("awq", 64)),
+    ),
+    "awq without zero points": Case(
+        Pool(gpu="A100-80G", quantization=quantized("awq", zero_point=False)),
+        "model = {model}: AWQ without zero points has no Marlin kernel: vLLM's own AWQ kernel is "
+        "several times slower. Quantize it with zero points: antefix quantize --scheme awq.",
+        Pool(gpu="A100-80G", quantization=quantized("awq")),
+    ),
+    "a slow kernel by name": Case(
+        Pool({"linear_backend": "exllama"}, gpu="A100-80G", quantization=quantized("gptq")),
+        "engine_args.linear_backend = exllama: asks for a slower kernel than vLLM would choose. "
+        "Leave it out.",
+        Pool({"linear_backend": "marlin"}, gpu="A100-80G", quantization=quantized("gptq")),
+    ),
+    "a slow kernel for experts by name": Case(
+        Pool({"quantization": "moe_wna16"}, gpu="A100-80G", quantization=quantized("gptq")),
+        "engine_args.quantization = moe_wna16: asks for a slower kernel than Marlin, which this "
+        "GPU has. Leave it out, or gptq_marlin.",
+        Pool({"quantization": "gptq_marlin"}, gpu="A100-80G", quantization=quantized("gptq")),
+    ),
+    "awq in invariant batches": Case(
+        Pool(gpu="H100", quantization=quantized("awq"), env={"VLLM_BATCH_INVARIANT": "1"}),
+        "env.VLLM_BATCH_INVARIANT = '1': switches Marlin off for AWQ: several times slower. "
+        "Leave it out.",
+        Pool(gpu="H100", quantization=quantized("awq"), env={"VLLM_BATCH_INVARIANT": "0"}),
+    ),
+    "experts over GPUs": Case(
+        Pool({"tensor_parallel_size": 2}, config=EXPERTS, quantization=quantized("awq")),
+        "engine_args.tensor_parallel_size = 2: 704 of an expert's width of 1408 on each GPU is no "
+        "multiple of the quantization's groups of 128: vLLM takes a slower kernel for the experts. "
+        "Lower it, or set enable_expert_parallel: true.",
+        Pool(
+            {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+            config=EXPERTS,
+            quantization=quantized("awq"),
+        ),
+    ),
+    "a memory that is tight": Case(
+        Pool({"max_model_len": 4096}, gpu="L4", size=20 * GB),
+        "engine_args.max_model_len = 4096: 18.6 GiB of weights, 0.5 GiB of KV cache for one "
+        "request and what a step works with are likely 0.8 GiB more than the 20.3 GiB of the L4. "
+        "Lower it, or use more GPUs: antefix plan says what fits.",
+        Pool({"max_model_len": 4096}, gpu="L4", size=18 * GB),
+    ),
+    "a GPU of two sizes": Case(
+        Pool(gpu="A100", size=60 * GB),
+        "model = {model}: on the A100-40G, its weights take 55.9 GiB of each GPU, and vLLM may use "
+        "36.4 GiB of the A100-40G. Set tensor_parallel_size to 2, or use fewer bits (antefix "
+        "quantize) or a GPU with more memory.",
+        Pool(gpu="A100-80G", size=60 * GB),
+    ),
+    "an fp8 cache on Ampere": Case(
+        Pool({"kv_cache_dtype": "fp8"}, gpu="A100-80G"),
+        "engine_args.kv_cache_dtype = fp8: the A100-80G has no FP8 arithmetic, and FlashAttention "
+        "reads no such cache there: vLLM falls back to FlashInfer, and does not start where that "
+        "is not installed. Write auto, unless the memory is worth more than the time.",
+        Pool({"kv_cache_dtype": "fp8"}, gpu="H100"),
+    ),
+}
+
+
+ALLOWED: dict[str, Pool] = {
+    "a longer context by the environment": Pool(
+        {"max_model_len": 16384}, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+    ),
+    "a longer context by scaled positions": Pool(
+        {
+            "max_model_len": 16384,
+            "hf_overrides": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        }
+    ),
+    "a longer context by another config": Pool(
+        {"max_model_len": 16384, "hf_overrides": {"max_position_embeddings": 16384}}
+    ),
+    "a context that vLLM finds": Pool(
+        {"max_model_len": -1}, gpu="L4", size=20 * GB, config={"max_position_embeddings": 131072}
+    ),
+    "a head of other words": Pool(
+        {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 4}},
+        draft={"architectures": ["LlamaForCausalLMEagle3"], "vocab_size": 32001},
+    ),
+    "a draft of other words, mapped": Pool(
+        {"speculative_config": {**SPECULATES, "use_heterogeneous_vocab": True}},
+        draft={"vocab_size": 32001},
+    ),
+    "groups where a layer is left out": Pool(
+        {"tensor_parallel_size": 4},
+        quantization={
+            **compressed(4, "int", None, 128),
+            "ignore": ["lm_head", "re:.*mlp.down_proj"],
+        },
+    ),
+    "a format that is not known here": Pool(gpu="H100", quantization={"quant_method": "quark"}),
+    "copies of key-value heads": Pool({"tensor_parallel_size": 16}),
+}
+
+
+def model_in(folder: Path, config: Mapping[str, Any], size: int) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**LLAMA, **config}))
+    if size:
+        # of that size, and empty
+        with (folder / "model.safetensors").open("wb") as file:
+            file.truncate(size)
+    return folder
+
+
+def fleet_file(tmp_path: Path, pool: Pool) -> Path:
+    quantization = {"quantization_config": pool.quantization} if pool.quantization else {}
+    model = model_in(tmp_path / "model", {**pool.config, **quantization}, pool.size)
+    args = dict(pool.args)
+    if pool.draft is not None:
+        draft = model_in(tmp_path / "draft", pool.draft, GB)
+        args["speculative_config"] = {**args["speculative_config"], "model": str(draft)}
+    resources = {"accelerator_type": pool.gpu} if pool.gpu else {}
+    written = {
+        "model": str(model),
+        "resources": resources,
+        "env": dict(pool.env),
+        "engine_args": args,
+    }
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump({"name": "small", "pools": {"engine": written}}))
+    return file

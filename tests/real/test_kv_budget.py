@@ -1,0 +1,31 @@
+"""The planner's KV cache is the engine's own."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from deployments.engine_facts import FACTS_PATH, EngineFacts
+from deployments.local.model import EMBEDDED
+from deployments.local.model_config import model_config
+from tests.real.conftest import RunningFleet
+from weights.memory import DTYPE_BYTES, GIB, kv_tokens
+from weights.model_shape import shape_of
+
+pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+async def test_the_planned_kv_cache_is_within_a_fiftieth_of_the_engines(
+    fleet: RunningFleet,
+) -> None:
+    url = fleet.replicas()[0]["url"]
+    async with (
+        aiohttp.ClientSession(url, headers=fleet.engine_headers) as http,
+        http.get(FACTS_PATH) as answer,
+    ):
+        facts = EngineFacts.from_json(await answer.read())
+    # the fleet file gives each engine 1 GiB, and float32
+    shape = shape_of(model_config(EMBEDDED) or {})
+    planned = kv_tokens(shape, GIB, DTYPE_BYTES["float32"], facts.block_tokens)
+    print(f"planned {planned} tokens, the engine has {facts.kv_capacity_tokens}")
+    assert planned == pytest.approx(facts.kv_capacity_tokens, rel=0.02)

@@ -1,0 +1,77 @@
+"""docs/planning.md: what it shows is what the command prints, and its numbers are the code's."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deployments.cli import app
+from deployments.fleet_file import parse_fleet
+from tests.weights.published import points, table
+from weights import memory, plan, roofline
+from weights.gpus import GPUS
+
+PAGE = Path(__file__).parent.parent / "docs" / "planning.md"
+TEXT = PAGE.read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S)
+
+
+def without_ends(text: str) -> list[str]:
+    """Lines without spaces at their ends, as editors keep none."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+@pytest.mark.parametrize("block", blocks("console"))
+def test_a_command_prints_what_the_page_shows(block: str) -> None:
+    command, _, shown = block.partition("\n")
+    program, *arguments = shlex.split(command.removeprefix("$ "))
+    assert program == "antefix"
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert without_ends(shown) == without_ends(done.stdout)
+
+
+@pytest.mark.parametrize("command", [line for each in blocks("sh") for line in each.splitlines()])
+def test_a_planned_fleet_file_is_a_fleet_file(command: str) -> None:
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    assert parse_fleet(done.stdout, check_engine_args=False).pools
+
+
+def test_the_table_of_measurements_is_the_computed_one() -> None:
+    """`python -m tests.weights.published` prints it."""
+    assert "\n".join(table()) in TEXT
+
+
+def test_the_error_that_the_page_states_is_the_one_there_is() -> None:
+    errors = sorted(abs(point.error) for point in points() if not point.is_outlier)
+    signed = [point.error for point in points() if not point.is_outlier]
+    stated = re.search(r"within (\d+) %, all but.*?(\d+) % below and (\d+) % above", TEXT, re.S)
+    assert stated is not None
+    half, below, above = (int(number) / 100 for number in stated.groups())
+    assert errors[len(errors) // 2] == pytest.approx(half, abs=0.005)
+    assert min(signed) == pytest.approx(-below, abs=0.005)
+    assert max(signed) == pytest.approx(above, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    re.findall(r"^\| `([A-Z_]+)(?:\[\"(\w+)\"\])?` \| ([\d.e-]+) \|", TEXT, re.M),
+)
+def test_an_assumption_is_the_codes(name: str, key: str, value: str) -> None:
+    (found,) = {
+        getattr(module, name) if not key else getattr(module, name)[key]
+        for module in (memory, plan, roofline)
+        if hasattr(module, name)
+    }
+    assert found == float(value)
+
+
+def test_every_gpu_is_named() -> None:
+    (row,) = re.findall(r"^\| `--gpu` \| (.+) \|$", TEXT, re.M)
+    assert re.findall(r"`([^`]+)`", row) == [gpu.name for gpu in GPUS]

@@ -1,0 +1,162 @@
+"""Quantizing for real: llm-compressor on a tiny model and on the embedded one.
+
+These make and read models, so they run alone, after the fleets of other tests have ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployments.local.model import embedded_model
+from deployments.local.quantizer import quantize
+from deployments.local.quantizer_packages import quantizer_packages
+from deployments.offline_engine import OfflineEngine
+from weights.quantize_job import QuantizeJob
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).parent.parent
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 49152,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+# Each way from the beginning, then from where a run that was killed after its first layer left.
+TWICE = """
+import shutil, sys
+from pathlib import Path
+from weights.quantizing import Progress, quantize
+
+for whole in map(Path, sys.argv[1:]):
+    quantize(whole, Progress(sys.stdout))
+    resumed = whole.with_name(whole.name + "-resumed")
+    (resumed / "layers").mkdir(parents=True)
+    shutil.copy(whole / "job.json", resumed)
+    shutil.copy(whole / "layers" / "0001.safetensors", resumed / "layers")
+    quantize(resumed, Progress(sys.stdout))
+"""
+
+
+class Killed(Exception):
+    pass
+
+
+def ignore(fraction: float, what: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    return quantizer_packages(ignore)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of chance, with the embedded one's tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**TINY)).to(torch.bfloat16).save_pretrained(folder)
+    for file in embedded_model(ignore).glob("token*"):
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text((ROOT / "README.md").read_text())
+    return file
+
+
+def job(tiny: Path, text: Path, scheme: str) -> QuantizeJob:
+    return QuantizeJob(str(tiny), None, scheme, 32, 1, str(text), 4, 64)
+
+
+@pytest.fixture(scope="module")
+def made(tiny: Path, text: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder a scheme, as the quantizing process leaves it, and what it makes when resumed."""
+    folder = tmp_path_factory.mktemp("made")
+    for scheme in ("gptq", "awq"):
+        (folder / scheme).mkdir()
+        (folder / scheme / "job.json").write_text(job(tiny, text, scheme).to_json())
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, str(folder / "gptq"), str(folder / "awq")],
+        env={**os.environ, "PYTHONPATH": f"{packages}:{ROOT}", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def weights_of(model: Path) -> bytes:
+    return (model / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("scheme", ["gptq", "awq"])
+def test_a_resumed_quantization_is_that_of_an_uninterrupted_run(made: Path, scheme: str) -> None:
+    resumed = made / f"{scheme}-resumed" / "model"
+    assert weights_of(resumed) == weights_of(made / scheme / "model")
+
+
+def test_killed_after_a_layer_the_same_command_goes_on_from_there(
+    made: Path, tiny: Path, text: Path, packages: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def killing(fraction: float, what: str) -> None:
+        if what == "calibrating layer 2 of 3":
+            raise Killed
+
+    said: list[str] = []
+    with pytest.raises(Killed):
+        quantize(job(tiny, text, "awq"), out, packages, killing, said.append)
+    assert not out.exists()
+    quantize(job(tiny, text, "awq"), out, packages, ignore, said.append)
+    assert said
+    assert said[0].startswith("going on where an earlier run ended")
+    assert weights_of(out) == weights_of(made / "awq" / "model")
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == ["out"]
+
+
+def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
+    packages: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deployments.cli", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    original = embedded_model(ignore) / "model.safetensors"
+    assert answer["bytes"] <= 0.45 * original.stat().st_size
+    assert answer["made_with"]["llmcompressor"]
+    # vLLM's INT4 kernel for CPUs knows no float32.
+    engine_args = {"enforce_eager": True, "max_model_len": 512, "dtype": "bfloat16"}
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    with OfflineEngine.start(str(out), engine_args, tmp_path / "engine.log", env) as engine:
+        question = {"role": "user", "content": "What is the capital of France?"}
+        prompt = engine.chat_tokens([[question]])
+        (said,) = engine.text(engine.generate(prompt, 16).outputs)
+    assert "Paris" in said

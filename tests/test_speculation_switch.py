@@ -1,0 +1,91 @@
+"""Speculation on a real engine: what loses is switched off, what wins goes on, answers stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.app import ENGINE_ENVIRONMENT
+from deployments.local.model import embedded_model
+from weights.drafts import first_layers
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).parents[1]
+WITHIN_S = 200.0
+COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return embedded_model(lambda fraction, step: None)
+
+
+def speculated(
+    model: Path, speculative_config: dict[str, Any], prompts: list[str], rounds: int
+) -> tuple[list[list[list[int]]], dict[str, Any]]:
+    """The answers of each round, and what the engine has learned of its speculation."""
+    asked = {
+        "model": str(model),
+        "engine_args": {
+            "dtype": "float32",
+            "max_model_len": 1024,
+            "max_num_seqs": 4,
+            "enforce_eager": True,
+            "speculative_config": speculative_config,
+        },
+        "prompts": prompts,
+        "max_tokens": 40,
+        "rounds": rounds,
+        "within_s": WITHIN_S,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.speculating_engine"],
+        input=json.dumps(asked),
+        env={
+            **os.environ,
+            **ENGINE_ENVIRONMENT,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        },
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout)
+    return told["answers"], told["known"]
+
+
+def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
+    model: Path, tmp_path: Path
+) -> None:
+    first_layers(model, 2, tmp_path / "draft")
+    draft = {
+        "method": "draft_model",
+        "model": str(tmp_path / "draft"),
+        "num_speculative_tokens": 6,
+    }
+    prompts = ["The history of Rome begins", "A recipe for bread:"]
+    answers, known = speculated(model, draft, prompts, rounds=30)
+    assert not known["on"] and known["losing"] and known["speedup"] < 1
+    assert known["acceptance"] < 0.5
+    # the first with drafts but for trials, the last without any
+    assert all(of_round == answers[0] for of_round in answers)
+
+
+def test_speculation_that_does_not_lose_goes_on(model: Path) -> None:
+    ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
+    answers, known = speculated(model, ngram, [COPYING], rounds=12)
+    assert known["on"] and not known["losing"]
+    assert known["speedup"] is not None
+    assert known["tokens_per_pass"] > 1
+    assert all(of_round == answers[0] for of_round in answers)
