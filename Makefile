@@ -24,12 +24,13 @@ up: ## Install what is needed, then start a fleet here (ARGS= goes to `antefix u
 down: ## Stop the fleet that `make up` started
 	@if [ -x $(BIN)/antefix ]; then $(BIN)/antefix down $(ARGS); fi
 
+# Two engines at once, each with threads for both cores, would wait for each other.
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) bootstrap.py --dev
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
-	@$(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
 	@$(BIN)/python -m pytest -m cluster
 else
 	@$(BIN)/python -m pytest $(ARGS)

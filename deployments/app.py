@@ -37,6 +37,9 @@ LOGGING = {"encoding": "JSON"}
 
 # Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
 ENGINE_ENVIRONMENT = {"PYTHONHASHSEED": "0", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
+# OpenMP's threads wait for each other by spinning, which keeps those of another engine off the
+# cores that they wait for: two engines on two cores decoded a sixth of what they do asleep.
+_CPU_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
@@ -101,9 +104,10 @@ def placement_options(pool: Pool) -> dict[str, Any]:
     custom = dict(resources.custom)
     if resources.accelerator_type:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
+    environment = {**ENGINE_ENVIRONMENT, **({} if _gpus(pool) else _CPU_ENVIRONMENT)}
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus,
-        "runtime_env": {"env_vars": {**ENGINE_ENVIRONMENT, **pool.env}},
+        "runtime_env": {"env_vars": {**environment, **pool.env}},
     }
     if not _spans_nodes(pool):
         return {"ray_actor_options": {**actor, "num_gpus": _gpus(pool), "resources": custom}}

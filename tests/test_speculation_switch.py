@@ -18,7 +18,7 @@ from weights.drafts import first_layers
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).parents[1]
-WITHIN_S = 200.0
+WITHIN_S = 350.0
 COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
 
 
@@ -84,7 +84,7 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
 
 def test_speculation_that_does_not_lose_goes_on(model: Path) -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
-    answers, known = speculated(model, ngram, [COPYING], rounds=12)
+    answers, known = speculated(model, ngram, [COPYING], rounds=6)
     assert known["on"] and not known["losing"]
     assert known["speedup"] is not None
     assert known["tokens_per_pass"] > 1

@@ -139,6 +139,16 @@ def test_prefixes_hash_alike_in_all_replicas_and_are_told_whole() -> None:
     }
 
 
+@pytest.mark.usefixtures("cpu_build")
+def test_threads_of_engines_that_share_cores_do_not_spin() -> None:
+    def policy(**env: str) -> str:
+        options = placement_options(pool_of(env=env))
+        return str(options["ray_actor_options"]["runtime_env"]["env_vars"]["OMP_WAIT_POLICY"])
+
+    assert policy() == "PASSIVE"
+    assert policy(OMP_WAIT_POLICY="ACTIVE") == "ACTIVE"
+
+
 # --- what a replica is told -----------------------------------------------------------------
 
 
