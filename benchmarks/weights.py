@@ -31,9 +31,13 @@ from weights.model_shape import shape_of
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "weights.md"
 SCHEMES = ("rtn", "awq", "gptq", "w8a8-smoothquant")
-# 24,576 tokens
-WINDOWS, WINDOW = 48, 512
-ANSWERED, SPECULATED = 40, 8
+WINDOW = 512
+# of text that the ruined one needs to be caught
+FEW_WINDOWS = 4
+ROUNDS = 2
+# AWQ takes minutes of it on two cores
+CALIBRATION = ("--samples", "8", "--sample-tokens", "256")
+ANSWERED, SPECULATED = 16, 8
 # what a gate of a user would be about, and what no 4 bits of this model exceed
 GATE_KL = 0.5
 ENGINE = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True}
@@ -45,11 +49,12 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobi
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path, help="Prompts to answer, as for antefix evaluate.")
-    parser.add_argument("--schemes", default=",".join(SCHEMES))
+    parser.add_argument("--schemes", default=",".join(SCHEMES), help="rtn among them.")
+    parser.add_argument("--windows", type=int, default=48, help=f"Of {WINDOW} tokens, to read.")
     asked = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:
-        bench = Bench(Path(folder), asked.prompts)
+        bench = Bench(Path(folder), asked.prompts, asked.windows)
         found = {scheme: bench.quantized(scheme) for scheme in asked.schemes.split(",")}
         ruined = bench.ruined()
         speculation = bench.speculation() if asked.prompts else None
@@ -69,8 +74,9 @@ def main() -> None:
 class Bench:
     """Runs the commands; `folder` holds what they write."""
 
-    def __init__(self, folder: Path, prompts: Path | None) -> None:
+    def __init__(self, folder: Path, prompts: Path | None, windows: int) -> None:
         self._folder = folder
+        self._windows = windows
         self._prompts = self._first(prompts, ANSWERED) if prompts else []
         self._few_prompts = self._first(prompts, SPECULATED) if prompts else []
         self._reference = embedded_model(lambda fraction, step: None)
@@ -90,9 +96,10 @@ class Bench:
         out = self._folder / scheme
         made, _ = _antefix(
             *("quantize", EMBEDDED, "--scheme", scheme, "--out", str(out)),
-            *("--calibration", str(self._calibration)),
+            *("--calibration", str(self._calibration), *CALIBRATION),
         )
-        lost, _ = self._evaluated(out, self._prompts)
+        more = ["--rounds", str(ROUNDS), *self._prompts]
+        lost, _ = self._evaluated(out, self._windows, more)
         return {
             "group_size": made["group_size"],
             "seconds": made["seconds"],
@@ -111,7 +118,8 @@ class Bench:
         out = self._folder / "ruined"
         shutil.copytree(self._folder / "rtn", out)
         _double_scales(out / "model.safetensors", ".layers.10.mlp.")
-        lost, code = self._evaluated(out, ["--max-kl", str(GATE_KL), "--rounds", "0"])
+        gate = ["--max-kl", str(GATE_KL), "--rounds", "0"]
+        lost, code = self._evaluated(out, FEW_WINDOWS, gate)
         return {"kl": lost["kl"], "exit_code": code, "exceeded": lost["exceeded"]}
 
     def speculation(self) -> dict[str, Any]:
@@ -119,7 +127,7 @@ class Bench:
         found, _ = _antefix(
             *("tune-speculation", "laptop", "--pool", "engine", "--concurrency", "1"),
             *("--method", "ngram,draft_model", "--draft-layers", "6", "--k", "2,4"),
-            *("--max-tokens", "64", *self._few_prompts),
+            *("--max-tokens", "48", "--rounds", str(ROUNDS), *self._few_prompts),
         )
         return found
 
@@ -131,10 +139,10 @@ class Bench:
             real = engine.loaded.kv_tokens
         return kv_tokens(shape, GIB, DTYPE_BYTES["float32"], BLOCK_TOKENS), real
 
-    def _evaluated(self, out: Path, more: list[str]) -> tuple[dict[str, Any], int]:
+    def _evaluated(self, out: Path, windows: int, more: list[str]) -> tuple[dict[str, Any], int]:
         return _antefix(
             *("evaluate", EMBEDDED, str(out), "--text", str(self._read)),
-            *("--windows", str(WINDOWS), "--window", str(WINDOW), *more),
+            *("--windows", str(windows), "--window", str(WINDOW), *more),
         )
 
 

@@ -222,7 +222,7 @@ def _on_gpus(stored: Stored, capability: Capability) -> Iterator[Verdict]:
             "of the memory, and are computed with in 16 bit",
             "For speed in large batches use FP8 or W8A8 INT8",
         )
-    elif _is_weight_only(stored) and stored.group not in (0, *MARLIN_GROUPS):
+    elif is_weight_only(stored) and stored.group not in (0, *MARLIN_GROUPS):
         yield _without_marlin(stored)
     elif stored.method == "awq" and not stored.zero_points:
         yield Verdict(
@@ -239,7 +239,7 @@ def _least(stored: Stored) -> Capability:
     return max(least, LEAST_FOR_INTEGERS) if stored.weights else least
 
 
-def _is_weight_only(stored: Stored) -> bool:
+def is_weight_only(stored: Stored) -> bool:
     return stored.weights in ("int4", "int8") and not stored.activations
 
 

@@ -278,6 +278,12 @@ REFUSED: dict[str, Case] = {
         "float16, or leave it out.",
         Pool({"dtype": "half"}, quantization=quantized("awq")),
     ),
+    "4 bits in float32": Case(
+        Pool({"dtype": "float32"}, quantization=compressed(4, "int", None, 64)),
+        "engine_args.dtype = float32: vLLM's kernels for compressed-tensors compute in float16 or "
+        "bfloat16. Write float16, or leave it out.",
+        Pool({"dtype": "float32"}, quantization=INT8),
+    ),
     "bfloat16 on Turing": Case(
         Pool({"dtype": "bfloat16"}, gpu="T4"),
         "engine_args.dtype = bfloat16: the T4 has no bfloat16: that begins with capability 8.0. "

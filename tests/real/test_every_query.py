@@ -135,7 +135,9 @@ async def _live_through_it(seen: Seen) -> None:
             assert await _ask(http, f"{text('prefix', 200)} Request {number}.") == 200
         traced = {"x-antefix-priority": "batch", "traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
         assert await _ask(http, SECRET_PROMPT, headers=traced) == 200
-        assert await _ask(http, "one two three " * 20, OTHER_MODEL, max_tokens=32) == 200
+        # enough steps for a trial without drafts, even where each brings four tokens
+        assert await _ask(http, "one two three " * 20, max_tokens=320) == 200
+        assert await _ask(http, "Once", OTHER_MODEL) == 200
         assert await _ask(http, "late", headers={"x-antefix-timeout": "0.01"}) == 504
         await _lose_an_engine(seen, http)
 
