@@ -142,6 +142,8 @@ class Bench:
     def _evaluated(self, out: Path, windows: int, more: list[str]) -> tuple[dict[str, Any], int]:
         return _antefix(
             *("evaluate", EMBEDDED, str(out), "--text", str(self._read)),
+            # compiling takes minutes on two cores, for each engine
+            *("--engine-arg", "enforce_eager=true"),
             *("--windows", str(windows), "--window", str(WINDOW), *more),
         )
 

@@ -20,7 +20,7 @@ from deployments.local.model import embedded_model
 from deployments.offline_engine import OfflineEngine
 from weights import report
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 ENGINE_ARGS = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8}
 ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

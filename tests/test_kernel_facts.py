@@ -16,7 +16,7 @@ import yaml
 from tests.deployments.weights_cases import REFUSED, Pool, fleet_file
 from weights import kernels
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 # In a process of its own: vLLM takes half a gigabyte, and settings that other tests change.
 SCRIPT = """

@@ -20,7 +20,7 @@ from deployments.local.quantizer_packages import quantizer_packages
 from deployments.offline_engine import OfflineEngine
 from weights.quantize_job import QuantizeJob
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parent.parent
 TINY = {

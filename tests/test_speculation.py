@@ -14,7 +14,7 @@ from deployments.speculation_ways import NGRAM
 from weights.drafts import first_layers
 from weights.speculation import recommend
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 ENGINE_ARGS = {
     "dtype": "float32",
