@@ -10,6 +10,16 @@ LOOK_AGAIN_MS = 20
 
 
 def register() -> None:
+    """Change what hurts engines on CPUs."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    _sleep_while_waiting()
+    _keep_seeds_for_tokens_that_count()
+
+
+def _sleep_while_waiting() -> None:
     """Let processes that wait for each other sleep, where engines have no cores of their own.
 
     vLLM's engine and workers poll shared memory and yield, each for a second after it last read
@@ -19,10 +29,6 @@ def register() -> None:
     they are told; here they do so from the start. Source: vllm/distributed/device_communicators/
     shm_broadcast.py of vLLM 0.32.
     """
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     init, wait = SpinCondition.__init__, SpinCondition.wait
@@ -37,3 +43,28 @@ def register() -> None:
 
     SpinCondition.__init__ = init_without_spinning
     SpinCondition.wait = wait_briefly
+
+
+def _keep_seeds_for_tokens_that_count() -> None:
+    """Let a request have a `seed` and a prompt longer than a step's tokens.
+
+    After each step but a prompt's last, vLLM throws the sampled token away and turns the request's
+    generator back by one draw, which only a GPU's generator can: on a CPU that ended the engine
+    ("CPU Generator does not use offset"). Here such a token is drawn without that generator, so
+    that there is nothing to turn back, and the answer is that of a prompt in one step. Source:
+    `_bookkeeping_sync` in vllm/v1/worker/gpu_model_runner.py of vLLM 0.32.
+    """
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    sample_tokens = CPUModelRunner.sample_tokens
+
+    def sample_tokens_with_seeds(self: CPUModelRunner, grammar_output: object) -> object:
+        generators = self.input_batch.generators
+        thrown_away = self.discard_request_mask.np
+        unused = {row: generators.pop(row) for row in list(generators) if thrown_away[row]}
+        try:
+            return sample_tokens(self, grammar_output)
+        finally:
+            generators.update(unused)
+
+    CPUModelRunner.sample_tokens = sample_tokens_with_seeds
