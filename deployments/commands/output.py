@@ -63,6 +63,9 @@ def answering(as_json: bool = False) -> Iterator[None]:
         _fail("stopped", "", ExitCode.INTERRUPTED, as_json)
     except (typer.Exit, typer.Abort):
         raise
+    except BrokenPipeError:
+        # Who read the output has left, as `head` does; Click ends the command without a word.
+        raise
     except Exception as error:
         if os.environ.get("ANTEFIX_DEBUG") == "1":
             raise

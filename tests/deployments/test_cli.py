@@ -274,6 +274,18 @@ def test_an_unexpected_error_is_one_line_and_a_logged_traceback(
     assert "ZeroDivisionError" in (home.logs / "antefix-errors.log").read_text()
 
 
+def test_a_reader_that_leaves_ends_a_command_without_a_word(fleet: FakeGateway, home: Home) -> None:
+    (home.logs / "redis.log").write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "deployments.cli", "logs", "-n", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as logs:
+        assert logs.stdout is not None and logs.stderr is not None
+        assert logs.stdout.readline() == b"redis   | a line\n"
+        logs.stdout.close()
+        assert logs.stderr.read() == b""
+    assert logs.returncode == ExitCode.FAILED
+    assert not (home.logs / "antefix-errors.log").exists()
+
+
 def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTEFIX_DEBUG", "1")
     with pytest.raises(ZeroDivisionError), answering():
