@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,43 @@ _LEFT_OUT = {
     *("task_name", "task_func_name", "deployment", "component_name", "application"),
     *("timestamp_ns", "log_to_stderr", "name"),
 }
+
+_STAMP = re.compile(r'"(?:timestamp|asctime)": ?"([^"]+)"')
+# Where a line of text may have its time: after a process's name and a level.
+_BEGINNING = 100
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?!\d)")
+_REDIS = re.compile(r"\d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d\.\d{3}")
+_VLLM = re.compile(r"\b[A-Z]{4,8} (\d\d-\d\d \d\d:\d\d:\d\d) ")
+
+
+def time_of(line: str, latest: float) -> float | None:
+    """When a line of any of the fleet's processes was written; None where it does not say.
+
+    In epoch seconds, as is `latest`, the time of its file's last change. A time without a zone is
+    this machine's, one without a year, as vLLM's are, the last such before `latest`.
+    """
+    if line.startswith("{"):
+        stamp = _STAMP.search(line)
+        return _seconds(stamp[1]) if stamp else None
+    beginning = line[:_BEGINNING]
+    if found := _ISO.search(beginning):
+        return _seconds(found[0])
+    if found := _REDIS.search(beginning):
+        return _seconds(found[0], "%d %b %Y %H:%M:%S.%f")
+    if found := _VLLM.search(beginning):
+        this_year = datetime.fromtimestamp(latest).year
+        at = _seconds(f"{this_year}-{found[1]}")
+        return at if at is None or at < latest + 1.0 else _seconds(f"{this_year - 1}-{found[1]}")
+    return None
+
+
+def _seconds(text: str, form: str = "") -> float | None:
+    """ISO 8601 without a `form`."""
+    try:
+        at = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at.timestamp()
 
 
 def is_json(line: str) -> bool:

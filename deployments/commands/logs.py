@@ -1,7 +1,9 @@
-"""`antefix logs`: what the fleet's processes wrote, each line with its component.
+"""`antefix logs`: what the fleet's processes wrote, in the order of time, each line with its
+component.
 
 Gateways and engines write JSON (`deployments.serve_log`), which is shown as text for people;
-Redis, Ray and vLLM write text, which is shown as it is.
+Redis, Ray and vLLM write text, which is shown as it is. A line without a time of its own belongs
+to the one before it.
 """
 
 from __future__ import annotations
@@ -11,18 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from deployments.commands.log_line import is_json, readable
+from deployments.commands.log_line import is_json, readable, time_of
 from deployments.commands.output import answering
 from deployments.commands.output import not_running as no_fleet
 from deployments.local import cluster
-from deployments.local.failure import tail
 from deployments.local.home import FleetState, Home
 
 FOLLOW_SECONDS = 0.3
+BYTES_READ = 200_000
 
 
 class Component(StrEnum):
@@ -37,9 +39,19 @@ class Component(StrEnum):
 Wanted = Callable[[str], bool]
 
 
+class LogLine(NamedTuple):
+    """`written_at` in epoch seconds."""
+
+    written_at: float
+    component: str
+    text: str
+
+
 def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("-n", min=0, help="Last lines of each file.")] = 20,
+    lines: Annotated[
+        int, typer.Option("-n", min=0, help="The last lines in time, over all files.")
+    ] = 20,
     component: Annotated[Component, typer.Option(help="Whose.")] = Component.ALL,
     request: Annotated[str, typer.Option(metavar="ID", help="Lines about this request.")] = "",
     as_json: Annotated[
@@ -54,18 +66,26 @@ def logs(
             raise no_fleet()
         wanted, offsets = _wanted(request, as_json), dict[Path, int]()
 
-        def show(name: str, line: str) -> None:
-            typer.echo(line if as_json else _prefixed(name, readable(line)))
+        def show(found: list[LogLine], count: int) -> None:
+            # Stable: lines of one file keep their order.
+            by_time = sorted(found, key=lambda line: line.written_at)
+            for line in by_time[max(0, len(by_time) - count) :]:
+                text = line.text if as_json else _prefixed(line.component, readable(line.text))
+                typer.echo(text)
 
+        found = []
         for name, file in log_files(home, state, component):
             offsets[file] = file.stat().st_size
-            for line in _last(file, lines, wanted, whole=bool(request)):
-                show(name, line)
+            ending = _ending(file, lines, whole=bool(request) or as_json)
+            found += [line for line in _timed(name, file, ending) if wanted(line.text)]
+        show(found, lines)
         while follow:
             time.sleep(FOLLOW_SECONDS)
+            found = []
             for name, file in log_files(home, state, component):
-                for line in filter(wanted, _new_lines(file, offsets)):
-                    show(name, line)
+                new = _timed(name, file, _new_lines(file, offsets))
+                found += [line for line in new if wanted(line.text)]
+            show(found, len(found))
 
 
 def log_files(home: Home, state: FleetState, wanted: Component) -> list[tuple[str, Path]]:
@@ -118,14 +138,31 @@ def _wanted(request: str, as_json: bool) -> Wanted:
     return wanted
 
 
-def _last(file: Path, count: int, wanted: Wanted, whole: bool) -> list[str]:
-    """The last lines that are wanted; `whole`: however far back they are."""
-    if not count:
-        return []
-    if not whole:
-        return list(filter(wanted, tail(file)))[-count:]
-    with file.open(errors="replace") as log:
-        return [line.rstrip("\n") for line in log if wanted(line)][-count:]
+def _ending(file: Path, count: int, whole: bool) -> list[str]:
+    """Its last lines, `count` or more of them where it has so many; all of them if `whole`."""
+    with file.open("rb") as log:
+        size = log.seek(0, 2)
+        length = size if whole else BYTES_READ
+        while True:
+            log.seek(max(0, size - length))
+            lines = log.read().decode(errors="replace").splitlines()
+            if length >= size:
+                return lines
+            if len(lines) > count:
+                return lines[1:]  # of the first one, the beginning may be missing
+            length *= 2
+
+
+def _timed(component: str, file: Path, lines: list[str]) -> list[LogLine]:
+    """The file's lines with the time of each; it never goes back within a file."""
+    latest = file.stat().st_mtime
+    own = [time_of(line, latest) for line in lines]
+    now = next((at for at in own if at is not None), latest)
+    timed = []
+    for line, at in zip(lines, own, strict=True):
+        now = max(now, min(now if at is None else at, latest))
+        timed.append(LogLine(now, component, line))
+    return timed
 
 
 def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
