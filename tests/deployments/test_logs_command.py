@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -138,8 +136,9 @@ def of_all(tmp_path: Path) -> list[str]:
     }
     for name, lines in told.items():
         write(tmp_path / "ray" / name, *lines)
-    return ["of the gateway", "of Serve", "of Ray", "of vLLM", "  File of vLLM"] + [
-        *("ValueError: of vLLM", "of Redis", "msg=watches", "of the gateway, later")
+    return [
+        *("of the gateway", "of Serve", "of Ray", "of vLLM", "  File of vLLM"),
+        *("ValueError: of vLLM", "of Redis", "msg=watches", "of the gateway, later"),
     ]
 
 
