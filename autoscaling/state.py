@@ -11,6 +11,8 @@ from autoscaling.holding import Level
 
 # Beyond these, a number is no count and no time.
 MAX_COUNT, MAX_TIME_S = 1e15, 1e11
+# What is made of them, such as replicas times seconds or a sum of falls, stays far below this.
+MAX_DERIVED = 1e60
 # More samples or levels than this were not stored by us.
 MAX_STORED = 5000
 
@@ -90,7 +92,7 @@ def _sample(*values: Any) -> Sample:
 
 
 def _finite(value: Any) -> float:
-    number = known(value, -MAX_COUNT, MAX_COUNT)
+    number = known(value, -MAX_DERIVED, MAX_DERIVED)
     if number is None:
         raise ValueError(f"{value!r} is no number")
     return number

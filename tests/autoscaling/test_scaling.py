@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoscaling.scaling import (
@@ -140,8 +140,16 @@ limits = st.builds(
 )
 
 
+def told_at(now: float, **told: Any) -> Signals:
+    known = Signals(now, arrived=now, uncached_tokens=now, output_tokens=0.0, told_at=now)
+    return replace(known, **told)
+
+
 @settings(deadline=None)
 @given(st.lists(wild_signals, max_size=8), limits)
+@example([told_at(0.0), told_at(126.0, starting=7_936_507_936_508)], LIMITS)
+@example([told_at(0.0), told_at(2.0, running=10**15)], LIMITS)
+@example([told_at(float(at), arrived=at % 2 * 1e15) for at in range(9)], LIMITS)
 def test_whatever_it_is_told_the_answer_is_within_bounds(
     told: list[Signals], bounds: Limits
 ) -> None:
