@@ -10,7 +10,7 @@ image = docker build --file docker/$(1).Dockerfile --tag antefix/antefix-$(1):$(
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test lint format lock reference observability chart image-cpu image-gpu \
+.PHONY: help up down test fuzz lint format lock reference observability chart image-cpu image-gpu \
 	bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights drills clean
 
@@ -35,6 +35,11 @@ ifeq ($(strip $(ARGS)),)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+fuzz: ## Try every law on random inputs, many more than `make test` has (ARGS= goes to pytest)
+	@$(PYTHON) bootstrap.py --dev
+	@$(BIN)/python -m pytest -m "hypothesis and not real" --hypothesis-profile=fuzz --timeout=3600 \
+		-n 2 --dist loadfile $(ARGS)
 
 lint: ## Check style, format and types
 	@$(BIN)/ruff check .

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaling.overflow import OverflowRules
@@ -51,7 +51,6 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(arrivals, st.sampled_from(POLICIES), st.booleans(), st.integers(0, 1))
 def test_every_request_is_served_refused_or_overflows_just_once(
     asked: list[tuple[float, int, int, bool]], policy: str, overflow: bool, min_replicas: int

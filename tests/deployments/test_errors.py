@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.errors import ApiError, error_type, from_engine
@@ -64,7 +64,6 @@ def test_a_refusal_in_another_shape_still_becomes_one_in_openais(status: int, bo
     assert error.message
 
 
-@settings(max_examples=40)
 @given(st.integers(400, 599), st.binary() | st.text().map(str.encode))
 def test_no_answer_of_an_engine_raises_or_shows_a_traceback(status: int, body: bytes) -> None:
     error = from_engine(status, b"Traceback (most recent call last)" + body, REQUEST_ID)

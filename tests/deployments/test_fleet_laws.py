@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deployments.fleet import (
@@ -87,7 +87,6 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     return {"name": draw(LABELS), **servers, "pools": pools}
 
 
-@settings(deadline=None)
 @given(fleets())
 def test_any_fleet_reads_as_itself_after_it_was_shown(data: dict[str, Any]) -> None:
     fleet = Fleet.model_validate(data)
@@ -96,7 +95,6 @@ def test_any_fleet_reads_as_itself_after_it_was_shown(data: dict[str, Any]) -> N
         assert fleet_of(fleet.to_yaml()) == fleet
 
 
-@settings(deadline=None)
 @given(fleets(), st.data(), st.from_regex(r"[a-z_]{1,12}", fullmatch=True))
 def test_a_wrong_key_is_never_accepted(
     data: dict[str, Any], choice: st.DataObject, key: str
@@ -111,13 +109,11 @@ def test_a_wrong_key_is_never_accepted(
     assert f"{key}: unknown key" in str(caught.value)
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_an_escaped_text_resolves_to_itself(text: str) -> None:
     assert resolved(escaped(text), os.environ) == (text, [])
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_a_fleet_or_a_fleet_error(text: str) -> None:
     with pytest.raises(FleetError):

@@ -63,7 +63,8 @@ async def test_the_engine_gets_the_very_bytes_the_client_sent(
         assert first.bodies[-1] == body
 
     @settings(
-        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=settings().max_examples // 2,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
     @given(extra=st.dictionaries(st.text(), json_values, max_size=4), ascii_only=st.booleans())
     def check(extra: dict[str, object], ascii_only: bool) -> None:

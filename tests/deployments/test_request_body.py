@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments import request_body
@@ -93,7 +93,6 @@ def test_a_list_at_the_limit_is_taken() -> None:
     assert len(parse(json.dumps({"stop": ["x"] * MAX_LIST_ITEMS}).encode())["stop"]) == 10
 
 
-@settings(max_examples=40)
 @given(st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False, allow_infinity=False)))
 def test_every_json_object_is_taken_as_it_is(fields: dict[str, Any]) -> None:
     assert parse(json.dumps(fields).encode()) == fields

@@ -136,7 +136,6 @@ def test_what_is_forgotten_is_tried_again() -> None:
     assert engine.share_on(FIRST_GAP - 1) == 1
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(["keep", "stop"]),
     st.lists(
@@ -160,7 +159,7 @@ def test_no_steps_break_it(when_slower: WhenSlower, steps: list[Step]) -> None:
         assert report.on or when_slower == "stop"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=settings().max_examples // 6)
 @given(st.floats(0.2, 5), st.integers(1, 64), st.integers(0, 1000))
 def test_trials_take_a_small_share_of_a_long_run(speedup: float, batch: int, seed: int) -> None:
     engine = Engine("keep", speedup, seed)

@@ -207,7 +207,7 @@ def made_by_quantize(option: Option) -> Mapping[str, Any] | None:
     return by_scheme.get(precision.scheme or "")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     st.sampled_from(["embedded", *known_models()]),
     st.sampled_from(GPUS),

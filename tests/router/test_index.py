@@ -125,7 +125,7 @@ async def keys_read(redis: AsyncRedis) -> int:
     return stats["keyspace_hits"] + stats["keyspace_misses"]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     depths=st.dictionaries(st.integers(0, 999), st.integers(1, 1024), max_size=80),
     segments=st.integers(1, 1024),

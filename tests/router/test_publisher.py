@@ -218,7 +218,7 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(happenings)
 def test_whatever_happens_the_index_ends_as_the_engine_is(
     shared: RedisProcess, happening: list[list[KvEvent] | str]

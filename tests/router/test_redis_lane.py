@@ -49,7 +49,7 @@ async def test_each_of_many_calls_at_once_gets_its_own_reply(lane: Lane) -> None
     assert replies == [values(keys) for keys in asked]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=settings().max_examples // 2)
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from(["at once", "later", "never"]))))
 def test_calls_given_up_leave_the_others_their_replies(
     shared: RedisProcess, calls: list[tuple[int, str]]

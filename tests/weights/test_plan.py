@@ -57,7 +57,7 @@ def planned(shape: ModelShape, gpu: Any, wish: Wish) -> Plan | None:
 
 
 @given(shapes, gpus, wishes)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, wish: Wish) -> None:
     plan = planned(shape, gpu, wish)
     for option in plan.options if plan else ():
@@ -70,7 +70,7 @@ def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, wish: Wish)
 
 
 @given(shapes, gpus, wishes, st.integers(1, 100_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_a_longer_context_never_holds_more(
     shape: ModelShape, gpu: Any, wish: Wish, longer: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_longer_context_never_holds_more(
 
 
 @given(shapes, gpus, wishes)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_more_memory_never_takes_more_gpus(shape: ModelShape, gpu: Any, wish: Wish) -> None:
     small = planned(shape, gpu, wish)
     large = planned(shape, replace(gpu, memory_bytes=gpu.memory_bytes * 2), wish)
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_said_with_the_number(
 
 
 @given(shapes, gpus, wishes)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_every_plan_is_a_fleet_file(shape: ModelShape, gpu: Any, wish: Wish) -> None:
     plan = planned(shape, gpu, wish)
     if plan is None:
