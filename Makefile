@@ -72,11 +72,9 @@ reference: ## Write docs/fleet-file.md and docs/metrics.md from the code's own d
 	@mv docs/metrics.md.new docs/metrics.md
 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
-	@$(BIN)/antefix slo render --out observability/generated --runbooks docs/runbooks
-	@cp observability/generated/rules.yaml helm/antefix/files/
-	@cp observability/generated/dashboards/*.json helm/antefix/files/dashboards/
+	@$(BIN)/antefix slo render --out helm/antefix/files --runbooks docs/runbooks
 
-chart: observability ## Write the chart's schema, README and copied files, then lint it
+chart: observability ## Write the chart's schema, README and generated files, then lint it
 	@$(BIN)/python -m k8s.chart_schema
 	@$(BIN)/python -m k8s.chart_readme
 	@$(BIN)/python -m pytest -q tests/helm/test_kinds.py -k lints

@@ -26,7 +26,9 @@ import requests
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaException
 
-SHIPPED: Final = Path(__file__).parent / "generated" / "dashboards"
+from observability import GENERATED
+
+SHIPPED: Final = GENERATED / "dashboards"
 DATASOURCE: Final = "Antefix"
 _OLDEST = 11
 _TIMEOUT_S = 10

@@ -7,14 +7,13 @@ import math
 import re
 import urllib.parse
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from observability import GENERATED
 from observability.dashboards import expressions
 
-GENERATED = Path(__file__).parents[1] / "observability" / "generated"
 VARIABLES = {
     "$pool": ".*",
     "$tenant": ".*",

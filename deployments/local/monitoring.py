@@ -24,13 +24,11 @@ from urllib.parse import urlsplit
 import psutil
 import yaml
 
-import observability
 from deployments.local import processes
 from deployments.local.errors import SetupError
 from deployments.local.ports import LOOPBACK, free_ports, is_free
+from observability import GENERATED
 
-# rules.yaml and alertmanager.yaml, as `antefix slo render` makes them
-GENERATED = Path(observability.__file__).parent / "generated"
 PROMETHEUS_PORT = 9090
 ALERTMANAGER_PORT = 9093
 SCRAPE_SECONDS = 5

@@ -109,7 +109,7 @@ def test_what_is_copied_exists_and_is_not_ignored(image: str) -> None:
 
 def test_the_context_is_what_ships_and_nothing_else() -> None:
     let_in = {path.name for path in ROOT.iterdir() if in_context(path.name)}
-    assert let_in == {*PACKAGES, "fleets", "requirements", "LICENSE", "pyproject.toml"}
+    assert let_in == {*PACKAGES, "fleets", "helm", "requirements", "LICENSE", "pyproject.toml"}
     for path in ("deployments/__pycache__", "requirements/dev.lock", "tests/conftest.py", ".git"):
         assert not in_context(path)
 
@@ -122,6 +122,9 @@ from deployments.cli import main
 from deployments.fleet_file import load_fleet
 for name in ("laptop", "a100"):
     load_fleet(name)
+from observability import GENERATED
+from observability.grafana import read
+assert len(read()) == 5 and (GENERATED / "alertmanager.yaml").exists()
 sys.argv = ["antefix", "slo", "check"]
 try:
     main()

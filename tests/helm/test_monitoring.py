@@ -2,19 +2,18 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from observability import GENERATED
 from observability.promtool import complaints
 from tests.helm.fleets import SMALL, values
-from tests.helm.helm import CHART, ROOT, Object, all_of_kind, of_kind, render
+from tests.helm.helm import Object, all_of_kind, of_kind, render
 from tests.helm.policies import selects
 from tests.programs import program
 
-GENERATED = ROOT / "observability" / "generated"
 ON = {"enabled": True}
 
 
@@ -33,12 +32,6 @@ def test_none_is_made_unless_it_is_enabled() -> None:
     objects = render(values())
     assert not all_of_kind(objects, "PodMonitor") + all_of_kind(objects, "PrometheusRule")
     assert not all_of_kind(objects, "ConfigMap", "dashboard")
-
-
-def test_the_charts_copies_are_what_is_generated() -> None:
-    copies, originals = _files(CHART / "files"), _files(GENERATED)
-    del originals[Path("alertmanager.yaml")]
-    assert copies == originals, "run `make observability`"
 
 
 def test_the_rules_pass_through_helm_unchanged(objects: list[Object]) -> None:
@@ -97,9 +90,3 @@ def test_each_dashboard_is_a_config_map_for_grafanas_sidecar(objects: list[Objec
         shown[name.removeprefix("afx-antefix-")] = text
     files = (GENERATED / "dashboards").glob("*.json")
     assert shown == {file.name: file.read_text() for file in files}
-
-
-def _files(folder: Path) -> dict[Path, str]:
-    return {
-        file.relative_to(folder): file.read_text() for file in folder.rglob("*") if file.is_file()
-    }

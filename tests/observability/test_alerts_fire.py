@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from observability import GENERATED
 from observability.rules import alerts
 from observability.slo import load
 from tests.programs import program
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "observability" / "generated" / "rules.yaml"
+RULES = GENERATED / "rules.yaml"
 
 Series = dict[str, list[float]]
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from observability import rules
+from observability import GENERATED, rules
 from observability.dashboards import expressions, render
 from observability.slo import Limit, SloFile, load
 from tests.observability import known_metrics
 from tests.observability.known_metrics import Family
 from tests.programs import program
 
-SHIPPED = Path(__file__).parents[2] / "observability" / "generated" / "dashboards"
+SHIPPED = GENERATED / "dashboards"
 RENDERED = render(load())
 DASHBOARDS = {name: json.loads(text) for name, text in RENDERED.items()}
 PANELS = [(board, panel) for board in DASHBOARDS.values() for panel in board["panels"]]

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from observability import alertmanager, rules, runbooks
+from observability import GENERATED, alertmanager, rules, runbooks
 from observability.promtool import complaints
 from observability.slo import SloError, load
 from tests.programs import program
 
 ROOT = Path(__file__).parents[2]
-GENERATED = ROOT / "observability" / "generated"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 REMEDY = "out of step with observability/slo.yaml: make observability"
 

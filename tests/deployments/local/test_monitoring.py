@@ -17,6 +17,7 @@ from deployments.local import monitoring, processes
 from deployments.local.errors import SetupError
 from deployments.local.monitoring import Monitoring
 from deployments.local.ports import free_ports
+from observability import GENERATED
 from tests.fakes.metrics_endpoint import metrics_endpoint
 from tests.programs import program
 from tests.waiting import until
@@ -184,7 +185,7 @@ def test_one_that_is_never_ready_is_given_up(
 
 
 def test_prometheus_and_alertmanager_take_what_ships(beside: Beside, metrics_url: str) -> None:
-    beside.start(metrics_url, monitoring.GENERATED)
+    beside.start(metrics_url, GENERATED)
     for command in (
         [program("promtool"), "check", "config", "prometheus.yml"],
         [program("amtool"), "check-config", "alertmanager.yaml"],
