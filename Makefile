@@ -65,11 +65,12 @@ $(UV):
 	@$(PYTHON) -m venv .cache/uv
 	@.cache/uv/bin/python -m pip install --quiet uv==0.13.8
 
-reference: ## Write docs/fleet-file.md and docs/metrics.md from the code's own descriptions
+reference: ## Write the reference pages, and the house in docs/architecture.md, from the code
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new
 	@mv docs/fleet-file.md.new docs/fleet-file.md
 	@$(BIN)/python -m observability.catalogue > docs/metrics.md.new
 	@mv docs/metrics.md.new docs/metrics.md
+	@$(BIN)/python -m tests.house
 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
 	@$(BIN)/antefix slo render --out helm/antefix/files --runbooks docs/runbooks
@@ -86,37 +87,37 @@ image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker build)
 	@$(call image,gpu)
 
 bench-overhead: ## Measure what Antefix adds to a request
-	@$(BIN)/python -m benchmarks.overhead $(ARGS)
+	@$(BIN)/python -m benchmarks.overhead.run $(ARGS)
 
 bench-transports: ## Measure the ways from a gateway to an engine
-	@$(BIN)/python -m benchmarks.transports
+	@$(BIN)/python -m benchmarks.transports.run
 
 bench-index: ## Measure lookups in the prefix index, and its publisher
-	@$(BIN)/python -m benchmarks.index $(ARGS)
+	@$(BIN)/python -m benchmarks.index.run $(ARGS)
 
 bench-routing: ## Measure the routing policies on real engines
-	@$(BIN)/python -m benchmarks.routing $(ARGS)
+	@$(BIN)/python -m benchmarks.routing.run $(ARGS)
 
 bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
-	@$(BIN)/python -m benchmarks.gateways $(ARGS)
+	@$(BIN)/python -m benchmarks.gateways.run $(ARGS)
 
 bench-backtest: ## Play traces under our autoscaler and under Ray Serve's, on simulated engines
-	@$(BIN)/python -m benchmarks.backtest $(ARGS)
+	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)
 
 bench-overload: ## Measure a fleet that is offered three times what it can serve
-	@$(BIN)/python -m benchmarks.overload $(ARGS)
+	@$(BIN)/python -m benchmarks.overload.run $(ARGS)
 
 bench-simulator: ## Compare the backtest's simulator with the fleet it stands for
-	@$(BIN)/python -m benchmarks.validation $(ARGS)
+	@$(BIN)/python -m benchmarks.validation.run $(ARGS)
 
 bench-spike: ## Measure a spike with a warm replica and without
-	@$(BIN)/python -m benchmarks.spike $(ARGS)
+	@$(BIN)/python -m benchmarks.spike.run $(ARGS)
 
 bench-observability: ## Measure what metrics and explanations cost a gateway
-	@$(BIN)/python -m benchmarks.observability $(ARGS)
+	@$(BIN)/python -m benchmarks.observability.run $(ARGS)
 
 bench-weights: ## Quantize the embedded model, measure what it loses, and try speculation (ARGS=)
-	@$(BIN)/python -m benchmarks.weights $(ARGS)
+	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)

@@ -20,14 +20,14 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.simulated_engines import Hardware, Job, SimulatedEngine
-from deployments.tickets import Tickets
+from deployments.engine.tickets import Tickets
 from router.event_stream import EventBatch
 from router.held_blocks import HeldBlocks
 from router.load import ReplicaLoad
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher
+from simulator.engines import Hardware, Job, SimulatedEngine
 
 MODEL = "simulated"
 LENGTH_BYTES = 4

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.client import Endpoint
-from deployments.local.home import Home
-from deployments.tickets import SECRET_HEADER
+from cli.local.home import Home
+from cli.stream_client import Endpoint
+from deployments.wire.headers import SECRET_HEADER
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def running(fleet_file: Path) -> Iterator[BenchFleet]:
     """Start `fleet_file` on a free port, with a home of its own; stop it in the end."""
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
         env = {**os.environ, "ANTEFIX_HOME": folder}
-        antefix = [sys.executable, "-m", "deployments.cli"]
+        antefix = [sys.executable, "-m", "cli.main"]
         try:
             up = subprocess.run(
                 [*antefix, "up", str(fleet_file), "--port", "0", "--json"],

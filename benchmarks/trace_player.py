@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from benchmarks.calibrating import TOKEN_IDS
-from benchmarks.client import Endpoint
-from benchmarks.traces import Request, Trace
+from cli.calibrating import TOKEN_IDS
+from cli.stream_client import Endpoint
+from simulator.traces import Request, Trace
 
 # No answer by then is none.
 TIMEOUT_S = 120.0

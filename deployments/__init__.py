@@ -1,1 +1,1 @@
-"""What Ray Serve runs, and how an engineer runs it: gateway, engines, fleet file, command line."""
+"""What Ray Serve runs: a folder for each process, and what they share."""

@@ -15,14 +15,14 @@ from typing import Any
 import yaml
 from ray import serve
 
-from deployments.api_keys import KEYS_FILE, keys_in, read_keys
+from common.errors import SetupError
 from deployments.autoscaler import autoscaling_config
-from deployments.engine import EngineReplica
-from deployments.fleet import Fleet, Pool
-from deployments.fleet_file import load_fleet, parse_fleet
-from deployments.gateway import Gateway, Secrets
-from deployments.health import unheard_s
-from deployments.local.errors import SetupError
+from deployments.engine.replica import EngineReplica
+from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet_file import load_fleet, parse_fleet
+from deployments.gateway.api_keys import KEYS_FILE, keys_in, read_keys
+from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.health import unheard_s
 
 GATEWAY = "gateway"
 HEALTH_CHECK_PERIOD_S = 2.0

@@ -2,77 +2,40 @@
 
     python -m deployments.node_drain --after 10 --within 600
 
-    <temporary folder>/antefix-<uid>/nodes/<Ray node id>/
-        drain    who drains the node asks for it here
-        <pid>    a process of the fleet: how many requests it still has; "-" before a drain
-
 Engines leave routing at once and finish what they have; gateways go on for `--after` seconds,
 until every load balancer has heard, then take no new connection. Ray is told, too, so that Ray
 Serve starts replacements on other nodes first. This returns when no process of the node has a
 request left, or after `--within` seconds. With `--head` it waits for the cluster's other nodes
 instead, while these are being drained: without its head, none of them could finish.
 
-Files, so that a node is drained also while Ray's control store or Redis is away.
+It speaks with the node's processes through the files of `deployments.process.node_drain`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-PERIOD_S = 0.2
-# A request that was placed just before the others heard of it is still on its way.
-SETTLE_S = 2.0
+from deployments.process.node_drain import ASKED, PERIOD_S, folder_of, nodes, write
+
 # The kubelet ends all pods of a deleted cluster within that.
 OTHERS_BEGIN_S = 15.0
-_ASKED = "drain"
-_SERVING = "-"
-
-
-def folder_of(node_id: str) -> Path:
-    return _nodes() / node_id
-
-
-async def follow(
-    node_id: str, begin: Callable[[float], Awaitable[None]], requests: Callable[[], int]
-) -> None:
-    """Tell, until cancelled, how many requests this process has, once its node is drained.
-
-    `begin` is called once, with the seconds that gateways are to go on.
-    """
-    folder = folder_of(node_id)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    told = folder / str(os.getpid())
-    try:
-        _write(told, _SERVING)
-        while not (folder / _ASKED).exists():  # noqa: ASYNC110  # another process makes it
-            await asyncio.sleep(PERIOD_S)
-        await begin(float((folder / _ASKED).read_text()))
-        await asyncio.sleep(SETTLE_S)
-        while True:
-            _write(told, str(requests()))
-            await asyncio.sleep(PERIOD_S)
-    finally:
-        told.unlink(missing_ok=True)
 
 
 def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
     """Whether all requests ended in time. Without a node's id: all that this machine or pod has."""
     ends = time.monotonic() + within_s
-    folders = [folder_of(node_id)] if node_id else list(_nodes().glob("*"))
+    folders = [folder_of(node_id)] if node_id else list(nodes().glob("*"))
     for folder in folders:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / _ASKED, str(after_s))
+        write(folder / ASKED, str(after_s))
     for folder in folders:
         _tell_ray(folder.name, within_s)
     if not folders:
@@ -92,16 +55,6 @@ def wait_for_the_others(within_s: float) -> None:
         if time.monotonic() - began > OTHERS_BEGIN_S and not _others_drain():
             return
         time.sleep(1.0)
-
-
-def _nodes() -> Path:
-    return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}" / "nodes"
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _said(folder: Path) -> Iterator[str]:

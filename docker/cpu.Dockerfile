@@ -22,10 +22,11 @@ RUN pip install --no-cache-dir --no-deps --only-binary :all: \
 FROM dependencies AS model
 WORKDIR /opt/antefix
 # No more than makes the model: a change elsewhere must not make it again.
+COPY common common
 COPY deployments/__init__.py deployments/
-COPY deployments/local deployments/local
+COPY deployments/models deployments/models
 ENV ANTEFIX_CACHE=/opt/models
-RUN python -c "from deployments.local.model import embedded_model; embedded_model(print)" \
+RUN python -c "from deployments.models.model import embedded_model; embedded_model(print)" \
     # it was made for its maker alone
     && chmod -R a+rX /opt/models
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
-from deployments.fleet import Fleet
+from deployments.fleet.fleet import Fleet
 
 _DNS_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"

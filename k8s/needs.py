@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from deployments.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet, Pool
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from deployments.sockets import impatient_socket
+from deployments.gateway.sockets import impatient_socket
 
 REQUEST_SECONDS = 90.0
 

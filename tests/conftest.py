@@ -1,6 +1,12 @@
-"""Settings of every test."""
+"""Settings of every test, and one Redis for all tests of a module."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.router.index_redis import control, server_of
+from tests.router.redis_process import RedisProcess
 
 # A busy machine is slow, not wrong. Laws that want a share of these examples take
 # `settings().max_examples // n`, so that `make fuzz` gives them more too.
@@ -21,3 +27,17 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("same")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(server: RedisProcess) -> str:
+    """The server's, emptied."""
+    with control(server) as client:
+        client.flushall()
+    return server.url

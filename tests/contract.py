@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from deployments.confirmation import (
+from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     ENGINE_TTFT_HEADER,
     LOAD_HEADER,

@@ -17,10 +17,11 @@ from typing import Any
 import aiohttp
 from vllm.config.kv_events import KVEventsConfig
 
-from deployments import vllm_adapter
-from deployments.confirmation import CACHED_TOKENS_HEADER, Confirming
-from deployments.http_server import HttpServer
-from deployments.vllm_adapter import VllmEngine
+from deployments.engine.confirming import Confirming
+from deployments.engine.vllm import adapter
+from deployments.engine.vllm.adapter import VllmEngine
+from deployments.process.http_server import HttpServer
+from deployments.wire.headers import CACHED_TOKENS_HEADER
 from router.event_stream import EventBatch, EventStream
 from router.held_blocks import HeldBlocks
 from router.index import PrefixIndex
@@ -71,7 +72,7 @@ class Follower:
 async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
     # one batch: the shortest memory that vLLM's publisher can have of what it sent
     shortest = functools.partial(KVEventsConfig, buffer_steps=1)
-    setattr(vllm_adapter, "KVEventsConfig", shortest)  # noqa: B010  # it exports no such name
+    setattr(adapter, "KVEventsConfig", shortest)  # noqa: B010  # it exports no such name
     engine = await VllmEngine.start(asked["model"], "model", ENGINE_ARGS)
     hasher = SegmentHasher(index_secret("secret"))
     lost = asyncio.Event()

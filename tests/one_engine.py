@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import psutil
 
-from deployments.http_server import HttpServer
-from deployments.vllm_adapter import VllmEngine
+from deployments.engine.vllm.adapter import VllmEngine
+from deployments.process.http_server import HttpServer
 
 
 async def answer(asked: dict[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from deployments.http_server import HttpServer
-from deployments.vllm_adapter import VllmEngine
+from deployments.engine.vllm.adapter import VllmEngine
+from deployments.process.http_server import HttpServer
 
 
 async def rounds(asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,34 +1,26 @@
-"""The arrows of the house: which package may import which, and where the heavy imports are."""
+"""The laws of the house: an import goes down, never up, and a process holds no other's code."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.house import (
+    FOLDERS,
+    HOUSE,
+    PAGE,
+    ROOT,
+    TOPS,
+    Room,
+    imports_of,
+    imports_of_ours,
+    modules,
+    page,
+    room_of,
+)
 
-# package -> what it may import of ours, by prefix; its own modules always
-ARROWS = {
-    "deployments": ["autoscaling", "router", "observability", "weights", "benchmarks", "k8s"],
-    "autoscaling": ["router"],
-    "router": [],
-    "observability": [],
-    "weights": [],
-    # a benchmark starts the fleet that it measures
-    "benchmarks": ["router", "autoscaling", "weights", "deployments"],
-    "k8s": ["deployments.fleet"],
-}
-
-VLLM_MODULES = {
-    "deployments/vllm_adapter.py",
-    "deployments/vllm_facts.py",
-    "deployments/vllm_offline.py",
-    "deployments/vllm_plugin.py",
-    "deployments/vllm_speculation.py",
-    "deployments/settings/vllm_args.py",
-}
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.
 RIM = {
     "router/request_router.py": {"ray"},
@@ -59,60 +51,94 @@ IMPURE = {
 }
 
 
-def modules_of(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+def arrows() -> Iterator[tuple[str, str]]:
+    """Every import of one module of ours by another."""
+    for module in modules():
+        yield from ((module, other) for other in imports_of_ours(module))
 
 
-def imports_of(path: Path) -> set[str]:
-    """Every module a file names in an import, wherever in the file."""
+def folder_of(module: str) -> str:
+    is_package = modules()[module].name == "__init__.py"
+    return module if is_package else module.rpartition(".")[0]
+
+
+def all_that(module: str) -> set[str]:
+    """What a module of ours imports of ours, directly and through others."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide what they name"
-            # `from deployments import fleet` names the module deployments.fleet
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    left = [module]
+    while left:
+        new = imports_of_ours(left.pop()) - found
+        found |= new
+        left.extend(new)
     return found
 
 
-def within(module: str, packages: list[str]) -> bool:
-    return any(module == p or module.startswith(p + ".") for p in packages)
-
-
-@pytest.mark.parametrize("package", ARROWS)
-def test_a_package_imports_only_what_its_arrow_points_to(package: str) -> None:
-    wrong = {
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in modules_of(package)
-        for module in imports_of(path)
-        if within(module, list(ARROWS)) and not within(module, [package, *ARROWS[package]])
-    }
+@pytest.mark.parametrize("room", HOUSE, ids=FOLDERS)
+def test_a_room_imports_exactly_what_its_arrows_point_to(room: Room) -> None:
+    inside = [(a, b) for a, b in arrows() if room_of(a) == room.folder != room_of(b)]
+    wrong = [f"{a} imports {b}" for a, b in inside if room_of(b) not in room.imports]
     assert not wrong
+    assert {room_of(b) for _, b in inside} == set(room.imports), "an arrow that nothing follows"
 
 
-def test_every_package_has_its_arrow() -> None:
+@pytest.mark.parametrize("room", HOUSE, ids=FOLDERS)
+def test_an_arrow_points_down_the_list(room: Room) -> None:
+    below = FOLDERS[FOLDERS.index(room.folder) + 1 :]
+    assert set(room.imports) <= set(below)
+    assert list(room.imports) == sorted(room.imports, key=FOLDERS.index)
+
+
+def test_no_two_folders_import_each_other() -> None:
+    folders = {(folder_of(a), folder_of(b)) for a, b in arrows() if folder_of(a) != folder_of(b)}
+    assert not [(a, b) for a, b in folders if (b, a) in folders]
+
+
+def test_nothing_imports_the_benchmarks_or_the_tests() -> None:
+    assert not [room.folder for room in HOUSE if "benchmarks" in room.imports]
+    assert not [
+        m for m in modules() if any(i.startswith("tests") for i in imports_of(modules()[m]))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("process", "other"), [("gateway", "engine"), ("engine", "gateway"), ("wire", "engine")]
+)
+def test_one_process_holds_no_code_of_the_other(process: str, other: str) -> None:
+    inside = [m for m in modules() if m.startswith(f"deployments.{process}")]
+    assert inside
+    for module in inside:
+        assert not [m for m in all_that(module) if m.startswith(f"deployments.{other}.")], module
+
+
+def test_every_module_is_in_a_package_that_ships() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert packages <= ARROWS.keys()
+    assert packages == TOPS
+    for module in modules():
+        for parent, _ in pairwise([*_ancestors(module), module]):
+            assert parent in modules(), f"{parent} has no __init__.py"
 
 
-def test_nothing_that_ships_imports_the_tests() -> None:
-    files = [path for package in ARROWS for path in modules_of(package)]
-    assert not [path for path in files for m in imports_of(path) if within(m, ["tests"])]
+def _ancestors(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
-def test_only_the_adapter_and_the_argument_checker_import_vllm() -> None:
-    files = [path for package in ARROWS for path in modules_of(package)]
-    importing = {path for path in files for m in imports_of(path) if within(m, ["vllm"])}
-    assert {str(path.relative_to(ROOT)) for path in importing} == VLLM_MODULES
+def test_one_folder_imports_vllm() -> None:
+    importing = {
+        m
+        for m, path in modules().items()
+        if any(name == "vllm" or name.startswith("vllm.") for name in imports_of(path))
+    }
+    assert importing
+    assert {room_of(module) for module in importing} == {"deployments/engine/vllm"}
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        str(p.relative_to(ROOT))
-        for package in ("router", "autoscaling")
-        for p in modules_of(package)
+        str(path.relative_to(ROOT))
+        for module, path in modules().items()
+        if room_of(module) in ("router", "autoscaling")
     ],
 )
 def test_a_decision_has_no_clock_no_network_and_no_framework(path: str) -> None:
@@ -121,7 +147,7 @@ def test_a_decision_has_no_clock_no_network_and_no_framework(path: str) -> None:
 
 
 def test_a_gateway_loads_neither_vllm_nor_torch() -> None:
-    code = "import sys, deployments.gateway; print(*{'vllm', 'torch'} & sys.modules.keys())"
+    code = "import sys, deployments.gateway.gateway; print(*{'vllm', 'torch'} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -131,3 +157,7 @@ def test_a_gateway_loads_neither_vllm_nor_torch() -> None:
         cwd=ROOT,
     )
     assert done.stdout.strip() == ""
+
+
+def test_the_architecture_page_has_the_house_as_it_is() -> None:
+    assert PAGE.read_text() == page(), "run `make reference`"

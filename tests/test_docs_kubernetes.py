@@ -18,8 +18,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from deployments.cli import app
-from deployments.fleet import Fleet
+from cli.main import app
+from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
 from k8s.values import computed_values
 from tests.helm.helm import CHART, ROOT, HelmError, render, run

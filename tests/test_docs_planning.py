@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deployments.cli import app
-from deployments.fleet_file import parse_fleet
+from cli.main import app
+from deployments.fleet.fleet_file import parse_fleet
 from tests.weights.published import points, table
 from weights import memory, plan, roofline
 from weights.gpus import GPUS

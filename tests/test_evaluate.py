@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from deployments.cli import app
-from deployments.evaluation import Asked, evaluate
-from deployments.exit_codes import ExitCode
-from deployments.local.errors import SetupError
-from deployments.local.model import embedded_model
-from deployments.offline_engine import OfflineEngine
+from cli.exit_codes import ExitCode
+from cli.main import app
+from common.errors import SetupError
+from deployments.models.model import embedded_model
+from deployments.offline.evaluation import Asked, evaluate
+from deployments.offline.offline_engine import OfflineEngine
 from weights import report
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from tests.deployments.weights_cases import REFUSED, Pool, fleet_file
+from tests.deployments.fleet.weights_cases import REFUSED, Pool, fleet_file
 from weights import kernels
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]

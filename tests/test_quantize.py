@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from deployments.local.model import embedded_model
-from deployments.local.quantizer import quantize
-from deployments.local.quantizer_packages import quantizer_packages
-from deployments.offline_engine import OfflineEngine
+from cli.local.quantizer import quantize
+from cli.local.quantizer_packages import quantizer_packages
+from deployments.models.model import embedded_model
+from deployments.offline.offline_engine import OfflineEngine
 from weights.quantize_job import QuantizeJob
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -141,7 +141,7 @@ def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
     out = tmp_path / "out"
     command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "deployments.cli", *command],
+        [sys.executable, "-m", "cli.main", *command],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.exit_codes import ExitCode
+from cli.exit_codes import ExitCode
 from tests.clients import REQUEST_SECONDS, Service
 from tests.helm.helm import CHART, Object, of_kind, render
 from tests.two_nodes import DASHBOARD_PORT, Node, TwoNodes
@@ -181,7 +181,7 @@ def test_helms_test_passes(cluster: Cluster) -> None:
     for there, address in here.items():
         assert any(there in argument for argument in arguments)
         arguments = [argument.replace(there, address) for argument in arguments]
-    command = [sys.executable, "-m", "deployments.cli", "verify", *arguments]
+    command = [sys.executable, "-m", "cli.main", "verify", *arguments]
     done = cluster.nodes.run(command, 0, {"HOME": str(cluster.nodes.home)}, timeout_s=180)
     print(done.stdout)
     assert done.returncode == ExitCode.OK, done.stderr

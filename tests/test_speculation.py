@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deployments.local.model import embedded_model
-from deployments.speculation_sweep import Measured, Sweep, Trial, Way, sweep
-from deployments.speculation_ways import NGRAM
+from deployments.models.model import embedded_model
+from deployments.offline.speculation_sweep import Measured, Sweep, Trial, Way, sweep
+from deployments.offline.speculation_ways import NGRAM
 from weights.drafts import first_layers
 from weights.speculation import recommend
 

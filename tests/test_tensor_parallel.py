@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deployments.local.model import embedded_model
+from deployments.models.model import embedded_model
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

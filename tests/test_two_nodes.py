@@ -19,9 +19,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from deployments.local.home import Home
-from deployments.node_drain import folder_of
-from deployments.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
+from cli.local.home import Home
+from deployments.gateway.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
+from deployments.process.node_drain import folder_of
 from router.slots import LEASE_S
 from tests.clients import REQUEST_SECONDS, Outcome, Service, one_request
 from tests.two_nodes import Node, TwoNodes

@@ -28,8 +28,8 @@ from typing import Any, Protocol, TypeVar
 import psutil
 import redis
 
-from deployments.local import processes, ray_head, redis_server
-from deployments.local.ports import free_ports
+from cli.local import processes, ray_head, redis_server
+from cli.local.ports import free_ports
 
 T = TypeVar("T")
 
@@ -247,7 +247,7 @@ save ""
 
     def antefix(self, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
         """The command line on the head's machine, as a user of this cluster has it."""
-        return self.python(self.nodes[0], "deployments.cli", *arguments, timeout_s=timeout_s)
+        return self.python(self.nodes[0], "cli.main", *arguments, timeout_s=timeout_s)
 
     def python(
         self, node: Node, module: str, *arguments: str, timeout_s: float

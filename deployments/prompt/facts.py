@@ -1,7 +1,7 @@
 """What an engine says of how it turns requests into tokens: everything the answer depends on.
 
-`deployments.vllm_facts` writes them, in the replica. Two engines with equal digests give equal
-tokens for equal requests, so a gateway needs one `PromptTokens` for each digest it meets.
+`deployments.engine.vllm.facts` writes them, in the replica. Two engines with equal digests give
+equal tokens for equal requests, so a gateway needs one `PromptTokens` for each digest it meets.
 """
 
 from __future__ import annotations

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from autoscaling.slo import Slo
-from benchmarks import backtest, backtest_page, backtest_plot, calibration
-from benchmarks.backtest import Found, Scenario
-from benchmarks.backtest_results import (
+from benchmarks.backtest import page, run
+from benchmarks.backtest.run import Found, Scenario
+from simulator import calibration, plot
+from simulator.calibration import CalibrationError
+from simulator.engines import Hardware
+from simulator.fleet import Call
+from simulator.results import (
     Summary,
     arrivals_over_time,
     attainment_over_time,
@@ -21,11 +25,8 @@ from benchmarks.backtest_results import (
     summary,
     table,
 )
-from benchmarks.calibration import CalibrationError
-from benchmarks.simulated_engines import Hardware
-from benchmarks.simulated_fleet import Call
-from benchmarks.simulation_types import FleetSettings, Result, Sample
-from benchmarks.traces import Request, Trace
+from simulator.traces import Request, Trace
+from simulator.types import FleetSettings, Result, Sample
 
 POOL = FleetSettings(Hardware(), 60.0, Slo(2.0))
 
@@ -111,13 +112,13 @@ def test_ray_s_best_is_the_one_that_attains_most_for_the_same_hours() -> None:
 
 def found(name: str, ours: list[Summary], serve: list[Summary]) -> Found:
     scenario = Scenario(name, [])
-    summaries = {backtest.OURS: ours, backtest.WARM: ours, backtest.SERVE: serve}
+    summaries = {run.OURS: ours, run.WARM: ours, run.SERVE: serve}
     return Found(scenario, summaries, [result(CALLS), result(CALLS)])
 
 
 def test_goals_count_the_worst_seed() -> None:
     ramp = found("ramp", [made(0.995, 0.5), made(0.98, 0.6)], [made(0.9, 0.7), made(0.985, 0.55)])
-    judged = backtest.goals([ramp])
+    judged = run.goals([ramp])
     assert judged["ramp_attainment"] == {"figure": 0.98, "at_least": 0.99, "met": False}
     assert judged["ramp_average_replicas"]["figure"] == 6.0
     assert judged["ramp_attainment_above_serve_default"]["figure"] == -0.005
@@ -129,10 +130,10 @@ def test_goals_count_the_worst_seed() -> None:
 def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None:
     ramp = found("ramp", [made(0.995, 0.5)], [made(0.9, 0.7)])
 
-    def page() -> str:
-        return backtest_page.page(
-            sections=[("ramp", ramp.scenario.promise, ramp.means, backtest.frontier(ramp))],
-            goals=backtest.goals([ramp]),
+    def text() -> str:
+        return page.page(
+            sections=[("ramp", ramp.scenario.promise, ramp.means, run.frontier(ramp))],
+            goals=run.goals([ramp]),
             engine=calibration.read(calibration.SHIPPED),
             command="make bench-backtest",
             minutes=1.0,
@@ -140,12 +141,12 @@ def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None
             machine="2026-01-01, on 2 cores of a CPU.",
         )
 
-    assert page() == page()
-    assert table(ramp.means) in page()
-    assert "an estimate" in page()
+    assert text() == text()
+    assert table(ramp.means) in text()
+    assert "an estimate" in text()
     plots = [tmp_path / "a.svg", tmp_path / "b.svg"]
-    for plot in plots:
-        backtest_plot.draw([ramp.plotted], plot)
+    for file in plots:
+        plot.draw([ramp.plotted], file)
     assert plots[0].read_bytes() == plots[1].read_bytes()
     assert b"<svg" in plots[0].read_bytes()
 

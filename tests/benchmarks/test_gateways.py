@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gateway_process import OwnPlacements
-from benchmarks.gateways_results import GatewayReport, Run, Served, ceiling, summary, variation
-from benchmarks.gateways_traffic import Arrival, Span, conversations, from_trace
+from benchmarks.gateways.gateway_process import OwnPlacements
+from benchmarks.gateways.results import GatewayReport, Run, Served, ceiling, summary, variation
+from benchmarks.gateways.traffic import Arrival, Span, conversations, from_trace
 
 SYSTEM, QUESTION, ANSWER, OTHER = (Span(text, 16) for text in range(4))
 

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from benchmarks.client import Endpoint
 from benchmarks.load_generator import PATH, Answer, Failure, Style, play
 from benchmarks.workloads import Conversation, Message, Turn
+from cli.stream_client import Endpoint
 
 HEADERS = {
     "x-antefix-policy": "random",

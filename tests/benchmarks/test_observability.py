@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.observability_gateway import Parts
-from benchmarks.observability_results import (
+from benchmarks.observability.gateway import Parts
+from benchmarks.observability.results import (
     BOTH,
     EACH,
     EVERYTHING,
@@ -22,9 +22,9 @@ from benchmarks.observability_results import (
     goals,
     table,
 )
-from deployments import request_watch
-from deployments.explanations import Explanations
-from deployments.relay import Relay
+from deployments.gateway import request_watch
+from deployments.gateway.explanations import Explanations
+from deployments.gateway.relay import Relay
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
 
@@ -87,7 +87,8 @@ async def told_of_one_request(
     after = await front.metrics()
     counted = {name for name in after if after[name] != before.get(name, 0.0)}
     told = {"metrics"} if counted else set()
-    told |= {"log"} if any(r.name == "deployments.request_log" for r in caplog.records) else set()
+    if any(r.name == "deployments.gateway.request_log" for r in caplog.records):
+        told.add("log")
     return told | ({"explanations"} if kept else set())
 
 
@@ -100,7 +101,7 @@ async def test_only_the_parts_that_are_left_tell_of_a_request(
 ) -> None:
     kept: list[str] = []
     monkeypatch.setattr(Explanations, "keep", lambda *given: kept.append(given[2]))
-    caplog.set_level(logging.INFO, "deployments.request_log")
+    caplog.set_level(logging.INFO, "deployments.gateway.request_log")
     async with gateway_before(FakeEngine("r0")) as front:
         ways = Parts(front.gateway)
         ways.leave(parts)

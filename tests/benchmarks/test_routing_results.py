@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.load_generator import Answer, Failure
-from benchmarks.routing_page import page, table
-from benchmarks.routing_results import BATCH, Run, figures, goals, summaries, ttft_ratio
+from benchmarks.routing.page import page, table
+from benchmarks.routing.results import BATCH, Run, figures, goals, summaries, ttft_ratio
 
 
 def answer(number: int, ttft: float = 0.1, **changes: Any) -> Answer:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks.oracle import most_cached
+from benchmarks.routing.oracle import most_cached
 from benchmarks.workloads import HOT_SHARE, TURNS, WORKLOADS, Conversation, conversations
 
 SECONDS = 20.0

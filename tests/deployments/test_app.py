@@ -10,13 +10,13 @@ from ray import cloudpickle
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig
 
+from common.errors import SetupError
 from deployments import app
 from deployments.app import build, build_fleet, placement_options, secrets_from_environment
 from deployments.autoscaler import PoolAutoscaler
-from deployments.fleet import Fleet, Pool
-from deployments.fleet_file import FleetError
-from deployments.gateway import Secrets
-from deployments.local.errors import SetupError
+from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet_file import FleetError
+from deployments.gateway.gateway import Secrets
 
 REDIS_URL = "redis://redis.local:6379/0"
 POOL = {"model": "org/model"}

@@ -18,7 +18,7 @@ from ray.serve.config import AutoscalingContext
 
 from deployments import autoscaler
 from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, limits_of
-from deployments.fleet import Fleet
+from deployments.fleet.fleet import Fleet
 from router.active import active_key
 from router.demand import DemandCounters, demand_key
 from tests.router.index_redis import control

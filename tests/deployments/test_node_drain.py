@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from deployments import node_drain
+from deployments.process import node_drain
 
 PROCESS = """
 import asyncio, sys
 from pathlib import Path
-from deployments import node_drain
+from deployments.process import node_drain
 
 node, requests, begun = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from bootstrap import TORCH_CPU_INDEX
-from deployments.fleet import Gateway, Metrics
+from deployments.fleet.fleet import Gateway, Metrics
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES = ("cpu", "gpu")
@@ -117,9 +117,9 @@ def test_the_context_is_what_ships_and_nothing_else() -> None:
 def test_what_is_copied_is_enough_to_run(tmp_path: Path) -> None:
     copy_context(tmp_path / "antefix")
     code = """
-import deployments.app, deployments.node_drain, benchmarks.backtest, k8s, observability.rules
-from deployments.cli import main
-from deployments.fleet_file import load_fleet
+import deployments.app, deployments.node_drain, cli.main, k8s, observability.rules
+from cli.main import main
+from deployments.fleet.fleet_file import load_fleet
 for name in ("laptop", "a100"):
     load_fleet(name)
 from observability import GENERATED
@@ -137,11 +137,14 @@ except SystemExit as end:
 
 
 def test_what_makes_the_model_needs_no_more_than_its_stage_copies(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "deployments" / "local", tmp_path / "deployments" / "local")
+    shutil.copytree(ROOT / "common", tmp_path / "common")
+    shutil.copytree(ROOT / "deployments" / "models", tmp_path / "deployments" / "models")
     shutil.copy(ROOT / "deployments" / "__init__.py", tmp_path / "deployments")
-    copied = [c.split()[:-1] for c in of("cpu", "COPY") if "deployments" in c]
-    assert copied == [["deployments/__init__.py"], ["deployments/local"]]
-    loaded = loaded_from(tmp_path, "import deployments.local.convert_gguf, deployments.local.model")
+    others = ("--", "requirements", ". ")
+    copied = [c.split()[:-1] for c in of("cpu", "COPY") if not c.startswith(others)]
+    assert copied == [["common"], ["deployments/__init__.py"], ["deployments/models"]]
+    makers = "import deployments.models.convert_gguf, deployments.models.model"
+    loaded = loaded_from(tmp_path, makers)
     assert all(path.is_relative_to(tmp_path) for path in loaded)
 
 

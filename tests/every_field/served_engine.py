@@ -16,9 +16,9 @@ import psutil
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
-from deployments.local.model import embedded_model
-from deployments.renderer_client import RENDERER_PATH
-from deployments.vllm_adapter import VllmEngine
+from deployments.engine.vllm.adapter import VllmEngine
+from deployments.models.model import embedded_model
+from deployments.wire.headers import RENDERER_PATH
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import gateway_before
 

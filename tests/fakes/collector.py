@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from deployments.http_server import HttpServer
+from deployments.process.http_server import HttpServer
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from deployments import confirmation
-from deployments.confirmation import Confirming
-from deployments.http_server import HttpServer
+from deployments.engine.confirming import Confirming
+from deployments.engine.sleep_mode import Awake, Sleeper
+from deployments.engine.tickets import TicketGate, Tickets
+from deployments.process.http_server import HttpServer
 from deployments.prompt import RendererFacts
-from deployments.renderer_client import RENDERER_PATH
-from deployments.sleep_mode import Awake, Sleeper
-from deployments.tickets import SECRET_HEADER, TicketGate, Tickets
+from deployments.wire import confirmation
+from deployments.wire.headers import RENDERER_PATH, SECRET_HEADER
 from router.load import LoadReport, ReplicaLoad
 
 SECRET = "engine-secret"

@@ -15,10 +15,10 @@ import aiohttp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.fleet import Fleet
-from deployments.gateway import Gateway, Secrets
-from deployments.local.ports import free_ports
-from deployments.pool_router import PoolRouter
+from cli.local.ports import free_ports
+from deployments.fleet.fleet import Fleet
+from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.pool_router import PoolRouter
 from router.load import LoadBoard
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.publishing import MODEL_PATH, Publishing

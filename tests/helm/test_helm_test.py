@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deployments.exit_codes import ExitCode
-from deployments.local.ports import free_ports
+from cli.exit_codes import ExitCode
+from cli.local.ports import free_ports
 from tests.helm.fleets import values
 from tests.helm.helm import Object, of_kind, render
 

@@ -14,8 +14,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from deployments.local.ports import free_ports
-from deployments.local.redis_server import find_executable
+from cli.local.ports import free_ports
+from cli.local.redis_server import find_executable
 from tests.helm.fleets import values
 from tests.helm.helm import (
     NAMESPACE,

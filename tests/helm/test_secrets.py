@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.api_keys import keys_in
+from deployments.gateway.api_keys import keys_in
 from tests.helm.helm import CHART, NAMESPACE, RELEASE, Object, all_of_kind, of_kind, render
 from tests.k8s.api import Api
 from tests.k8s.kinds import crd

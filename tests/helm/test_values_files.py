@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.fleet import Fleet
-from deployments.fleet_file import load_fleet, parse_fleet
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from tests.helm.crd import faults_of
 from tests.helm.helm import CHART, Object, of_kind, render
 

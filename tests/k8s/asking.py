@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.fleet import Fleet
+from deployments.fleet.fleet import Fleet
 from k8s.cluster import Cluster
 from k8s.facts import gather
 from k8s.findings import Finding

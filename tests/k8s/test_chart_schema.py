@@ -11,11 +11,11 @@ import yaml
 from jsonschema import Draft7Validator
 from pydantic import ValidationError
 
-from deployments.fleet import Fleet
-from deployments.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
 from k8s import chart_schema
 from k8s.chart_comments import CHART
-from tests.deployments.test_wrong_fleet_files import WRONG
+from tests.deployments.fleet.test_wrong_fleet_files import WRONG
 
 ROOT = CHART.parent.parent
 SCHEMA = chart_schema.schema()

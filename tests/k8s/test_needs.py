@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.fleet import Fleet
+from deployments.fleet.fleet import Fleet
 from k8s.fitting import requests_of
 from k8s.needs import PodGroup, amounts, needs_of
 from k8s.values import computed_values, merged

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from deployments.fleet import Fleet
+from deployments.fleet.fleet import Fleet
 from k8s.cluster import Cluster
 from k8s.facts import gather
 from k8s.fitting import nodes_of

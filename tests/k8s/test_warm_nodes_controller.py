@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from deployments.api_keys import keys_in
+from deployments.gateway.api_keys import keys_in
 from k8s import warm_nodes_controller
 from k8s.warm_nodes_controller import Controller, first_key, run
 from tests.fakes.engine import FakeEngine

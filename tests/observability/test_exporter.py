@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from observability import books, exporter
 
 PROCESS = """

@@ -18,9 +18,9 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from deployments.local.home import Home
-from deployments.local.ports import free_ports
-from deployments.tickets import SECRET_HEADER
+from cli.local.home import Home
+from cli.local.ports import free_ports
+from deployments.wire.headers import SECRET_HEADER
 from tests.router.redis_process import running
 
 FLEET_FILE = Path(__file__).with_name("fleet.yaml")
@@ -69,7 +69,7 @@ class RunningFleet:
 
     def antefix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "deployments.cli", *arguments],
+            [sys.executable, "-m", "cli.main", *arguments],
             env={
                 **os.environ,
                 "ANTEFIX_HOME": str(self.home.folder),

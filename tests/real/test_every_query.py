@@ -24,8 +24,8 @@ import aiohttp
 import psutil
 import pytest
 
-from deployments.local import processes
-from deployments.local.home import Home
+from cli.local import processes
+from cli.local.home import Home
 from tests.fakes.collector import Collector, Told, collector
 from tests.programs import program
 from tests.prometheus import Prometheus, asked_for, needs_gpus, queries
@@ -65,7 +65,7 @@ def antefix(
     home: Path, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "deployments.cli", *arguments],
+        [sys.executable, "-m", "cli.main", *arguments],
         env={**os.environ, **(env or {}), "ANTEFIX_HOME": str(home)},
         capture_output=True,
         text=True,

@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from benchmarks.client import Endpoint
 from benchmarks.trace_player import Outcome, play
-from benchmarks.traces import Request, Trace
+from cli.stream_client import Endpoint
+from simulator.traces import Request, Trace
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from deployments.engine_facts import FACTS_PATH, EngineFacts
-from deployments.local.model import EMBEDDED
-from deployments.local.model_config import model_config
+from deployments.models.model import EMBEDDED
+from deployments.models.model_config import model_config
+from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from tests.real.conftest import RunningFleet
 from weights.memory import DTYPE_BYTES, GIB, kv_tokens
 from weights.model_shape import shape_of

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from deployments.prompt import PromptTokens, RendererFacts
-from deployments.renderer_client import RENDERER_PATH
+from deployments.wire.headers import RENDERER_PATH
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import SEGMENT_TOKENS, ask, text
 from tests.real.test_streams_and_drains import eventually, status

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deployments.exit_codes import ExitCode
+from cli.exit_codes import ExitCode
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import SEGMENT_TOKENS
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from redis.asyncio import Redis
 
-from deployments.local import processes
+from cli.local import processes
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import Routed, ask, hit_ratio, text
 from tests.real.test_streams_and_drains import eventually, status

@@ -15,7 +15,7 @@ import aiohttp
 import psutil
 import pytest
 
-from deployments.local import processes, ray_head
+from cli.local import processes, ray_head
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import redis
 
-from deployments.local.ports import LOOPBACK, free_ports, is_free
+from cli.local.ports import LOOPBACK, free_ports, is_free
 from router import slots
 from router.active import active_key
 from router.redis_client import AsyncRedis, connect

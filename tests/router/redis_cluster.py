@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
-from deployments.local.ports import LOOPBACK, is_free
+from cli.local.ports import LOOPBACK, is_free
 from router.redis_client import AsyncRedis, connect
 from tests.router.redis_process import RedisProcess, running
 

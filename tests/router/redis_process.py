@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployments.local import redis_server
+from cli.local import redis_server
 
 START_SECONDS = 10.0
 

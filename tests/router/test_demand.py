@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router.demand import (
     FORGET_S,
     Demand,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import MovedError
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router.depth_search import CLOSER_READ, FIRST_READ
 from router.index import Depths, PrefixIndex
 from router.redis_client import AsyncRedis, connect

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deployments.local import redis_server
-from deployments.local.redis_server import RedisServer
+from cli.local import redis_server
+from cli.local.redis_server import RedisServer
 from router import active, slots
 from router.active import Active
 from router.load import LAST_KNOWN_S, UNSEEN_S, LoadBoard, LoadReport, ReplicaLoad

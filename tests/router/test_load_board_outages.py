@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router.held_blocks import HeldBlocks
 from router.load import LoadBoard
 from router.publisher import IndexPublisher, Lease

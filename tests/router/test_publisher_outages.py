@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router import publisher, slots
 from router.redis_client import AsyncRedis, connect
 from router.slots import registry

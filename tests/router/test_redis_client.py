@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router.redis_client import AsyncRedis, connect
 from router.slots import claim, renew, withdraw
 from tests.router.index_redis import live

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.redis_lane import Lane, open_lane
 from tests.router.redis_process import RedisProcess

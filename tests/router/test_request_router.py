@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deployments.transport import Route, Transport
+from deployments.gateway.transport import Route, Transport
 from router.request_router import RankedRequestRouter, _grouped
 from tests.waiting import until
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.local.ports import free_ports
+from cli.local.ports import free_ports
 from router import slots, sweeper
 from router.redis_client import AsyncRedis, connect
 from router.slots import claim, registry, renew, write_bits

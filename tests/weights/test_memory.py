@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.local.model import EMBEDDED_NAME, cache_folder
-from deployments.local.model_config import EMBEDDED_CONFIG
+from deployments.models.model import EMBEDDED_NAME, cache_folder
+from deployments.models.model_config import EMBEDDED_CONFIG
 from weights.gpus import GPUS, gpu_called
 from weights.known_models import known_config, known_models
 from weights.memory import (

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.fleet_file import parse_fleet
-from deployments.local.model_config import EMBEDDED_CONFIG
+from deployments.fleet.fleet_file import parse_fleet
+from deployments.models.model_config import EMBEDDED_CONFIG
 from tests.weights.planned import ENGINE_ARGS
 from weights.errors import WeightsError
 from weights.gpus import GPUS, gpu_called
@@ -203,7 +203,7 @@ def test_every_plan_is_a_fleet_file(shape: ModelShape, gpu: Any, wish: Wish) -> 
 
 
 def test_the_engine_arguments_are_those_that_vllm_is_asked_about() -> None:
-    """In tests/deployments/test_vllm_args.py, where one process asks about many."""
+    """In tests/deployments/engine/vllm/test_args.py, where one process asks about many."""
     plan = plan_for(LLAMA_70B, gpu_called("h100"), replace(WISH, kv_value_bytes=1))
     pool = parse_fleet(fleet_yaml(plan, "x/y"), check_engine_args=False).pools["y"]
     told = dict(pool.engine_args)

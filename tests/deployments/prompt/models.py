@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import BPE, Unigram
 from tokenizers.trainers import BpeTrainer, UnigramTrainer
 
-from deployments.local.model import embedded_model
+from deployments.models.model import embedded_model
 from tests.deployments.prompt import templates
 
 # Enough for a vocabulary with words, parts of words and several scripts.

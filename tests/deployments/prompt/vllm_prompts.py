@@ -28,8 +28,8 @@ from vllm.renderers import BaseRenderer, renderer_from_config
 from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.online_renderer import OnlineRenderer
 
-from deployments.settings.vllm_args import parse
-from deployments.vllm_facts import renderer_facts
+from deployments.engine.vllm.args import parse
+from deployments.engine.vllm.facts import renderer_facts
 
 # Of a setup's arguments, those that change the renderer itself.
 RENDERER_ARGS = ("max_model_len", "tokenizer_mode", "enable_prompt_embeds")

@@ -1,0 +1,1 @@
+"""Traces under our autoscaler and under Ray Serve's own, on simulated engines."""

@@ -1,0 +1,1 @@
+"""One index, shared by several gateways."""

@@ -1,0 +1,190 @@
+"""One gateway process with what it takes to place requests, and nothing of HTTP.
+
+It plays its share of the arrivals: token ids become segment keys, the index is asked, the
+placer decides, the request goes to a simulated engine, and what came of it is noted. What a
+gateway without a shared index would know is `OwnPlacements`. Ends with its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear, say
+from benchmarks.gateways.results import GatewayReport, Served
+from benchmarks.gateways.traffic import Arrival
+from router.placer import Placer
+from router.policies import PlacementRequest
+from router.redis_client import connect
+from router.segment_keys import Namespace, SegmentHasher, pack
+
+READY_S = 20.0
+# How long after the last arrival an answer may take.
+GRACE_S = 20.0
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """`shared`: reads the index and hears of others' placements; else it knows its own alone."""
+
+    redis_url: str = field(repr=False)
+    pool: str
+    socket: str
+    index_key: bytes = field(repr=False)
+    replicas: int
+    shared: bool
+    budget_s: float
+    policy: str = "prefix"
+
+
+class OwnPlacements:
+    """What one gateway alone can know of caches: where it sent each prefix, the latest ones."""
+
+    def __init__(self, max_segments: int) -> None:
+        self._max_segments = max_segments
+        self._slots: OrderedDict[bytes, set[int]] = OrderedDict()
+
+    def depths(self, keys: Sequence[bytes]) -> dict[int, int]:
+        depths: dict[int, int] = {}
+        for depth, key in enumerate(keys):
+            known = self._slots.get(key, set())
+            still = [slot for slot in known if depths.get(slot, 0) == depth]
+            if not still:
+                break
+            depths.update(dict.fromkeys(still, depth + 1))
+        return depths
+
+    def placed(self, keys: Sequence[bytes], slot: int) -> None:
+        for key in keys:
+            self._slots.setdefault(key, set()).add(slot)
+            self._slots.move_to_end(key)
+        while len(self._slots) > self._max_segments:
+            self._slots.popitem(last=False)
+
+
+class Gateway:
+    def __init__(self, settings: GatewaySettings, max_segments: int = 65536) -> None:
+        self._settings = settings
+        text, binary = (connect(settings.redis_url, decode=decode) for decode in (True, False))
+        self._placer = Placer(text, binary, settings.pool, settings.policy, None, settings.budget_s)
+        self._hasher = SegmentHasher(settings.index_key)
+        self._own = None if settings.shared else OwnPlacements(max_segments)
+        self._answers: dict[str, asyncio.Queue[Told]] = {}
+        self._writer: asyncio.StreamWriter
+        self.failed = 0
+
+    def background(self) -> Coroutine[Any, Any, None]:
+        """What keeps it informed: of loads, and of all else where that is shared."""
+        return self._placer.run() if self._own is None else self._placer.board.run()
+
+    async def listen(self) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(self._settings.socket)
+        async for body in frames(reader):
+            told = msgspec.msgpack.decode(body, type=Told)
+            if told.ticket in self._answers:
+                self._answers[told.ticket].put_nowait(told)
+
+    async def until_ready(self) -> None:
+        async with asyncio.timeout(READY_S):
+            while not self._ready():  # noqa: ASYNC110  # nothing tells when
+                await asyncio.sleep(0.05)
+
+    async def play(self, arrivals: Sequence[Arrival], start: float) -> list[Served]:
+        """All that is served; `start` by `time.monotonic`."""
+        end = max((arrival.due for arrival in arrivals), default=0.0) + GRACE_S
+        tasks = [asyncio.create_task(self._serve(arrival, start)) for arrival in arrivals]
+        done, late = await asyncio.wait(tasks, timeout=start + end - time.monotonic())
+        for task in late:
+            task.cancel()
+        served = [task.result() for task in done if not task.exception()]
+        self.failed = len(tasks) - len(served)
+        return served
+
+    def report(self, served: list[Served]) -> GatewayReport:
+        index = self._placer.index
+        return GatewayReport(
+            served,
+            self.failed,
+            index.lookups + index.skipped,
+            index.failures + index.skipped,
+            time.process_time(),
+        )
+
+    def _ready(self) -> bool:
+        loads = self._placer.board.loads()
+        return len(loads) == self._settings.replicas and all(x.synced for x in loads.values())
+
+    async def _serve(self, arrival: Arrival, start: float) -> Served:
+        due = start + arrival.due
+        await asyncio.sleep(due - time.monotonic())
+        began = time.monotonic()
+        prompt = arrival.prompt_token_ids()
+        keys = self._hasher.keys(Namespace(MODEL), prompt, self._placer.segment_tokens)
+        held: Mapping[int, int] | None
+        if self._own is None:
+            held = await self._placer.look_up(keys)
+        else:
+            held = self._own.depths(keys)
+        attempt = self._placer.place(PlacementRequest(len(prompt), tuple(keys)), held)
+        chosen = attempt.chosen
+        if chosen is None:
+            raise RuntimeError("no replica is known")
+        if self._own is not None:
+            self._own.placed(keys, chosen.slot)
+        answers = self._answers[attempt.ticket] = asyncio.Queue()
+        answer = array("I", arrival.answer.token_ids()).tobytes()
+        ask = Ask(attempt.ticket, chosen.replica_id, pack(prompt), answer, chosen.cached_tokens)
+        self._writer.write(frame(ask))
+        sent = time.monotonic()
+        try:
+            first = await answers.get()
+            first_at = time.monotonic()
+            self._placer.observed(chosen, first_at - began)
+            await answers.get()
+            self._placer.ended(attempt, chosen.replica_id)
+        finally:
+            del self._answers[attempt.ticket]
+        return Served(
+            due=arrival.due,
+            replica=chosen.replica_id,
+            prompt_tokens=len(prompt),
+            cached_tokens=first.cached_tokens,
+            expected_cached_tokens=chosen.cached_tokens,
+            predicted_ttft=chosen.predicted_ttft,
+            late=began - due,
+            placed_in=sent - began,
+            ttft=first_at - due,
+            ended=time.monotonic() - start,
+        )
+
+
+async def gateway(settings: GatewaySettings, arrivals: Sequence[Arrival], pipe: Connection) -> None:
+    """Say when ready, play from the time that the parent names, report.
+
+    Raises EOFError or CancelledError when the parent is gone before that.
+    """
+    here = Gateway(settings)
+    parts = [asyncio.create_task(part) for part in (here.background(), here.listen())]
+    try:
+        await here.until_ready()
+        say(pipe, "ready")
+        start = await hear(pipe)
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        # It has nothing more to say: what comes now is its end.
+        loop.add_reader(pipe.fileno(), task.cancel)
+        served = await here.play(arrivals, start)
+        loop.remove_reader(pipe.fileno())
+        say(pipe, here.report(served))
+    finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)

@@ -1,0 +1,254 @@
+"""Many gateways over one index: make bench-gateways ARGS=--write
+
+1, 2, 4 and 8 gateway processes place the same traffic, request by request on a random one of
+them; then 8 that share no index, where each knows of prefixes only what it placed itself. The
+engines are simulated, all in one process (simulator/engines.py); Redis, the engines'
+publishers and the gateways' placers are real. Every run has engines and gateways of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import uvloop
+
+from benchmarks import engine_host, report
+from benchmarks.engine_host import HostReport, HostSettings
+from benchmarks.gateways import gateway_process, page
+from benchmarks.gateways.gateway_process import GatewaySettings
+from benchmarks.gateways.results import (
+    GatewayReport,
+    Run,
+    Summary,
+    ceiling,
+    figures,
+    goals,
+    index_of,
+    percentile,
+    summary,
+    table,
+)
+from benchmarks.gateways.traffic import Arrival, conversations, from_trace
+from cli.local import redis_server
+from simulator.engines import Hardware
+
+GATEWAYS = (1, 2, 4, 8)
+SEGMENT_TOKENS = 128
+START_S, STOP_S = 60.0, 10.0
+# From "ready" to the first request.
+SETTLE_S = 0.5
+# Later than this, and it is the machine that was measured.
+LATE_S = 0.02
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs have in common. `warm_up` and `seconds` (measured) are seconds."""
+
+    redis_url: str
+    folder: Path
+    arrivals: Sequence[Arrival]
+    replicas: int
+    warm_up: float
+    seconds: float
+    budget_s: float
+    hardware: Hardware = field(default_factory=Hardware)
+
+    def run(self, gateways: int, shared: bool) -> Run:
+        name = f"bench/{gateways}-{'shared' if shared else 'own'}"
+        socket, key = str(self.folder / f"{gateways}{shared}.sock"), secrets.token_bytes(32)
+        hosted = HostSettings(
+            self.redis_url, name, socket, key, self.replicas, SEGMENT_TOKENS, self.hardware
+        )
+        placing = GatewaySettings(
+            self.redis_url, name, socket, key, self.replicas, shared, self.budget_s
+        )
+        with _process(run_host, hosted) as engines:
+            _hear(engines, START_S)
+            with contextlib.ExitStack() as processes:
+                pipes = [
+                    processes.enter_context(
+                        _process(run_gateway, placing, _share(self.arrivals, number, gateways))
+                    )
+                    for number in range(gateways)
+                ]
+                reports = self._play(pipes)
+            engines.send("enough")
+            told: HostReport = _hear(engines, STOP_S)
+        return Run(
+            gateways=gateways,
+            shared=shared,
+            replicas=self.replicas,
+            since=self.warm_up,
+            until=self.warm_up + self.seconds,
+            ceiling=ceiling(self.arrivals, self.warm_up, self.hardware.block_tokens),
+            reports=tuple(reports),
+            engines_late_p99=percentile(told.late_s, 0.99),
+            engines_cpu_s=told.cpu_s,
+        )
+
+    def _play(self, gateways: Sequence[Connection]) -> list[GatewayReport]:
+        for pipe in gateways:
+            _hear(pipe, START_S)
+        start = time.monotonic() + SETTLE_S
+        for pipe in gateways:
+            pipe.send(start)
+        limit = start + self.warm_up + self.seconds + gateway_process.GRACE_S + STOP_S
+        return [_hear(pipe, limit - time.monotonic()) for pipe in gateways]
+
+
+def run_host(pipe: Connection, settings: HostSettings) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to act on
+    uvloop.run(engine_host.host(settings, pipe))
+
+
+def run_gateway(pipe: Connection, settings: GatewaySettings, arrivals: Sequence[Arrival]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, asyncio.CancelledError):  # the parent is gone
+        uvloop.run(gateway_process.gateway(settings, arrivals, pipe))
+
+
+def _share(arrivals: Sequence[Arrival], number: int, gateways: int) -> list[Arrival]:
+    return [arrival for arrival in arrivals if int(arrival.gateway * gateways) == number]
+
+
+@contextlib.contextmanager
+def _process(target: Callable[..., None], *settings: object) -> Iterator[Connection]:
+    """A child and the pipe to it; it is gone in the end. One that loses its parent ends too."""
+    ours, theirs = _spawn.Pipe()
+    child = _spawn.Process(target=target, args=(theirs, *settings), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        yield ours
+    except BaseException:
+        child.kill()
+        raise
+    finally:
+        ours.close()
+        child.join(STOP_S)
+        if child.is_alive():
+            child.kill()
+            child.join()
+
+
+def _hear(pipe: Connection, within_s: float) -> Any:
+    """What the child says next. Raises TimeoutError, and RuntimeError when it ended instead."""
+    if not pipe.poll(max(0.0, within_s)):
+        raise TimeoutError(f"a process of the benchmark said nothing for {within_s:.0f} s")
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise RuntimeError("a process of the benchmark ended early; see above") from None
+
+
+def measure(options: argparse.Namespace) -> list[Summary]:
+    seconds = options.warm_up + options.seconds
+    arrivals = (
+        from_trace(options.trace, options.seed, options.rate, seconds)
+        if options.trace
+        else conversations(options.seed, options.rate, seconds)
+    )
+    runs = [(gateways, True) for gateways in options.gateways]
+    runs.append((max(options.gateways), False))
+    found = []
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
+        folder = Path(name)
+        server = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
+        try:
+            bench = Bench(
+                redis_url=server.url,
+                folder=folder,
+                arrivals=arrivals,
+                replicas=options.replicas,
+                warm_up=options.warm_up,
+                seconds=options.seconds,
+                budget_s=options.budget_ms / 1000,
+            )
+            for gateways, shared in runs:
+                found.append(summary(bench.run(gateways, shared)))
+                _tell(found[-1])
+        finally:
+            redis_server.stop(server)
+    return found
+
+
+def _tell(s: Summary) -> None:
+    print(
+        f"{s.gateways} gateways, index: {index_of(s)}: cached {s.cached_ratio:.3f},"
+        f" variation of load {s.variation_requests:.3f}, TTFT mean {1000 * s.ttft_mean:.0f} ms",
+        flush=True,
+    )
+    if max(s.late_p99, s.engines_late_p99) > LATE_S:
+        print("this machine was too busy for that run to mean much", file=sys.stderr)
+
+
+def main() -> None:
+    options = _options()
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+    found = measure(options)
+    judged = goals(found)
+    print("\n" + table(found) + "\n")
+    if options.write:
+        DOCS.mkdir(parents=True, exist_ok=True)
+        minutes = (time.monotonic() - began) / 60
+        command = report.command("gateways")
+        text = page.page(
+            found,
+            judged,
+            command,
+            minutes,
+            options.replicas,
+            options.budget_ms,
+            report.machine_in_words(),
+        )
+        (DOCS / "gateways.md").write_text(text)
+        page.draw(found, DOCS / "gateways.svg")
+    report.finish("gateways", figures(found), judged)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gateways.run", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("--gateways", type=int, nargs="+", default=GATEWAYS, metavar="N")
+    parser.add_argument("--replicas", type=int, default=8, help="simulated engines")
+    parser.add_argument("--rate", type=float, default=60.0, help="requests a second, in all")
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run")
+    parser.add_argument("--warm-up", type=float, default=12.0, help="seconds before these")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trace", type=Path, help="mooncake_conversation.jsonl, for its shape")
+    parser.add_argument("--budget-ms", type=float, default=50.0, help="what a lookup may take")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/gateways.{md,svg}")
+    options = parser.parse_args()
+    if min(options.gateways) < 1 or options.replicas < 1:
+        parser.error("--gateways and --replicas must be at least 1")
+    if min(options.rate, options.seconds) <= 0 or options.warm_up < 0:
+        parser.error("--rate and --seconds must be above 0")
+    return options
+
+
+def _interrupt(signal_number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

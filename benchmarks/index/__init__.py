@@ -1,0 +1,1 @@
+"""Lookups in the prefix index, and its publisher."""

@@ -1,0 +1,105 @@
+"""A Redis with an index in it as publishers would have left it, for make bench-index.
+
+Three ways in which a prompt's segments are held:
+
+    conversation   every replica holds the first eighth (a shared system prompt), three hold
+                   this conversation: to 3 segments from its end, to a half, to a third
+    ladder         every replica holds another depth: the most there is to read
+    cold           nobody holds anything of it
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from cli.local import redis_server
+from router.redis_client import AsyncRedis
+from router.segment_keys import KEY_BYTES
+from router.slots import SEGMENT_TTL_S, claim, segment_prefix, write_bits
+
+POOL = "bench/main"
+MIXES = ("conversation", "ladder", "cold")
+
+# Segments of other prompts, each held by one replica; KEYS[1] is the prefix of their names.
+_FILL = """
+for i = tonumber(ARGV[1]), tonumber(ARGV[2]) - 1 do
+  local name = KEYS[1] .. string.format('%016x', i)
+  redis.call('SETBIT', name, math.random(0, tonumber(ARGV[3]) - 1), 1)
+  redis.call('EXPIRE', name, ARGV[4])
+end
+"""
+_FILL_AT_ONCE = 50_000
+# A power of two: Redis has just doubled its tables, so this is the most that a segment takes.
+_PUBLISHED = 2**17
+_PUBLISHED_AT_ONCE = 2**13
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The URL of a Redis on loopback that keeps nothing on disk and forgets nothing."""
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+        started = redis_server.start(Path(folder), Path(folder) / "redis.log", os.environ)
+        try:
+            with redis.Redis.from_url(started.url) as client:
+                client.config_set("maxmemory", 0)
+            yield started.url
+        finally:
+            redis_server.stop(started)
+
+
+def depths_of(mix: str, segments: int, replicas: int) -> dict[int, int]:
+    """Slot -> leading segments held."""
+    if mix == "cold":
+        return {}
+    if mix == "ladder":
+        return {slot: 1 + slot * segments // replicas for slot in range(replicas)}
+    conversation = {3: segments - 3, 9: segments // 2, 17: segments // 3}
+    return dict.fromkeys(range(replicas), segments // 8) | conversation
+
+
+def prompt_keys(segments: int) -> list[bytes]:
+    return [random.randbytes(KEY_BYTES) for _ in range(segments)]
+
+
+def hold(url: str, keys: list[bytes], depths: Mapping[int, int]) -> None:
+    """Every slot holds the first of these segments, so many as `depths` says."""
+    with redis.Redis.from_url(url) as client:
+        pipe = client.pipeline(transaction=False)
+        for slot, depth in depths.items():
+            for key in keys[:depth]:
+                pipe.setbit(segment_prefix(POOL) + key, slot, 1)
+        for key in keys:
+            pipe.expire(segment_prefix(POOL) + key, SEGMENT_TTL_S)
+        pipe.execute()
+
+
+def fill(url: str, segments: int, replicas: int) -> None:
+    """Add so many segments of other prompts."""
+    with redis.Redis.from_url(url, socket_timeout=60) as client:
+        for begin in range(0, segments, _FILL_AT_ONCE):
+            end = min(begin + _FILL_AT_ONCE, segments)
+            client.eval(_FILL, 1, segment_prefix(POOL), begin, end, replicas, SEGMENT_TTL_S)
+
+
+async def bytes_per_segment(client: AsyncRedis, url: str, pool: str, replicas: int) -> float:
+    """As a publisher writes them, in the last slot of so many replicas: the longest bitmaps."""
+    slot = await claim(client, pool, "bench", wanted=replicas - 1)
+    with redis.Redis.from_url(url) as observer:
+        before = _used_memory(observer)
+        for _ in range(_PUBLISHED // _PUBLISHED_AT_ONCE):
+            keys = prompt_keys(_PUBLISHED_AT_ONCE)
+            assert await write_bits(client, pool, slot, "bench", keys, [])
+        return (_used_memory(observer) - before) / _PUBLISHED
+
+
+def _used_memory(client: redis.Redis) -> int:
+    info: dict[str, Any] = dict(client.info("memory"))
+    return int(info["used_memory"])

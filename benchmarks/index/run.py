@@ -1,0 +1,254 @@
+"""What the prefix index costs: make bench-index
+
+Two Redis servers of its own over loopback TCP: one with a pool of 64 replicas, one with 1,000
+replicas and 2.5 million segments. All lookups are measured in turn, round after round, in the
+event loop that Ray Serve's replicas have (uvloop); `pool.py` tells what prompts hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import uvloop
+from redis.asyncio import Redis
+
+from benchmarks import report
+from benchmarks.index import alternatives, page, pool, publishing
+from router.index import BUDGET_S, PrefixIndex
+from router.load import ReplicaLoad
+from router.placer import Attempt, Placer
+from router.policies import PlacementRequest
+from router.redis_client import AsyncRedis, connect
+from router.segment_keys import Namespace, SegmentHasher, index_secret
+
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+SMALL, LARGE = 64, 1_000
+PROMPTS = (256, 1_024)
+FILLED_SEGMENTS = 2_500_000
+SEGMENT_TOKENS = 128
+ROUNDS = 50
+WARMUP = 2
+# Calls of one case before the next has its turn; the alternatives take long, and get one.
+TURN = 20
+# Nothing is cut off here: a slow lookup is to be seen as slow as it is.
+PATIENT_S = 10.0
+
+LOOKUP_GOAL_MS = {256: 0.2, 1_024: 0.8}
+LARGE_FACTOR = 2
+PLACEMENT_GOAL_MS = 0.5
+EVENTS_GOAL = 100_000
+PUBLISHER_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is reported: figures by name, and those that have a goal beside it."""
+
+    figures: dict[str, float]
+    goals: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`name` is None for what must be done now and then but is not measured. `undo` gets
+    each call's result, outside the time that is measured."""
+
+    name: str | None
+    call: Callable[[], Awaitable[object]]
+    turn: int = TURN
+    goal_ms: float | None = None
+    undo: Callable[[Any], None] = lambda _: None
+
+
+def lookup_cases(url: str, index: PrefixIndex, replicas: int) -> list[Case]:
+    floor = partial(index.lookup, pool.prompt_keys(1))
+    cases = [Case(f"lookup_1_segment_{replicas}_replicas_cold", floor)]
+    for segments in PROMPTS:
+        goal = LOOKUP_GOAL_MS[segments] * (LARGE_FACTOR if replicas == LARGE else 1)
+        for mix in pool.MIXES:
+            keys = pool.prompt_keys(segments)
+            pool.hold(url, keys, pool.depths_of(mix, segments, replicas))
+            name = f"lookup_{segments}_segments_{replicas}_replicas_{mix}"
+            limit = goal if mix == "conversation" else None
+            cases.append(Case(name, partial(index.lookup, keys), goal_ms=limit))
+    return cases
+
+
+def alternative_cases(url: str, client: Redis) -> list[Case]:
+    cases = []
+    for segments in PROMPTS:
+        depths = pool.depths_of("conversation", segments, SMALL)
+        keys = pool.prompt_keys(segments)
+        for name in alternatives.NAMES:
+            alternatives.hold(url, name, keys, depths)
+            call = partial(alternatives.lookup, client, name, keys)
+            title = f"{name}_{segments}_segments_{SMALL}_replicas_conversation"
+            cases.append(Case(title, call, turn=1))
+    return cases
+
+
+def board_of(replicas: int) -> list[ReplicaLoad]:
+    return [
+        ReplicaLoad(
+            replica_id=f"replica-{slot:04}",
+            slot=slot,
+            incarnation=f"{slot:016x}",
+            url=f"http://10.0.0.{slot}:8000",
+            node_ip=f"10.0.0.{slot}",
+            waiting=slot % 3,
+            running=slot % 17,
+            queued_prefill_tokens=slot % 3 * 2_000,
+            kv_use=slot / replicas,
+            kv_capacity_tokens=131_072,
+            prefill_rate=20_000.0,
+            inter_token_latency=0.02,
+            segment_tokens=SEGMENT_TOKENS,
+        )
+        for slot in range(replicas)
+    ]
+
+
+def placement_cases(url: str, placer: Placer) -> list[Case]:
+    """A prompt of 32,768 tokens on a board of 64 replicas, from its keys and from its tokens."""
+    tokens = [random.randrange(150_000) for _ in range(256 * SEGMENT_TOKENS)]
+    hasher = SegmentHasher(index_secret("bench"))
+    namespace = Namespace("bench")
+    keys = hasher.keys(namespace, tokens, SEGMENT_TOKENS)
+    pool.hold(url, keys, pool.depths_of("conversation", len(keys), SMALL))
+    board = board_of(SMALL)
+    placer.board.update(board)
+
+    async def from_keys(keys: list[bytes]) -> Attempt:
+        held = await placer.look_up(keys)
+        return placer.place(PlacementRequest(len(tokens), tuple(keys)), held)
+
+    async def from_tokens() -> Attempt:
+        return await from_keys(hasher.keys(namespace, tokens, SEGMENT_TOKENS))
+
+    def forget(attempt: Attempt) -> None:
+        placer.ended(attempt, served_by=None)
+
+    async def read_board() -> None:
+        placer.board.update(board)
+
+    return [
+        Case(None, read_board, turn=1),
+        Case(
+            "placement_from_keys",
+            partial(from_keys, keys),
+            goal_ms=PLACEMENT_GOAL_MS,
+            undo=forget,
+        ),
+        Case("placement_from_tokens", from_tokens, undo=forget),
+    ]
+
+
+async def in_turn(cases: list[Case]) -> dict[str, list[float]]:
+    """Seconds of each call; the cases take turns, in another order each round."""
+    seconds: dict[str, list[float]] = {case.name: [] for case in cases if case.name}
+    for number in range(-WARMUP, ROUNDS):
+        for case in random.sample(cases, len(cases)):
+            for _ in range(case.turn):
+                began = time.perf_counter()
+                result = await case.call()
+                taken = time.perf_counter() - began
+                case.undo(result)
+                if number >= 0 and case.name:
+                    seconds[case.name].append(taken)
+    return seconds
+
+
+def percentile(seconds: list[float], percent: int) -> float:
+    """In milliseconds."""
+    return 1000 * statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
+
+
+def tell(cases: list[Case], seconds: dict[str, list[float]], results: Results) -> None:
+    """Print the table, and put every figure where it is reported."""
+    print(f"{'':<51} {'p50 ms':>8} {'p99 ms':>8} {'>5 ms':>6} {'goal':>5}")
+    for case in cases:
+        if case.name is None:
+            continue
+        taken = seconds[case.name]
+        p50, p99 = percentile(taken, 50), percentile(taken, 99)
+        late = sum(s > BUDGET_S for s in taken) / len(taken)
+        results.figures[f"{case.name}_ms_p50"] = round(p50, 3)
+        results.figures[f"{case.name}_ms_p99"] = round(p99, 3)
+        if case.goal_ms is not None:
+            goal = report.goal(p50, at_most=case.goal_ms)
+            results.goals[f"{case.name}_ms_p50"] = goal
+        print(f"{case.name:<51} {p50:8.3f} {p99:8.3f} {late:6.1%} {case.goal_ms or '':>5}")
+
+
+async def measure_lookups(small_url: str, large_url: str, results: Results) -> None:
+    async with AsyncExitStack() as stack:
+
+        def client(url: str, decode: bool = False) -> AsyncRedis:
+            made = connect(url, decode=decode)
+            stack.push_async_callback(made.aclose)
+            return made
+
+        small = PrefixIndex(client(small_url), pool.POOL, PATIENT_S)
+        large = PrefixIndex(client(large_url), pool.POOL, PATIENT_S)
+        placer = Placer(
+            client(small_url, decode=True),
+            client(small_url),
+            pool.POOL,
+            "prefix",
+            None,
+            PATIENT_S,
+        )
+        for index in (small, large, placer.index):
+            stack.push_async_callback(index.aclose)
+        cases = [
+            *lookup_cases(small_url, small, SMALL),
+            *lookup_cases(large_url, large, LARGE),
+            *placement_cases(small_url, placer),
+            *alternative_cases(small_url, cast(Redis, client(small_url))),
+        ]
+        tell(cases, await in_turn(cases), results)
+
+
+async def measure_publishing(url: str, results: Results) -> None:
+    client = connect(url)
+    try:
+        for replicas in (SMALL, LARGE):
+            board = f"bench/{replicas}"
+            size = await pool.bytes_per_segment(client, url, board, replicas)
+            results.figures[f"bytes_per_segment_{replicas}_replicas"] = round(size)
+        events = [await publishing.block_events_per_second(client) for _ in range(PUBLISHER_RUNS)]
+    finally:
+        await client.aclose()
+    rate = statistics.median(events)
+    results.figures["published_block_events_per_s"] = round(rate)
+    results.goals["published_block_events_per_s"] = report.goal(rate, at_least=EVENTS_GOAL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/index.{md,svg}")
+    options = parser.parse_args()
+    results = Results({}, {})
+    with pool.server() as small_url, pool.server() as large_url:
+        pool.fill(large_url, FILLED_SEGMENTS, LARGE)
+        uvloop.run(measure_lookups(small_url, large_url, results))
+        uvloop.run(measure_publishing(small_url, results))
+    if options.write:
+        text = page.page(results.figures, results.goals, report.machine_in_words())
+        DOCS.mkdir(exist_ok=True)
+        (DOCS / "index.md").write_text(text)
+        page.draw(results.figures, results.goals, DOCS / "index.svg")
+    report.finish("index", results.figures, results.goals)
+
+
+if __name__ == "__main__":
+    main()

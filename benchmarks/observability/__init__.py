@@ -1,0 +1,1 @@
+"""What metrics and explanations cost a gateway."""

@@ -1,0 +1,192 @@
+"""Two engines that compute nothing, in one process, as gateways see engines.
+
+Each has the server, the gate and the headers of a real replica, and is on the load board through
+the real publisher; its tokens come one a step and stream, as server-sent events of vLLM's size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from starlette.types import Message, Receive, Scope, Send
+
+from benchmarks.engine_host import hear, say
+from deployments.engine.confirming import Confirming
+from deployments.engine.tickets import TicketGate, Tickets
+from deployments.process.http_server import HttpServer
+from deployments.prompt import ChatTemplate, RendererFacts
+from deployments.wire import confirmation
+from deployments.wire.headers import RENDERER_PATH
+from router.event_stream import EventBatch
+from router.held_blocks import HeldBlocks
+from router.load import LoadReport, ReplicaLoad
+from router.publisher import IndexPublisher, Lease
+from router.redis_client import connect
+from router.segment_keys import SegmentHasher, index_secret
+
+ENGINES = 2
+SEGMENT_TOKENS = 128
+MAX_SEQUENCES = 256
+# Prompt tokens a second; a prompt is here as soon as it has come.
+PREFILL_RATE = 20_000.0
+
+
+@dataclass(frozen=True)
+class EnginesSettings:
+    """`model_folder` has the tokenizer; a request gets `tokens`, one each `step_s` seconds."""
+
+    redis_url: str = field(repr=False)
+    secret: str = field(repr=False)
+    pool: str
+    model: str
+    model_folder: Path
+    prompt_tokens: int
+    tokens: int
+    step_s: float
+
+
+class _Engine:
+    def __init__(self, settings: EnginesSettings, facts: RendererFacts, number: int) -> None:
+        self._settings = settings
+        self._facts = facts
+        self._id = f"r{number}"
+        self._url = ""
+        self._running = 0
+        self._sequence = 0
+        self._step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tickets = Tickets(MAX_SEQUENCES)
+        gate = TicketGate(Confirming(self._app, self._report), self._tickets, settings.secret)
+        self._server = HttpServer(gate)
+        hasher = SegmentHasher(index_secret(settings.secret))
+        self._publisher = IndexPublisher(
+            connect(settings.redis_url),
+            settings.pool,
+            HeldBlocks(hasher, settings.model, None, SEGMENT_TOKENS),
+            self._snapshot,
+        )
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        self._url = await self._server.start("127.0.0.1")
+        self._publisher.start(_no_events())
+        try:
+            while True:
+                await asyncio.sleep(self._settings.step_s)
+                done, self._step = self._step, asyncio.get_running_loop().create_future()
+                done.set_result(None)
+        finally:
+            await self._publisher.stop()
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == RENDERER_PATH:
+            await _answer(send, b"application/json", self._facts.to_json())
+            return
+        while (await receive()).get("more_body"):
+            pass
+        self._running += 1
+        try:
+            await self._stream(send)
+        finally:
+            self._running -= 1
+
+    async def _stream(self, send: Send) -> None:
+        exchange = confirmation.current.get()
+        assert exchange is not None
+        await self._step
+        exchange.first_token(self._settings.prompt_tokens, exchange.expected_cached)
+        await send(_start(b"text/event-stream; charset=utf-8"))
+        for _ in range(self._settings.tokens):
+            exchange.generated(1)
+            await send(_piece(_EVENT, True))
+            await self._step
+        await send(_piece(b"data: [DONE]\n\n", False))
+
+    def _report(self) -> LoadReport:
+        self._sequence += 1
+        return LoadReport(self._sequence, 0, self._running, 0)
+
+    def _snapshot(self, lease: Lease) -> str:
+        self._sequence += 1
+        return ReplicaLoad(
+            replica_id=self._id,
+            slot=lease.slot,
+            incarnation=lease.incarnation,
+            url=self._url,
+            node_ip="127.0.0.1",
+            waiting=0,
+            running=self._running,
+            queued_prefill_tokens=0,
+            kv_use=self._running / MAX_SEQUENCES,
+            kv_capacity_tokens=1_000_000,
+            prefill_rate=PREFILL_RATE,
+            inter_token_latency=self._settings.step_s,
+            segment_tokens=SEGMENT_TOKENS,
+            renderer=self._facts.digest,
+            synced=lease.synced,
+            sequence=self._sequence,
+            arrived=self._tickets.lately_arrived(),
+            step_s=self._settings.step_s,
+            max_sequences=MAX_SEQUENCES,
+        ).to_json()
+
+
+async def engines(settings: EnginesSettings, pipe: Connection) -> None:
+    """Serve until the parent says anything or is gone."""
+    facts = _facts(settings.model_folder)
+    running = [
+        asyncio.create_task(_Engine(settings, facts, number).run()) for number in range(ENGINES)
+    ]
+    say(pipe, "ready")
+    try:
+        await hear(pipe)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _facts(folder: Path) -> RendererFacts:
+    template = ChatTemplate((folder / "chat_template.jinja").read_text(), "string")
+    return RendererFacts(
+        tokenizer=(folder / "tokenizer.json").read_text(),
+        split_special_tokens=False,
+        special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
+        truncation_side="right",
+        max_chars_per_token=100,
+        max_model_len=8192,
+        template=template,
+        tool_template=template,
+        template_kwargs={},
+        exclude_tools_when_tool_choice_none=False,
+    )
+
+
+async def _no_events() -> AsyncIterator[EventBatch]:
+    await asyncio.Event().wait()
+    yield EventBatch([], lost=False)
+
+
+async def _answer(send: Send, content_type: bytes, body: bytes) -> None:
+    await send(_start(content_type))
+    await send(_piece(body, False))
+
+
+def _start(content_type: bytes) -> Message:
+    headers = [(b"content-type", content_type)]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def _piece(body: bytes, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+_EVENT = (
+    b'data: {"id":"chatcmpl-5f0c2b7a9d3e4f61a2b3c4d5e6f70819","object":"chat.completion.chunk",'
+    b'"created":%d,"model":"small","choices":[{"index":0,"delta":{"content":" token"},'
+    b'"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n' % time.time()
+)

@@ -1,0 +1,184 @@
+"""A real gateway without Ray, whose parts that only tell can be taken away while it runs.
+
+What it counts, logs and explains is what ships, kept where it is kept: in memory-mapped files, in
+a rotating log, in Redis. To take a part away is done from here, by putting nothing in its place:
+a gateway has no switch for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from logging.handlers import RotatingFileHandler
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from starlette.types import Send
+
+from benchmarks.engine_host import hear, say
+from benchmarks.observability.engines import ENGINES
+from deployments.fleet.fleet import Fleet
+from deployments.gateway import request_log, request_watch
+from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.pool_router import Admitted, Outcome, PoolRouter, Prompt
+from deployments.gateway.relay import EngineRequest, Relay
+from router.placer import Attempt
+
+METRICS, EXPLANATIONS, LOG = PARTS = ("metrics", "explanations", "log")
+READY_S = 30.0
+# Ray Serve's.
+LOG_BYTES, LOG_FILES = 100_000_000, 5
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """`keys`: API key to tenant. Its log and its metrics go to `folder`."""
+
+    fleet: Fleet
+    keys: dict[str, str] = field(repr=False)
+    secret: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    folder: Path
+
+
+class _NoSlots:
+    """A pool's handle to Ray Serve, where no reservation is as quick as the engine.
+
+    Every request goes to the best replica at once, as it does while there is room.
+    """
+
+    @property
+    def hold(self) -> _NoSlots:
+        return self
+
+    @asynccontextmanager
+    async def choose_replica(self, ranked_ids: tuple[str, ...]) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+
+class _Gateway(Gateway):
+    """Ends when told to; Python cannot await the `__del__` that Ray Serve awaits."""
+
+    def __del__(self) -> None:  # type: ignore[override]
+        pass
+
+
+class _Nothing:
+    """In place of whatever is only told."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _nothing
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    pass
+
+
+class Parts:
+    """Those of one gateway that only tell, to be left or taken away."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._router: PoolRouter = next(iter(gateway._pools.values())).router
+        self._entrance = next(iter(gateway._pools.values())).entrance
+        self._watch = gateway._watch
+        self._counts = (self._router._metrics, self._entrance._metrics, self._watch._metrics)
+        self._pass_on = Relay._pass_on_body
+
+    def leave(self, parts: frozenset[str]) -> None:
+        """Only these go on; from the next request on."""
+        nothing: Any = _Nothing()
+        router, watch = self._router, self._watch
+        told = METRICS in parts
+        self._gateway._watch = watch if parts & {METRICS, LOG} else nothing
+        router._metrics, self._entrance._metrics, watch._metrics = (
+            self._counts if told else (nothing, nothing, nothing)
+        )
+        _replace(Relay, "_pass_on_body", self._pass_on if told else _pass_on_alone)
+        log = request_log.log_request if LOG in parts else _nothing
+        _replace(request_watch, "log_request", log)
+        learns = parts & {METRICS, EXPLANATIONS}
+        _replace(router, "learn", None if learns else partial(_learn_alone, router))
+        explains = EXPLANATIONS in parts
+        _replace(router, "_told", None if explains else _tell_nothing)
+        _replace(router._explanations, "keep", None if explains else _nothing)
+        _replace(self._gateway, "refresh_metrics", None if told else _nothing)
+
+
+def _replace(where: Any, name: str, by: object) -> None:
+    """None: what the class has."""
+    if by is None:
+        vars(where).pop(name, None)
+    else:
+        setattr(where, name, by)
+
+
+async def _pass_on_alone(self: Relay, upstream: aiohttp.ClientResponse, send: Send) -> None:
+    async for chunk in upstream.content.iter_any():
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+def _learn_alone(
+    router: PoolRouter,
+    attempt: Attempt,
+    request: EngineRequest,
+    prompt: Prompt,
+    outcome: Outcome,
+    admitted: Admitted,
+) -> None:
+    """What routing itself learns from."""
+    served = {c.replica_id: c for c in attempt.placement.ranked}.get(outcome.replica_id)
+    if served is not None and outcome.prompt_tokens is not None:
+        router.placer.observed(served, outcome.ttft)
+
+
+def _tell_nothing(*args: object) -> dict[str, Any]:
+    return {"prompt_tokens": {}}
+
+
+async def gateway(settings: GatewaySettings, pipe: Connection) -> None:
+    """Serve until the parent is gone or says None.
+
+    To a set of parts it says the CPU seconds that it has used so far, and leaves only those.
+    """
+    os.environ["ANTEFIX_METRICS_FOLDER"] = str(settings.folder / "metrics")
+    log = RotatingFileHandler(settings.folder / "gateway.log", "a", LOG_BYTES, LOG_FILES)
+    logging.getLogger("ray.serve").handlers = [log]
+    here = object.__new__(_Gateway)
+    secrets = Secrets(settings.keys, settings.secret, settings.redis_url)
+    handles: Any = {name: _NoSlots() for name in settings.fleet.pools}
+    await here.__init__(settings.fleet, secrets, handles)  # type: ignore[misc]
+    try:
+        parts = Parts(here)
+        await _until_ready(parts._router)
+        say(pipe, "ready")
+        with contextlib.suppress(EOFError):
+            while (left := await hear(pipe)) is not None:
+                await _until_told(here)
+                say(pipe, time.process_time())
+                parts.leave(left)
+    finally:
+        await Gateway.__del__(here)
+
+
+async def _until_ready(router: PoolRouter) -> None:
+    async with asyncio.timeout(READY_S):
+        while len(router.placer.board.loads()) < ENGINES or not router._renderer.prompt_tokens:  # noqa: ASYNC110  # nothing tells when
+            await asyncio.sleep(0.05)
+
+
+async def _until_told(here: Gateway) -> None:
+    """Until the explanations are in Redis: that is part of their cost."""
+    while not here._explanations._waiting.empty():  # noqa: ASYNC110  # nothing tells when
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)

@@ -1,0 +1,248 @@
+"""What metrics, explanations and the log cost a gateway: make bench-observability ARGS=--write
+
+One gateway process serves streams as fast as they come, in pairs of rounds: one with nothing but
+what serves, one with some of the parts that only tell. A gateway is bound by its CPU, so what is
+compared is its CPU time per token: the cost is the median over the pairs. Scrapes of the node's
+endpoint are measured by themselves, when all else is done, and added. The engines are
+simulated, in a process of their own; Redis, the log and the metrics' files are real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import random
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import uvloop
+
+from benchmarks import report
+from benchmarks.observability import engines, gateway, page
+from benchmarks.observability.engines import EnginesSettings
+from benchmarks.observability.gateway import GatewaySettings
+from benchmarks.observability.load import bodies, play
+from benchmarks.observability.results import (
+    BOTH,
+    EACH,
+    NOTHING,
+    Found,
+    Measured,
+    Pair,
+    Scrapes,
+    figures,
+    goals,
+    table,
+)
+from cli import stream_client
+from cli.local import redis_server
+from cli.local.ports import free_ports
+from cli.stream_client import Endpoint
+from deployments.fleet.fleet import Fleet
+from deployments.models.model import embedded_model
+
+MODEL, POOL = "small", "main"
+# The second may see everybody's decisions, so they are kept twice, as where somebody may.
+TENANTS = ("tenant", "operator")
+PROMPT_TOKENS, TOKENS, CLIENTS = 500, 64, 32
+# About as fast as a gateway passes them on.
+STEP_S = 0.001
+SCRAPES = 20
+START_S, STOP_S = 60.0, 10.0
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "observability.md"
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A gateway with its engines behind it; `pipe` is to the gateway's process."""
+
+    pipe: Connection
+    gateways: list[Endpoint]
+    metrics_url: str
+
+    async def measure(
+        self, variants: Sequence[frozenset[str]], turns: int, seconds: float, warm_up: float
+    ) -> Found:
+        requests = bodies(MODEL, PROMPT_TOKENS, TOKENS)
+        pairs: list[Pair] = []
+        async with stream_client.session() as http:
+
+            async def measured(parts: frozenset[str]) -> Measured:
+                before = await self._leave(parts)
+                played = await play(http, self.gateways, requests, CLIENTS, seconds)
+                used = await self._leave(parts) - before
+                return Measured(played.requests, played.requests * TOKENS, played.seconds, used)
+
+            await play(http, self.gateways, requests, CLIENTS, warm_up)
+            for turn in range(turns):
+                for parts in random.sample(variants, len(variants)):
+                    order = random.sample((NOTHING, parts), 2)
+                    found = {these: await measured(these) for these in order}
+                    pairs.append(Pair(parts, found[NOTHING], found[parts]))
+                if (turn + 1) % 10 == 0:
+                    print(f"{turn + 1} of {turns} turns", file=sys.stderr, flush=True)
+            scrapes = await self._scrape(http)
+        return Found(pairs, scrapes)
+
+    async def _leave(self, parts: frozenset[str]) -> float:
+        """CPU seconds that the gateway has used; from now on it has these parts only."""
+        self.pipe.send(parts)
+        return float(await asyncio.to_thread(_hear, self.pipe, STOP_S))
+
+    async def _scrape(self, http: Any) -> Scrapes:
+        before, text = await self._leave(NOTHING), ""
+        began = time.perf_counter()
+        for _ in range(SCRAPES):
+            async with http.get(self.metrics_url) as answer:
+                text = await answer.text()
+        waited = time.perf_counter() - began
+        used = await self._leave(NOTHING) - before
+        series = sum(not line.startswith("#") for line in text.splitlines())
+        return Scrapes(used / SCRAPES, waited / SCRAPES, series)
+
+
+def run_engines(pipe: Connection, settings: EnginesSettings) -> None:
+    _run(engines.engines(settings, pipe))
+
+
+def run_gateway(pipe: Connection, settings: GatewaySettings) -> None:
+    _run(gateway.gateway(settings, pipe))
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to act on
+    with contextlib.suppress(EOFError):  # the parent is gone
+        uvloop.run(serving)
+
+
+@contextlib.contextmanager
+def _process(target: Callable[..., None], settings: object) -> Iterator[Connection]:
+    """A child that is ready, and the pipe to it; it is gone in the end."""
+    ours, theirs = _spawn.Pipe()
+    child = _spawn.Process(target=target, args=(theirs, settings), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        _hear(ours, START_S)
+        yield ours
+        ours.send(None)
+        child.join(STOP_S)
+    finally:
+        ours.close()
+        child.kill()
+        child.join()
+
+
+def _hear(pipe: Connection, within_s: float) -> Any:
+    """What the child says next. Raises TimeoutError, and RuntimeError when it ended instead."""
+    if not pipe.poll(within_s):
+        raise TimeoutError(f"a process of the benchmark said nothing for {within_s:.0f} s")
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise RuntimeError("a process of the benchmark ended early; see above") from None
+
+
+@contextlib.contextmanager
+def _bench(folder: Path, redis_url: str) -> Iterator[Bench]:
+    port, metrics_port = free_ports(2)
+    fleet, secret = Fleet.model_validate(_fleet(port, metrics_port)), secrets.token_hex(16)
+    keys = {secrets.token_hex(8): tenant for tenant in TENANTS}
+    simulated = EnginesSettings(
+        redis_url=redis_url,
+        secret=secret,
+        pool=fleet.board_of(POOL),
+        model=fleet.pools[POOL].model,
+        model_folder=embedded_model(lambda fraction, step: print(f"{step} ({fraction:.0%})")),
+        prompt_tokens=PROMPT_TOKENS,
+        tokens=TOKENS,
+        step_s=STEP_S,
+    )
+    settings = GatewaySettings(fleet, keys, secret, redis_url, folder)
+    url = f"http://127.0.0.1:{port}"
+    endpoints = [Endpoint(keys[k], url, {"authorization": f"Bearer {k}"}) for k in keys]
+    with _process(run_engines, simulated), _process(run_gateway, settings) as pipe:
+        yield Bench(pipe, endpoints, f"http://127.0.0.1:{metrics_port}/metrics")
+
+
+def _fleet(port: int, metrics_port: int) -> Mapping[str, Any]:
+    """All that a gateway can count, but promises that nobody breaks: none is to be refused."""
+    classes = {name: {"ttft_s": 600, "tpot_s": 60} for name in ("interactive", "batch")}
+    pool = {
+        "model": "bench",
+        "served_model_name": MODEL,
+        "slo": classes,
+        "price": {"prompt": 1.0, "cached": 0.5, "output": 2.0},
+    }
+    return {
+        "name": "bench",
+        "gateway": {"port": port, "tenants": {"operator": {"operator": True}}},
+        "metrics": {"port": metrics_port},
+        "pools": {POOL: pool},
+    }
+
+
+def main() -> None:
+    options = _options()
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
+        folder = Path(name)
+        redis = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
+        try:
+            with _bench(folder, redis.url) as bench:
+                variants = (BOTH, *(EACH if options.each else ()))
+                found = uvloop.run(
+                    bench.measure(variants, options.turns, options.seconds, options.warm_up)
+                )
+        finally:
+            redis_server.stop(redis)
+    print("\n" + table(found) + "\n")
+    judged = goals(found)
+    if options.write:
+        minutes = (time.monotonic() - began) / 60
+        PAGE.write_text(
+            page.page(
+                found, judged, report.command("observability"), minutes, report.machine_in_words()
+            )
+        )
+    report.finish("observability", figures(found), judged)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.observability.run",
+        description=(__doc__ or "").partition("\n\n")[2],
+    )
+    parser.add_argument("--turns", type=int, default=60, help="pairs of rounds")
+    parser.add_argument("--seconds", type=float, default=1.25, help="of a round")
+    parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before the first")
+    parser.add_argument(
+        "--each", action="store_true", help="the parts one by one as well: 5 times as long"
+    )
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/observability.md")
+    options = parser.parse_args()
+    if options.turns < 1 or options.seconds <= 0 or options.warm_up < 0:
+        parser.error("--turns must be at least 1 and --seconds above 0")
+    return options
+
+
+def _interrupt(signal_number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What Antefix adds to a request."""

@@ -1,0 +1,81 @@
+"""What a gateway adds to an engine: make bench-overhead
+
+The same engine, through the gateway and called directly, interleaved in one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.fleet import BenchFleet, running
+from cli import stream_client
+from cli.stream_client import Endpoint
+
+TTFT_ROUNDS = 100
+TOKENIZE_ROUNDS = 200
+THROUGHPUT_ROUNDS = 3
+CONCURRENCY = 32
+TOKENS = 24
+ADDED_TTFT_MS_GOAL = 5.0
+THROUGHPUT_RATIO_GOAL = 0.95
+
+
+def added_ms(figures: dict[str, list[float]]) -> float:
+    """Median over the rounds of gateway minus direct, in milliseconds."""
+    pairs = zip(figures["gateway"], figures["direct"], strict=True)
+    return 1000 * statistics.median(gateway - direct for gateway, direct in pairs)
+
+
+def ratio(figures: dict[str, list[float]]) -> float:
+    """Median over the rounds of gateway over direct."""
+    pairs = zip(figures["gateway"], figures["direct"], strict=True)
+    return statistics.median(gateway / direct for gateway, direct in pairs)
+
+
+async def measure(fleet: BenchFleet) -> tuple[dict[str, float], float, float]:
+    endpoints = [fleet.gateway, fleet.engine]
+    prompt = "The quick brown fox jumps over the lazy dog."
+    async with stream_client.session() as http:
+
+        async def one_call(endpoint: Endpoint) -> float:
+            return await stream_client.tokenize(http, endpoint, fleet.model)
+
+        async def one_ttft(endpoint: Endpoint) -> float:
+            return await stream_client.ttft(http, endpoint, fleet.model, prompt, 2)
+
+        async def one_burst(endpoint: Endpoint) -> float:
+            prompts = [f"{i} {prompt}" for i in range(CONCURRENCY)]
+            return await stream_client.throughput(http, endpoint, fleet.model, prompts, TOKENS)
+
+        calls = await stream_client.interleaved(endpoints, one_call, TOKENIZE_ROUNDS, warmup=20)
+        ttfts = await stream_client.interleaved(endpoints, one_ttft, TTFT_ROUNDS, warmup=5)
+        bursts = await stream_client.interleaved(endpoints, one_burst, THROUGHPUT_ROUNDS, warmup=1)
+    figures = {
+        "added_ms_without_model_step_p50": round(added_ms(calls), 2),
+        "direct_ttft_ms_p50": round(1000 * statistics.median(ttfts["direct"]), 1),
+        "gateway_ttft_ms_p50": round(1000 * statistics.median(ttfts["gateway"]), 1),
+        "direct_tokens_per_s": round(statistics.median(bursts["direct"]), 1),
+        "gateway_tokens_per_s": round(statistics.median(bursts["gateway"]), 1),
+    }
+    return figures, added_ms(ttfts), ratio(bursts)
+
+
+def main() -> None:
+    with running(Path(__file__).with_name("fleet.yaml")) as fleet:
+        figures, added_ttft_ms, throughput_ratio = asyncio.run(measure(fleet))
+    goals = {
+        "added_ttft_ms_p50_at_concurrency_1": report.goal(
+            added_ttft_ms, at_most=ADDED_TTFT_MS_GOAL
+        ),
+        "streamed_throughput_ratio_at_concurrency_32": report.goal(
+            throughput_ratio, at_least=THROUGHPUT_RATIO_GOAL
+        ),
+    }
+    report.finish("overhead", figures, goals)
+
+
+if __name__ == "__main__":
+    main()

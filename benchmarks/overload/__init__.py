@@ -1,0 +1,1 @@
+"""A fleet that is offered three times what it can serve."""

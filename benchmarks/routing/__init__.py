@@ -1,0 +1,1 @@
+"""The routing policies, on real engines."""

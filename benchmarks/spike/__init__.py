@@ -1,0 +1,1 @@
+"""A spike, with a warm replica and without."""

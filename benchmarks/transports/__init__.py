@@ -1,0 +1,1 @@
+"""The ways from a gateway to an engine."""

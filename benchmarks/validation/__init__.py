@@ -1,0 +1,1 @@
+"""The simulator beside the fleet that it stands for."""

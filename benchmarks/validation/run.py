@@ -1,0 +1,175 @@
+"""Is the simulator true? make bench-simulator ARGS="--write"
+
+A fleet of two real engines is calibrated, then the same arrivals, prompts and answers go to it and
+to its simulation: through the same admission and placement, at three loads. Times to first token
+and refusals side by side, with the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from autoscaling.slo import Slo
+from benchmarks import report
+from benchmarks.fleet import BenchFleet, running
+from benchmarks.trace_player import play, poisson
+from cli import calibrating, stream_client
+from simulator.calibration import EngineCalibration
+from simulator.simulation import run
+from simulator.traces import Trace
+from simulator.types import FleetSettings
+
+FLEET = Path(__file__).with_name("fleet.yaml")
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+REPLICAS, SLO_S = 2, 5.0
+# Of what the calibration says that the engines can do.
+LOADS, PHASE_S = (0.4, 0.8, 2.0), 60.0
+PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
+QUANTILES = (0.5, 0.9, 0.99)
+# A simulator that is off by more would say little about a policy.
+ERROR_GOAL = 0.25
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of one load, in reality or in the simulation. `ttfts` are sorted, in seconds."""
+
+    ttfts: tuple[float, ...]
+    refused: int
+
+    @property
+    def mean(self) -> float:
+        return sum(self.ttfts) / max(1, len(self.ttfts))
+
+    def quantile(self, share: float) -> float:
+        return self.ttfts[min(len(self.ttfts) - 1, int(share * len(self.ttfts)))]
+
+
+def trace(engine: EngineCalibration, load: float, seed: int) -> Trace:
+    """Poisson arrivals that take `load` of the engines' time, if nobody waits in vain."""
+    of = engine.hardware
+    work_s = sum(PROMPT_TOKENS) / 2 / of.prefill_rate + of.step_s
+    work_s += sum(ANSWER_TOKENS) / 2 * of.sequence_s
+    rate = load * REPLICAS / work_s
+    sizes = PROMPT_TOKENS, ANSWER_TOKENS
+    return poisson(f"load {load:g}", lambda at: rate, rate, PHASE_S, sizes, seed)
+
+
+def simulated(played: Trace, engine: EngineCalibration) -> Seen:
+    settings = FleetSettings(engine.hardware, engine.startup_s, Slo(SLO_S), REPLICAS, REPLICAS)
+    calls = run(played, settings, f"fixed:{REPLICAS}").calls
+    served = [call.ttft for call in calls if call.first_at is not None]
+    return Seen(tuple(sorted(served)), len(calls) - len(served))
+
+
+async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace) -> Seen:
+    """Raises RuntimeError for an answer that is neither a success nor a refusal."""
+    outcomes = await play(http, fleet.gateway, fleet.model, played)
+    if unfair := [outcome for outcome in outcomes if not outcome.is_fair]:
+        raise RuntimeError(f"{len(unfair)} requests failed, the first with {unfair[0]}")
+    ttfts = sorted(outcome.ttft for outcome in outcomes if outcome.ttft is not None)
+    return Seen(tuple(ttfts), len(outcomes) - len(ttfts))
+
+
+async def measure(fleet: BenchFleet) -> tuple[EngineCalibration, dict[str, tuple[Seen, Seen]]]:
+    """By load: what was observed, and what the simulation of the same said."""
+    async with stream_client.session() as http:
+        engine = await calibrating.calibrated(http, fleet.engine, fleet.model)
+        print(f"engine {engine.hardware}")
+        # the gateway learns its predictions, as it has where it has run for a while
+        await observed(http, fleet, trace(engine, LOADS[1], seed=0))
+        found = {}
+        for load in LOADS:
+            played = trace(engine, load, seed=1)
+            seen, said = await observed(http, fleet, played), simulated(played, engine)
+            found[played.name] = seen, said
+            print(f"{played.name}: observed {described(seen)}; simulated {described(said)}")
+    return engine, found
+
+
+def described(seen: Seen) -> str:
+    figures = " ".join(f"{seen.quantile(share):.2f}" for share in QUANTILES)
+    return f"{len(seen.ttfts)} served, {seen.refused} refused, mean {seen.mean:.2f} s, {figures}"
+
+
+def error(observed: float, simulated: float) -> float:
+    return abs(simulated - observed) / observed
+
+
+def summary(found: dict[str, tuple[Seen, Seen]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and goals."""
+    figures: dict[str, Any] = {}
+    for load, (seen, said) in found.items():
+        figures[load] = {
+            name: {
+                "served": len(of.ttfts),
+                "refused": of.refused,
+                "ttft_mean_s": round(of.mean, 3),
+                **{f"ttft_p{share * 100:g}_s": round(of.quantile(share), 3) for share in QUANTILES},
+            }
+            for name, of in (("observed", seen), ("simulated", said))
+        }
+    goals = {
+        f"error_of_mean_ttft_at_{load.replace(' ', '_')}": report.goal(
+            error(seen.mean, said.mean), at_most=ERROR_GOAL
+        )
+        for load, (seen, said) in found.items()
+    }
+    return figures, goals
+
+
+def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineCalibration) -> str:
+    """docs/benchmarks/simulator.md."""
+    rows = [
+        f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
+        + " | ".join(f"{of[f'ttft_p{share * 100:g}_s']:.2f} s" for share in QUANTILES)
+        + " |"
+        for load, both in figures.items()
+        for who, of in both.items()
+    ]
+    errors = [f"- {name.replace('_', ' ')}: {goal['figure']:.0%}" for name, goal in goals.items()]
+    of = engine.hardware
+    (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
+    return f"""# Is the simulator true?
+
+<!-- Written by `{report.command("simulator")}`. -->
+
+Two real engines with a core each, and their simulation from what `antefix calibrate` measures:
+{of.prefill_rate:.0f} prompt tokens a second, {1000 * of.step_s:.1f} ms a decode step and
+{1000 * of.sequence_s:.1f} ms more for each sequence in it. The same arrivals, prompts of {least} to
+{most} tokens and answers of {shortest} to {longest}, go through the same placement and admission
+(SLO {SLO_S:g} s), for {PHASE_S:g} s a load. A load is the share of the engines' time that the
+requests would take.
+
+| Load | | Served | Refused | Mean TTFT | p50 | p90 | p99 |
+| -- | -- | -- | -- | -- | -- | -- | -- |
+{chr(10).join(rows)}
+
+Relative errors of the simulation:
+
+{chr(10).join(errors)}
+
+{report.machine_in_words()}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/simulator.md")
+    write = parser.parse_args().write
+    with running(FLEET) as fleet:
+        engine, found = asyncio.run(measure(fleet))
+    figures, goals = summary(found)
+    if write:
+        (DOCS / "simulator.md").write_text(page(figures, goals, engine))
+    report.finish("simulator", figures, goals)
+
+
+if __name__ == "__main__":
+    main()

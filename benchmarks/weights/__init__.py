@@ -1,0 +1,1 @@
+"""What quantization loses, and what speculation gains."""

@@ -1,0 +1,1 @@
+"""`antefix`: one module a command; `local/` is what a fleet on this machine needs."""

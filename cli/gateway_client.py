@@ -1,0 +1,158 @@
+"""A few plain calls to a fleet's gateway, with the standard library alone: it imports fast."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cli.local.home import FleetState, Keys
+from common.errors import SetupError
+
+READY_SECONDS = 60.0
+FIRST_QUESTION = "What is the capital of France?"
+FIRST_ANSWER_TOKENS = 32
+
+# Not the environment's proxies: the fleet is on this machine or in its network.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class GatewayError(SetupError):
+    """The gateway cannot be reached, or answers with an error; `status` 0 for the former."""
+
+    def __init__(self, message: str, remedy: str, status: int = 0) -> None:
+        super().__init__(message, remedy)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A streamed answer; `ttft_s` is from sending the request to its first event."""
+
+    request_id: str
+    ttft_s: float
+
+
+class GatewayClient:
+    """`base_url` may end in /v1 or not."""
+
+    def __init__(self, base_url: str, api_key: str) -> None:
+        self._origin = base_url.rstrip("/").removesuffix("/v1")
+        self._api_key = api_key
+
+    @classmethod
+    def of(cls, state: FleetState, keys: Keys) -> GatewayClient:
+        return cls(state.base_url, keys.api_key)
+
+    def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """`deployments.gateway.status.fleet_status` of the running fleet. Raises GatewayError."""
+        return self._call("/antefix/status", None, timeout_s)
+
+    def wait_until_ready(
+        self, within_s: float = READY_SECONDS, on_wait: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Raises GatewayError with the last answer when it is not ready in time.
+
+        `on_wait` is told what stands in the way, as often as it is asked.
+        """
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                self._call("/health/ready", None, 5.0)
+                return
+            except GatewayError as error:
+                if time.monotonic() > deadline:
+                    raise
+                on_wait(error.message)
+            time.sleep(0.2)
+
+    def ask(self, model: str, question: str, timeout_s: float) -> str:
+        """One short answer, as deterministic as the engine is. Raises GatewayError."""
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "temperature": 0,
+            "max_tokens": FIRST_ANSWER_TOKENS,
+        }
+        answer = self._call("/v1/chat/completions", body, timeout_s)
+        return str(answer["choices"][0]["message"]["content"]).strip()
+
+    def models(self, timeout_s: float = 10.0) -> list[str]:
+        """The fleet's models, the first pool's first. Raises GatewayError."""
+        return [str(card["id"]) for card in self._call("/v1/models", None, timeout_s)["data"]]
+
+    def explanation(self, request_id: str, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Why it went where it went. Raises GatewayError, with 404 for what is not known (yet)."""
+        return self._call(f"/antefix/requests/{request_id}", None, timeout_s)
+
+    def stream(self, body: dict[str, Any], headers: dict[str, str], timeout_s: float) -> Streamed:
+        """A chat's answer to its end. Raises GatewayError, also for a stream that is cut off.
+
+        `timeout_s` is for each event, not for the whole.
+        """
+        path, began = "/v1/chat/completions", time.monotonic()
+        ttft_s, whole = 0.0, False
+        with self._answer(path, {**body, "stream": True}, timeout_s, headers) as response:
+            for line in response:
+                data = line.removeprefix(b"data: ").strip()
+                if not line.startswith(b"data: ") or (whole := data == b"[DONE]"):
+                    continue
+                if error := json.loads(data).get("error"):
+                    raise GatewayError(f"the stream broke: {error['message']}", "see antefix logs")
+                ttft_s = ttft_s or time.monotonic() - began
+            request_id = response.headers.get("x-request-id", "")
+        if not (ttft_s and whole):
+            raise GatewayError("the stream ended before its end", "see antefix logs")
+        return Streamed(request_id, ttft_s)
+
+    def _call(self, path: str, body: dict[str, Any] | None, timeout_s: float) -> dict[str, Any]:
+        with self._answer(path, body, timeout_s) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+
+    @contextmanager
+    def _answer(
+        self,
+        path: str,
+        body: dict[str, Any] | None,
+        timeout_s: float,
+        headers: dict[str, str] | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """What goes wrong inside is a GatewayError too."""
+        request = urllib.request.Request(
+            self._origin + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "authorization": f"Bearer {self._api_key}",
+                "content-type": "application/json",
+                **(headers or {}),
+            },
+        )
+        try:
+            with _opener.open(request, timeout=timeout_s) as response:
+                yield response
+        except urllib.error.HTTPError as error:
+            message = f"{self._origin}{path} answers {error.code}: {_words(error)}"
+            raise GatewayError(message, "see antefix logs", error.code) from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise GatewayError(
+                f"{self._origin}{path} cannot be read: {reason}", "see antefix logs"
+            ) from error
+
+
+def _words(error: urllib.error.HTTPError) -> str:
+    text = error.read(2000).decode(errors="replace")
+    try:
+        said = json.loads(text)
+        if "waiting_for_pools" in said:
+            return f"waiting for a replica of {', '.join(said['waiting_for_pools'])}"
+        return str(said["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip() or error.reason

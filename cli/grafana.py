@@ -1,0 +1,188 @@
+"""`antefix grafana`: the dashboards in somebody's Grafana."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exit_codes import ExitCode
+from cli.output import CommandError, answering, note, print_json
+from common.errors import SetupError
+
+if TYPE_CHECKING:
+    from observability.grafana import Compared, Dashboard, Grafana
+
+grafana = typer.Typer(
+    no_args_is_help=True,
+    help="Bring the dashboards to a Grafana, compare them with it, bring edits back. "
+    "GRAFANA_URL says where it is, GRAFANA_TOKEN is the token of a service account.",
+)
+
+Folder = Annotated[str, typer.Option("--folder", help="Grafana's folder, by its title.")]
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Dashboards of antefix slo render; without, those that ship."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@grafana.command()
+def push(
+    folder: Folder = "Antefix",
+    directory: Directory = None,
+    datasource_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Make a data source named Antefix of the Prometheus at this address; as Grafana "
+            "reaches it."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace also what was edited in Grafana.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create or update the dashboards. What was edited in Grafana since the last push is kept."""
+    with answering(as_json), _explained():
+        from observability.grafana import DATASOURCE, State
+
+        ours, there = _dashboards(directory), _grafana()
+        lines: list[dict[str, str]] = []
+        if datasource_url is not None:
+            moved = there.point_datasource(datasource_url, dry_run)
+            result = "updated" if moved else "unchanged"
+            lines.append({"title": f"data source {DATASOURCE}", "result": result})
+        uid = there.folder(folder)
+        for compared in there.compare(ours, uid):
+            state = compared.state
+            if state is State.SAME:
+                result = "unchanged"
+            elif state is State.EDITED and not force:
+                result = "kept"
+            else:
+                result = "created" if state is State.MISSING else "updated"
+                if not dry_run:
+                    uid = uid or there.create_folder(folder)
+                    there.save(compared, uid)
+            lines.append({"title": compared.title, "result": result, "by": _author(compared)})
+        kept = [line for line in lines if line["result"] == "kept"]
+        if as_json:
+            print_json({"folder": folder, "dry_run": dry_run, "dashboards": lines})
+        else:
+            _say(lines, dry_run)
+        if kept:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+@grafana.command()
+def diff(folder: Folder = "Antefix", directory: Directory = None, as_json: AsJson = False) -> None:
+    """Show what a push would change. Exits 0 when that is nothing, else 1."""
+    with answering(as_json), _explained():
+        there = _grafana()
+        compared = there.compare(_dashboards(directory), there.folder(folder))
+        different = [one for one in compared if one.diff()]
+        if as_json:
+            told = [{"title": c.title, "state": c.state, "diff": c.diff()} for c in compared]
+            print_json({"different": bool(different), "dashboards": told})
+        else:
+            for one in different:
+                typer.echo(one.diff(), nl=False)
+            for one in different:
+                by = _author(one)
+                note(f"{one.title}: {one.state} in Grafana{f', by {by}' if by else ''}")
+            if not different:
+                note("no difference")
+        if different:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+@grafana.command()
+def pull(
+    out: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")],
+    folder: Folder = "Antefix",
+    as_json: AsJson = False,
+) -> None:
+    """Write Grafana's dashboards to files, without what belongs to that Grafana alone."""
+    with answering(as_json), _explained():
+        from observability.grafana import as_text, file_name
+
+        there = _grafana()
+        uid = there.folder(folder)
+        if uid is None:
+            raise SetupError(
+                f"Grafana has no folder {folder}", "name another --folder, or push first"
+            )
+        texts = {
+            out / file_name(title): as_text(there.dashboard(title, of).content)
+            for title, of in sorted(there.titles(uid).items())
+        }
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for path, text in texts.items():
+                path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SetupError(
+                f"{error.filename} cannot be written: {error.strerror}", "name another --out"
+            ) from error
+        if as_json:
+            print_json({"files": [str(path) for path in texts]})
+        else:
+            typer.echo(f"{len(texts)} dashboards written to {out}")
+
+
+def _dashboards(directory: Path | None) -> list[Dashboard]:
+    from observability.grafana import SHIPPED, read
+
+    return read(directory or SHIPPED)
+
+
+def _grafana() -> Grafana:
+    from observability.grafana import Grafana
+
+    missing = [name for name in ("GRAFANA_URL", "GRAFANA_TOKEN") if not os.environ.get(name)]
+    if missing:
+        raise CommandError(
+            f"{' and '.join(missing)} not set",
+            "GRAFANA_URL is Grafana's address, GRAFANA_TOKEN the token of a service account "
+            "with the role Editor",
+            ExitCode.USAGE,
+        )
+    there = Grafana(os.environ["GRAFANA_URL"], os.environ["GRAFANA_TOKEN"])
+    there.check()
+    return there
+
+
+def _author(compared: Compared) -> str:
+    """Who edited it in Grafana; empty when nobody did."""
+    return compared.theirs.author if compared.theirs and compared.state == "edited" else ""
+
+
+def _say(lines: list[dict[str, str]], dry_run: bool) -> None:
+    for line in lines:
+        would = "would be " if dry_run and line["result"] not in ("unchanged", "kept") else ""
+        typer.echo(f"{line['title']}: {would}{line['result']}")
+    for line in lines:
+        if line["result"] == "kept":
+            by = f" by {line['by']}" if line["by"] else ""
+            note(
+                f"{line['title']} was edited in Grafana{by} since the last push, and kept; "
+                "antefix grafana pull brings the edit here, --force overwrites it"
+            )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from observability.grafana import GrafanaError
+
+    try:
+        yield
+    except GrafanaError as error:
+        raise SetupError(error.message, error.remedy) from error

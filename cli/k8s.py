@@ -1,0 +1,226 @@
+"""`antefix k8s`: a Kubernetes cluster before an install, and a release in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from cli.exit_codes import ExitCode
+from cli.output import CommandError, answering, note, print_json
+from deployments.fleet.fleet_file import FleetError, FleetProblem, check_fleet, check_text
+from deployments.fleet.settings.environment import escaped
+
+if TYPE_CHECKING:
+    from deployments.fleet.fleet import Fleet
+    from k8s.findings import Finding
+    from k8s.status import GroupStatus, Report
+
+k8s = typer.Typer(
+    no_args_is_help=True,
+    help="Look at a Kubernetes cluster before an install, and at a release in it. Changes nothing.",
+)
+
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Instead of the context's own.")
+]
+Context = Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")]
+Kubeconfig = Annotated[
+    str | None, typer.Option("--kubeconfig", help="Instead of KUBECONFIG or ~/.kube/config.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@k8s.command()
+def preflight(
+    values: Annotated[
+        list[Path] | None,
+        typer.Option("--values", "-f", help="Values of the chart; later files over earlier ones."),
+    ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option("--fleet", help="A fleet file instead of `fleet` in the values."),
+    ] = None,
+    release: Annotated[
+        str, typer.Option("--release", help="Its pods, where it runs already, take no room.")
+    ] = "antefix",
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    no_engine_args: Annotated[
+        bool, typer.Option("--no-engine-args", help="Do not ask vLLM about engine_args.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what stands in the way of an install, and what to do about it."""
+    with answering(as_json), _explained():
+        from k8s.cluster import Cluster
+        from k8s.facts import gather
+        from k8s.fitting import nodes_of
+        from k8s.needs import needs_of
+        from k8s.preflight import findings
+        from k8s.room import fit_as_json
+        from k8s.values import computed_values
+
+        if not values and fleet is None:
+            raise CommandError(
+                "nothing to install was named",
+                "name the chart's values with --values, or a fleet with --fleet",
+                ExitCode.USAGE,
+            )
+        computed = computed_values(values or [])
+        loaded = _fleet(computed, fleet, values or [], not no_engine_args)
+        try:
+            needs = needs_of(loaded, computed)
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise CommandError(
+                f"the values are not what the chart takes: {type(error).__name__}: {error}",
+                "helm lint --strict helm/antefix --values ... says where",
+                ExitCode.FAILED,
+            ) from error
+        cluster = Cluster(kubeconfig, context)
+        where = namespace or cluster.namespace
+        facts = gather(cluster, needs, where, release)
+        found = findings(facts, needs)
+        if as_json:
+            nodes = nodes_of(facts.nodes or [], facts.pods or [], (where, release))
+            fit = fit_as_json(needs, nodes) if facts.nodes is not None else None
+            listed = [finding.as_json() for finding in found]
+            print_json({"namespace": where, "findings": listed, "fit": fit})
+        else:
+            _print_findings(found)
+        if any(finding.severity == "problem" for finding in found):
+            raise typer.Exit(ExitCode.FAILED)
+
+
+@k8s.command()
+def status(
+    release: Annotated[
+        str, typer.Option("--release", help="Needed where a namespace has several.")
+    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a release: its pods, why some wait, its endpoints, Redis and last warnings."""
+    with answering(as_json), _explained():
+        from k8s.cluster import Cluster
+        from k8s.status import release_of, report, seen
+
+        cluster = Cluster(kubeconfig, context)
+        where = namespace or cluster.namespace
+        service = release_of(cluster, where, release)
+        if service is None:
+            named = f"release {release}" if release else "release of Antefix"
+            raise CommandError(
+                f"namespace {where} has no {named}",
+                "see helm list -A for where it is",
+                ExitCode.NOT_RUNNING,
+            )
+        picture = report(seen(cluster, service))
+        if as_json:
+            print_json(picture.as_json())
+        else:
+            for line in _lines(picture):
+                typer.echo(line)
+        if not picture.is_ready:
+            raise typer.Exit(ExitCode.DEGRADED)
+
+
+def _fleet(values: dict[str, Any], name: str | None, files: list[Path], ask_vllm: bool) -> Fleet:
+    """What is wrong with a fleet inside of values is said by its path there, without a line."""
+    if name is not None:
+        checked = check_fleet(name, check_engine_args=ask_vllm)
+        for warning in checked.warnings:
+            note(f"warning: {warning.text(checked.source)}")
+        return checked.fleet
+    if not values.get("fleet"):
+        raise CommandError(
+            "the values hold no fleet",
+            "add --values helm/antefix/values/single-node-a100.yaml, or name one with --fleet",
+            ExitCode.FAILED,
+        )
+    source = str(files[-1])
+    text = yaml.safe_dump(_without_variables(values["fleet"]), sort_keys=False)
+    try:
+        checked = check_text(text, source, check_engine_args=ask_vllm)
+    except FleetError as error:
+        raise FleetError(source, [_inside(problem) for problem in error.problems]) from None
+    for warning in checked.warnings:
+        note(f"warning: {_inside(warning).text(source)}")
+    return checked.fleet
+
+
+def _inside(problem: FleetProblem) -> FleetProblem:
+    """As the values have it, of whose text no line is known."""
+    return replace(problem, path=f"fleet.{problem.path}".rstrip("."), line=None)
+
+
+def _without_variables(data: Any) -> Any:
+    """${VARIABLE} is for the pods to fill in: theirs are not set here."""
+    if isinstance(data, dict):
+        return {key: _without_variables(value) for key, value in data.items()}
+    return escaped(data) if isinstance(data, str) else data
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from k8s.cluster import ClusterError, Denied
+    from k8s.values import ValuesError
+
+    try:
+        yield
+    except (ClusterError, ValuesError) as error:
+        raise CommandError(error.message, error.remedy, ExitCode.FAILED) from error
+    except Denied as no:
+        remedy = f"ask an administrator for {no.verb} on {no.resource}"
+        raise CommandError(f"these credentials {no}", remedy, ExitCode.FAILED) from no
+
+
+def _print_findings(found: list[Finding]) -> None:
+    for finding in found:
+        typer.echo(f"{finding.severity:<8} {finding.title}: {finding.seen}")
+        if finding.remedy:
+            typer.echo(f"{'':<8}   -> {finding.remedy}")
+    counts = Counter(finding.severity for finding in found)
+    note(f"{_counted(counts['problem'], 'problem')}, {_counted(counts['warning'], 'warning')}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _lines(picture: Report) -> Iterator[str]:
+    state = "ready" if picture.is_ready else "not ready"
+    yield f"{picture.name} in {picture.namespace}: {state}"
+    yield from (f"  {condition}" for condition in picture.conditions)
+    yield from (f"  application {line}" for line in picture.applications)
+    yield f"active cluster: {picture.active or 'none yet'}"
+    for group in picture.groups:
+        yield from _group_lines(group)
+    if picture.pending:
+        yield f"cluster that is coming up: {picture.pending}"
+        for group in picture.coming:
+            yield from _group_lines(group)
+    yield f"gateways that take requests: {picture.endpoints}"
+    for group in picture.beside:
+        yield from _group_lines(group)
+    for pool, (ready, wanted) in picture.placeholders.items():
+        yield f"warm nodes of {pool}: {ready} of {wanted}"
+    if picture.events:
+        yield "last warnings:"
+        yield from (f"  {event}" for event in picture.events)
+    yield from (f"not shown: these credentials {denied}" for denied in picture.denied)
+
+
+def _group_lines(group: GroupStatus) -> Iterator[str]:
+    nodes = f" on {', '.join(group.nodes)}" if group.nodes else ""
+    yield f"  {group.name}: {group.ready} of {group.wanted} ready{nodes}"
+    yield from (f"    {pod.pod}: {pod.why}" for pod in group.waiting)

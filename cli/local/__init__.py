@@ -1,0 +1,1 @@
+"""What a fleet on one machine needs beside Ray Serve: Ray, Redis, Prometheus, their processes."""

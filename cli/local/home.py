@@ -1,0 +1,175 @@
+"""Where a local fleet keeps its things: $ANTEFIX_HOME, else $XDG_STATE_HOME/antefix, else
+~/.local/state/antefix. For its user only.
+
+    state.json   the fleet that was started last, and has not been stopped
+    keys.json    the API key and the engines' secret; made once, so that clients keep working
+    ray-token    what opens this fleet's Ray; made once
+    ray-*.pem    what its processes know each other by; made once
+    logs/        of what Antefix itself starts; Ray's are in its own folder
+    redis/       one folder a run, the embedded Redis's working directory
+    metrics/     one folder a run, what its processes count
+    monitoring/  one folder a run, what its Prometheus and Alertmanager keep
+    lock         whose turn it is to start or stop
+
+Every file is replaced in one rename, so a kill leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.errors import SetupError
+from common.file_lock import only_one
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The secrets of a home. No repr: one ends up in logs."""
+
+    api_key: str = field(repr=False)
+    engine_secret: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """One run of a fleet. Recorded before its first process is started."""
+
+    run_id: str
+    fleet_file: str
+    fleet_digest: str
+    host: str
+    port: int
+    base_url: str
+    model: str
+    drain_timeout_s: float
+    started_at: float
+    ray_address: str = ""
+    ray_temp_dir: str = ""
+    own_ray: bool = True
+    deployed: bool = False
+    started_serve: bool = True
+    redis_url: str = field(default="", repr=False)
+    redis_pid: int = 0
+    metrics_url: str = ""
+    prometheus_url: str = ""
+    alertmanager_url: str = ""
+    ready: bool = False
+
+    @property
+    def page_url(self) -> str:
+        return f"{self.base_url.removesuffix('/v1')}/antefix/"
+
+
+class Home:
+    """The folder, made if it is not there. Raises SetupError when it cannot be used."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or home_folder()
+        self.logs = self.folder / "logs"
+        try:
+            for path in (self.folder, self.logs):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
+
+    def redis_folder(self, run_id: str) -> Path:
+        return self.folder / "redis" / run_id
+
+    def metrics_folder(self, run_id: str) -> Path:
+        return self.folder / "metrics" / run_id
+
+    def monitoring_folder(self, run_id: str) -> Path:
+        return self.folder / "monitoring" / run_id
+
+    @contextmanager
+    def turn(self, on_wait: Callable[[], None]) -> Iterator[None]:
+        """One `up` or `down` at a time."""
+        with only_one(self.folder / "lock", on_wait):
+            yield
+
+    def state(self) -> FleetState | None:
+        """The fleet that was started and not stopped; it may have crashed since."""
+        data = self._read("state.json")
+        try:
+            return None if data is None else FleetState(**data)
+        except TypeError as error:
+            raise self._damaged("state.json", str(error)) from error
+
+    def save_state(self, state: FleetState) -> None:
+        self._write("state.json", json.dumps(dataclasses.asdict(state), indent=1))
+
+    def forget_state(self) -> None:
+        (self.folder / "state.json").unlink(missing_ok=True)
+
+    def keys(self) -> Keys:
+        data = self._read("keys.json")
+        if data is None:
+            # Never a leading "-": pasted after an option it would read as another one.
+            made = Keys(f"sk-{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32))
+            self._write("keys.json", json.dumps(dataclasses.asdict(made), indent=1))
+            return made
+        try:
+            return Keys(**data)
+        except TypeError as error:
+            raise self._damaged("keys.json", str(error)) from error
+
+    def ray_token_file(self) -> Path:
+        """Holds the token; a path, because a variable would show in every process's environment."""
+        path = self.folder / "ray-token"
+        if not path.exists():
+            self._write(path.name, secrets.token_hex(32))
+        return path
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            data = json.loads((self.folder / name).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise self._damaged(name, str(error)) from error
+        except OSError as error:
+            raise _unusable(self.folder / name, error) from error
+        if not isinstance(data, dict):
+            raise self._damaged(name, "not a JSON object")
+        return data
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            with tempfile.NamedTemporaryFile(  # mkstemp makes it 0600
+                "w", dir=self.folder, prefix=f".{name}.", delete=False
+            ) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(file.name).replace(self.folder / name)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
+
+    def _damaged(self, name: str, how: str) -> SetupError:
+        path = self.folder / name
+        return SetupError(f"{path} is damaged ({how})", f"remove it: rm {path}")
+
+
+def home_folder() -> Path:
+    if chosen := os.environ.get("ANTEFIX_HOME"):
+        return Path(chosen).expanduser().absolute()
+    if shared := os.environ.get("XDG_STATE_HOME"):
+        return Path(shared).expanduser().absolute() / "antefix"
+    return Path.home() / ".local" / "state" / "antefix"
+
+
+def _unusable(path: Path, error: OSError) -> SetupError:
+    return SetupError(
+        f"{path} cannot be used: {error.strerror or error}",
+        "make it writable, or set ANTEFIX_HOME to a folder that is",
+    )

@@ -1,0 +1,95 @@
+"""The processes of one run of a fleet, and their end.
+
+Every process is started with ANTEFIX_RUN_ID in its environment and inherits it from whoever
+started it, so Ray's and vLLM's children carry it too, also after their parent died.
+SPT_NOENV keeps Ray and vLLM, which write their title over their arguments, from writing over
+their environment as well. Redis does so regardless and is known by its working directory, which
+has the run's id for a name.
+
+Nothing else is ever signalled: a pid is looked at again right before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from common.errors import SetupError
+
+RUN_ID = "ANTEFIX_RUN_ID"
+RAYLET_SECONDS = 8.0
+TERM_SECONDS = 5.0
+KILL_SECONDS = 20.0
+
+
+def marker(run_id: str) -> dict[str, str]:
+    """The environment of a process that belongs to this run."""
+    return {RUN_ID: run_id, "SPT_NOENV": "1"}
+
+
+def processes(run_id: str) -> list[psutil.Process]:
+    """Those of this run that are alive; zombies are not. Never this process."""
+    own = psutil.Process().pid
+    return [p for p in psutil.process_iter() if p.pid != own and _belongs(p, run_id)]
+
+
+def core_is_alive(run_id: str) -> bool:
+    """Whether Ray's two indispensable processes run: without either, nothing recovers."""
+    names = {_name(process) for process in processes(run_id)}
+    return any(n.startswith("raylet") for n in names) and any("gcs_server" in n for n in names)
+
+
+def stop(run_id: str) -> None:
+    """Return once none is left. Raises SetupError when one survives SIGKILL.
+
+    Ray's node manager goes first and takes its workers along in order; Redis goes last, since
+    they report to it.
+    """
+    everything = processes(run_id)
+    raylets = [p for p in everything if _name(p).startswith("raylet")]
+    _terminate(raylets, RAYLET_SECONDS)
+    redis = [p for p in everything if _name(p).startswith("redis-server")]
+    redis_pids = {p.pid for p in redis}
+    _terminate([p for p in processes(run_id) if p.pid not in redis_pids], TERM_SECONDS)
+    _terminate(redis, TERM_SECONDS)
+    deadline = time.monotonic() + KILL_SECONDS
+    # Again and again: a process that is being killed may have started another meanwhile.
+    while left := processes(run_id):
+        if time.monotonic() > deadline:
+            shown = ", ".join(f"{p.pid} ({_name(p)})" for p in left)
+            raise SetupError(
+                f"processes of the fleet do not end: {shown}",
+                "they wait for the kernel, perhaps for a GPU or a disk; try again, or reboot",
+            )
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.5)
+
+
+def _terminate(targets: Sequence[psutil.Process], seconds: float) -> None:
+    for process in targets:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()  # psutil raises NoSuchProcess when the pid is another's now
+    psutil.wait_procs(targets, timeout=seconds)
+
+
+def _belongs(process: psutil.Process, run_id: str) -> bool:
+    try:
+        if process.environ().get(RUN_ID) == run_id:
+            return True
+        is_redis = process.name().startswith("redis-server")
+        return is_redis and Path(process.cwd()).name == run_id
+    except (psutil.Error, OSError):
+        return False
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return ""

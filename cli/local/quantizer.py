@@ -1,0 +1,154 @@
+"""Runs a quantization in a process of its own and puts what it made in its place.
+
+    <out>                    the quantized model, whole, in one rename
+    <out>.partial/           job.json, its digest, the layers done, the process's log
+    <out>.partial/replaced   what stood at <out>, until the new one does
+    <out>.lock               whose turn it is
+
+Killed at any moment, the same command goes on from the layers done; another one starts over.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from common.errors import SetupError
+from common.file_lock import only_one
+from deployments.models.checksums import flush_to_disk
+from deployments.models.model import Report
+from weights.quantize_job import QuantizeJob
+
+ROOT = Path(__file__).parents[2]
+
+
+def quantize(
+    job: QuantizeJob,
+    out: Path,
+    packages: Path,
+    report: Report,
+    say: Callable[[str], None],
+    replace: bool = False,
+) -> None:
+    """Raises SetupError when `out` is there and is not to be replaced, or quantizing fails."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with only_one(
+            out.with_name(out.name + ".lock"),
+            on_wait=lambda: say(f"waiting for another process that writes {out}"),
+        ) as held:
+            _quantize(job, out, packages, report, say, replace, held)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(out) from error
+        raise SetupError(
+            f"{out} cannot be written: {error.strerror or error}", "name another folder with --out"
+        ) from error
+
+
+def _quantize(
+    job: QuantizeJob,
+    out: Path,
+    packages: Path,
+    report: Report,
+    say: Callable[[str], None],
+    replace: bool,
+    held: int,
+) -> None:
+    partial = out.with_name(out.name + ".partial")
+    if (partial / "replaced").exists() and not out.exists():
+        (partial / "replaced").rename(out)
+    if out.exists() and not replace:
+        raise SetupError(
+            f"{out} is there already", "name another folder with --out, or replace it with --force"
+        )
+    _prepare(partial, job, say)
+    _run(partial, job, packages, report, held)
+    if out.exists():
+        out.rename(partial / "replaced")
+    (partial / "model").rename(out)
+    flush_to_disk(out.parent)
+    shutil.rmtree(partial)
+
+
+def _prepare(partial: Path, job: QuantizeJob, say: Callable[[str], None]) -> None:
+    digest = job.digest()
+    kept = partial / "digest"
+    if kept.exists():
+        if kept.read_text() == digest:
+            layers = len(list(partial.glob("layers/*.safetensors")))
+            say(f"going on where an earlier run ended: {layers} layers are done")
+            return
+        say("the model, the text or the options are not those of the run that was broken off")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    (partial / "job.json").write_text(job.to_json())
+    kept.write_text(digest)
+
+
+def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, held: int) -> None:
+    log = partial / "quantize.log"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(packages), str(ROOT))),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if job.local:
+        environment["HF_HUB_OFFLINE"] = "1"
+    refused: dict[str, str] | None = None
+    with (
+        log.open("w") as complaints,
+        subprocess.Popen(
+            [sys.executable, "-m", "weights.quantizing", str(partial)],
+            cwd=partial,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            pass_fds=(held,),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if step := re.fullmatch(r"([\d.]+) (.+)\n", line):
+                    report(float(step[1]), step[2])
+                elif line.startswith("error "):
+                    refused = json.loads(line.removeprefix("error "))
+        except BaseException:
+            process.kill()
+            raise
+    if refused is not None:
+        raise SetupError(refused["message"], refused["remedy"])
+    if process.returncode != 0:
+        raise _failure(process.returncode, log, partial)
+
+
+def _failure(code: int, log: Path, partial: Path) -> SetupError:
+    with log.open(errors="replace") as lines:
+        last = [line.strip() for line in deque(lines, maxlen=20) if line.strip()]
+    if any("No space left on device" in line or "os error 28" in line for line in last):
+        return _disk_full(partial)
+    if code == -signal.SIGKILL:
+        return SetupError(
+            "quantizing was killed, perhaps for want of memory",
+            "give it more memory or fewer --samples, then run the same command again",
+        )
+    return SetupError(
+        f"quantizing failed: {last[-1] if last else f'it ended with {code}'}", f"see {log}"
+    )
+
+
+def _disk_full(folder: Path) -> SetupError:
+    return SetupError(
+        f"the disk is full: no space left in {folder.parent}",
+        "free some, then run the same command again: it goes on from the layers done",
+    )

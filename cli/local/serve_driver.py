@@ -1,0 +1,176 @@
+"""Speaks to Ray Serve for `antefix`, in a process of its own: python -m ...serve_driver
+
+One JSON object on stdin says what to do, one a line on stdout tells how it goes:
+
+    {"action": "deploy", "address", "local", "fleet", "secrets"}
+        {"event": "connected", "started_serve"}
+        {"event": "pools", "pools": {name: {"running", "target", "states"}}, "message"}
+        {"event": "running"}  or  {"event": "failed", "message", "remedy", "conflict"}
+    {"action": "remove", "address", "local", "shutdown_serve"}
+        {"event": "removed"}
+
+A process of its own, since Ray ends its driver when the node manager dies, writes to its stdout
+and takes seconds to import; and its environment is Ray's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
+
+from deployments.app import build_fleet
+from deployments.fleet.fleet import Fleet
+from deployments.gateway.gateway import Secrets
+from deployments.gateway.status import APP_NAME
+
+POLL_SECONDS = 0.5
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def deploy(request: dict[str, Any], emit: Emit) -> None:
+    fleet = Fleet.model_validate_json(json.dumps(request["fleet"]))
+    started_serve = not _serve_is_running()
+    if not started_serve and APP_NAME in serve.status().applications:
+        emit(
+            {
+                "event": "failed",
+                "message": f"an application named {APP_NAME!r} runs in this Ray cluster already",
+                "remedy": "stop it where it was started: antefix down",
+                "conflict": True,
+            }
+        )
+        return
+    if lack := _lacking_gpus(fleet) if request["local"] else "":
+        emit(
+            {
+                "event": "failed",
+                "message": lack,
+                "remedy": "use a fleet file for fewer, or another machine",
+            }
+        )
+        return
+    # The gateways listen themselves; a proxy in front would only add a hop.
+    serve.start(proxy_location="Disabled")
+    emit({"event": "connected", "started_serve": started_serve})
+    application = build_fleet(fleet, Secrets(**request["secrets"]))
+    target = serve.RunTarget(
+        target=application,
+        name=APP_NAME,
+        route_prefix=None,
+        # Deploying again restarts every engine; this way the number of replicas alone can change.
+        # Ray Serve has it only where nothing scales by itself.
+        external_scaler_enabled=not any(pool.is_scaled for pool in fleet.pools.values()),
+    )
+    serve.run_many(
+        [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
+    )
+    while True:
+        status = serve.status().applications[APP_NAME]
+        emit({"event": "pools", "pools": _pools(fleet, status), "message": _delay(status)})
+        if message := _failure(status):
+            emit({"event": "failed", "message": message, "remedy": ""})
+            return
+        if status.status == ApplicationStatus.RUNNING:
+            emit({"event": "running"})
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def remove(request: dict[str, Any], emit: Emit) -> None:
+    """Streams in flight end first, up to the fleet's drain time."""
+    if _serve_is_running():
+        if APP_NAME in serve.status().applications:
+            serve.delete(APP_NAME)
+        if request["shutdown_serve"] and not serve.status().applications:
+            serve.shutdown()  # type: ignore[no-untyped-call]
+    emit({"event": "removed"})
+
+
+def _connect(address: str, local: bool) -> None:
+    if local:
+        # Ray would replace the loopback address with the machine's, where nothing listens.
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+    ray.init(address=address, namespace="serve", log_to_driver=False, logging_level=logging.WARNING)
+
+
+def _serve_is_running() -> bool:
+    try:
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    except ValueError:
+        return False
+    return True
+
+
+def _lacking_gpus(fleet: Fleet) -> str:
+    has = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
+    needs = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
+    return f"the fleet needs {needs:g} GPUs and Ray finds {has:g}" if needs > has else ""
+
+
+def _pools(fleet: Fleet, status: ApplicationStatusOverview) -> dict[str, Any]:
+    pools = {}
+    for name, pool in fleet.pools.items():
+        deployment = status.deployments.get(name)
+        states = deployment.replica_states if deployment else {}
+        counts = {str(getattr(state, "value", state)): n for state, n in states.items()}
+        pools[name] = {
+            "running": counts.get("RUNNING", 0),
+            "target": pool.first_replicas,
+            "states": counts,
+        }
+    return pools
+
+
+def _failure(status: ApplicationStatusOverview) -> str:
+    """Why it will not run; empty while it may. Serve itself would try twenty times in silence."""
+    for name, deployment in status.deployments.items():
+        if "failed to start" in deployment.message or deployment.status.value in (
+            "UNHEALTHY",
+            "DEPLOY_FAILED",
+        ):
+            return f"{name}: {deployment.message}"
+    if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
+        return status.message
+    return ""
+
+
+def _delay(status: ApplicationStatusOverview) -> str:
+    """What Serve says of replicas that cannot be placed."""
+    messages = [d.message for d in status.deployments.values()]
+    return next((m for m in messages if "to be scheduled" in m), "")
+
+
+def main() -> None:
+    # Ray and its libraries print; only our lines may reach the one who reads.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def emit(event: dict[str, Any]) -> None:
+        print(json.dumps(event), file=answers, flush=True)
+
+    request = json.load(sys.stdin)
+    try:
+        _connect(request["address"], request["local"])
+        {"deploy": deploy, "remove": remove}[request["action"]](request, emit)
+    except (ConnectionError, RayServeException, RuntimeError, ValueError) as error:
+        lines = str(error).strip().splitlines()
+        message = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        emit({"event": "failed", "message": message, "remedy": ""})
+        raise
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`antefix logs`: what the fleet's processes wrote, in the order of time, each line with its
+component.
+
+Gateways and engines write JSON (`deployments.process.serve_log`), which is shown as text for
+people; Redis, Ray and vLLM write text, which is shown as it is. A line without a time of its own
+belongs to the one before it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from cli.local import cluster
+from cli.local.home import FleetState, Home
+from cli.log_line import is_json, readable, time_of
+from cli.output import answering
+from cli.output import not_running as no_fleet
+
+FOLLOW_SECONDS = 0.3
+BYTES_READ = 200_000
+
+
+class Component(StrEnum):
+    GATEWAY = "gateway"
+    ENGINE = "engine"
+    REDIS = "redis"
+    RAY = "ray"
+    MONITORING = "monitoring"
+    ALL = "all"
+
+
+Wanted = Callable[[str], bool]
+
+
+class LogLine(NamedTuple):
+    """`written_at` in epoch seconds."""
+
+    written_at: float
+    component: str
+    text: str
+
+
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[
+        int, typer.Option("-n", min=0, help="The last lines in time, over all files.")
+    ] = 20,
+    component: Annotated[Component, typer.Option(help="Whose.")] = Component.ALL,
+    request: Annotated[str, typer.Option(metavar="ID", help="Lines about this request.")] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The JSON lines of gateways and engines, as they are.")
+    ] = False,
+) -> None:
+    """Show the logs of the running fleet."""
+    with answering():
+        home = Home()
+        state = home.state()
+        if state is None:
+            raise no_fleet()
+        wanted, offsets = _wanted(request, as_json), dict[Path, int]()
+
+        def show(found: list[LogLine], count: int) -> None:
+            # Stable: lines of one file keep their order.
+            by_time = sorted(found, key=lambda line: line.written_at)
+            for line in by_time[max(0, len(by_time) - count) :]:
+                text = line.text if as_json else _prefixed(line.component, readable(line.text))
+                typer.echo(text)
+
+        found = []
+        for name, file in log_files(home, state, component):
+            offsets[file] = file.stat().st_size
+            ending = _ending(file, lines, whole=bool(request) or as_json)
+            found += [line for line in _timed(name, file, ending) if wanted(line.text)]
+        show(found, lines)
+        while follow:
+            time.sleep(FOLLOW_SECONDS)
+            found = []
+            for name, file in log_files(home, state, component):
+                new = _timed(name, file, _new_lines(file, offsets))
+                found += [line for line in new if wanted(line.text)]
+            show(found, len(found))
+
+
+def log_files(home: Home, state: FleetState, wanted: Component) -> list[tuple[str, Path]]:
+    """Files of a component that hold anything, by the time they were last written."""
+    found = [
+        (component_of(file), file)
+        for file in _all_files(home, state)
+        if file.is_file() and file.stat().st_size
+    ]
+    chosen = [(name, file) for name, file in found if wanted in (Component.ALL, name)]
+    return sorted(chosen, key=lambda entry: entry[1].stat().st_mtime)
+
+
+def component_of(file: Path) -> str:
+    name = file.name
+    if name.startswith("redis"):
+        return Component.REDIS
+    if name.startswith(("prometheus", "alertmanager")):
+        return Component.MONITORING
+    if name.startswith("replica_antefix_gateway_"):
+        return Component.GATEWAY
+    if name.startswith("replica_antefix_"):
+        return Component.ENGINE
+    return _component_of_worker(file) if name.startswith("worker-") else Component.RAY
+
+
+def _component_of_worker(file: Path) -> str:
+    """Whose printed output it is, vLLM's own included: Ray writes that at its top."""
+    with file.open("rb") as log:
+        top = log.read(1000)
+    if b":actor_name:ServeReplica:antefix:gateway" in top:
+        return Component.GATEWAY
+    return Component.ENGINE if b":actor_name:ServeReplica:antefix:" in top else Component.RAY
+
+
+def _all_files(home: Home, state: FleetState) -> Iterator[Path]:
+    yield from home.logs.glob("*.log")
+    if folder := cluster.ray_logs(state):
+        for pattern in ("serve/*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*"):
+            yield from folder.glob(pattern)
+
+
+def _wanted(request: str, as_json: bool) -> Wanted:
+    # vLLM puts something before and after a request's id
+    about = re.compile(rf"(?<![A-Za-z0-9]){re.escape(request)}(?![A-Za-z0-9])")
+
+    def wanted(line: str) -> bool:
+        return (not request or bool(about.search(line))) and (not as_json or is_json(line))
+
+    return wanted
+
+
+def _ending(file: Path, count: int, whole: bool) -> list[str]:
+    """Its last lines, `count` or more of them where it has so many; all of them if `whole`."""
+    with file.open("rb") as log:
+        size = log.seek(0, 2)
+        length = size if whole else BYTES_READ
+        while True:
+            log.seek(max(0, size - length))
+            lines = log.read().decode(errors="replace").splitlines()
+            if length >= size:
+                return lines
+            if len(lines) > count:
+                return lines[1:]  # of the first one, the beginning may be missing
+            length *= 2
+
+
+def _timed(component: str, file: Path, lines: list[str]) -> list[LogLine]:
+    """The file's lines with the time of each; it never goes back within a file."""
+    latest = file.stat().st_mtime
+    own = [time_of(line, latest) for line in lines]
+    now = next((at for at in own if at is not None), latest)
+    timed = []
+    for line, at in zip(lines, own, strict=True):
+        now = max(now, min(now if at is None else at, latest))
+        timed.append(LogLine(now, component, line))
+    return timed
+
+
+def _new_lines(file: Path, offsets: dict[Path, int]) -> list[str]:
+    """Whole lines only: half a line is left for the next time."""
+    begin = offsets.get(file, 0)
+    with file.open("rb") as log:
+        if begin > log.seek(0, 2):
+            begin = 0  # rotated
+        log.seek(begin)
+        whole, newline, _ = log.read().rpartition(b"\n")
+    offsets[file] = begin + len(whole) + len(newline)
+    return whole.decode(errors="replace").splitlines()
+
+
+def _prefixed(component: str, text: str) -> str:
+    return "\n".join(f"{component:7} | {line}" for line in text.splitlines() or [""])

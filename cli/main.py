@@ -1,0 +1,51 @@
+"""The `antefix` command. Imports neither Ray, nor vLLM, nor torch: those are for processes of
+their own, and --help has to come at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from cli.backtest import backtest
+from cli.calibrate import calibrate
+from cli.chat import chat
+from cli.config import config
+from cli.down import down
+from cli.env import env
+from cli.evaluate import evaluate
+from cli.exit_codes import explained
+from cli.grafana import grafana
+from cli.k8s import k8s
+from cli.logs import logs
+from cli.plan import plan
+from cli.quantize import quantize
+from cli.slo import slo
+from cli.status import status
+from cli.tune_speculation import tune_speculation
+from cli.up import up
+from cli.verify import verify
+
+app = typer.Typer(
+    name="antefix",
+    help="Serve large language models, each request where its first token comes soonest.",
+    epilog=explained(),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (up, down, status, logs, chat, env, verify, backtest, calibrate, quantize):
+    app.command()(command)
+app.command()(tune_speculation)
+app.command()(plan)
+app.command()(evaluate)
+app.add_typer(config, name="config")
+app.add_typer(grafana, name="grafana")
+app.add_typer(k8s, name="k8s")
+app.add_typer(slo, name="slo")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`antefix plan`: what to run for a model, a GPU, a load and an SLO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.exit_codes import ExitCode
+from cli.output import CommandError, answering, note, print_json
+
+if TYPE_CHECKING:
+    from weights.plan import Plan
+
+NOT_A_TERMINAL = 110  # columns
+
+
+def plan(
+    model: Annotated[
+        str, typer.Option(help="`embedded`, a Hugging Face id, or a folder with a config.json.")
+    ],
+    gpu: Annotated[str, typer.Option(help="Such as a100-80g, h100, l4; a wrong one lists all.")],
+    context: Annotated[
+        int, typer.Option(min=2, help="Tokens of the longest request, prompt and answer.")
+    ],
+    prompt: Annotated[
+        int | None, typer.Option(min=1, help="Of the mean prompt; without: the context's rest.")
+    ] = None,
+    output: Annotated[
+        int | None, typer.Option(min=1, help="Of the mean answer; without: an eighth of context.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Requests in flight at once, on average.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Requests a second, instead or as well.")
+    ] = None,
+    slo: Annotated[
+        str, typer.Option(help="Seconds to the first token, and for each after it.")
+    ] = "ttft=2,tpot=0.1",
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto (16 bit) or fp8.")] = "auto",
+    price_per_gpu_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="In any currency; without, a price of May 2026 where known."),
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch config.json from the Hub, if it must be.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_fleet: Annotated[bool, typer.Option("--fleet", help="A fleet file on stdout.")] = False,
+) -> None:
+    """Say which weights, how many GPUs and replicas, how fast, and at what cost."""
+    with answering(as_json):
+        from weights.errors import WeightsError
+        from weights.gpus import gpu_called
+        from weights.memory import DTYPE_BYTES, SIXTEEN_BIT
+        from weights.model_shape import shape_of
+        from weights.plan import plan_for
+        from weights.plan_fleet import fleet_yaml
+        from weights.plan_text import as_json as object_of
+        from weights.sizing import Wish
+
+        if as_json and as_fleet:
+            raise _usage("--json and --fleet are two answers", "ask for one of them")
+        if concurrency is None and rate is None:
+            raise _usage("no load was given", "say --concurrency, or --rate, or both")
+        if kv_cache_dtype not in ("auto", "fp8"):
+            raise _usage(f"--kv-cache-dtype {kv_cache_dtype!r} is not known", "use auto or fp8")
+        ttft, tpot = _objectives(slo)
+        answer = output or max(1, context // 8 if prompt is None else context - prompt)
+        try:
+            kind = gpu_called(gpu)
+            price = kind.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
+            wish = Wish(
+                context=context,
+                prompt=prompt or max(1, context - answer),
+                output=answer,
+                ttft_s=ttft,
+                tpot_s=tpot,
+                concurrency=concurrency,
+                rate=rate,
+                kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
+                price_per_gpu_hour=price,
+            )
+            found = plan_for(shape_of(_config_of(model, download)), kind, wish)
+        except WeightsError as error:
+            raise CommandError(error.message, error.remedy, ExitCode.FAILED) from error
+        if as_json:
+            print_json({"model": model, **object_of(found)})
+        elif as_fleet:
+            typer.echo(fleet_yaml(found, model), nl=False)
+        else:
+            _show(found)
+            if price_per_gpu_hour is None and price is not None:
+                note("the price is of May 2026, in US dollars; --price-per-gpu-hour sets yours")
+            note("an estimate by a roofline: docs/planning.md says how far off it may be")
+
+
+def _usage(message: str, remedy: str) -> CommandError:
+    return CommandError(message, remedy, ExitCode.USAGE)
+
+
+def _objectives(text: str) -> tuple[float, float | None]:
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            found = {}
+            break
+    if "ttft" not in found or found.keys() - {"ttft", "tpot"} or min(found.values()) <= 0:
+        raise _usage(
+            f"--slo {text!r} is not understood", "write it as ttft=2,tpot=0.05, in seconds"
+        )
+    return found["ttft"], found.get("tpot")
+
+
+def _config_of(model: str, download: bool) -> dict[str, Any]:
+    from deployments.models.model_config import model_config
+    from weights.known_models import known_config, known_models
+
+    config = model_config(model) or known_config(model)
+    if config is None and download:
+        config = model_config(model, download=True)
+    if config is None:
+        raise CommandError(
+            f"no config.json of {model!r} is on this machine",
+            "name a folder that has one, add --download, or use one of "
+            + ", ".join(known_models()),
+            ExitCode.FAILED,
+        )
+    return config
+
+
+def _show(found: Plan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from weights.plan_text import COLUMNS, lines, rows
+
+    table = Table(box=None, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == COLUMNS[0] else "right")
+    for row in rows(found):
+        table.add_row(*row)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = NOT_A_TERMINAL
+    console.print(table)
+    for line in lines(found):
+        typer.echo(line)

@@ -1,0 +1,88 @@
+"""Long steps, shown as they go: bars on a terminal, a line a step elsewhere. On stderr."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cli.output import note, notes
+
+
+class Step:
+    """One bar. `show` takes how much is done, 0 to 1 or None where nobody knows."""
+
+    def __init__(self, title: str, bars: Progress | None) -> None:
+        self._bars = bars
+        self._title = title
+        self._began = time.monotonic()
+        self._detail = ""
+        self._task = bars.add_task(title, total=None, detail="") if bars else None
+
+    def show(self, fraction: float | None, detail: str = "") -> None:
+        if self._bars is not None and self._task is not None:
+            total = None if fraction is None else 1.0
+            self._bars.update(self._task, total=total, completed=fraction or 0.0, detail=detail)
+        elif detail and _words(detail) != _words(self._detail):
+            note(f"{self._title}: {detail}")
+        self._detail = detail
+
+    def done(self) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, total=1.0, completed=1.0)
+            self._bars.stop_task(self._task)
+        else:
+            note(f"{self._title}: ready after {time.monotonic() - self._began:.1f} s")
+
+
+def _words(detail: str) -> str:
+    """Without its numbers, whose every change would be a line."""
+    return re.sub(r"[\d.,]+", "", detail)
+
+
+class Steps:
+    """Used as a context; what is printed inside appears above the bars."""
+
+    def __init__(self, console: Console = notes) -> None:
+        self._bars = (
+            Progress(
+                SpinnerColumn(finished_text="[green]✓[/]"),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[detail]}", markup=False),
+                console=console,
+            )
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        """Done when the block ends without an exception."""
+        step = self.open(title)
+        yield step
+        step.done()
+
+    def open(self, title: str) -> Step:
+        return Step(title, self._bars)

@@ -1,0 +1,169 @@
+"""`antefix quantize`: a model's weights in fewer bits, as vLLM serves them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.exit_codes import ExitCode
+from cli.local.quantizer import quantize as run
+from cli.local.quantizer_packages import quantizer_packages
+from cli.output import CommandError, answering, note, print_json
+from cli.progress import Steps
+from deployments.models.model import EMBEDDED, resolve_model
+from weights.calibration import read_samples
+from weights.errors import WeightsError
+from weights.quantize_job import QuantizeJob
+from weights.schemes import SCHEMES, Scheme, scheme_called
+
+SAMPLES = 64
+SAMPLE_TOKENS = 512
+
+
+def quantize(
+    model: Annotated[
+        str,
+        typer.Argument(help="A model folder, a GGUF file, a Hugging Face id, or: embedded."),
+    ] = "",
+    scheme: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMES)}.")] = "awq",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder to write; else <model>-<scheme>, beside the model."),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text like what the model will be asked: .txt, or .jsonl with text, prompt, "
+            "messages or turns. awq, gptq and w8a8-smoothquant need it."
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="At most so many windows of the calibration text.")
+    ] = SAMPLES,
+    sample_tokens: Annotated[
+        int, typer.Option(min=64, help="Tokens of each window.")
+    ] = SAMPLE_TOKENS,
+    group_size: Annotated[
+        int | None,
+        typer.Option(help="Inputs that share a scale; else the largest of 128 to 16 that fits."),
+    ] = None,
+    tensor_parallel: Annotated[
+        int, typer.Option(min=1, help="The groups have to fit so many GPUs.")
+    ] = 1,
+    revision: Annotated[str | None, typer.Option(help="Of a Hugging Face model.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is at --out.")] = False,
+    list_schemes: Annotated[
+        bool, typer.Option("--list", help="Show the schemes, and what each is for.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Quantize a model. Broken off, the same command goes on from the layers done."""
+    with answering(as_json):
+        if list_schemes:
+            _list(as_json)
+            return
+        if not model:
+            raise CommandError("no model is named", "antefix quantize MODEL", ExitCode.USAGE)
+        chosen = _checked(scheme, calibration, group_size)
+        began = time.monotonic()
+        with Steps() as steps:
+            with steps.step("model") as step:
+                source = resolve_model(model, step.show)
+                if Path(source).exists():
+                    source = str(Path(source).absolute())
+            target = _target(model, source, chosen, out)
+            with steps.step("llm-compressor") as step:
+                packages = quantizer_packages(step.show)
+            text = calibration if chosen.needs_calibration else None
+            job = QuantizeJob(
+                source=source,
+                revision=revision,
+                scheme=chosen.name,
+                group_size=group_size,
+                tensor_parallel=tensor_parallel,
+                calibration=str(text.absolute()) if text else None,
+                samples=samples,
+                sample_tokens=sample_tokens,
+            )
+            with steps.step(chosen.name) as step:
+                run(job, target, packages, step.show, note, replace=force)
+        facts = json.loads((target / "antefix-quantization.json").read_text())
+        written = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+        answer = {**facts, "folder": str(target), "bytes": written}
+        answer["seconds"] = round(time.monotonic() - began, 1)
+        if as_json:
+            print_json(answer)
+            return
+        typer.echo(f"{target}: {written / 1e6:,.1f} MB of weights{_grouped(facts['group_size'])}")
+        of = EMBEDDED if model == EMBEDDED else source
+        note(f"what it lost: antefix evaluate {of} {target}")
+
+
+def _checked(name: str, calibration: Path | None, group_size: int | None) -> Scheme:
+    """Everything that is wrong with the command line before anything is loaded."""
+    try:
+        scheme = scheme_called(name)
+        if scheme.needs_calibration:
+            if calibration is None:
+                raise WeightsError(
+                    f"{name} needs a text to calibrate with",
+                    "name one like what your users write: --calibration prompts.jsonl; "
+                    "rtn, w8a16, w8a8 and fp8 need none",
+                )
+            read_samples(calibration)
+        if group_size is not None and not scheme.grouped:
+            raise WeightsError(f"{name} has no groups", "leave --group-size away")
+    except WeightsError as error:
+        raise CommandError(error.message, error.remedy, ExitCode.USAGE) from error
+    return scheme
+
+
+def _target(model: str, source: str, scheme: Scheme, out: Path | None) -> Path:
+    """Where the user says; else beside a model of theirs, or here."""
+    if out is None:
+        if model == EMBEDDED or not Path(source).exists():
+            out = Path(f"{model.rpartition('/')[2]}-{scheme.name}")
+        else:
+            out = Path(source.removesuffix(".gguf") + f"-{scheme.name}")
+    if out.absolute() == Path(source):
+        raise CommandError(
+            f"{out} is the model itself", "name another folder with --out", ExitCode.USAGE
+        )
+    return out.absolute()
+
+
+def _grouped(group_size: int | None) -> str:
+    return f", groups of {group_size}" if group_size else ""
+
+
+def _list(as_json: bool) -> None:
+    rows = {
+        s.name: {
+            "weight_bits": s.weight_bits,
+            "activation_bits": s.activation_bits,
+            "calibration": s.needs_calibration,
+            "for": s.meant_for,
+            "served_by": s.served_by,
+        }
+        for s in SCHEMES.values()
+    }
+    if as_json:
+        print_json({"schemes": rows})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("scheme", "bits", "calibration", "for", "served by", box=None)
+    for scheme in SCHEMES.values():
+        table.add_row(
+            scheme.name,
+            f"{scheme.weight_bits}/{scheme.activation_bits}",
+            "needed" if scheme.needs_calibration else "",
+            scheme.meant_for,
+            scheme.served_by,
+        )
+    Console().print(table)

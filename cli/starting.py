@@ -1,0 +1,281 @@
+"""The steps of `antefix up`. Whatever stops them, what they started is stopped too."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from cli.exit_codes import ExitCode
+from cli.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
+from cli.local import cluster, monitoring
+from cli.local.home import FleetState, Home
+from cli.local.ports import LOOPBACK, free_ports, is_free
+from cli.output import CommandError, note
+from cli.progress import Step, Steps
+from common.errors import SetupError
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet_file import check_fleet
+from deployments.models.model import EMBEDDED, resolve_model
+
+_ANY_ADDRESS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for. `digest` changes with anything the fleet file says.
+
+    `programs`: of a Prometheus beside the fleet, if one is wanted.
+    """
+
+    name: str
+    fleet: Fleet
+    digest: str
+    port: int
+    address: str | None
+    programs: monitoring.Programs | None
+
+
+@dataclass(frozen=True)
+class Started:
+    """`answer` is None when the fleet was running already."""
+
+    state: FleetState
+    answer: str | None
+
+
+def wanted(
+    fleet_file: str, port: int | None, address: str | None, with_prometheus: bool = False
+) -> Wanted:
+    """Raises FleetError, or SetupError for what does not fit together or is not installed."""
+    checked = check_fleet(fleet_file)
+    for line in checked.lines():
+        note(line)
+    fleet = checked.fleet
+    if with_prometheus and address is not None:
+        raise CommandError(
+            f"--with-prometheus starts a Prometheus for this machine's own Ray, and {address} is "
+            "another's, whose nodes it may not reach",
+            f"leave it out, and let the cluster's Prometheus read port {fleet.metrics.port} of "
+            "every node (metrics.host in the fleet file lets it in)",
+            ExitCode.USAGE,
+        )
+    if address is not None and fleet.redis.url is None:
+        raise SetupError(
+            f"with --address {address} the fleet may span machines, and the embedded Redis "
+            "listens on this one alone",
+            "set redis.url in the fleet file",
+        )
+    said = json.dumps([fleet.model_dump(mode="json"), address], sort_keys=True)
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    return Wanted(
+        fleet_file,
+        fleet,
+        digest,
+        fleet.gateway.port if port is None else port,
+        address,
+        monitoring.find_programs() if with_prometheus else None,
+    )
+
+
+def start(home: Home, wanted: Wanted) -> Started:
+    """The running fleet. Must be called in the home's turn."""
+    recorded = home.state()
+    if recorded is not None:
+        if _is_running(home, recorded):
+            return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
+        note("cleaning up after a fleet that did not end well")
+        _clean_up(home, recorded)
+    state = _new_state(wanted)
+    home.save_state(state)
+    try:
+        return _start(home, state, _listening_on(wanted.fleet, state), wanted.programs)
+    except BaseException:
+        _clean_up(home, home.state() or state)
+        raise
+
+
+def _is_running(home: Home, state: FleetState) -> bool:
+    if not state.ready or not cluster.is_alive(state):
+        return False
+    try:
+        GatewayClient.of(state, home.keys()).status()
+    except GatewayError as error:
+        return error.status != 0
+    return True
+
+
+def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
+    if running.fleet_digest == wanted.digest:
+        return running
+    raise CommandError(
+        f"another fleet ({running.fleet_file}) is running at {running.base_url}",
+        "stop it first: antefix down; or set ANTEFIX_HOME to another folder to run both",
+        ExitCode.CONFLICT,
+    )
+
+
+def _new_state(wanted: Wanted) -> FleetState:
+    fleet, host = wanted.fleet, wanted.fleet.gateway.host
+    port = wanted.port or free_ports(1)[0]
+    _refuse_taken_port(host, port)
+    here = wanted.address.rpartition(":")[0] if wanted.address else LOOPBACK
+    return FleetState(
+        run_id=secrets.token_hex(16),
+        fleet_file=wanted.name,
+        fleet_digest=wanted.digest,
+        host=host,
+        port=port,
+        base_url=f"http://{_reachable(host, here)}:{port}/v1",
+        model=next(iter(fleet.pools.values())).served_model_name,
+        drain_timeout_s=fleet.gateway.drain_timeout_s,
+        started_at=time.time(),
+        ray_address=wanted.address or "",
+        own_ray=wanted.address is None,
+        redis_url=fleet.redis.url or "",
+        metrics_url="" if wanted.address else _metrics_url(wanted, port),
+    )
+
+
+def _reachable(host: str, here: str) -> str:
+    """A host to connect to, for a URL, of an address to listen on."""
+    reachable = here if host in _ANY_ADDRESS else host
+    return f"[{reachable}]" if ":" in reachable else reachable
+
+
+def _metrics_url(wanted: Wanted, gateway_port: int) -> str:
+    """Where this machine's metrics will be. Raises SetupError."""
+    host, port = wanted.fleet.metrics.host, wanted.fleet.metrics.port
+    try:
+        free = is_free(host, port)
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            "correct metrics.host or metrics.port",
+        ) from error
+    if not wanted.port:
+        port = free_ports(1)[0]
+    elif not free or port == gateway_port:
+        taken, port = port, free_ports(1)[0]
+        note(f"metrics are at port {port}, since metrics.port {taken} is taken")
+    return f"http://{_reachable(host, LOOPBACK)}:{port}/metrics"
+
+
+def _listening_on(fleet: Fleet, state: FleetState) -> Fleet:
+    gateway = fleet.gateway.model_copy(update={"port": state.port})
+    fleet = fleet.model_copy(update={"gateway": gateway})
+    if not state.metrics_url:
+        return fleet
+    metrics = fleet.metrics.model_copy(update={"port": urlsplit(state.metrics_url).port})
+    return fleet.model_copy(update={"metrics": metrics})
+
+
+def _refuse_taken_port(host: str, port: int) -> None:
+    remedy = "choose another: gateway.port in the fleet file, or --port (0 picks a free one)"
+    try:
+        free = is_free(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SetupError(
+            f"cannot listen on {host}:{port}: {reason}", "correct gateway.host or gateway.port"
+        ) from error
+    if not free:
+        raise CommandError(f"port {port} of {host} is taken", remedy, ExitCode.CONFLICT)
+
+
+def _beside(home: Home, state: FleetState, wanted: Wanted) -> FleetState:
+    """With Prometheus and Alertmanager beside the running fleet, if they are wanted."""
+    if wanted.programs is None or len(monitoring.running(state.run_id)) == 2:
+        return state
+    with Steps() as steps, steps.step("Prometheus"):
+        return cluster.start_monitoring(home, state, wanted.programs)
+
+
+def _start(
+    home: Home, state: FleetState, fleet: Fleet, programs: monitoring.Programs | None
+) -> Started:
+    with Steps() as steps:
+        if state.own_ray:
+            fleet = _with_models_here(fleet, steps)
+            with steps.step("Ray"):
+                state = cluster.start_ray(home, state, fleet)
+        if not state.redis_url:
+            with steps.step("Redis"):
+                state = cluster.start_redis(home, state)
+        if programs is not None:
+            # Before the engines, so that what stands in its way is told before they load.
+            with steps.step("Prometheus"):
+                state = cluster.start_monitoring(home, state, programs)
+        engines = _EngineSteps(steps, fleet)
+        try:
+            state = cluster.deploy(home, state, fleet, home.keys(), engines.show)
+        except cluster.AlreadyDeployed as error:
+            raise CommandError(error.message, error.remedy, ExitCode.CONFLICT) from error
+        engines.done()
+        with steps.step("First request"):
+            client = GatewayClient.of(state, home.keys())
+            client.wait_until_ready()
+            answer = client.ask(state.model, FIRST_QUESTION, fleet.gateway.request_timeout_s)
+    state = dataclasses.replace(state, ready=True)
+    home.save_state(state)
+    return Started(state, answer)
+
+
+def _with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
+    """Makes the embedded model, and names folders absolutely: a replica has another working
+    directory.
+    """
+    pools = dict(fleet.pools)
+    for model in dict.fromkeys(pool.model for pool in fleet.pools.values()):
+        with steps.step(f"Model {model}") as step:
+            resolved = resolve_model(model, step.show)
+        for name, pool in fleet.pools.items():
+            # A damaged embedded model is mended by whoever resolves it, so that name stays.
+            if pool.model == model != EMBEDDED:
+                pools[name] = pool.model_copy(update={"model": resolved})
+    return fleet.model_copy(update={"pools": pools})
+
+
+class _EngineSteps:
+    """A bar a pool, from the moment Ray Serve is reached."""
+
+    def __init__(self, steps: Steps, fleet: Fleet) -> None:
+        self._serve: Step | None = steps.open("Ray Serve")
+        self._steps = steps
+        self._bars: dict[str, Step] = {}
+        self._ready: set[str] = set()
+
+    def show(self, pools: dict[str, Any], delay: str) -> None:
+        if self._serve is not None:
+            self._serve.done()
+            self._serve = None
+        for name, pool in pools.items():
+            bar = self._bars.get(name) or self._bars.setdefault(
+                name, self._steps.open(f"Pool {name}")
+            )
+            running, target = pool["running"], pool["target"]
+            if running >= target and name not in self._ready:
+                self._ready.add(name)
+                bar.done()
+            elif name not in self._ready:
+                waiting = " ".join(delay.split())[:120]
+                bar.show(running / target, waiting or f"{running} of {target} engines loaded")
+
+    def done(self) -> None:
+        for name in self._bars.keys() - self._ready:
+            self._bars[name].done()
+
+
+def _clean_up(home: Home, state: FleetState) -> None:
+    """End what a run left, without draining: it failed."""
+    if state.deployed and not state.own_ray:
+        try:
+            cluster.remove(home, state)
+        except SetupError as error:
+            note(f"not removed from {state.ray_address}: {error.message}")
+    cluster.stop(home, state)

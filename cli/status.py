@@ -1,0 +1,200 @@
+"""`antefix status`: every replica of the running fleet, as its gateway sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from cli.exit_codes import ExitCode
+from cli.gateway_client import GatewayClient, GatewayError
+from cli.local import cluster, monitoring
+from cli.local.home import FleetState, Home
+from cli.output import CommandError, answering, not_running, print_json
+
+WATCH_SECONDS = 1.0
+
+
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show the replicas: queues, KV use and predicted time to first token."""
+    with answering(as_json):
+        if watch and as_json:
+            raise CommandError(
+                "--watch goes on, and --json prints one object", "drop one", ExitCode.USAGE
+            )
+        home = Home()
+        if watch:
+            _watch(home)
+            return
+        state, answer = _read(home)
+        if as_json:
+            print_json({"base_url": state.base_url, **_addresses(state), **answer})
+        else:
+            Console().print(render(state, answer))
+        if idle_pools(answer):
+            raise typer.Exit(ExitCode.DEGRADED)
+
+
+def idle_pools(answer: Mapping[str, Any]) -> list[str]:
+    """The pools that should run replicas and run none."""
+    return [
+        name
+        for name, pool in answer["pools"].items()
+        if pool["target_replicas"] and not pool["states"].get("RUNNING")
+    ]
+
+
+def render(state: FleetState, answer: Mapping[str, Any]) -> RenderableType:
+    tokens = answer["reference_prompt_tokens"]
+    tables = [_table(name, pool, tokens) for name, pool in answer["pools"].items()]
+    gateways = _in_words(answer["gateways"])
+    head = f"{answer['fleet']} at {state.base_url}, gateways: {gateways}"
+    return Group(head, *_addresses_in_words(state), *tables)
+
+
+def _addresses(state: FleetState) -> dict[str, Any]:
+    urls = {"prometheus": state.prometheus_url, "alertmanager": state.alertmanager_url}
+    running = monitoring.running(state.run_id) if any(urls.values()) else set()
+    beside = {
+        name: {"url": url, "running": name in running} if url else None
+        for name, url in urls.items()
+    }
+    return {"page_url": state.page_url, "metrics_url": state.metrics_url or None, **beside}
+
+
+def _addresses_in_words(state: FleetState) -> Iterator[str]:
+    addresses = _addresses(state)
+    yield f"page {addresses['page_url']}"
+    if url := addresses["metrics_url"]:
+        yield f"metrics {url}"
+    for name in ("prometheus", "alertmanager"):
+        if server := addresses[name]:
+            again = f"antefix up {state.fleet_file} --with-prometheus starts it again"
+            yield f"{name} {server['url']}" if server["running"] else f"{name} died; {again}"
+
+
+def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
+    table = Table(
+        title=f"{name}: {pool['model']}, {_replicas_in_words(pool)}",
+        title_justify="left",
+        title_style="bold",
+        caption="; ".join(_of_pool_in_words(pool)),
+        caption_justify="left",
+        # narrow: all of it fits in 80 columns
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for column in ("replica", "role", "node"):
+        table.add_column(column)
+    for column in ("running", "waiting", "KV use", f"TTFT of {tokens} tokens"):
+        table.add_column(column, justify="right")
+    for replica in pool["replicas"]:
+        table.add_row(
+            replica["replica"],
+            replica["role"],
+            replica["node_ip"],
+            str(replica["running"]),
+            str(replica["waiting"]),
+            f"{replica['kv_use']:.0%}",
+            f"{replica['predicted_ttft_s']:.2f} s",
+        )
+    return table
+
+
+def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
+    yield _routing_in_words(pool)
+    yield _admission_in_words(pool)
+    if known := [replica["speculation"] for replica in pool["replicas"] if replica["speculation"]]:
+        yield _speculation_in_words(known)
+
+
+def _speculation_in_words(known: Sequence[Mapping[str, Any]]) -> str:
+    """Of the replicas that tell of theirs."""
+    words = []
+    if yields := [of["tokens_per_pass"] for of in known if of["tokens_per_pass"] is not None]:
+        words.append(f"{fmean(yields):.1f} tokens a pass")
+    if speedups := [of["speedup"] for of in known if of["speedup"] is not None]:
+        words.append(f"{fmean(speedups):.2f} times as fast as without")
+    if stopped := sum(not of["on"] for of in known):
+        words.append(f"switched off on {stopped} of {len(known)}")
+    return f"speculation: {', '.join(words) or 'not measured yet'}"
+
+
+def _routing_in_words(pool: Mapping[str, Any]) -> str:
+    """How one gateway, the one that was asked, fares with placing this pool's requests."""
+    index = pool["index"]
+    words = [f"policy {pool['policy']}"]
+    if not index["prompts_known"]:
+        words.append("prompts not known here: placed by load")
+    elif not index["answers"]:
+        words.append("prefix index does not answer: placed by load")
+    elif index["lookup_p50_ms"] is not None:
+        words.append(f"prefix index {index['lookup_p50_ms']:.1f} ms")
+    if index["ttft_prediction_error"] is not None:
+        words.append(f"TTFT predictions off by {index['ttft_prediction_error']:.0%}")
+    return ", ".join(words)
+
+
+def _replicas_in_words(pool: Mapping[str, Any]) -> str:
+    target = pool["target_replicas"]
+    if not target:
+        return "scaled to zero: the next request waits for a replica to start"
+    return f"{_in_words(pool['states'])} of {target}"
+
+
+def _admission_in_words(pool: Mapping[str, Any]) -> str:
+    """How the same gateway lets requests in."""
+    admission = pool["admission"]
+    promised = [
+        f"{of['ttft_s']:g} s to the first token ({name})" for name, of in admission["slo"].items()
+    ]
+    words = [f"SLO {', '.join(promised)}" if promised else "no SLO"]
+    if admission["waiting"]:
+        words.append(f"{admission['waiting']} waiting, {admission['oldest_wait_s']:.0f} s at most")
+    if admission["held"]:
+        words.append(f"{admission['held']} held until a replica is up")
+    if admission["overflowing"]:
+        words.append(f"overflowing {admission['overflow_share']:.0%}")
+    return ", ".join(words)
+
+
+def _in_words(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
+
+
+def _watch(home: Home) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            state, answer = _read(home)
+            live.update(render(state, answer), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
+def _read(home: Home) -> tuple[FleetState, dict[str, Any]]:
+    state = home.state()
+    if state is None:
+        raise not_running()
+    if not cluster.is_alive(state):
+        raise CommandError(
+            "the fleet crashed: its Ray is gone",
+            "antefix up starts it again, antefix down clears it away",
+            ExitCode.NOT_RUNNING,
+        )
+    try:
+        return state, GatewayClient.of(state, home.keys()).status()
+    except GatewayError as error:
+        remedy = error.remedy if state.ready else "the fleet is still starting; try again"
+        raise CommandError(error.message, remedy, ExitCode.DEGRADED) from error

@@ -1,0 +1,141 @@
+"""`antefix up`: from a fleet file to an answered request."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import time
+from typing import Annotated, Any
+
+import typer
+
+from cli import starting
+from cli.exit_codes import ExitCode
+from cli.gateway_client import FIRST_QUESTION
+from cli.local import cluster
+from cli.local.home import FleetState, Home
+from cli.output import answering, note, print_json
+from cli.stopping import stop_fleet
+
+WATCH_SECONDS = 1.0
+
+
+def up(
+    fleet: Annotated[
+        str, typer.Argument(help="A fleet file's path, or the name of one that ships.")
+    ] = "laptop",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Instead of gateway.port; 0 picks a free one."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Deploy on this Ray cluster instead of starting a Ray here."
+        ),
+    ] = None,
+    with_prometheus: Annotated[
+        bool,
+        typer.Option(
+            "--with-prometheus",
+            help="Start a Prometheus and an Alertmanager beside it, with Antefix's rules.",
+        ),
+    ] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay; SIGTERM or Ctrl-C drains and stops.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Start a fleet, ask it a first question and leave it running."""
+    with answering(as_json):
+        # Ended by systemd or a closed terminal, `up` cleans up as after Ctrl-C.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        began = time.monotonic()
+        home = Home()
+        wanted = starting.wanted(fleet, port, address, with_prometheus)
+        with home.turn(lambda: note("waiting for another antefix up or down to finish")):
+            result = starting.start(home, wanted)
+        _print_result(home, result, time.monotonic() - began, as_json)
+        if foreground:
+            _stay(home, result.state)
+
+
+def _interrupt(signal_number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _print_result(home: Home, result: starting.Started, seconds: float, as_json: bool) -> None:
+    state, api_key = result.state, home.keys().api_key
+    if as_json:
+        print_json(
+            {
+                "status": "started" if result.answer is not None else "already_running",
+                "fleet": state.fleet_file,
+                "base_url": state.base_url,
+                "api_key": api_key,
+                "model": state.model,
+                "answer": result.answer,
+                "seconds": round(seconds, 1),
+                "page_url": state.page_url,
+                "metrics_url": state.metrics_url or None,
+                "prometheus_url": state.prometheus_url or None,
+                "alertmanager_url": state.alertmanager_url or None,
+            }
+        )
+        return
+    if result.answer is None:
+        typer.echo(f"This fleet is already running at {state.base_url}\n")
+    else:
+        typer.echo(f"\n{FIRST_QUESTION}\n{result.answer}\n\nReady after {seconds:.0f} s.\n")
+    typer.echo(_card(state, api_key))
+
+
+def _card(state: FleetState, api_key: str) -> str:
+    body: dict[str, Any] = {
+        "model": state.model,
+        "messages": [{"role": "user", "content": FIRST_QUESTION}],
+    }
+    addresses = {
+        "Base URL": state.base_url,
+        "API key": api_key,
+        "Model": state.model,
+        # What follows the # stays in the browser.
+        "Page": f"{state.page_url}#key={api_key}",
+        "Metrics": state.metrics_url,
+        "Prometheus": state.prometheus_url,
+        "Alerts": state.alertmanager_url,
+    }
+    shown = "\n".join(f"{name:10}  {value}" for name, value in addresses.items() if value)
+    return f"""\
+{shown}
+
+curl {state.base_url}/chat/completions -H 'Authorization: Bearer {api_key}' \
+-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}
+
+Next: antefix chat, antefix status, eval "$(antefix env)", antefix down"""
+
+
+def _stay(home: Home, state: FleetState) -> None:
+    """Until a signal, then drain and stop; or until the fleet is gone, then fail."""
+    asked_to_stop = False
+
+    def ask(signal_number: int, frame: object) -> None:
+        nonlocal asked_to_stop
+        asked_to_stop = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    while not asked_to_stop:
+        time.sleep(WATCH_SECONDS)
+        recorded = home.state()
+        if recorded is None or recorded.run_id != state.run_id:
+            return  # `antefix down` ended it
+        if not cluster.is_alive(state):
+            with home.turn(lambda: None):
+                cluster.stop(home, state)
+            note("the fleet died; see antefix logs")
+            raise typer.Exit(ExitCode.FAILED)
+    with home.turn(lambda: None):
+        stop_fleet(home, state, drain=True)

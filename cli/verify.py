@@ -1,0 +1,212 @@
+"""`antefix verify`: that a fleet answers, and that a prefix is computed once. `helm test` runs it.
+
+It asks two questions under one system prompt that nobody sent before. The second must find it: the
+index knew where it was cached, and the engine there confirms that it was. Every failure says which
+part of that chain broke.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.chat import where
+from cli.gateway_client import GatewayClient, GatewayError
+from cli.output import answering, note, print_json
+from common.errors import SetupError
+from deployments.gateway.api_keys import read_keys
+
+# 300 to 400 tokens of any usual tokenizer: two segments of 128, and room in a context of 512.
+RULES = 28
+ANSWER_TOKENS = 16
+FIRST_QUESTION = "What is the capital of France?"
+# The index hears of a block some milliseconds after the engine has it.
+QUESTIONS = ("And of Italy?", "And of Spain?", "And of Greece?", "And of Norway?", "And of Japan?")
+BETWEEN_QUESTIONS_S = 1.0
+EXPLAINED_WITHIN_S = 10.0
+# The other pool would not have the prefix.
+HEADERS = {"x-antefix-overflow": "never"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question's answer and what the fleet told of it; tokens are the prompt's."""
+
+    request_id: str
+    pool: str
+    replica: str
+    policy: str
+    admission: str
+    ttft_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    cached_tokens_in_index: int
+
+
+def verify(
+    base_url: Annotated[str | None, typer.Option(help="A fleet's address.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Its key.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Its keys, tenant=key each; the first is used.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for it to be ready, and for an answer.")
+    ] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Check that the running fleet answers and reuses a prefix, with two to six questions."""
+    with answering(as_json):
+        if api_key_file is not None:
+            api_key = _first_key(api_key_file)
+        url, key, default_model = where(base_url, api_key)
+        client = GatewayClient(url, key)
+        began = time.monotonic()
+        _wait(client, timeout)
+        ready_s = time.monotonic() - began
+        model = model or default_model or _first_model(client, url)
+        if not as_json:
+            typer.echo(f"ready       after {ready_s:.1f} s, {model} at {url}")
+        system = _new_system_prompt()
+
+        def ask(question: str) -> tuple[Asked, Mapping[str, Any]]:
+            return _ask(client, model, system, question, timeout)
+
+        first, _ = ask(FIRST_QUESTION)
+        if not as_json:
+            typer.echo(f"first time  {_shown(first)}")
+        for question in QUESTIONS:
+            again, told = ask(question)
+            if _is_hit(again):
+                break
+            time.sleep(BETWEEN_QUESTIONS_S)
+        else:
+            raise _no_hit(again, told)
+        if as_json:
+            both = {"first": asdict(first), "again": asdict(again)}
+            print_json({"base_url": url, "model": model, "ready_after_s": ready_s, **both})
+            return
+        typer.echo(f"again       {_shown(again)}")
+        typer.echo(
+            f"prefix hit  the index knew {again.cached_tokens_in_index} tokens of it at "
+            f"{again.replica}, the engine confirms {again.cached_tokens}"
+        )
+
+
+def _first_key(file: Path) -> str:
+    try:
+        return next(iter(read_keys(file)))
+    except SetupError as error:
+        raise SetupError(error.message, "correct --api-key-file") from error
+
+
+def _wait(client: GatewayClient, timeout_s: float) -> None:
+    last = ""
+
+    def tell(message: str) -> None:
+        nonlocal last
+        if message != last:
+            note(message)
+        last = message
+
+    try:
+        client.wait_until_ready(timeout_s, tell)
+    except GatewayError as error:
+        raise SetupError(
+            f"not ready within {timeout_s:g} s: {error.message}",
+            "see antefix status, on Kubernetes antefix k8s status; --timeout waits longer",
+        ) from error
+
+
+def _first_model(client: GatewayClient, url: str) -> str:
+    models = client.models()
+    if not models:
+        raise GatewayError(f"{url} serves no model", "give --model")
+    return models[0]
+
+
+def _new_system_prompt() -> str:
+    """New at its first words, so that no cache has any of it."""
+    rules = " ".join(
+        f"Rule {number}: keep the answer to one short sentence." for number in range(1, RULES + 1)
+    )
+    return f"Conversation {secrets.token_hex(8)}. {rules}"
+
+
+def _ask(
+    client: GatewayClient, model: str, system: str, question: str, timeout_s: float
+) -> tuple[Asked, Mapping[str, Any]]:
+    messages = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": question},
+    ]
+    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": ANSWER_TOKENS}
+    answer = client.stream(body, HEADERS, timeout_s)
+    told = _explanation(client, answer.request_id)
+    cached = told["cached_tokens"]
+    asked = Asked(
+        request_id=answer.request_id,
+        pool=told["pool"],
+        replica=told["replica"],
+        policy=told["policy"],
+        admission=told["admission"]["reason"],
+        ttft_s=answer.ttft_s,
+        prompt_tokens=told["prompt_tokens"]["confirmed"] or 0,
+        cached_tokens=cached["confirmed"] or 0,
+        cached_tokens_in_index=cached["in_index"] or 0,
+    )
+    return asked, told
+
+
+def _explanation(client: GatewayClient, request_id: str) -> Mapping[str, Any]:
+    """It is written in the background, after the answer."""
+    deadline = time.monotonic() + EXPLAINED_WITHIN_S
+    while True:
+        try:
+            return client.explanation(request_id)
+        except GatewayError as error:
+            if error.status != 404 or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+def _is_hit(asked: Asked) -> bool:
+    return asked.cached_tokens > 0 and asked.cached_tokens_in_index > 0
+
+
+def _no_hit(asked: Asked, told: Mapping[str, Any]) -> SetupError:
+    """Which part of the chain broke."""
+    pool, counted = told["pool"], told["prompt_tokens"]["counted"]
+    if not told["prompt_known"]:
+        why = f"gateways cannot make the prompts of pool {pool}, which is placed by load alone"
+        remedy = 'see docs/routing.md, "The prompt\'s tokens"'
+    elif not told["segments"]:
+        why = f"pool {pool} has no prefix index for a prompt of {counted} tokens"
+        remedy = "leave enable_prefix_caching out of engine_args, or lower segment_tokens"
+    elif not told["index_answered"]:
+        why = "the prefix index did not answer in time"
+        remedy = "look at Redis, or raise redis.lookup_budget_ms"
+    elif told["reuse_loss_tokens"].get("routing"):
+        why = f"another replica held the prefix, and policy {asked.policy} went elsewhere"
+        remedy = "set the pool's policy to prefix, or try again when the fleet is less busy"
+    elif asked.cached_tokens:
+        why = f"{asked.replica} reused {asked.cached_tokens} tokens that the index did not know"
+        remedy = "see antefix logs for KV events that were lost"
+    else:
+        why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
+        remedy = "see that engine_args leave prefix caching on and the KV cache has room"
+    return SetupError(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
+
+
+def _shown(asked: Asked) -> str:
+    return (
+        f"{asked.ttft_s:.2f} s to the first token; {asked.cached_tokens} of {asked.prompt_tokens} "
+        f"prompt tokens from the cache of {asked.replica} (pool {asked.pool}, policy "
+        f"{asked.policy}; {asked.admission})"
+    )

@@ -1,0 +1,1 @@
+"""What every package may use: nothing in here knows what Antefix does."""

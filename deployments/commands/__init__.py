@@ -1,1 +1,0 @@
-"""One module a subcommand of `antefix`; `deployments.cli` puts them together."""

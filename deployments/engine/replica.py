@@ -1,0 +1,238 @@
+"""One replica: a vLLM engine behind its own HTTP server, inside a Ray Serve actor.
+
+The replica publishes its address as Serve replica metadata, and in Redis its load and which
+prefixes its engine holds. When the engine's process dies the replica leaves the board and exits
+at once: Ray Serve then replaces it without waiting for three failed health checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from deployments.engine.confirming import Confirming
+from deployments.engine.sleep_mode import Awake, Sleeper
+from deployments.engine.tickets import TicketGate, Tickets
+from deployments.fleet.fleet import Metrics, Pool
+from deployments.fleet.settings.quality import prove
+from deployments.models.model import resolve_model
+from deployments.process import node_drain, node_metrics
+from deployments.process.http_server import HttpServer
+from deployments.process.serve_log import adopt_logs
+from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
+from deployments.wire.headers import RENDERER_PATH
+from observability import books
+from observability.metrics import ReplicaMetrics
+from router.event_stream import EventStream
+from router.held_blocks import HeldBlocks
+from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
+from router.publisher import IndexPublisher, Lease
+from router.redis_client import connect
+from router.segment_keys import SegmentHasher, index_secret
+
+logger = logging.getLogger("ray.serve")
+
+# Before the first request has been measured: what a small model does on one CPU core.
+DEFAULT_PREFILL_RATE = 500.0
+WATCH_PERIOD_S = 0.25
+# Whether it is promoted, a replica need not know sooner: a request tells it, too.
+BOARD_PERIOD_S = 1.0
+# Where they share cores, gateways go first: they have little to do and every token waits for it.
+NICENESS = 5
+
+
+class EngineReplica:
+    """Ray Serve deployment class; `hold` is the one method gateways call."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: Metrics
+    ) -> None:
+        began = time.monotonic()
+        # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
+        from deployments.engine.vllm.adapter import VllmEngine
+
+        adopt_logs("engine")
+        os.nice(NICENESS)
+        self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
+        self._replica_id = serve.get_replica_context().replica_id.unique_id
+        fleet_name, pool_name = board.partition("/")[0].partition("@")[0], board.rpartition("/")[2]
+        # before vLLM makes its metrics
+        count = partial(books.count_as_replica, pool=pool_name, replica=self._replica_id)
+        node_metrics.join(fleet_name, metrics, count)
+        self._node_ip = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        model = await asyncio.to_thread(
+            resolve_model, pool.model, lambda fraction, step: logger.info("model: %s", step)
+        )
+        if pool.quality is not None:
+            await asyncio.to_thread(prove, Path(model), pool.quality)
+        when_slower = pool.speculation.when_slower if pool.speculation else "keep"
+        self._engine = await VllmEngine.start(
+            model, pool.served_model_name, pool.engine_args, when_slower
+        )
+        redis = connect(redis_url)
+        self._board = LoadBoard(redis, board, scaled=pool.is_scaled)
+        self._sleeper = Sleeper(self._engine, self._takes_traffic)
+        self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
+        self._tickets = Tickets(pool.max_ongoing_requests)
+        self._server = HttpServer(TicketGate(self._app(), self._tickets, secret))
+        self._url = await self._server.start(self._node_ip)
+        self._sequence = 0
+        self._leaving = False
+        self._events = EventStream(*self._engine.events_at)
+        hasher = SegmentHasher(index_secret(secret))
+        self._publisher = IndexPublisher(
+            redis,
+            board,
+            HeldBlocks(hasher, pool.model, pool.revision, self._segment_tokens),
+            self._snapshot,
+            on_lost=self._engine.report_reuse,
+        )
+        self._engine.on_cache_dropped(self._publisher.cleared)
+        self._started_at, self._startup_s = time.time(), time.monotonic() - began
+        self._metrics = ReplicaMetrics(self._startup_s, pool.prefill_rate)
+        self._publisher.start(self._events.batches())
+        self._watch = asyncio.create_task(self._leave_when_dead())
+        self._sleeping = asyncio.create_task(self._sleep_while_warm())
+        node = ray.get_runtime_context().get_node_id()
+        drained = node_drain.follow(node, self._leave, lambda: self._tickets.running)
+        self._drained = asyncio.create_task(drained)
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        return {"url": self._url}
+
+    async def hold(self, ticket: str) -> None:
+        await self._tickets.hold(ticket)
+
+    async def check_health(self) -> None:
+        await self._engine.check_health()
+        if self._sleeper.failing:
+            raise RuntimeError("the engine does not wake up")
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route(RENDERER_PATH, self._renderer),
+                Route(FACTS_PATH, self._facts),
+                Mount("/", Confirming(Awake(self._engine.app, self._sleeper), self._report)),
+            ]
+        )
+
+    async def _renderer(self, request: Request) -> Response:
+        """How a gateway gets the tokens that this engine would."""
+        facts = self._engine.renderer
+        if facts is None:
+            return JSONResponse({"error": "only the engine can render"}, status_code=404)
+        return Response(facts.to_json(), media_type="application/json")
+
+    async def _facts(self, request: Request) -> Response:
+        """What `antefix calibrate` cannot measure from outside."""
+        engine = self._engine
+        facts = EngineFacts(
+            step_tokens=engine.max_step_tokens,
+            sequences=engine.max_sequences,
+            block_tokens=engine.block_size or self._segment_tokens or 16,
+            kv_capacity_tokens=engine.kv_capacity_tokens,
+            max_model_len=engine.max_model_len,
+            startup_s=self._startup_s,
+        )
+        return Response(facts.to_json(), media_type="application/json")
+
+    def _report(self) -> LoadReport:
+        self._sequence += 1
+        waiting, running, queued_prefill_tokens = self._engine.queue()
+        waiting += self._sleeper.held
+        return LoadReport(self._sequence, waiting, running, queued_prefill_tokens)
+
+    async def _sleep_while_warm(self) -> None:
+        if self._engine.can_sleep:
+            await asyncio.gather(self._board.run(BOARD_PERIOD_S), self._sleeper.run())
+
+    async def _leave(self, after_s: float) -> None:
+        self._leaving = True
+
+    def _takes_traffic(self) -> bool | None:
+        """None while Redis does not tell."""
+        if self._replica_id in self._board.loads():
+            return True
+        return False if self._replica_id in self._board.warm() else None
+
+    def _snapshot(self, lease: Lease) -> str:
+        stats, renderer, queue = self._engine.stats, self._engine.renderer, self._report()
+        busy = queue.waiting + queue.running > 0
+        step_s, sequence_s = stats.step_time.line()
+        self._metrics.queue(queue.waiting, queue.running, queue.queued_prefill_tokens)
+        self._metrics.index(self._publisher.lag_s, lease.synced)
+        self._metrics.prefill(stats.prefill_rate)
+        known = self._engine.speculation()
+        if known:
+            self._metrics.speculation(**msgspec.structs.asdict(known))
+        return ReplicaLoad(
+            replica_id=self._replica_id,
+            slot=lease.slot,
+            incarnation=lease.incarnation,
+            url=self._url,
+            node_ip=self._node_ip,
+            waiting=queue.waiting,
+            running=queue.running,
+            queued_prefill_tokens=queue.queued_prefill_tokens,
+            # vLLM reports while it steps: an idle engine's last report is of a busy one
+            kv_use=stats.kv_use if busy else 0.0,
+            kv_capacity_tokens=self._engine.kv_capacity_tokens,
+            prefill_rate=stats.prefill_rate or self._prefill_rate_prior,
+            inter_token_latency=stats.inter_token_latency if queue.running else 0.0,
+            segment_tokens=self._segment_tokens,
+            renderer=renderer.digest if renderer else "",
+            synced=lease.synced,
+            sequence=queue.sequence,
+            arrived=self._tickets.lately_arrived(),
+            started_at=self._started_at,
+            startup_s=self._startup_s,
+            prefill_learned=stats.prefill_rate is not None,
+            step_s=step_s,
+            sequence_s=sequence_s,
+            max_sequences=self._engine.max_sequences,
+            decode_s=stats.decode_s,
+            max_model_len=self._engine.max_model_len,
+            output_tokens=stats.output_tokens,
+            asleep=self._sleeper.asleep,
+            leaving=self._leaving,
+            speculation=Speculation(known.on, known.tokens_per_pass, known.speedup)
+            if known
+            else None,
+        ).to_json()
+
+    async def _leave_when_dead(self) -> None:
+        while not self._engine.dead:  # noqa: ASYNC110  # vLLM has no event for it
+            await asyncio.sleep(WATCH_PERIOD_S)
+        logger.error("the engine of replica %s died; leaving", self._replica_id)
+        await self._publisher.stop()
+        os._exit(1)
+
+    async def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
+            self._watch.cancel()
+            await self._publisher.stop()
+            await self._server.drain()
+            self._drained.cancel()
+            self._sleeping.cancel()  # not before: a request may have waited for its end
+            self._events.close()
+            self._engine.stop()
+
+
+def _whole_blocks(segment_tokens: int, block_size: int) -> int:
+    """The segment's length as a multiple of the engine's KV block, at least one; 0 without."""
+    return max(1, round(segment_tokens / block_size)) * block_size if block_size else 0

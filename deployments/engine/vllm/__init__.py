@@ -1,0 +1,1 @@
+"""All that imports vLLM, or depends on how one release of it works inside."""

@@ -1,0 +1,365 @@
+"""Runs vLLM: its engine and its OpenAI server. `args.py` has its parser, `facts.py` its prompts.
+
+vLLM moves these between releases; everything else of ours sees `VllmEngine` alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+from vllm.config import VllmConfig
+from vllm.config.kv_events import KVEventsConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.app import build_app
+from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
+
+from autoscaling.prefill_rate import PrefillRate
+from autoscaling.step_time import StepTime
+from deployments.engine.vllm import speculation
+from deployments.engine.vllm.args import parse
+from deployments.engine.vllm.facts import renderer_facts
+from deployments.prompt import RendererFacts
+from deployments.wire import confirmation
+from observability.tracing import TRACES_ENDPOINT, engine_environment
+from weights.speculation_rule import SpeculationReport, WhenSlower
+
+logger = logging.getLogger("ray.serve")
+
+_ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+
+
+def _needs_no_worker(args: AsyncEngineArgs) -> bool:
+    """Whether the model may run in the engine's own process, without another import of vLLM.
+
+    vLLM's CPU build always starts a worker, which it can bind to cores; with the word `uni` it
+    does so, too. Where nothing is bound and there is one worker, that is a third of every start and
+    of the memory for nothing, and each step passes through shared memory.
+    """
+    return (
+        current_platform.is_cpu()
+        and args.distributed_executor_backend is None
+        and args.tensor_parallel_size * args.pipeline_parallel_size == 1
+        and os.environ.get("VLLM_CPU_OMP_THREADS_BIND") == "nobind"
+    )
+
+
+class _Ewma:
+    """Exponentially weighted mean, each sample weighted by its own size."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._amount = 0.0
+        self._weight = 0.0
+
+    def add(self, amount: float, weight: float) -> None:
+        keep = max(0.0, 1.0 - weight / self._memory)
+        self._amount = self._amount * keep + amount
+        self._weight = self._weight * keep + weight
+
+    @property
+    def mean(self) -> float | None:
+        return self._amount / self._weight if self._weight > 0 else None
+
+
+class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
+    """What the load board needs of vLLM's statistics, learned as the engine runs."""
+
+    def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
+        self.kv_use = 0.0
+        self.output_tokens = 0
+        self.step_time = StepTime()
+        self._inter_token = _Ewma(memory=20.0)
+        self._prefill_rate = PrefillRate()
+        self._decode = _Ewma(memory=20.0)
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Tokens per second of prefilling, over the latest prompts; None before the first."""
+        return self._prefill_rate.mean
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from a request's first token to its last, over about 20; 0 before the first."""
+        return self._decode.mean or 0.0
+
+    @property
+    def inter_token_latency(self) -> float:
+        """Seconds from token to token, over about the last 20; 0 before the first."""
+        return self._inter_token.mean or 0.0
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: MultiModalCacheStats | None = None,
+        engine_idx: int = 0,
+    ) -> None:
+        if scheduler_stats is not None:
+            self.kv_use = scheduler_stats.kv_cache_usage
+        if iteration_stats is None:
+            return
+        self.output_tokens += iteration_stats.num_generation_tokens
+        for seconds in iteration_stats.inter_token_latencies_iter:
+            self._inter_token.add(seconds, 1.0)
+        if scheduler_stats is not None:
+            served = scheduler_stats.num_running_reqs + len(iteration_stats.finished_requests)
+            self.step_time.add(iteration_stats.inter_token_latencies_iter, served)
+        for finished in iteration_stats.finished_requests:
+            self._decode.add(finished.decode_time, 1.0)
+            self._prefill_rate.add(
+                iteration_stats.iteration_timestamp - finished.decode_time,
+                finished.prefill_time,
+                finished.num_prompt_tokens - finished.num_cached_tokens,
+            )
+
+    def log_engine_initialized(self) -> None:
+        pass
+
+
+@dataclass
+class _Request:
+    """One that is under way; `uncached_tokens` of its prompt are to be computed."""
+
+    request_id: str
+    uncached_tokens: int
+    has_first_token: bool = False
+
+
+class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
+    """Tells what a gateway wants to know of each request, and when the whole cache went."""
+
+    def watch(self) -> None:
+        self.on_cache_dropped: Callable[[], None] = lambda: None
+        self.reports_reuse = False
+        self.requests: dict[object, _Request] = {}
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        if self.reports_reuse:
+            # vLLM then sends the events of the blocks it reuses, too
+            extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": "full"}
+            sampling_params.extra_args = extra_args
+        outputs = super().generate(prompt, sampling_params, request_id, **more)
+        return self._watched(outputs, prompt, request_id)
+
+    def encode(
+        self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        outputs = super().encode(prompt, pooling_params, request_id, **more)
+        return self._watched(outputs, prompt, request_id)
+
+    async def _watched(
+        self, outputs: AsyncGenerator[Any, None], prompt: Any, request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        exchange = confirmation.current.get()
+        expected_cached = exchange.expected_cached if exchange else 0
+        uncached = max(1, _prompt_length(prompt) - expected_cached)
+        key, request, first = object(), _Request(request_id, uncached), True
+        self.requests[key] = request
+        try:
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    request.has_first_token = True
+                    if first and exchange:
+                        length = len(output.prompt_token_ids or ())
+                        cached = output.num_cached_tokens or 0
+                        exchange.first_token(length, cached, _since_first_token(output))
+                    first = False
+                    if exchange and isinstance(output, RequestOutput):
+                        exchange.generated(sum(len(one.token_ids) for one in output.outputs))
+                    yield output
+        finally:
+            del self.requests[key]
+
+    def queue(self) -> tuple[int, int, int]:
+        """Requests without a first token, requests with one, and the former's prompt tokens
+        that are to be computed."""
+        states = self.output_processor.request_states
+        ids_of = self.output_processor.external_req_ids
+        queued = []
+        for request in self.requests.values():
+            # an answer in one piece yields nothing before its end: vLLM's own state of it tells
+            if not request.has_first_token:
+                own = [states.get(name) for name in ids_of.get(request.request_id, ())]
+                request.has_first_token = any(s and not s.is_prefilling for s in own)
+            if not request.has_first_token:
+                queued.append(request.uncached_tokens)
+        return len(queued), len(self.requests) - len(queued), sum(queued)
+
+    async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        # vLLM sends the event with its next step, which may be long in coming
+        done = bool(await super().reset_prefix_cache(*args, **kwargs))
+        if done:
+            self.on_cache_dropped()
+        return done
+
+    async def sleep(self, *args: Any, **kwargs: Any) -> None:
+        self.on_cache_dropped()
+        await super().sleep(*args, **kwargs)
+        self.on_cache_dropped()
+
+
+class VllmEngine:
+    """One vLLM engine and the ASGI application of its own OpenAI server.
+
+    `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
+    is in tokens, 0 when it caches no prefixes; its KV events are at `events_at`. It runs
+    `max_sequences` requests at once, of `max_model_len` tokens each, and computes at most
+    `max_step_tokens` a step. `can_sleep` where it was started with vLLM's sleep mode.
+    """
+
+    def __init__(
+        self,
+        engine: _WatchedEngine,
+        app: ASGIApp,
+        stats: EngineStats,
+        renderer: RendererFacts | None,
+        folder: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self._engine = engine
+        self._folder = folder
+        self.app = app
+        self.stats = stats
+        self.renderer = renderer
+        self.events_at = _event_endpoints(folder.name)
+        cache = engine.vllm_config.cache_config
+        self.block_size = int(cache.block_size) if cache.enable_prefix_caching else 0
+        self.kv_capacity_tokens = int((cache.num_gpu_blocks or 0) * cache.block_size)
+        scheduler = engine.vllm_config.scheduler_config
+        self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
+        self.max_step_tokens = int(scheduler.max_num_batched_tokens)
+        self.max_model_len = int(engine.model_config.max_model_len)
+        self.can_sleep = bool(engine.model_config.enable_sleep_mode)
+
+    @classmethod
+    async def start(
+        cls,
+        model: str,
+        served_model_name: str,
+        engine_args: Mapping[str, Any],
+        when_slower: WhenSlower = "keep",
+    ) -> VllmEngine:
+        """Load the model; `when_slower` says what becomes of speculation that loses.
+
+        Raises what vLLM raises: a replica that cannot load must not start.
+        """
+        args = parse(model, served_model_name, engine_args)
+        _import_parser_plugins(args)
+        stats = EngineStats()
+        # private to this user, and no port: events carry prompts
+        folder = tempfile.TemporaryDirectory(prefix="antefix-")
+        vllm_args = AsyncEngineArgs.from_cli_args(args)
+        if _needs_no_worker(vllm_args):
+            vllm_args.distributed_executor_backend = _ONE_PROCESS
+        if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
+            os.environ.update(traces)  # vLLM's own processes look for the rest of it there
+            vllm_args.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
+        endpoint, replay_endpoint = _event_endpoints(folder.name)
+        vllm_args.kv_events_config = KVEventsConfig(
+            enable_kv_cache_events=True,
+            publisher="zmq",
+            endpoint=endpoint,
+            replay_endpoint=replay_endpoint,
+        )
+        config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+        speculation.measure(config, when_slower, _speculation_file(folder.name))
+        engine = _WatchedEngine.from_vllm_config(
+            config,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            stat_loggers=[lambda vllm_config, engine_index: stats],
+            enable_log_requests=False,
+            disable_log_stats=False,
+        )
+        engine.watch()
+        await engine.reset_mm_cache()
+        tasks = await engine.get_supported_tasks()
+        app = build_app(args, tasks, engine.model_config)
+        await init_app_state(engine, app.state, args, tasks)
+        return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
+
+    def queue(self) -> tuple[int, int, int]:
+        """As `_WatchedEngine.queue`."""
+        return self._engine.queue()
+
+    def speculation(self) -> SpeculationReport | None:
+        """What is known of the engine's speculation; None without, or before the first answer."""
+        return speculation.read(_speculation_file(self._folder.name))
+
+    def on_cache_dropped(self, callback: Callable[[], None]) -> None:
+        """Call when the engine has dropped its whole prefix cache."""
+        self._engine.on_cache_dropped = callback
+
+    def report_reuse(self) -> None:
+        """From now on KV events tell of reused blocks, too, not only of new ones."""
+        self._engine.reports_reuse = True
+
+    async def reset_prefix_cache(self) -> bool:
+        """Drop all cached prefixes; False while requests use them."""
+        return await self._engine.reset_prefix_cache()
+
+    async def sleep(self) -> None:
+        """Move the weights to the host's memory and drop the KV cache; what runs ends first."""
+        await self._engine.sleep(level=1, mode="wait")
+
+    async def wake_up(self) -> None:
+        """Be as before `sleep`, but for the cache. Raises where the device's memory is taken."""
+        if not await self._engine.wake_up():
+            raise RuntimeError("vLLM did not get all of its memory back")
+
+    @property
+    def dead(self) -> bool:
+        """True once the engine's process has failed: it never recovers."""
+        return bool(self._engine.errored)
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError when the engine is gone."""
+        await self._engine.check_health()
+
+    def stop(self) -> None:
+        self._engine.shutdown()
+        self._folder.cleanup()
+
+
+def _event_endpoints(folder: str) -> tuple[str, str]:
+    return f"ipc://{Path(folder, 'events')}", f"ipc://{Path(folder, 'replay')}"
+
+
+def _speculation_file(folder: str) -> Path:
+    return Path(folder, "speculation.json")
+
+
+def _since_first_token(output: Any) -> float:
+    """Seconds, on the engine's clock: above 0 for an answer in one piece."""
+    metrics = getattr(output, "metrics", None)
+    return max(0.0, metrics.last_token_ts - metrics.first_token_ts) if metrics else 0.0
+
+
+def _prompt_length(prompt: Any) -> int:
+    """Tokens of an input that vLLM's renderer has made; 1 for any other."""
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+    return len(token_ids) if token_ids else 1
+
+
+def _import_parser_plugins(args: Namespace) -> None:
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)

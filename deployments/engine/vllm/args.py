@@ -1,0 +1,266 @@
+"""Engine arguments as vLLM's own parser sees them.
+
+vLLM is imported inside functions alone: `to_cli` needs none of it.
+
+    python -m deployments.engine.vllm.args     reads {pool: engine_args}, writes every refusal
+
+Neither a GPU nor a model is needed: what depends on the model's own config is for the engine's
+start to refuse.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+from pydantic import TypeAdapter, ValidationError
+
+from deployments.engine.vllm.flag_complaints import misfit, not_one_of, one_line, plain_words
+from deployments.engine.vllm.speculative_args import SpeculativeRefusal, broken_speculative_config
+from deployments.fleet.settings.bounds import out_of_bounds
+from deployments.fleet.settings.fleet_rules import did_you_mean
+
+
+class Refused(NamedTuple):
+    """An engine argument vLLM does not take. `key` is empty for several together."""
+
+    key: str
+    value: Any
+    message: str
+    remedy: str
+
+
+class EngineArgsRefused(ValueError):
+    """vLLM does not take these arguments; `refused` says which and why."""
+
+    def __init__(self, refused: list[Refused]) -> None:
+        self.refused = refused
+        lines = (f"engine_args.{each.key}: {each.message}. {each.remedy}" for each in refused)
+        super().__init__("\n".join(lines))
+
+
+class _ParserSaid(Exception):
+    """What argparse would have printed before it left the process."""
+
+
+def to_cli(engine_args: Mapping[str, Any]) -> list[str]:
+    """`engine_args` as a command line: true and false are --flag and --no-flag, a mapping is
+    JSON, a list is repeated values, null and an empty list are left out."""
+    words: list[str] = []
+    for key, value in engine_args.items():
+        flag = "--" + key.replace("_", "-")
+        if value is None or value == []:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, list):
+            words += [flag, *map(_word, value)]
+        else:
+            # --flag=value, so that a value may begin with - and a flag without one refuses it
+            words.append(f"{flag}={_word(value)}")
+    return words
+
+
+def parse(model: str, served_model_name: str, engine_args: Mapping[str, Any]) -> argparse.Namespace:
+    """The arguments vLLM's server starts from. Raises `EngineArgsRefused` with every refusal."""
+    refused = list(refusals(engine_args))
+    if refused:
+        raise EngineArgsRefused(refused)
+    named = {"model": model, "served_model_name": [served_model_name]}
+    words = to_cli({**_without_idle_flags(engine_args), **named})
+    args: argparse.Namespace = _parser().parse_args(words)
+    return args
+
+
+def refusals(engine_args: Mapping[str, Any]) -> Iterator[Refused]:
+    """Everything vLLM refuses: each argument by itself, then, if all pass, all together."""
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+
+    given = {key.replace("-", "_"): value for key, value in engine_args.items()}
+    given = {key: value for key, value in given.items() if value is not None}
+    any_refused = False
+    for key, value in given.items():
+        for refused in _refused_alone(key, value):
+            any_refused = True
+            yield refused
+    if any_refused:
+        return
+    args = None
+    try:
+        args = _parser().parse_args(to_cli(_without_idle_flags(given)))
+        validate_parsed_serve_args(args)
+    except (_ParserSaid, ValueError, TypeError, KeyError) as error:
+        yield _refused_together(str(error.args[0] if error.args else error), given)
+    if args is None:
+        return
+    yield from _broken_speculation(args, given)
+    if args.lora_modules and not args.enable_lora:
+        yield Refused("lora_modules", None, "LoRA is switched off", "Add enable_lora: true")
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@cache
+def _parser() -> Any:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    def raise_said(message: str) -> NoReturn:
+        raise _ParserSaid(message)
+
+    parser = make_arg_parser(FlexibleArgumentParser(add_help=False, allow_abbrev=False))
+    parser.error = raise_said
+    return parser
+
+
+@cache
+def _flags() -> dict[str, argparse.Action]:
+    """Every long flag of vLLM by its name with underscores, without the --no- forms."""
+    return {
+        option[2:].replace("-", "_"): action
+        for action in _parser()._actions
+        for option in action.option_strings
+        if option.startswith("--")
+        and not (isinstance(action, argparse.BooleanOptionalAction) and option.startswith("--no-"))
+    }
+
+
+def _without_idle_flags(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Without `flag: false` where vLLM has no --no-flag: there, absence is what false means."""
+    on_only = argparse._StoreTrueAction
+    return {
+        key: value
+        for key, value in engine_args.items()
+        if value is not False or not isinstance(_flags().get(key.replace("-", "_")), on_only)
+    }
+
+
+def _refused_alone(key: str, value: Any) -> Iterator[Refused]:
+    action = _flags().get(key)
+    if action is None:
+        # without the value: under a mistyped key it may be a secret
+        yield Refused(key, None, "vLLM has no such flag", _remedy_for_unknown(key, value))
+        return
+    unfit = misfit(action, value)
+    if unfit is not None:
+        yield Refused(key, value, *unfit)
+        return
+    try:
+        words = to_cli(_without_idle_flags({key: value}))
+        parsed = getattr(_parser().parse_args(words), action.dest)
+    except (_ParserSaid, ValueError, TypeError, KeyError) as error:
+        yield Refused(key, value, *plain_words(action, value, str(error)))
+        return
+    yield from _outside_bounds(key, value, action.dest, parsed)
+    yield from _unknown_name(key, value)
+
+
+def _remedy_for_unknown(key: str, value: Any) -> str:
+    positive = key.removeprefix("no_")
+    if positive != key and positive in _flags():
+        return f"Write {positive}: {'false' if value is True else 'true'}"
+    root, dot, _ = key.partition(".")
+    if dot and root in _flags():
+        return f"Write {root} with the rest as a mapping below it"
+    return did_you_mean(key, _flags()) or "See vllm serve --help=all for the flags there are"
+
+
+def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[Refused]:
+    """Bounds that vLLM's config classes set, and its parser does not know."""
+    if isinstance(parsed, bool) or not isinstance(parsed, int | float):
+        return
+    from vllm import config
+
+    sections = (
+        config.ModelConfig,
+        config.CacheConfig,
+        config.ParallelConfig,
+        config.SchedulerConfig,
+        config.LoRAConfig,
+        config.LoadConfig,
+        config.ObservabilityConfig,
+    )
+    for section in sections:
+        info = section.__pydantic_fields__.get(field)
+        if info is None or not info.metadata:
+            continue
+        try:
+            bounded: Any = Annotated[type(parsed), *info.metadata]
+            TypeAdapter(bounded).validate_python(parsed)
+        except ValidationError as error:
+            details = error.errors()[0]
+            words = out_of_bounds(details) or (details["msg"], "See vllm serve --help=all")
+            yield Refused(key, value, *words)
+        return
+
+
+def _unknown_name(key: str, value: Any) -> Iterator[Refused]:
+    """Names the parser lets through, because a plug-in may add to them."""
+    if key == "quantization":
+        from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+        known = QUANTIZATION_METHODS
+    elif key == "tool_call_parser":
+        from vllm.tool_parsers import ToolParserManager
+
+        known = ToolParserManager.list_registered()
+    elif key == "reasoning_parser":
+        from vllm.reasoning import ReasoningParserManager
+
+        known = ReasoningParserManager.list_registered()
+    else:
+        return
+    if value not in known:
+        yield Refused(key, value, *not_one_of(list(known), value))
+
+
+def _refused_together(said: str, engine_args: Mapping[str, Any]) -> Refused:
+    """A refusal of a combination, put at the first argument that vLLM names."""
+    said = one_line(said.removeprefix("Error: "))
+    named = [flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", said)]
+    key = next((name for name in named if name in engine_args), "")
+    return Refused(key, engine_args.get(key), said, "Change one of them")
+
+
+def _broken_speculation(
+    args: argparse.Namespace, engine_args: Mapping[str, Any]
+) -> Iterator[Refused]:
+    from vllm.config import SpeculativeConfig
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    if args.speculative_config is None:
+        return
+    broken: Iterator[SpeculativeRefusal] = broken_speculative_config(
+        args.speculative_config,
+        SpeculativeConfig.__pydantic_fields__,
+        tensor_parallel=args.tensor_parallel_size,
+        quantizations=QUANTIZATION_METHODS,
+        beside=engine_args,
+    )
+    for inner, value, message, remedy in broken:
+        key = f"speculative_config.{inner}" if inner else "speculative_config"
+        yield Refused(key, value, message, remedy)
+
+
+def main() -> None:
+    """stdin: {pool: engine_args}. stdout: a list of refusals, each with its pool."""
+    # vLLM logs to stdout: keep that for the answer alone
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    refused = [
+        {"pool": pool, **refusal._asdict()}
+        for pool, engine_args in json.load(sys.stdin).items()
+        for refusal in refusals(engine_args)
+    ]
+    with answer:
+        json.dump(refused, answer)
+
+
+if __name__ == "__main__":
+    main()

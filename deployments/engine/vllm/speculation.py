@@ -1,0 +1,188 @@
+"""vLLM's own schedulers, with speculative decoding measured, and switched off where it loses.
+
+`measure` has an engine use them. What they learn is in a small file, for the process that started
+the engine. Where drafting cannot be switched, only what it brings is told. They never fail or
+hold up a request: after an error of theirs, which is logged, vLLM goes on as configured.
+
+vLLM can draft a number of tokens that changes from step to step ("dynamic speculative decoding"):
+its scheduler looks it up by batch size in `dynamic_sd_lookup`. For methods that take no other
+number than the configured one, drafts are dropped before they are scheduled. Sources: vLLM 0.32,
+vllm/v1/core/sched/scheduler.py, vllm/v1/worker/gpu_model_runner.py, vllm/v1/spec_decode/.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from vllm.config import VllmConfig
+from vllm.config.speculative import MTPModelTypes
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from weights.speculation_rule import SpeculationReport, SpeculationRule, Step, WhenSlower
+
+logger = logging.getLogger("vllm.antefix")
+
+# For the engine's process, which vLLM starts: what `measure` was asked for.
+_ASKED = "ANTEFIX_SPECULATION"
+# Their proposers take 0 for the number of tokens, and keep the draft's KV cache up to date.
+_TAKE_ANY_NUMBER = {"ngram", "draft_model", "eagle", "eagle3", "mtp", *get_args(MTPModelTypes)}
+# After a switch: one step verifies what was drafted before it, one more is under way.
+_SETTLING_STEPS = 2
+_REPORT_PERIOD_S = 1.0
+# The load may be another by then.
+_FORGET_AFTER_S = 600.0
+
+
+def measure(config: VllmConfig, when_slower: WhenSlower, report: Path) -> None:
+    """Before its engine is started: have `config`'s speculation measured, into `report`."""
+    if config.speculative_config is None:
+        return
+    if config.scheduler_config.scheduler_cls is not None:
+        logger.warning("speculation is not measured: the engine has a scheduler_cls of its own")
+        return
+    scheduler = MeasuredScheduler
+    if config.scheduler_config.async_scheduling:
+        scheduler = MeasuredAsyncScheduler
+    config.scheduler_config.scheduler_cls = f"{__name__}.{scheduler.__name__}"
+    os.environ[_ASKED] = json.dumps({"when_slower": when_slower, "report": str(report)})
+
+
+def read(report: Path) -> SpeculationReport | None:
+    """The latest; None where there is none yet."""
+    try:
+        return msgspec.json.decode(report.read_bytes(), type=SpeculationReport)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+class _Watch:
+    """Of one scheduler: sees its steps, and decides before each whether it speculates."""
+
+    def __init__(self, scheduler: Any) -> None:
+        asked = json.loads(os.environ[_ASKED])
+        self._report = Path(asked["report"])
+        self._rule = SpeculationRule(asked["when_slower"])
+        self._scheduler = scheduler
+        config = scheduler.vllm_config
+        speculative = config.speculative_config
+        self._any_number = (
+            speculative.method in _TAKE_ANY_NUMBER and not speculative.parallel_drafting
+        )
+        # the asynchronous scheduler has no drafts to drop: they never leave the device
+        self._switches = self._any_number or not config.scheduler_config.async_scheduling
+        self._as_configured: list[int] | None = scheduler.dynamic_sd_lookup
+        most = max(scheduler.scheduler_config.max_num_seqs, scheduler.max_num_active_reqs)
+        self._none = [0] * (most + 1)
+        self._drops = False
+        self._speculating = True
+        self._same_steps = 0
+        self._last_step = self._last_report = time.perf_counter()
+
+    def before_step(self) -> None:
+        if not self._switches:
+            return
+        running = self._scheduler.running
+        on = self._rule.speculates(max(1, len(running)))
+        if self._any_number:
+            self._scheduler.dynamic_sd_lookup = self._as_configured if on else self._none
+            return
+        self._drops = not on
+        if self._drops:
+            for request in running:
+                request.spec_token_ids = []
+
+    def after_step(self, scheduled: Any, output: Any, outputs: dict[int, Any]) -> None:
+        if not scheduled.total_num_scheduled_tokens:
+            return
+        now = time.perf_counter()
+        seconds, self._last_step = now - self._last_step, now
+        if seconds > _FORGET_AFTER_S:
+            self._rule.forget()
+        speculating = scheduled.num_spec_tokens_to_schedule > 0 and not self._drops
+        self._same_steps = self._same_steps + 1 if speculating == self._speculating else 0
+        self._speculating = speculating
+        sizes, drafts = scheduled.num_scheduled_tokens, scheduled.scheduled_spec_decode_tokens
+        decoded = len(sizes) + sum(map(len, drafts.values()))
+        tells = (
+            not scheduled.scheduled_new_reqs
+            and decoded == scheduled.total_num_scheduled_tokens
+            and self._same_steps >= _SETTLING_STEPS
+        )
+        tokens = sum(len(one.new_token_ids) for of in outputs.values() for one in of.outputs)
+        if self._switches:
+            self._rule.add(Step(len(sizes), seconds, tokens, speculating if tells else None))
+        if speculating and self._same_steps:
+            self._rule.acceptance.add(_passes(scheduled, output))
+        if now - self._last_report >= _REPORT_PERIOD_S:
+            self._last_report = now
+            self._write(self._rule.report(len(sizes)))
+
+    def give_up(self) -> None:
+        self._scheduler.dynamic_sd_lookup = self._as_configured
+
+    def _write(self, report: SpeculationReport) -> None:
+        written = self._report.with_suffix(".new")
+        written.write_bytes(msgspec.json.encode(report))
+        written.replace(self._report)
+
+
+def _passes(scheduled: Any, output: Any) -> Iterator[tuple[int, int]]:
+    """Of each request that the step decoded: tokens drafted, tokens of those that were right."""
+    drafts, unusable = scheduled.scheduled_spec_decode_tokens, scheduled.num_invalid_spec_tokens
+    for request, size in scheduled.num_scheduled_tokens.items():
+        drafted = len(drafts.get(request, ()))
+        told = output.sampled_token_ids[output.req_id_to_index[request]]
+        if told and size == 1 + drafted:
+            yield drafted - (unusable or {}).get(request, 0), len(told) - 1
+
+
+class _Measured:
+    """In front of a scheduler of vLLM's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._watch: _Watch | None = None
+        try:
+            self._watch = _Watch(self)
+        except Exception:
+            logger.exception("speculation is not measured")
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        if self._watch is not None:
+            try:
+                self._watch.before_step()
+            except Exception:
+                self._stop_watching()
+        return super().schedule(*args, **kwargs)  # type: ignore[misc]  # of the next class
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        step = (scheduler_output, model_runner_output)
+        outputs = super().update_from_output(*step)  # type: ignore[misc]  # of the next class
+        if self._watch is not None:
+            try:
+                self._watch.after_step(*step, outputs)
+            except Exception:
+                self._stop_watching()
+        return outputs
+
+    def _stop_watching(self) -> None:
+        logger.exception("speculation is no longer measured, and goes on as configured")
+        if self._watch is not None:
+            self._watch.give_up()
+        self._watch = None
+
+
+class MeasuredScheduler(_Measured, Scheduler):  # type: ignore[misc]  # vLLM's types are not read
+    pass
+
+
+class MeasuredAsyncScheduler(_Measured, AsyncScheduler):  # type: ignore[misc]
+    pass

@@ -1,0 +1,246 @@
+"""The fleet file: from a path to a `Fleet`, or to everything that is wrong with it.
+
+deployments.fleet.fleet        what may be written, and what it means
+deployments.fleet.fleet_yaml   YAML with line numbers
+deployments.fleet.settings.environment  ${VARIABLE}
+deployments.fleet.settings.engine_args  vLLM's opinion of the engine arguments
+deployments.fleet.settings.quality       what weights have to prove before they are served
+deployments.fleet.weights_check  models against engine arguments and GPUs
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
+from deployments.fleet.fleet_yaml import Keys, YamlDocument, read_yaml
+from deployments.fleet.settings.engine_args import refused_by_vllm
+from deployments.fleet.settings.environment import resolved
+from deployments.fleet.settings.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
+from deployments.fleet.settings.quality import prove
+from deployments.fleet.weights_check import check_weights
+from weights.errors import WeightsError
+
+__all__ = [
+    "CheckedFleet",
+    "FleetError",
+    "FleetProblem",
+    "check_fleet",
+    "check_text",
+    "load_fleet",
+    "parse_fleet",
+    "shipped_fleets",
+]
+
+SHIPPED = Path(__file__).parents[2] / "fleets"
+
+
+@dataclass(frozen=True)
+class CheckedFleet:
+    """A fleet whose weights were checked. `warnings`: what works, but slowly or other than meant;
+    `notes`: what could not be checked, in words."""
+
+    source: str
+    fleet: Fleet
+    warnings: tuple[FleetProblem, ...]
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        warnings = [f"warning: {warning.text(self.source)}" for warning in self.warnings]
+        return [*warnings, *(f"note: {self.source}: {note}." for note in self.notes)]
+
+
+def load_fleet(path: str | Path, check_engine_args: bool = True) -> Fleet:
+    """The fleet in the file at `path`; a bare name, such as `laptop`, is one that ships.
+
+    Raises `FleetError` with every problem of the file. With `check_engine_args`, vLLM's own
+    parser is asked too, in a process of its own: some seconds the first time.
+    """
+    file = _file_at(path)
+    return parse_fleet(_text_of(file, str(path)), str(file), check_engine_args)
+
+
+def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool = True) -> Fleet:
+    """As `load_fleet`, of the text of a file; `source` is its name in messages."""
+    return _read(text, source, check_engine_args)[0]
+
+
+def check_fleet(path: str | Path, check_engine_args: bool = True) -> CheckedFleet:
+    """As `load_fleet`, and what this machine knows of the models is held against the arguments:
+    see docs/preflight.md."""
+    file = _file_at(path)
+    return check_text(_text_of(file, str(path)), str(file), check_engine_args)
+
+
+def check_text(
+    text: str, source: str = "fleet.yaml", check_engine_args: bool = True
+) -> CheckedFleet:
+    """As `check_fleet`, of the text of a file."""
+    fleet, document = _read(text, source, check_engine_args)
+    check = check_weights(fleet)
+    refused: list[FleetProblem] = []
+    warnings: list[FleetProblem] = []
+    for keys, each in check.found:
+        value = ... if each.value is None else each.value
+        problem = problem_at(keys, value, each.message, each.remedy)
+        line = document.line_of(_as_spelled(document.data, keys))
+        (refused if each.refuses else warnings).append(replace(problem, line=line))
+    if refused:
+        raise FleetError(source, sorted(refused, key=lambda problem: problem.line or 0))
+    warnings.sort(key=lambda problem: problem.line or 0)
+    return CheckedFleet(source, fleet, tuple(warnings), tuple(check.notes))
+
+
+def _read(text: str, source: str, check_engine_args: bool) -> tuple[Fleet, YamlDocument]:
+    document = read_yaml(text)
+    if document.problems:
+        raise FleetError(source, document.problems)
+    if not isinstance(document.data, Mapping):
+        message = "the file is empty" if document.data is None else "not a mapping"
+        remedy = "Begin with name: and pools:, as fleets/laptop.yaml does"
+        raise FleetError(source, [FleetProblem("", None, message, remedy, 1)])
+
+    found: dict[Keys, FleetProblem] = {}
+    data = _with_environment(document.data, found)
+    fleet = _validated(data, found, Path(source).parent)
+    if check_engine_args:
+        _ask_vllm(data, found)
+    if fleet is not None:
+        _add(found, _unproven(fleet))
+    if fleet is None or found:
+        located = (replace(found[keys], line=document.line_of(keys)) for keys in found)
+        raise FleetError(source, sorted(located, key=lambda problem: problem.line or 0))
+    return fleet, document
+
+
+def _file_at(path: str | Path) -> Path:
+    bare_name = isinstance(path, str) and "/" not in path and not Path(path).suffix
+    return SHIPPED / f"{path}.yaml" if bare_name else Path(path)
+
+
+def _as_spelled(data: Any, keys: Iterable[str]) -> Keys:
+    """`keys` as the file writes them: with - or with _."""
+    spelled = []
+    for key in keys:
+        section = data if isinstance(data, Mapping) else {}
+        dashed = key.replace("_", "-")
+        spelled.append(dashed if key not in section and dashed in section else key)
+        data = section.get(spelled[-1])
+    return tuple(spelled)
+
+
+def shipped_fleets() -> list[str]:
+    """Names of the fleets that ship with Antefix."""
+    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+
+
+def _text_of(file: Path, asked_for: str) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        names = shipped_fleets()
+        near = did_you_mean(Path(asked_for).stem, names)
+        remedy = f"{near} " if near else ""
+        remedy += f"Fleets that ship: {', '.join(names)}; for your own write its path, ./my.yaml"
+        problem = FleetProblem("", None, "no such fleet file", remedy)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        problem = FleetProblem("", None, f"cannot be read: {reason}", "Name a readable file")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        problem = FleetProblem("", None, "not UTF-8", "Save the file as UTF-8", line)
+    raise FleetError(asked_for, [problem])
+
+
+def _with_environment(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> dict[Any, Any]:
+    """`data` with ${VARIABLE} replaced in the few places that may hold one."""
+    copy = dict(data)
+    for loc in _places_for_variables(data):
+        *above, last = loc
+        section: Any = copy
+        for key in above:
+            section[key] = dict(section[key])
+            section = section[key]
+        text = section[last]
+        section[last], unresolved = resolved(text, os.environ)
+        if unresolved:
+            found[loc] = problem_at(loc, text, *unresolved[0])
+    return copy
+
+
+def _places_for_variables(data: Mapping[Any, Any]) -> Iterator[Keys]:
+    redis = data.get("redis")
+    if isinstance(redis, Mapping) and isinstance(redis.get("url"), str):
+        yield ("redis", "url")
+    for _, section, env in _sections_of_pools(data, "env"):
+        yield from ((*section, name) for name, value in env.items() if isinstance(value, str))
+
+
+def _validated(
+    data: Mapping[Any, Any], found: dict[Keys, FleetProblem], folder: Path
+) -> Fleet | None:
+    try:
+        return Fleet.model_validate(data, context={"folder": folder})
+    except ValidationError as error:
+        _add(found, problems_of(error))
+    # pydantic asks these of a fleet without other faults only
+    pools = data.get("pools")
+    broken = broken_by_pools(pools) if isinstance(pools, Mapping) else ()
+    _add(
+        found,
+        ((r.loc, problem_at(r.loc, r.value, r.message, r.remedy)) for r in broken),
+    )
+    return None
+
+
+def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> None:
+    """Add what vLLM says of the engine arguments that are not already at fault."""
+    asked: dict[str, dict[str, Any]] = {}
+    spelled: dict[tuple[str, str], str] = {}
+    for pool_name, section, engine_args in _sections_of_pools(data, "engine_args"):
+        for key, value in engine_args.items():
+            if isinstance(key, str) and (*section, key) not in found:
+                asked.setdefault(pool_name, {})[engine_arg_name(key)] = value
+                spelled[pool_name, engine_arg_name(key)] = key
+    for refusal in refused_by_vllm(asked):
+        outer, *inner = refusal.key.split(".")
+        keys = [spelled.get((refusal.pool, outer), outer), *inner] if refusal.key else []
+        loc: Keys = ("pools", refusal.pool, "engine_args", *keys)
+        problem = problem_at(loc, refusal.value, refusal.message, refusal.remedy)
+        says_nothing = not refusal.key or refusal.value is None
+        _add(found, [(loc, replace(problem, value=None) if says_nothing else problem)])
+
+
+def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, FleetProblem]]:
+    """Pools whose weights are here, and do not keep what their `quality` asks of them."""
+    for name, pool in fleet.pools.items():
+        folder = Path(pool.model).absolute()
+        if pool.quality is None or not folder.is_dir():
+            continue
+        try:
+            prove(folder, pool.quality)
+        except WeightsError as error:
+            keys: Keys = ("pools", name, "quality")
+            yield keys, problem_at(keys, ..., error.message, error.remedy)
+
+
+def _sections_of_pools(
+    data: Mapping[Any, Any], key: str
+) -> Iterator[tuple[str, Keys, Mapping[Any, Any]]]:
+    """The mapping under `key` of every pool that has one: the pool, the way there, the mapping."""
+    pools = data.get("pools")
+    for name, pool in pools.items() if isinstance(pools, Mapping) else ():
+        section = pool.get(key) if isinstance(pool, Mapping) else None
+        if isinstance(section, Mapping):
+            yield str(name), ("pools", name, key), section
+
+
+def _add(found: dict[Keys, FleetProblem], problems: Iterable[tuple[Keys, FleetProblem]]) -> None:
+    """Keep the first problem of a place: what follows from it would only distract."""
+    for keys, problem in problems:
+        found.setdefault(keys, problem)

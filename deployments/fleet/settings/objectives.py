@@ -1,0 +1,139 @@
+"""What a fleet file says of a pool's promises, and of how it keeps them."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from autoscaling.overflow import OverflowRules
+from autoscaling.slo import PriorityClass, Slo
+from deployments.fleet.settings.fleet_rules import refuse
+from deployments.fleet.settings.section import Section
+from observability import slo
+
+DEFAULT = "default"
+
+
+class Objective(Section):
+    """Service level objective of one priority class."""
+
+    ttft_s: float = Field(
+        gt=0, description="Time to first token, from the arrival at the gateway, in seconds."
+    )
+    ttft_p50_s: float | None = Field(
+        None,
+        gt=0,
+        description="The same for half of the requests: watched, in seconds. null: not promised.",
+    )
+    tpot_s: float | None = Field(
+        None, gt=0, description="Time per output token after it, in seconds. null: not promised."
+    )
+
+
+class Objectives(Section):
+    """What the pool promises. A class without an objective is never refused.
+
+    A word instead of the section takes the targets of an SLO file (`observability.slo`): `default`
+    those of the one that ships, a path, from the fleet file's folder, those of another.
+    """
+
+    interactive: Objective | None = Field(
+        None, description="For requests that somebody waits for: all that do not say otherwise."
+    )
+    batch: Objective | None = Field(
+        None, description="For requests of the class `batch`, which may wait for their turn."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _targets_of_an_slo_file(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, str):
+            return data
+        folder: Path = (info.context or {}).get("folder", Path())
+        try:
+            targets = slo.load(None if data == DEFAULT else folder / data).targets
+        except slo.SloError as error:
+            raise refuse(
+                f"no usable SLO file: {error.message}",
+                error.remedy or "Write `default`, a path, or interactive: {ttft_s: ...}",
+            ) from None
+        return {name: target.model_dump() for name, target in targets.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {
+            "anyOf": [
+                super().__get_pydantic_json_schema__(core_schema, handler),
+                {"type": "string", "minLength": 1},
+            ]
+        }
+
+    def by_class(self) -> dict[PriorityClass, Slo]:
+        """Those that are set."""
+        objectives: dict[PriorityClass, Objective | None] = {
+            "interactive": self.interactive,
+            "batch": self.batch,
+        }
+        return {name: Slo(of.ttft_s, of.tpot_s) for name, of in objectives.items() if of}
+
+
+class Overflow(Section):
+    """A smaller model that answers when this pool cannot hold its SLO."""
+
+    to: str = Field(description="The pool that answers instead.")
+    enter: float = Field(
+        1.0,
+        gt=0,
+        description="Overflow begins when the best predicted TTFT is above this many times the SLO",
+    )
+    leave: float = Field(0.7, ge=0, description="and ends when it is at or below this many times.")
+    max_share: float = Field(
+        0.5, gt=0, le=1, description="Of about a minute's requests, the largest share to overflow."
+    )
+
+    def rules(self) -> OverflowRules:
+        return OverflowRules(self.enter, self.leave, self.max_share)
+
+
+class Autoscaling(Section):
+    """How many replicas the pool may have, and how fast that may change."""
+
+    min_replicas: int = Field(
+        1,
+        ge=0,
+        description="Replicas it always has. 0: none while nothing comes; the first request then "
+        "waits for one to start, or overflows.",
+    )
+    max_replicas: int = Field(ge=1, description="Most replicas, warm ones included.")
+    startup_s: float = Field(
+        120.0,
+        gt=0,
+        description="Seconds from asking for a replica until it serves, before one was measured.",
+    )
+    downscale_hold_s: float = Field(
+        30.0,
+        ge=0,
+        description="So long, in seconds, must fewer have been enough before one is taken away.",
+    )
+    idle_s: float = Field(
+        300.0,
+        gt=0,
+        description="With `min_replicas` 0: seconds without a request before the last one goes.",
+    )
+
+
+class Tenant(Section):
+    """The rights of one API key's holder."""
+
+    priority: Literal["interactive", "batch"] = Field(
+        "interactive",
+        description="The highest class its requests may have, and have when they do not say.",
+    )
+    operator: bool = Field(
+        False,
+        description="Whether it sees every tenant's decisions, at `/antefix/`; others their own.",
+    )

@@ -1,0 +1,39 @@
+"""What a fleet file says of a pool's speculative decoding, beside vLLM's `speculative_config`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from deployments.fleet.settings.fleet_rules import Broken, engine_arg_name
+from deployments.fleet.settings.section import Section
+from weights.speculation_rule import WhenSlower
+
+# vLLM's flags for it; the others are short for keys of the first.
+_FLAGS = ("speculative_config", "spec_method", "spec_model")
+
+
+class Speculation(Section):
+    """How the engines speculate; `engine_args.speculative_config` says with what."""
+
+    # not `off`: YAML reads that as false
+    when_slower: WhenSlower = Field(
+        "keep",
+        description="What becomes of speculation at a batch size where it is measured to be slower "
+        "than none: `stop` switches it off there until it wins again, `keep` goes on with it. The "
+        "metrics tell either way.",
+    )
+
+
+def broken_by_speculation(
+    speculation: Speculation | None, engine_args: Mapping[str, Any]
+) -> Iterator[Broken]:
+    """Without a speculative_config there is nothing to switch."""
+    given = {engine_arg_name(key) for key, value in engine_args.items() if value is not None}
+    if speculation is not None and given.isdisjoint(_FLAGS):
+        yield Broken(
+            ("speculation",),
+            ...,
+            "the engine does not speculate",
+            "Add engine_args.speculative_config, or leave it out",
+        )

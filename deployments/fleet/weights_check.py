@@ -1,0 +1,162 @@
+"""What is wrong with the weights of a fleet's pools, before an engine is started.
+
+Each pool's config.json, weight files and kind of GPU are looked up on this machine, and among the
+well-known models that ship, never in a network, and handed to weights.preflight. What is not known
+is not checked, and a note says so.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import SetupError
+from deployments.fleet.fleet import Fleet, Pool
+from deployments.models.model_config import model_config, model_folder
+from weights.checkpoint import weight_files
+from weights.errors import WeightsError
+from weights.finding import Device, Engine, Finding, Model
+from weights.gpus import GPUS
+from weights.kernels import Capability
+from weights.known_models import known_config
+from weights.model_shape import shape_of
+from weights.preflight import findings, overflow_findings
+
+# Where older tools say how they quantized.
+_MORE_CONFIGS = ("quant_config.json", "quantize_config.json")
+# Ray's names of NVIDIA's GPUs that nobody plans for: developer.nvidia.com/cuda-gpus
+_OTHER_GPUS: Mapping[str, Capability] = {
+    "K80": (3, 7),
+    "P100": (6, 0),
+    "P4": (6, 1),
+    "V100": (7, 0),
+    "T4": (7, 5),
+    "H20": (9, 0),
+    "GB200": (10, 0),
+    "B300": (10, 3),
+    "GB300": (10, 3),
+    "RTX-PRO-6000": (12, 0),
+}
+
+
+@dataclass
+class WeightsCheck:
+    """Findings with the way to them in the fleet file, and what was not checked, and why."""
+
+    found: list[tuple[tuple[str, ...], Finding]] = field(default_factory=list)
+    unchecked: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"{', '.join(pools)}: {why}" for why, pools in self.unchecked.items()]
+
+
+def check_weights(fleet: Fleet) -> WeightsCheck:
+    check = WeightsCheck()
+    contexts: dict[str, int | None] = {}
+    for name, pool in fleet.pools.items():
+        engine = _engine_of(pool)
+        model = _known(check, name, pool.model, pool.revision, engine)
+        contexts[name] = engine.context(model.shape) if model else engine.max_model_len
+        if model is not None:
+            draft = _draft_of(check, name, engine)
+            found = _on_each(_devices_of(check, name, pool), model, engine, draft)
+            check.found += [(("pools", name, *each.key.split(".")), each) for each in found]
+    for name, pool in fleet.pools.items():
+        if pool.overflow is not None:
+            to = pool.overflow.to
+            for each in overflow_findings(contexts[name], contexts[to], to):
+                check.found.append((("pools", name, *each.key.split(".")), each))
+    return check
+
+
+def _engine_of(pool: Pool) -> Engine:
+    return Engine(pool.engine_args, pool.env, pool.tensor_parallel, pool.pipeline_parallel)
+
+
+def _known(
+    check: WeightsCheck, pool: str, name: str, revision: str | None, engine: Engine | None
+) -> Model | None:
+    """The model, if its config is on this machine and of a kind that can be described."""
+    try:
+        config = model_config(name, revision) or known_config(name)
+        if config is None:
+            why = f"not checked: the config of {name} is not on this machine"
+        else:
+            return _model_of(name, _with_overrides(config, engine))
+    except (SetupError, WeightsError) as error:
+        why = f"not checked: {error.message}"
+    except (AttributeError, TypeError, ValueError):
+        why = f"not checked: the config of {name} is not of the usual kind"
+    check.unchecked.setdefault(why, []).append(f"pools.{pool}")
+    return None
+
+
+def _with_overrides(config: dict[str, Any], engine: Engine | None) -> dict[str, Any]:
+    overrides = engine.args.get("hf_overrides") if engine else None
+    found = {**config, **overrides} if isinstance(overrides, Mapping) else dict(config)
+    quantization = found.get("quantization_config") or found.get("compression_config")
+    found["quantization_config"] = quantization if isinstance(quantization, Mapping) else None
+    return found
+
+
+def _model_of(name: str, config: Mapping[str, Any]) -> Model:
+    shape, folder = shape_of(config), model_folder(name)
+    if folder is None or not folder.is_dir():
+        return Model(name, shape)
+    knows_all = not any((folder / more).exists() for more in _MORE_CONFIGS)
+    try:
+        files = weight_files(folder)
+    except WeightsError:
+        # in another format: its size says less, and so may its config
+        return Model(name, shape)
+    # some folders hold the weights twice, the second time as Mistral writes them
+    once = [file for file in files if not file.name.startswith("consolidated")] or files
+    return Model(name, shape, sum(file.stat().st_size for file in once), knows_all)
+
+
+def _draft_of(check: WeightsCheck, pool: str, engine: Engine) -> Model | None:
+    named = engine.speculation.get("model") or engine.args.get("spec_model")
+    if not isinstance(named, str) or engine.speculation.get("method") in ("ngram", "suffix", "mtp"):
+        return None
+    revision = engine.speculation.get("revision")
+    return _known(check, pool, named, revision if isinstance(revision, str) else None, None)
+
+
+def _devices_of(check: WeightsCheck, name: str, pool: Pool) -> list[Device]:
+    """Those that the pool's GPUs may be, the one with the most memory first."""
+    kind = pool.resources.accelerator_type
+    if kind is None and _is_on_cpus(pool):
+        return [Device("CPU", None)]
+    known = [gpu for gpu in GPUS if gpu.ray_type == kind]
+    known = known or [gpu for gpu in GPUS if gpu.ray_type.startswith(f"{kind}-")]
+    if known:
+        known.sort(key=lambda gpu: gpu.memory_bytes, reverse=True)
+        return [Device(gpu.ray_type, gpu.capability, gpu.memory_bytes) for gpu in known]
+    if kind is not None and kind in _OTHER_GPUS:
+        return [Device(kind, _OTHER_GPUS[kind])]
+    says = "is not set" if kind is None else f"{kind} is not known"
+    why = f"kernels and memory not checked: resources.accelerator_type {says}"
+    check.unchecked.setdefault(why, []).append(f"pools.{name}")
+    return []
+
+
+def _is_on_cpus(pool: Pool) -> bool:
+    return pool.resources.gpus == 0 or any(key.startswith("VLLM_CPU_") for key in pool.env)
+
+
+def _on_each(
+    devices: list[Device], model: Model, engine: Engine, draft: Model | None
+) -> Iterator[Finding]:
+    """What fails on the largest fails on all; what fails on a smaller one alone is a warning."""
+    if not devices:
+        yield from findings(model, engine, None, draft)
+        return
+    largest, *smaller = devices
+    found = findings(model, engine, largest, draft)
+    yield from found
+    seen = {(each.rule, each.key) for each in found}
+    for device in smaller:
+        for each in findings(model, engine, device, draft):
+            if (each.rule, each.key) not in seen and each.rule == "memory":
+                words = f"on the {device.name}, {each.message}"
+                yield Finding(each.rule, False, each.key, each.value, words, each.remedy)

@@ -1,0 +1,1 @@
+"""One ingress process: the OpenAI API, placement, admission, the relay to engines."""

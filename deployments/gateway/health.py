@@ -1,0 +1,60 @@
+"""What probes and load balancers ask a gateway; nothing here needs a key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from fastapi import FastAPI
+from starlette.responses import JSONResponse, Response
+
+from deployments.gateway.pool_client import PoolClient
+from deployments.gateway.status import pools_ready
+
+
+def unheard_s() -> float:
+    """How long load balancers go on sending requests to a gateway that leaves, in seconds.
+
+    From ANTEFIX_UNHEARD_S; where nobody asks `/health/serving`, nobody need be waited for.
+    """
+    return float(os.environ.get("ANTEFIX_UNHEARD_S", "0"))
+
+
+class Health:
+    """`leaving` is set once this gateway should get no more requests."""
+
+    def __init__(self, pools: Mapping[str, PoolClient]) -> None:
+        self.leaving = False
+        self._has_served = False
+        self._pools = pools
+
+    def add_to(self, app: FastAPI) -> None:
+        for name, answer in (("live", self.live), ("ready", self.ready), ("serving", self.serving)):
+            app.add_api_route(f"/health/{name}", answer, methods=["GET"])
+
+    async def live(self) -> Response:
+        return JSONResponse({"status": "live"})
+
+    async def ready(self) -> Response:
+        """200 when every pool has a running replica, else 503 and which has none."""
+        if waiting := await pools_ready(self._pools):
+            return _unavailable({"status": "starting", "waiting_for_pools": waiting})
+        return JSONResponse({"status": "ready"})
+
+    async def serving(self) -> Response:
+        """200 while this gateway should get requests: since any pool was ready, until it leaves.
+
+        For load balancers. A pool that is lost later is not this gateway's fault, and what it says
+        of it is worth more than a connection refused.
+        """
+        if self.leaving:
+            return _unavailable({"status": "leaving"})
+        if not self._has_served:
+            self._has_served = len(await pools_ready(self._pools)) < len(self._pools)
+        if not self._has_served:
+            return _unavailable({"status": "starting"})
+        return JSONResponse({"status": "serving"})
+
+
+def _unavailable(body: Mapping[str, object]) -> Response:
+    return JSONResponse(body, status_code=503, headers={"retry-after": "2"})

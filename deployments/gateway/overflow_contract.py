@@ -1,0 +1,89 @@
+"""The overflow contract in the API's own terms: what a request needs, what a pool offers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from autoscaling.overflow import Needs, Offers
+from deployments.fleet.fleet import Pool
+from deployments.gateway.relay import EngineRequest
+from router.load import ReplicaLoad
+
+_OVERFLOWING_PATHS = ("/v1/chat/completions", "/v1/completions")
+# vLLM's own default of --max-logprobs.
+_MAX_LOGPROBS = 20
+_TOKEN_ID_FIELDS = ("logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_embeds")
+_FORMAT_FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex")
+_MEDIA_PARTS = ("image_url", "input_audio", "video_url", "audio_url", "image_embeds", "file")
+
+
+def needs_of(
+    path: str, fields: Mapping[str, Any], model: str, pool: Pool, prompt_tokens: int
+) -> Needs:
+    """What a request for `pool` asks of whoever answers it instead. Never raises."""
+    longest = max(_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens"))
+    return Needs(
+        chat_or_completion=path in _OVERFLOWING_PATHS,
+        tokens=prompt_tokens + longest,
+        adapter=model if model in pool.lora_names else None,
+        tools=bool(fields.get("tools")) and fields.get("tool_choice") != "none",
+        response_format=any(_constrains(fields.get(name)) for name in _FORMAT_FIELDS),
+        logprobs=_logprobs(fields),
+        token_ids=_prompt_is_tokens(fields.get("prompt"))
+        or any(fields.get(name) for name in _TOKEN_ID_FIELDS),
+        images=any(part in _MEDIA_PARTS for part in _part_types(fields.get("messages"))),
+    )
+
+
+def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Offers:
+    """What an overflow pool can do in place of one that serves `asked_model` from its weights."""
+    args = pool.engine_args
+    longest = [load.max_model_len for load in loads if load.max_model_len]
+    set_length, logprobs = args.get("max_model_len"), args.get("max_logprobs")
+    if not longest and isinstance(set_length, int):
+        longest = [set_length]
+    return Offers(
+        max_model_len=min(longest, default=None),
+        tools=args.get("enable_auto_tool_choice") is True,
+        response_format=True,  # vLLM constrains what any model writes
+        max_logprobs=logprobs if isinstance(logprobs, int) else _MAX_LOGPROBS,
+        same_model=pool.model == asked_model,
+        images=pool.model == asked_model,
+    )
+
+
+def renamed(request: EngineRequest, fields: Mapping[str, Any], model: str) -> EngineRequest:
+    """The same request to another model, so that its answer names the one that made it."""
+    body = json.dumps({**fields, "model": model}, ensure_ascii=False).encode()
+    return replace(request, body=body, model=model)
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _constrains(value: object) -> bool:
+    return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
+
+
+def _logprobs(fields: Mapping[str, Any]) -> int:
+    """A chat asks with a switch and `top_logprobs`, a completion with a number."""
+    asked = [_count(fields.get(name)) for name in ("top_logprobs", "logprobs", "prompt_logprobs")]
+    return max(asked)
+
+
+def _prompt_is_tokens(prompt: object) -> bool:
+    while isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
+    return isinstance(prompt, int)
+
+
+def _part_types(messages: object) -> Iterable[object]:
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, Mapping):
+                yield part.get("type")

@@ -1,0 +1,70 @@
+"""How a pool's engines turn requests into tokens, learned from one of them.
+
+The engine exports its tokenizer and chat template (`deployments.prompt.facts`), so that a gateway
+needs no model files of its own and cannot disagree with the engines it serves. Until it has
+them, and for what only the engine can render, prompts are placed by load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+
+import aiohttp
+
+from deployments.prompt import PromptTokens, RendererFacts
+from deployments.wire.headers import RENDERER_PATH, SECRET_HEADER
+from router.load import LoadBoard, ReplicaLoad
+
+logger = logging.getLogger("ray.serve")
+
+LOOK_PERIOD_S = 0.25
+FETCH_TIMEOUT_S = 30.0
+
+
+class RendererClient:
+    """`prompt_tokens` follows what most of the pool's replicas say, and stays while any says it."""
+
+    def __init__(self, session: aiohttp.ClientSession, secret: str, board: LoadBoard) -> None:
+        self._session = session
+        self._secret = secret
+        self._board = board
+        self._digest = ""
+        self.prompt_tokens: PromptTokens | None = None
+
+    async def run(self) -> None:
+        """Keep `prompt_tokens` current until cancelled."""
+        failing = False
+        while True:
+            loads = [load for load in self._board.loads().values() if load.renderer]
+            digests = Counter(load.renderer for load in loads)
+            if digests and self._digest not in digests:
+                digest = digests.most_common(1)[0][0]
+                try:
+                    await self._learn(
+                        random.choice([load for load in loads if load.renderer == digest])
+                    )
+                    self._digest, failing = digest, False
+                except Exception as error:
+                    if not failing:
+                        logger.warning("prompts are placed by load alone: %r", error)
+                    failing = True
+            await asyncio.sleep(LOOK_PERIOD_S)
+
+    async def _learn(self, load: ReplicaLoad) -> None:
+        answer = await self._session.get(
+            load.url + RENDERER_PATH,
+            headers={SECRET_HEADER: self._secret},
+            timeout=aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S),
+        )
+        async with answer:
+            answer.raise_for_status()
+            body = await answer.read()
+        # a vocabulary takes up to a second to build
+        self.prompt_tokens = await asyncio.to_thread(_prompt_tokens, body)
+
+
+def _prompt_tokens(facts: bytes) -> PromptTokens:
+    return PromptTokens(RendererFacts.from_json(facts))

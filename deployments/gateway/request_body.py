@@ -1,0 +1,118 @@
+"""A request body, read and checked as far as a gateway must; the engine checks the rest.
+
+The engine gets the very bytes the client sent. Everything here raises `ApiError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NoReturn
+
+from deployments.gateway.errors import ApiError
+
+# An engine compares each of these with every token it makes: unbounded, one request stalls all.
+_LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words")
+# Bytes of JSON a token takes, roughly, in English.
+_BYTES_PER_TOKEN = 4
+
+
+async def read(
+    headers: Mapping[str, str], chunks: AsyncIterator[bytes], max_body_bytes: int
+) -> bytes:
+    """The whole body. 415 for another content type than JSON, 413 over `max_body_bytes`."""
+    content_type = headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(
+            415,
+            f"content type {content_type or '(none)'!r} is not supported;"
+            " send JSON with 'Content-Type: application/json'",
+            code="unsupported_content_type",
+        )
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > max_body_bytes:
+        _too_large(max_body_bytes)
+    parts, size = [], 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > max_body_bytes:
+            _too_large(max_body_bytes)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
+    """The body as an object that a tokenizer can take."""
+    try:
+        fields = json.loads(body.decode(), parse_constant=_not_json)
+        if b"\\ud" in body.lower() and isinstance(fields, dict):
+            _refuse_lone_surrogates(fields)
+    except UnicodeDecodeError as error:
+        raise _malformed(f"byte {error.start} is not valid UTF-8") from None
+    except RecursionError:
+        raise _malformed("it is nested too deeply") from None
+    except ValueError as error:
+        raise _malformed(str(error)) from None
+    if not isinstance(fields, dict):
+        raise _malformed(f"it must be an object, not {_json_type(fields)}")
+    if fields.get("messages") == []:
+        message = "'messages' is empty; send at least one message"
+        raise ApiError(400, message, code="empty_array", param="messages")
+    for name in _LISTS_PER_TOKEN:
+        value = fields.get(name)
+        if isinstance(value, list) and len(value) > max_list_items:
+            raise ApiError(
+                400,
+                f"{name!r} has {len(value)} items; at most {max_list_items} are allowed",
+                code="array_above_max_length",
+                param=name,
+            )
+    return fields
+
+
+def model_of(fields: Mapping[str, Any]) -> str:
+    """The model asked for, as a string."""
+    model = fields.get("model")
+    if isinstance(model, str) and model:
+        return model
+    if model is None or model == "":
+        message = "you must say which model to use, in 'model'; GET /v1/models lists them"
+        raise ApiError(400, message, code="missing_required_parameter", param="model")
+    message = f"'model' must be a string, not {_json_type(model)}"
+    raise ApiError(400, message, code="invalid_type", param="model")
+
+
+def estimate_prompt_tokens(body: bytes) -> int:
+    """About how many tokens the prompt has: enough to rank replicas by load."""
+    return max(1, len(body) // _BYTES_PER_TOKEN)
+
+
+def _too_large(max_body_bytes: int) -> NoReturn:
+    raise ApiError(413, f"the body is larger than {max_body_bytes} bytes", code="body_too_large")
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON value")
+
+
+def _malformed(why: str) -> ApiError:
+    return ApiError(400, f"the body is not a JSON request: {why}", code="invalid_json")
+
+
+def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            message = (
+                f"{name!r} holds the lone surrogate \\u{ord(error.object[error.start]):04x},"
+                " which is no character; send it as a pair or leave it out"
+            )
+            param = name if name.isascii() else None
+            raise ApiError(400, message, code="invalid_unicode", param=param) from None
+
+
+def _json_type(value: object) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    others = {list: "an array", dict: "an object", type(None): "null"}
+    return (names | others)[type(value)]

@@ -1,0 +1,61 @@
+"""What a gateway tells of its requests while they are served: nothing of it may cost an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from deployments.fleet.fleet import Pool
+from deployments.gateway.request_log import log_request
+from observability.request_metrics import Prices, Promise, RequestMetrics
+from observability.request_record import RequestRecord
+
+logger = logging.getLogger("ray.serve")
+
+
+class RequestWatch:
+    """Is told when a request has come, got its first token and ended; never raises."""
+
+    def __init__(self, metrics: RequestMetrics) -> None:
+        self._metrics = metrics
+
+    def begun(self, record: RequestRecord) -> None:
+        self._metrics.begun(record)
+
+    def first_token(self, record: RequestRecord) -> None:
+        try:
+            self._metrics.first_token(record)
+        except Exception:
+            logger.exception("the first token of request %s is not counted", record.request_id)
+
+    def ended(self, record: RequestRecord) -> None:
+        """However it went; also of one that was refused before its pool was known."""
+        record.duration_s = asyncio.get_running_loop().time() - record.arrived
+        # each by itself: a line that cannot be written must leave no span open
+        for tell in (self._metrics.ended, log_request, record.trace.ended):
+            try:
+                tell(record)
+            except Exception:
+                logger.exception("request %s is not fully told of", record.request_id)
+
+
+def promise_of(pool: Pool) -> Promise:
+    """What a pool's requests are counted against."""
+    objectives = {
+        name: {
+            objective: seconds
+            for objective, seconds in (
+                ("ttft", slo.ttft_s),
+                ("ttft_p50", slo.ttft_p50_s),
+                ("tpot", slo.tpot_s),
+            )
+            if seconds is not None
+        }
+        for name, slo in (("interactive", pool.slo.interactive), ("batch", pool.slo.batch))
+        if slo is not None
+    }
+    price, prices = pool.price, None
+    if price is not None:
+        cached = price.prompt if price.cached is None else price.cached
+        prices = Prices(price.prompt, cached, price.output)
+    return Promise(objectives, prices)

@@ -1,0 +1,126 @@
+"""What a fleet is doing now, for `antefix status` and the readiness probe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+from ray.serve.schema import ServeStatus
+
+from deployments.fleet.fleet import Fleet
+from deployments.gateway.pool_client import PoolClient
+from router.cost import predict_ttft
+from router.load import ReplicaLoad
+
+APP_NAME = "antefix"
+_NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
+# The prompt whose TTFT `status` predicts for each replica, in tokens.
+REFERENCE_PROMPT_TOKENS = 512
+
+
+async def pools_ready(pools: Mapping[str, PoolClient]) -> list[str]:
+    """The pools that should have a running replica, and have none."""
+    wanted = {name: pool for name, pool in pools.items() if _least_replicas(pool)}
+    if all(pool.router.placer.board.loads() for pool in wanted.values()):
+        return []
+    states = await replica_states()
+    return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
+
+
+async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[str, Any]:
+    states = await replica_states()
+    return {
+        "fleet": fleet.name,
+        "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
+        "gateways": states.get("gateway", {}),
+        "pools": {name: _pool_status(pool, states.get(name, {})) for name, pool in pools.items()},
+    }
+
+
+def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
+    board = pool.router.placer.board
+    active, warm, leaving = board.loads(), board.warm(), board.leaving()
+    return {
+        "model": pool.pool.served_model_name,
+        "target_replicas": _target_replicas(pool, states),
+        "states": dict(states),
+        "policy": pool.pool.policy,
+        "index": pool.router.index_status(),
+        "admission": pool.entrance.status(),
+        "overflow_to": pool.pool.overflow.to if pool.pool.overflow else None,
+        "autoscaler": msgspec.to_builtins(pool.router.decided),
+        "replicas": [_replica_status(active[key], "active") for key in sorted(active)]
+        + [_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()]
+        + [_replica_status(leaving[key], "leaving") for key in sorted(leaving)],
+    }
+
+
+def replica_counts(
+    pool: PoolClient, states: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, int], int]:
+    """Replicas by the states of the metric `antefix_replicas`, and how many there should be.
+
+    `states` is what `replica_states` says.
+    """
+    board, serves = pool.router.placer.board, states.get(pool.name, {})
+    warm = board.warm().values()
+    asleep = sum(load.asleep for load in warm)
+    counts = {
+        "active": len(board.loads()),
+        "warm": len(warm) - asleep,
+        "asleep": asleep,
+        "leaving": len(board.leaving()),
+        "starting": sum(n for state, n in serves.items() if state not in _NOT_STARTING),
+        "stopping": serves.get("STOPPING", 0),
+    }
+    decided = pool.router.decided
+    return counts, decided.target if decided else _target_replicas(pool, serves)
+
+
+def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
+    return {
+        "replica": load.replica_id,
+        "role": role,
+        "slot": load.slot,
+        "synced": load.synced,
+        "url": load.url,
+        "node_ip": load.node_ip,
+        "waiting": load.waiting,
+        "running": load.running,
+        "queued_prefill_tokens": load.queued_prefill_tokens,
+        "kv_use": round(load.kv_use, 4),
+        "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
+        "startup_s": round(load.startup_s, 1),
+        "speculation": msgspec.to_builtins(load.speculation),
+    }
+
+
+def _target_replicas(pool: PoolClient, states: Mapping[str, int]) -> int:
+    """How many there should be; with autoscaling, as many as there are or are coming."""
+    if pool.pool.autoscaling is None:
+        return pool.pool.first_replicas
+    there = sum(count for state, count in states.items() if state != "STOPPING")
+    return max(_least_replicas(pool), there)
+
+
+def _least_replicas(pool: PoolClient) -> int:
+    autoscaling = pool.pool.autoscaling
+    return autoscaling.min_replicas if autoscaling else pool.pool.first_replicas
+
+
+async def replica_states() -> dict[str, dict[str, int]]:
+    """Replica counts by state, by deployment, from Ray Serve's controller."""
+    if not ray.is_initialized():  # else asking would start one
+        return {}
+    status: ServeStatus = await asyncio.to_thread(serve.status)
+    application = status.applications.get(APP_NAME)
+    if application is None:
+        return {}
+    return {
+        name: {str(state): count for state, count in deployment.replica_states.items()}
+        for name, deployment in application.deployments.items()
+    }

@@ -1,0 +1,191 @@
+"""From a gateway to an engine: HTTP straight to the replica, under a slot Ray Serve reserves.
+
+Ray Serve picks a replica in ranked order and holds a slot on it, so `max_ongoing_requests`,
+queueing and draining stay Ray Serve's; the request itself goes to the replica's own HTTP
+server. It goes to the best-ranked replica at once, while the slot is being reserved: when
+that replica is full, or gone, it is sent again to the one Ray Serve picked.
+docs/architecture.md has the figures that chose this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from deployments.gateway.errors import ApiError
+from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
+
+logger = logging.getLogger("ray.serve")
+
+# How often a replica whose slot Ray Serve gave elsewhere is looked after, while it works.
+LOOK_PERIOD_S = 0.25
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place on one replica; `headers` let a request into it."""
+
+    replica_id: str
+    url: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a request should go: `ranked_ids`, best first, and the best one's address, if known.
+
+    `ticket` names this attempt; `is_alive` says whether a replica still shows signs of life.
+    """
+
+    ranked_ids: tuple[str, ...] = ()
+    best_url: str | None = None
+    ticket: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_alive: Callable[[str], bool] = lambda replica_id: False
+
+
+SendRequest = Callable[[Slot], Awaitable[aiohttp.ClientResponse]]
+
+
+class ReplicaFailed(Exception):
+    """The replica broke off before it answered; `replica_id` says which."""
+
+    def __init__(self, replica_id: str) -> None:
+        super().__init__(f"replica {replica_id} broke off")
+        self.replica_id = replica_id
+
+
+class Transport:
+    """One pool's replicas, as a gateway reaches them."""
+
+    def __init__(self, handle: DeploymentHandle[Any], secret: str) -> None:
+        self._handle = handle.hold
+        self._secret = secret
+        self._holders: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def exchange(
+        self, send: SendRequest, route: Route | None = None
+    ) -> AsyncIterator[tuple[Slot, aiohttp.ClientResponse]]:
+        """Send a request to the best replica that has room; yields where, and its answer.
+
+        Waits while none has room. Without a route any replica will do. Raises ReplicaFailed,
+        or ApiError: 429 when the pool's queue is full, 503 when Ray Serve has no replica.
+        """
+        route = route or Route()
+        reserved: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        best = None
+        if route.best_url:
+            best = Slot(route.ranked_ids[0], route.best_url, self._headers(route.ticket))
+        # Before the reservation, which takes longer to prepare than this to send.
+        attempt = asyncio.ensure_future(_sent(send, best)) if best else None
+        # An empty context: Ray Serve takes the request id from the current one, and calls
+        # that share an id get each other's replicas.
+        holder = asyncio.create_task(self._hold(route, reserved), context=contextvars.Context())
+        self._holders.add(holder)
+        holder.add_done_callback(self._holders.discard)
+        served_by = None
+        try:
+            slot, answer = best, None
+            if attempt is not None:
+                answer = await _answer_of(attempt, route, reserved)
+            if slot is None or answer is None:
+                slot = await reserved
+                answer = await _sent(send, slot)
+            served_by = slot.replica_id
+            if reserved.done() and not _holds(reserved, served_by):
+                holder.cancel()  # a slot elsewhere, which nobody will use
+            try:
+                yield slot, answer
+            finally:
+                answer.release()
+        finally:
+            # The replica ends a hold whose exchange it has seen; any other is ours to end.
+            if not _holds(reserved, served_by):
+                holder.cancel()
+            if reserved.done() and not reserved.cancelled():
+                reserved.exception()  # seen: the answer came without the slot
+
+    async def _hold(self, route: Route, reserved: asyncio.Future[Slot]) -> None:
+        try:
+            async with self._handle.choose_replica(route.ranked_ids) as selection:
+                response = self._handle.dispatch(selection, route.ticket)
+                headers = self._headers(route.ticket) | {RESERVED_HEADER: "1"}
+                url = selection.replica_metadata["url"]
+                if not reserved.done():
+                    reserved.set_result(Slot(selection.replica_id, url, headers))
+                await response
+        except Exception as error:
+            if reserved.done():
+                logger.info("a slot ended early: %s", type(error).__name__)
+            else:
+                reserved.set_exception(_as_api_error(error))
+
+    def _headers(self, ticket: str) -> dict[str, str]:
+        return {SECRET_HEADER: self._secret, TICKET_HEADER: ticket}
+
+
+async def _answer_of(
+    attempt: asyncio.Future[aiohttp.ClientResponse], route: Route, reserved: asyncio.Future[Slot]
+) -> aiohttp.ClientResponse | None:
+    """The answer to the attempt; None when the request has to go where the slot is.
+
+    A replica that has no room says so at once. So a slot elsewhere does not end an attempt that
+    waits for its first token: Ray Serve passes over a replica that was slow to tell its queue.
+    """
+    try:
+        while not attempt.done():
+            elsewhere = _has_slot(reserved) and not _holds(reserved, route.ranked_ids[0])
+            if elsewhere and not route.is_alive(route.ranked_ids[0]):
+                return None
+            waiting_for: set[asyncio.Future[Any]] = {attempt}
+            if not reserved.done():
+                waiting_for.add(reserved)
+            await asyncio.wait(
+                waiting_for,
+                timeout=LOOK_PERIOD_S if elsewhere else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        answer = attempt.result()
+        if answer.status == NOT_RESERVED:
+            answer.release()
+            return None
+        return answer
+    finally:
+        attempt.cancel()
+
+
+async def _sent(send: SendRequest, slot: Slot) -> aiohttp.ClientResponse:
+    try:
+        return await send(slot)
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+        raise ReplicaFailed(slot.replica_id) from error
+
+
+def _has_slot(reserved: asyncio.Future[Slot]) -> bool:
+    return reserved.done() and not reserved.cancelled() and reserved.exception() is None
+
+
+def _holds(reserved: asyncio.Future[Slot], replica_id: str | None) -> bool:
+    return _has_slot(reserved) and reserved.result().replica_id == replica_id
+
+
+def _as_api_error(error: Exception) -> Exception:
+    if isinstance(error, BackPressureError):
+        message = "every replica is busy and the queue is full; try again later"
+        return ApiError(429, message, code="queue_full", retry_after=1)
+    if isinstance(error, RayServeException | RayError):
+        logger.warning("no slot: %s", error)
+        message = "no replica can take this request now; try again later"
+        return ApiError(503, message, code="no_replica", retry_after=5)
+    return error

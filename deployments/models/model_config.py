@@ -1,0 +1,100 @@
+"""A model's config.json, from wherever it lies on this machine.
+
+    embedded             the made model's folder; before it is made, what it will say
+    a folder             its config.json
+    a Hugging Face id    the Hub's cache; from the Hub itself only with `download`
+    s3:// and the like   not looked at
+
+None where it is not known here. Nothing is downloaded unless asked for.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from common.errors import SetupError
+from deployments.models.model import EMBEDDED, EMBEDDED_NAME, cache_folder
+
+CONFIG = "config.json"
+
+# HuggingFaceTB/SmolLM2-135M-Instruct, as convert_gguf writes it.
+EMBEDDED_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "dtype": "bfloat16",
+    "head_dim": 64,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+    "vocab_size": 49152,
+}
+
+
+def model_config(
+    model: str, revision: str | None = None, *, download: bool = False
+) -> dict[str, Any] | None:
+    """The config of `model`, as a fleet file or a command line names it. Raises SetupError for a
+    folder that is there and is no model, and for a download that fails."""
+    folder = model_folder(model)
+    if folder is not None and folder.is_dir():
+        if not (folder / CONFIG).is_file():
+            raise SetupError(
+                f"the folder {model!r} holds no {CONFIG} (looked at {folder})",
+                "name the folder that a model was saved in",
+            )
+        return _read(folder / CONFIG)
+    if model == EMBEDDED:
+        return dict(EMBEDDED_CONFIG)
+    if folder is not None or "://" in model:
+        return None
+    file = _downloaded(model, revision) if download else _in_hub_cache(model, revision)
+    return None if file is None else _read(file)
+
+
+def model_folder(model: str) -> Path | None:
+    """Where a model's files are or would be; None for one that is named by an id or an address."""
+    if model == EMBEDDED:
+        return cache_folder() / "models" / EMBEDDED_NAME
+    if not model.startswith(("/", ".", "~")):
+        return None
+    return Path(model).expanduser().absolute()
+
+
+def _in_hub_cache(model: str, revision: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        file = try_to_load_from_cache(model, CONFIG, revision=revision)
+    except HFValidationError:
+        return None
+    # Otherwise None, or a mark that the Hub has no such file.
+    return Path(file) if isinstance(file, str) else None
+
+
+def _downloaded(model: str, revision: str | None) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, CONFIG, revision=revision))
+    # The Hub's errors, the network's and those of the file system have no base of their own.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SetupError(
+            f"{CONFIG} of {model!r} cannot be downloaded: {reason}",
+            "correct the id, set HF_TOKEN where the model asks for one, or name a folder",
+        ) from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{file} cannot be read: {error}", "get the model again") from error
+    if not isinstance(config, dict):
+        raise SetupError(f"{file} is no JSON object", "get the model again")
+    return config

@@ -1,0 +1,219 @@
+"""A vLLM engine without a server: load it, ask it, measure it, and let it go.
+
+It runs in a child process (`deployments.engine.vllm.offline`), so that the command line imports
+neither vLLM nor torch, several engines can be loaded at once, and memory is free after `close`.
+What vLLM prints goes to a log file; a child that cannot start or that fails is a `SetupError`
+with the last words of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from common.errors import SetupError
+from deployments.process.failure import gist, tail
+from weights.checkpoint import weight_bytes
+from weights.errors import WeightsError
+from weights.statistics import TokenFigures
+
+Tokens = list[int]
+SECONDS_TO_END = 10.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`kv_tokens` fit into the KV cache; `folder` has the model's files, where vLLM read local
+    ones; `token_ids` is a digest of the tokenizer's vocabulary. Lengths are in tokens.
+    """
+
+    load_s: float
+    kv_tokens: int
+    folder: Path | None
+    vocabulary: int
+    max_context: int
+    max_step_tokens: int
+    dtype: str
+    token_ids: str
+
+    @property
+    def weight_bytes(self) -> int | None:
+        """Of the model's files; None where they are not safetensors in a local folder."""
+        try:
+            return weight_bytes(self.folder) if self.folder else None
+        except WeightsError:
+            return None
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Greedy answers to all prompts at once. `decode_rate`: tokens per second from the moment
+    that every request had its first. `ttft_s` and `tpot_s` are means over requests. `drafted`
+    tokens in `drafts` were proposed by speculation, `accepted` of them kept; 0 without it.
+    """
+
+    outputs: list[Tokens]
+    seconds: float
+    output_tokens: int
+    ttft_s: float
+    tpot_s: float
+    decode_rate: float
+    drafts: int
+    drafted: int
+    accepted: int
+
+
+class OfflineEngine:
+    """Used as a context; `close` ends the child."""
+
+    def __init__(self, child: subprocess.Popen[str], model: str, log: Path) -> None:
+        self._child = child
+        self._model = model
+        self._log = log
+        self.loaded: Loaded
+
+    @classmethod
+    def start(
+        cls, model: str, engine_args: Mapping[str, Any], log: Path, env: Mapping[str, str] = {}
+    ) -> OfflineEngine:
+        """Load `model`, a folder or a Hugging Face id, and return when it can answer. `env` goes
+        over the environment that it is started with.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as said:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "deployments.engine.vllm.offline"],
+                cwd=Path(__file__).parents[2],
+                env=_environment(model, env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                # of its own, so that it ends with its workers, and Ctrl-C is ours alone
+                start_new_session=True,
+            )
+        engine = cls(child, model, log)
+        try:
+            found = engine._ask({"model": model, "engine_args": dict(engine_args)})
+        except BaseException:
+            engine.close()
+            raise
+        folder = Path(found["folder"]) if found["folder"] else None
+        engine.loaded = Loaded(**{**found, "folder": folder})
+        return engine
+
+    def tokens(self, texts: list[str]) -> list[Tokens]:
+        """As the tokenizer encodes prompts: with the tokens that it begins each text with."""
+        found: list[Tokens] = self._ask({"do": "tokens", "texts": texts})
+        return found
+
+    def chat_tokens(self, conversations: list[list[dict[str, str]]]) -> list[Tokens]:
+        """By the chat template, up to where the answer begins; without one, the plain texts."""
+        asked = {"do": "chat_tokens", "conversations": conversations}
+        found: list[Tokens] = self._ask(asked)
+        return found
+
+    def text(self, ids: list[Tokens]) -> list[str]:
+        found: list[str] = self._ask({"do": "text", "ids": ids})
+        return found
+
+    def generate(
+        self,
+        prompts: list[Tokens],
+        max_tokens: int,
+        *,
+        ignore_eos: bool = False,
+        speculative_tokens: int | None = None,
+    ) -> Generated:
+        """Greedy answers to all prompts at once, as far as max_num_seqs allows.
+
+        `speculative_tokens`: draft so many a step in this call, at most as many as the engine was
+        configured for; 0: none; None: as configured.
+        """
+        found = self._ask(
+            {
+                "do": "generate",
+                "prompts": prompts,
+                "max_tokens": max_tokens,
+                "ignore_eos": ignore_eos,
+                "speculative_tokens": speculative_tokens,
+            }
+        )
+        return Generated(**found)
+
+    def write_logprobs(self, window: Tokens, into: Path) -> None:
+        """Into a file, as float16: the log-probabilities of the whole vocabulary at each of the
+        window's tokens but the first, given those before it.
+        """
+        self._ask({"do": "write_logprobs", "window": window, "into": str(into)})
+
+    def compare_logprobs(self, window: Tokens, against: Path) -> TokenFigures:
+        """How this engine differs on the window from the one that wrote the file."""
+        asked = {"do": "compare_logprobs", "window": window, "against": str(against)}
+        return TokenFigures(**self._ask(asked))
+
+    def close(self) -> None:
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.close()
+        try:
+            self._child.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        if self._child.stdout is not None:
+            self._child.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, question: dict[str, Any]) -> Any:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        try:
+            self._child.stdin.write(json.dumps(question) + "\n")
+            self._child.stdin.flush()
+            line = self._child.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            reason = gist("\n".join(tail(self._log)), self._log.parent)
+            raise self._failed(f"its process ended: {reason}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise self._failed(answer["error"])
+        return answer["result"]
+
+    def _failed(self, reason: str) -> SetupError:
+        return SetupError(f"the engine of {self._model} failed: {reason}", f"see {self._log}")
+
+
+def _environment(model: str, env: Mapping[str, str]) -> dict[str, str]:
+    own = {
+        # its scheduler and its model are in the child itself
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # functions go to workers, which are the child's own processes
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if Path(model).is_dir():
+        own["HF_HUB_OFFLINE"] = "1"
+    return {**os.environ, **own, **env}

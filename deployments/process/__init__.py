@@ -1,0 +1,1 @@
+"""What every process of a fleet does, gateways and replicas alike."""

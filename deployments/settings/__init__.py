@@ -1,1 +1,0 @@
-"""How a fleet file is read, checked and explained; `deployments.fleet` is what it says."""

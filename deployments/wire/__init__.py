@@ -1,0 +1,1 @@
+"""What both ends of a connection know: a gateway and the replicas it calls."""

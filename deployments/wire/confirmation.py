@@ -1,0 +1,69 @@
+"""What an engine says of a request it serves: written by its replica, read by the gateway.
+
+The headers are told in `deployments.wire.headers`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from deployments.wire.headers import (
+    CACHED_TOKENS_HEADER,
+    ENGINE_TTFT_HEADER,
+    OUTPUT_TOKENS_COMMENT,
+    OUTPUT_TOKENS_HEADER,
+    PROMPT_TOKENS_HEADER,
+)
+
+
+@dataclass
+class Confirmation:
+    """One exchange as its engine sees it; several prompts in one request add up."""
+
+    expected_cached: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    arrived_at: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+
+    def first_token(self, prompt_tokens: int, cached_tokens: int, ago_s: float = 0.0) -> None:
+        """The first token of a prompt came `ago_s` seconds ago."""
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+        if self.first_token_at is None:
+            self.first_token_at = max(self.arrived_at, time.monotonic() - ago_s)
+
+    def generated(self, tokens: int) -> None:
+        """So many more output tokens."""
+        self.output_tokens += tokens
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        if self.first_token_at is None:
+            return []
+        values = {
+            PROMPT_TOKENS_HEADER: str(self.prompt_tokens),
+            CACHED_TOKENS_HEADER: str(self.cached_tokens),
+            ENGINE_TTFT_HEADER: f"{self.first_token_at - self.arrived_at:.6f}",
+            OUTPUT_TOKENS_HEADER: str(self.output_tokens),
+        }
+        return [(name.encode(), value.encode()) for name, value in values.items()]
+
+
+# The exchange that the current task serves.
+current: ContextVar[Confirmation | None] = ContextVar("confirmation", default=None)
+
+
+def count_in(headers: Mapping[str, str], name: str) -> int | None:
+    """The number in a header; None without it, or from a replica of another release."""
+    value = headers.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else None
+
+
+def without_output_tokens(chunk: bytes) -> tuple[bytes, int | None]:
+    """A stream's last bytes without the comment that ends them, and the number in it."""
+    text, _, number = chunk.rpartition(OUTPUT_TOKENS_COMMENT)
+    return text, int(number) if number.strip().isdigit() else None

@@ -1,0 +1,64 @@
+"""Our autoscaler on a simulated pool: `autoscaling.scaling.decide`, once a second.
+
+It is told what it would be told in production, and nothing of the trace: the gateways' counters as
+they were a second ago, the replicas' queues, and what the replicas learned of themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autoscaling.admission import Admission
+from autoscaling.rates import rates_of
+from autoscaling.scaling import Limits, Signals, State, decide
+from simulator.gateway import Gateway, Pool
+from simulator.types import FleetSettings
+
+
+class AutoscaledGateway(Gateway):
+    """Asked once a second; what it is told of counters is what it was the time before."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        admission: Admission,
+        settings: FleetSettings,
+        overflow: Pool | None = None,
+    ) -> None:
+        super().__init__(pool, admission, overflow)
+        self._state = State()
+        self._startup_s = settings.startup_s
+        self._limits = Limits(
+            min_replicas=settings.min_replicas,
+            max_replicas=settings.max_replicas,
+            slo=settings.slo,
+            warm_replicas=settings.warm_replicas,
+        )
+        self._told: dict[str, float] = {}
+
+    def tick(self, now: float) -> Mapping[str, float | str]:
+        decision = decide(self._signals(now), self._state, self._limits)
+        # it is kept as JSON between the calls
+        self._state = State.from_dict(decision.state.to_dict())
+        output_tokens = self._pool.fleet.generated
+        self._told = {**vars(self.counts), "output_tokens": output_tokens, "told_at": now}
+        self.demand(decision.demand)
+        self._pool.fleet.scale_to(decision.target, now)
+        return decision.reasons
+
+    def _signals(self, now: float) -> Signals:
+        fleet = self._pool.fleet
+        loads = [replica.load(0) for replica in fleet.serving]
+        queued_tokens = sum(load.queued_prefill_tokens for load in loads)
+        return Signals(
+            now=now,
+            **self._told,
+            running=len(loads),
+            starting=len(fleet.starting),
+            in_flight=sum(load.waiting + load.running for load in loads),
+            waiting=self.waiting,
+            queued_tokens=queued_tokens + self.queued_tokens,
+            promoted=self.promoted,
+            engine=rates_of(loads),
+            startup_s=self._startup_s if loads else None,
+        )

@@ -1,0 +1,358 @@
+"""vLLM engines without the computing: queue, prefix cache and KV events are as theirs.
+
+An engine steps as vLLM's scheduler does: running requests decode a token each, waiting prompts
+are prefilled in their order within the step's token budget, whole blocks are cached, and of those
+in no request's use the longest unused make room. It is a function of the times it is given.
+A request that never fits raises ValueError.
+
+Steps in which nothing can change but the answers' lengths are taken together, so that hours of
+traffic take seconds; when things happen is the same.
+
+Left out: preemption (a request is let in when its answer has room too), and a second copy of a
+block that is cached.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from autoscaling.prefill_rate import PrefillRate
+from autoscaling.step_time import StepTime
+from router.kv_events import BlockRemoved, BlockStored, KvEvent
+from simulator.block_cache import BlockCache
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What an engine can do: tokens, tokens per second, seconds."""
+
+    prefill_rate: float = 18_000.0
+    step_s: float = 0.010
+    sequence_s: float = 0.0002
+    step_tokens: int = 2048
+    sequences: int = 64
+    block_tokens: int = 16
+    blocks: int = 8192
+
+
+class Mean:
+    """Exponentially weighted, each sample by its weight; 0 before the first."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._amount = 0.0
+        self._weight = 0.0
+
+    def add(self, amount: float, weight: float) -> None:
+        keep = max(0.0, 1.0 - weight / self._memory)
+        self._amount = self._amount * keep + amount
+        self._weight = self._weight * keep + weight
+
+    def add_times(self, amount: float, times: int) -> None:
+        """The same as so many samples of weight 1, one after the other."""
+        keep = max(0.0, 1.0 - 1.0 / self._memory) ** times
+        added = (1.0 - keep) * self._memory
+        self._amount = self._amount * keep + amount * added
+        self._weight = self._weight * keep + added
+
+    @property
+    def value(self) -> float:
+        return self._amount / self._weight if self._weight else 0.0
+
+
+@dataclass(eq=False)
+class Job:
+    """One request in an engine. `tokens`: its prompt, then the answer it is going to get."""
+
+    ticket: str
+    tokens: list[int]
+    prompt_tokens: int
+    expected_cached: int = 0
+    # prompt and answer
+    length: int = 0
+    cached_tokens: int = 0
+    # tokens whose KV is computed or found
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    blank: int = 0
+    taken: list[int] = field(default_factory=list)
+    stored: int = 0
+    admitted_at: float | None = None
+    first_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.length = self.length or len(self.tokens)
+
+    @classmethod
+    def hashed(
+        cls,
+        ticket: str,
+        prompt_tokens: int,
+        answer_tokens: int,
+        blocks: Sequence[int] = (),
+        expected_cached: int = 0,
+    ) -> Job:
+        """A request of which only lengths are known, and hashes of its prompt's leading whole
+        blocks. What has no hash is never cached, and no event tells of this request's blocks.
+        """
+        return cls(
+            ticket=ticket,
+            tokens=[],
+            prompt_tokens=prompt_tokens,
+            expected_cached=expected_cached,
+            length=prompt_tokens + answer_tokens,
+            blocks=list(blocks),
+        )
+
+    @property
+    def left(self) -> int:
+        """Steps until its answer ends, for one that has its first token."""
+        # The last token of an answer is never computed on.
+        return self.length - 1 - self.computed
+
+    @property
+    def queued_tokens(self) -> int:
+        """What a replica reports of it while it waits."""
+        return max(1, self.prompt_tokens - self.expected_cached)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the steps that ended: each job with when it did, in order."""
+
+    events: list[KvEvent] = field(default_factory=list)
+    first_tokens: list[tuple[Job, float]] = field(default_factory=list)
+    finished: list[tuple[Job, float]] = field(default_factory=list)
+
+
+class SimulatedEngine:
+    """Call `advance` up to a time before `submit` at it. Times are seconds of any one clock."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._cache = BlockCache(hardware.blocks)
+        self._waiting: deque[Job] = deque()
+        self._prefilled: list[Job] = []
+        self._running: list[Job] = []
+        self._events: list[KvEvent] = []
+        self._step_began = 0.0
+        # Whether the step under way is one of many that are alike.
+        self._steady = False
+        # whether it computes on no prompt
+        self._decodes_only = False
+        # learned as the engine's adapter does
+        self._inter_token = Mean(memory=20.0)
+        self._decode = Mean(memory=20.0)
+        self._step_time = StepTime()
+        self._prefill_rate = PrefillRate()
+        # what the last two say; None: to be asked again
+        self._learned: tuple[float | None, tuple[float, float]] | None = None
+        # When the step under way ends; None while there is nothing to do.
+        self.next_at: float | None = None
+        # Tokens of answers so far.
+        self.generated = 0
+
+    def submit(self, job: Job, now: float) -> None:
+        """Raises ValueError for a request that never fits."""
+        size = self._hardware.block_tokens
+        if -(-job.length // size) > self._hardware.blocks or job.prompt_tokens < 1:
+            raise ValueError(f"{job.length} tokens do not fit")
+        if job.tokens:
+            job.blocks = block_hashes(job.tokens, size)
+        self._waiting.append(job)
+        self._steady = False
+        if self.next_at is None:
+            self._begin_step(now)
+
+    def advance(self, now: float) -> Outcome:
+        outcome = Outcome()
+        while self.next_at is not None and self.next_at <= now:
+            if self._steady:
+                self._skip(now)
+            self._end_step(self.next_at, outcome)
+        return outcome
+
+    @property
+    def next_change_at(self) -> float | None:
+        """When a request gets its first token or its last, or the step under way computes on a
+        prompt; None while there is nothing to do."""
+        if self.next_at is None or not self._steady:
+            return self.next_at
+        return self.next_at + (self._steps_alike() - 1) * (self.next_at - self._step_began)
+
+    def cached_tokens(self, tokens: Sequence[int]) -> int:
+        """How many of these, from the first on, it holds in whole blocks."""
+        size = self._hardware.block_tokens
+        return size * self.cached_blocks(block_hashes(tokens, size))
+
+    def cached_blocks(self, blocks: Sequence[int]) -> int:
+        """How many of these hashes, from the first on, it holds."""
+        return sum(1 for _ in takewhile(self._cache.holds, blocks))
+
+    def load(self) -> dict[str, Any]:
+        """Those fields of `ReplicaLoad` that an engine tells."""
+        waiting = [*self._prefilled, *self._waiting]
+        busy = bool(waiting or self._running)
+        if self._learned is None:
+            self._learned = self._prefill_rate.mean, self._step_time.line()
+        prefill_rate, (step_s, sequence_s) = self._learned
+        return {
+            "waiting": len(waiting),
+            "running": len(self._running),
+            "queued_prefill_tokens": sum(job.queued_tokens for job in waiting),
+            "kv_use": self._cache.in_use / self._hardware.blocks if busy else 0.0,
+            "kv_capacity_tokens": self._hardware.blocks * self._hardware.block_tokens,
+            "prefill_rate": prefill_rate or self._hardware.prefill_rate,
+            "prefill_learned": prefill_rate is not None,
+            "inter_token_latency": self._inter_token.value if self._running else 0.0,
+            "step_s": step_s,
+            "sequence_s": sequence_s,
+            "max_sequences": self._hardware.sequences,
+            "decode_s": self._decode.value,
+            "output_tokens": self.generated,
+        }
+
+    def _begin_step(self, now: float) -> None:
+        self._step_began = now
+        room = self._hardware.step_tokens - len(self._running)
+        computed = 0
+        while self._waiting and computed < room:
+            job = self._waiting[0]
+            if job.admitted_at is None and not self._admit(job, now):
+                break
+            tokens = min(room - computed, job.prompt_tokens - job.computed)
+            computed += tokens
+            job.computed += tokens
+            self._store(job)
+            if job.computed < job.prompt_tokens:
+                break
+            self._prefilled.append(self._waiting.popleft())
+        if not self._prefilled and not self._running and not computed:
+            self.next_at = None
+            return
+        # Who waits now is let in by the end of another, and who comes meanwhile after this step.
+        self._decodes_only = not computed
+        self._steady = self._decodes_only and all(
+            job.stored >= len(job.blocks) for job in self._running
+        )
+        decode_s = self._hardware.sequence_s * len(self._running)
+        prefill_s = computed / self._hardware.prefill_rate
+        self.next_at = now + self._hardware.step_s + decode_s + prefill_s
+
+    def _admit(self, job: Job, now: float) -> bool:
+        if len(self._running) + len(self._prefilled) >= self._hardware.sequences:
+            return False
+        size = self._hardware.block_tokens
+        # The last prompt token is always computed: the engine goes on from it.
+        found = self.cached_blocks(job.blocks[: (job.prompt_tokens - 1) // size])
+        blank = -(-job.length // size) - found
+        evicted = self._cache.use(job.blocks[:found], blank)
+        if evicted is None:
+            return False
+        if evicted:
+            self._events.append(BlockRemoved(list(evicted), "GPU"))
+        job.taken, job.blank, job.stored = job.blocks[:found], blank, found
+        job.computed = job.cached_tokens = found * size
+        job.admitted_at = now
+        return True
+
+    def _store(self, job: Job) -> None:
+        """Cache the blocks that have become whole; the events tell each run of them."""
+        size = self._hardware.block_tokens
+        run: list[int] = []
+        while job.stored < min(job.computed // size, len(job.blocks)):
+            block = job.blocks[job.stored]
+            if self._cache.fill(block):
+                run.append(block)
+            else:
+                self._tell_stored(job, run)
+                run = []
+            job.stored += 1
+        self._tell_stored(job, run)
+
+    def _tell_stored(self, job: Job, run: list[int]) -> None:
+        if not run:
+            return
+        job.taken += run
+        job.blank -= len(run)
+        if not job.tokens:
+            return
+        size, first = self._hardware.block_tokens, job.stored - len(run)
+        parent = job.blocks[first - 1] if first else None
+        tokens = job.tokens[first * size : job.stored * size]
+        self._events.append(BlockStored(list(run), parent, tokens, size, "GPU"))
+
+    def _steps_alike(self) -> int:
+        """How many steps from the one under way on are alike, in a steady state."""
+        # A request that waits while none of the others leaves room stays until one ends.
+        return min(job.left for job in self._running)
+
+    def _skip(self, now: float) -> None:
+        """Take the steps before the last of those that are alike and end by `now`."""
+        assert self.next_at is not None
+        step_s = self.next_at - self._step_began
+        steps = self._steps_alike() - 1
+        if steps * step_s > now - self.next_at:
+            steps = int((now - self.next_at) / step_s)
+        if steps < 1:
+            return
+        for job in self._running:
+            job.computed += steps
+        self.generated += steps * len(self._running)
+        latencies = [step_s] * len(self._running)
+        for _ in range(steps):
+            self._step_time.add(latencies, served=len(latencies))
+        self._inter_token.add_times(step_s, steps * len(self._running))
+        self._step_began += steps * step_s
+        self.next_at = self._step_began + step_s
+
+    def _end_step(self, now: float, outcome: Outcome) -> None:
+        if self._running:
+            self._inter_token.add_times(now - self._step_began, len(self._running))
+            if self._decodes_only:
+                latencies = [now - self._step_began] * len(self._running)
+                self._step_time.add(latencies, served=len(latencies))
+        self.generated += len(self._running) + len(self._prefilled)
+        for job in self._running:
+            job.computed += 1
+            if job.stored < len(job.blocks):
+                self._store(job)
+        for job in self._prefilled:
+            job.first_at = now
+            outcome.first_tokens.append((job, now))
+        self._running += self._prefilled
+        self._prefilled = []
+        ended = [job for job in self._running if job.left <= 0]
+        for job in ended:
+            self._learn(job, now)
+            self._cache.release(job.taken, job.blank)
+            outcome.finished.append((job, now))
+        if ended:
+            self._running = [job for job in self._running if job.left > 0]
+        outcome.events.extend(self._events)
+        self._events = []
+        self._begin_step(now)
+
+    def _learn(self, job: Job, now: float) -> None:
+        assert job.admitted_at is not None
+        assert job.first_at is not None
+        self._learned = None
+        self._decode.add(now - job.first_at, 1.0)
+        own = job.prompt_tokens - job.cached_tokens
+        self._prefill_rate.add(job.first_at, job.first_at - job.admitted_at, own)
+
+
+def block_hashes(tokens: Sequence[int], block_tokens: int) -> list[int]:
+    """One for each whole block, chained: equal if and (all but certainly) only if all before is."""
+    packed = array("I", tokens).tobytes()
+    length = 4 * block_tokens
+    chained, hashes = 0, []
+    for start in range(0, len(packed) - length + 1, length):
+        chained = hash((chained, packed[start : start + length]))
+        hashes.append(chained)
+    return hashes

@@ -1,0 +1,141 @@
+"""What the simulations of a backtest say, policy by policy. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from simulator.types import Result
+
+# One change of the number of replicas against the one before, that soon after it.
+FLAP_S = 300.0
+BIN_S = 60.0
+ARRIVALS_BIN_S = 20
+HEADINGS = (
+    "Policy",
+    "Attained",
+    "TTFT p50, s",
+    "p99",
+    "Replica-hours",
+    "Replicas",
+    "429s",
+    "Overflow",
+    "Changes",
+    "Flaps",
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One policy on one trace, or the mean of several such.
+
+    `attainment`: the share of all requests, refused and overflowed ones included, that the pool
+    served within the SLO. Times to first token are of those that it admitted, in seconds.
+    """
+
+    requests: float
+    attainment: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    replica_hours: float
+    average_replicas: float
+    rejected: float
+    overflow_share: float
+    changes: float
+    flaps: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {name: round(figure, 4) for name, figure in asdict(self).items()}
+
+
+def summary(result: Result) -> Summary:
+    calls = result.calls
+    admitted = sorted(c.ttft for c in calls if c.first_at is not None and not c.overflowed)
+    changes = [
+        (later.at, later.target - earlier.target)
+        for earlier, later in pairwise(result.samples)
+        if later.target != earlier.target
+    ]
+    flaps = sum(
+        (up > 0) != (before_up > 0) and at - before <= FLAP_S
+        for (before, before_up), (at, up) in pairwise(changes)
+    )
+    return Summary(
+        requests=len(calls),
+        attainment=result.attainment,
+        ttft_p50_s=percentile(admitted, 0.5),
+        ttft_p99_s=percentile(admitted, 0.99),
+        replica_hours=result.replica_seconds / 3600,
+        average_replicas=result.average_replicas,
+        rejected=sum(call.rejected_at is not None for call in calls),
+        overflow_share=sum(call.overflowed for call in calls) / max(1, len(calls)),
+        changes=len(changes),
+        flaps=flaps,
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """By nearest rank; 0 of nothing."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def mean(of: Sequence[Summary]) -> Summary:
+    """Raises StatisticsError for none."""
+    return Summary(**{f.name: fmean(getattr(s, f.name) for s in of) for f in fields(Summary)})
+
+
+def attainment_over_time(result: Result) -> list[tuple[float, float]]:
+    """For each minute with arrivals, its middle and the share of them that was attained."""
+    bins: dict[int, list[bool]] = {}
+    for call in result.calls:
+        bins.setdefault(int(call.request.at // BIN_S), []).append(result.attained(call))
+    return [((number + 0.5) * BIN_S, fmean(found)) for number, found in sorted(bins.items())]
+
+
+def arrivals_over_time(result: Result) -> list[tuple[float, float]]:
+    """Requests a second, of the middle of each ARRIVALS_BIN_S."""
+    begins = range(0, math.ceil(result.trace.seconds), ARRIVALS_BIN_S)
+    counts = Counter(int(call.request.at // ARRIVALS_BIN_S) for call in result.calls)
+    points = []
+    for number, begin in enumerate(begins):
+        width = min(ARRIVALS_BIN_S, result.trace.seconds - begin)
+        points.append((begin + width / 2, counts[number] / width))
+    return points
+
+
+def table(found: Mapping[str, Summary]) -> str:
+    """Policy -> figures as Markdown, padded so that it reads in a terminal too."""
+    rows = [HEADINGS, *(_row(policy, s) for policy, s in found.items())]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
+
+
+def _row(policy: str, s: Summary) -> tuple[str, ...]:
+    return (
+        policy,
+        f"{s.attainment:.2%}",
+        f"{s.ttft_p50_s:.2f}",
+        f"{s.ttft_p99_s:.2f}",
+        f"{s.replica_hours:.2f}",
+        f"{s.average_replicas:.2f}",
+        f"{s.rejected:.0f}",
+        f"{s.overflow_share:.1%}",
+        f"{s.changes:.0f}",
+        f"{s.flaps:.0f}",
+    )
+
+
+def best_within(hours: float, found: Iterable[tuple[str, Summary]]) -> tuple[str, Summary] | None:
+    """Of these policies the one that attains most with no more replica-hours."""
+    affordable = [(policy, s) for policy, s in found if s.replica_hours <= hours]
+    return max(affordable, key=lambda one: one[1].attainment, default=None)
+
+
+def as_json(found: Mapping[str, Summary]) -> dict[str, Any]:
+    return {policy: s.as_dict() for policy, s in found.items()}

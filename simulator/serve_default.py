@@ -1,0 +1,192 @@
+"""Ray Serve's default autoscaler and routing on a simulated pool: what ours are compared with.
+
+The autoscaler is Ray Serve's own code, down to how it averages: `DeploymentAutoscalingState` with
+an `AutoscalingConfig` of default values but for the bounds, on the simulation's clock. A handle
+notes its requests every 6 s and tells them every 10 s, as the real one does; the controller is
+asked once a second instead of ten times, which makes its delays of 30 and 600 s at most a second
+longer. Routing: of two replicas at random the one with fewer requests takes it; at most
+`max_ongoing_requests` a replica, the rest wait in the handle, first come, first served.
+
+Kinder than reality: the queue lengths are exact, a request that found both of its two replicas full
+goes as soon as any has room, a replica may have as many requests as its engine runs at once (the
+default is 5), and one that is taken away ends its requests however long that takes (it is 20 s).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+from ray.serve import autoscaling_policy
+from ray.serve._private import autoscaling_state
+from ray.serve._private.common import (
+    RUNNING_REQUESTS_KEY,
+    DeploymentHandleSource,
+    DeploymentID,
+    HandleMetricReport,
+    ReplicaID,
+    TimeStampedValue,
+)
+from ray.serve._private.config import DeploymentConfig, ReplicaConfig
+from ray.serve._private.constants import (
+    DEFAULT_TARGET_ONGOING_REQUESTS,
+    RAY_SERVE_AUTOSCALING_METRIC_RECORD_INTERVAL_FACTOR,
+)
+from ray.serve._private.deployment_info import DeploymentInfo
+from ray.serve._private.metrics_utils import QUEUED_REQUESTS_KEY, InMemoryMetricsStore
+from ray.serve.config import AutoscalingConfig
+
+from autoscaling.admission import Admission
+from simulator.fleet import Call, Fleet, Progress, Replica
+from simulator.gateway import Gateway, Pool
+from simulator.types import FleetSettings
+
+TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
+# A clock that began at 0 would make its first moments look like none.
+EPOCH = 1_000_000.0
+
+
+class Autoscaler:
+    """Asked once a second. Times are the simulation's seconds."""
+
+    def __init__(self, of: FleetSettings, target_ongoing_requests: float) -> None:
+        self._config = AutoscalingConfig(
+            min_replicas=of.min_replicas,
+            max_replicas=of.max_replicas,
+            initial_replicas=of.first_replicas,
+            target_ongoing_requests=target_ongoing_requests,
+        )
+        self._deployment = DeploymentID("pool", "backtest")
+        self._state = autoscaling_state.DeploymentAutoscalingState(self._deployment)
+        settings = DeploymentConfig(autoscaling_config=self._config)
+        no_code = cast(ReplicaConfig, None)
+        self._target = self._state.register(
+            DeploymentInfo(settings, no_code, start_time_ms=0, deployer_job_id=""),
+            of.first_replicas,
+        )
+        self._notes: Any = cast(Any, InMemoryMetricsStore)()
+        self._note_every_s = min(
+            self._config.look_back_period_s * RAY_SERVE_AUTOSCALING_METRIC_RECORD_INTERVAL_FACTOR,
+            self._config.metrics_interval_s,
+        )
+        self._next_note_at = self._next_report_at = 0.0
+
+    def target(self, queued: int, serving: Mapping[str, int], now: float) -> int:
+        """How many replicas there should be. `serving`: the requests in each replica."""
+        wall = EPOCH + now
+        if now >= self._next_note_at:
+            self._next_note_at += self._note_every_s
+            self._notes.add_metrics_point({QUEUED_REQUESTS_KEY: queued, **serving}, wall)
+        if now >= self._next_report_at:
+            self._next_report_at += self._config.metrics_interval_s
+            self._report(queued, serving, wall)
+        self._state.update_running_replica_ids([self._id(name) for name in serving])
+        clock = SimpleNamespace(time=lambda: wall, monotonic=lambda: wall)
+        with (
+            mock.patch.object(autoscaling_state, "time", clock),
+            mock.patch.object(autoscaling_policy, "time", clock),
+        ):
+            self._target = self._state.get_decision_num_replicas(self._target)
+        return self._target
+
+    def _report(self, queued: int, serving: Mapping[str, int], wall: float) -> None:
+        self._notes.prune_keys_and_compact_data(wall - self._config.look_back_period_s)
+        noted = self._notes.data
+        self._state.record_request_metrics_for_handle(
+            HandleMetricReport(
+                deployment_id=self._deployment,
+                handle_id="handle",
+                actor_id="",
+                handle_source=DeploymentHandleSource.UNKNOWN,
+                queued_requests=noted.get(QUEUED_REQUESTS_KEY, [TimeStampedValue(wall, queued)]),
+                metrics={
+                    RUNNING_REQUESTS_KEY: {
+                        self._id(name).to_full_id_str(): noted.get(
+                            name, [TimeStampedValue(wall, requests)]
+                        )
+                        for name, requests in serving.items()
+                    }
+                },
+                timestamp=wall,
+            )
+        )
+
+    def _id(self, name: str) -> ReplicaID:
+        return ReplicaID(name, self._deployment)
+
+
+class ServeScaledGateway(Gateway):
+    """Our routing and admission on a fleet that Ray Serve's autoscaler scales."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        admission: Admission,
+        settings: FleetSettings,
+        overflow: Pool | None = None,
+    ) -> None:
+        super().__init__(pool, admission, overflow)
+        self._autoscaler = Autoscaler(settings, TARGET_ONGOING_REQUESTS)
+
+    def tick(self, now: float) -> Mapping[str, float | str]:
+        _scale(self._pool.fleet, self._autoscaler, self.waiting, now)
+        return {}
+
+
+class ServeStack:
+    """A fleet under Ray Serve's defaults."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: FleetSettings,
+        target_ongoing_requests: float,
+    ) -> None:
+        self._fleet = fleet
+        self._autoscaler = Autoscaler(settings, target_ongoing_requests)
+        self._max_ongoing_requests = fleet.hardware.sequences
+        self._rng = random.Random(settings.seed)
+        self._queue: deque[Call] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def active(self) -> int:
+        return len(self._fleet.serving)
+
+    def arrive(self, call: Call, now: float) -> None:
+        self._queue.append(call)
+        self._dispatch(now)
+
+    def progressed(self, progress: Progress, now: float) -> None:
+        self._dispatch(now)
+
+    def tick(self, now: float) -> Mapping[str, float | str]:
+        _scale(self._fleet, self._autoscaler, len(self._queue), now)
+        return {}
+
+    def _dispatch(self, now: float) -> None:
+        while self._queue:
+            replica = self._choice()
+            if replica is None:
+                return
+            replica.submit(self._queue.popleft(), 0, now)
+
+    def _choice(self) -> Replica | None:
+        serving = self._fleet.serving
+        two = self._rng.sample(serving, min(2, len(serving)))
+        accepting = [r for r in two if r.requests < self._max_ongoing_requests]
+        if not accepting:
+            accepting = [r for r in serving if r.requests < self._max_ongoing_requests]
+        return min(accepting, key=lambda replica: replica.requests, default=None)
+
+
+def _scale(fleet: Fleet, autoscaler: Autoscaler, queued: int, now: float) -> None:
+    serving = {replica.name: replica.requests for replica in fleet.serving}
+    fleet.scale_to(autoscaler.target(queued, serving, now), now)

@@ -1,0 +1,227 @@
+"""Starts the real Prometheus and Alertmanager, with rules of its own where it breaks them."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.local import monitoring, processes
+from cli.local.monitoring import Monitoring
+from cli.local.ports import free_ports
+from common.errors import SetupError
+from observability import GENERATED
+from tests.fakes.metrics_endpoint import metrics_endpoint
+from tests.programs import program
+from tests.waiting import until
+
+# After its delay, since Prometheus takes 5 s to find the Alertmanager, and sends again only after
+# a minute.
+ALWAYS_FIRING = """\
+groups:
+  - name: test
+    interval: 1s
+    rules: [{alert: Always, expr: vector(1), for: 8s, labels: {severity: page}}]
+"""
+NO_RECEIVER = "{route: {receiver: none}, receivers: [{name: none}]}\n"
+WITHIN_S = 120.0
+
+
+class Beside:
+    """One run with its folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_id = secrets.token_hex(16)
+        self.folder, self.logs = folder / "monitoring", folder / "logs"
+        self.generated = folder / "generated"
+        for made in (self.logs, self.generated):
+            made.mkdir()
+        (self.generated / "rules.yaml").write_text(ALWAYS_FIRING)
+        (self.generated / "alertmanager.yaml").write_text(NO_RECEIVER)
+
+    def start(self, metrics_url: str, generated: Path | None = None) -> Monitoring:
+        programs = monitoring.Programs(program("prometheus"), program("alertmanager"))
+        return monitoring.start(
+            programs,
+            self.folder,
+            self.logs,
+            metrics_url,
+            self.run_id,
+            generated or self.generated,
+        )
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Beside]:
+    beside = Beside(tmp_path)
+    yield beside
+    processes.stop(beside.run_id)
+
+
+@pytest.fixture
+def metrics_url() -> Iterator[str]:
+    with metrics_endpoint() as url:
+        yield url
+
+
+def read(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def query(prometheus: str, expression: str) -> list[str]:
+    """The values of an instant query."""
+    asked = urllib.parse.urlencode({"query": expression})
+    found = read(f"{prometheus}/api/v1/query?{asked}")["data"]["result"]
+    return [series["value"][1] for series in found]
+
+
+async def test_prometheus_reads_the_metrics_of_the_fleet(beside: Beside, metrics_url: str) -> None:
+    started = beside.start(metrics_url)
+    await until(lambda: query(started.prometheus, 'up{job="antefix"} == 1'), WITHIN_S)
+    assert query(started.prometheus, "antefix_build_info") == ["1"]
+
+
+async def test_an_alert_reaches_the_alertmanager(beside: Beside, metrics_url: str) -> None:
+    started = beside.start(metrics_url)
+    await until(lambda: read(f"{started.alertmanager}/api/v2/alerts"), WITHIN_S)
+
+
+def test_both_are_processes_of_the_run_and_end_with_it(beside: Beside, metrics_url: str) -> None:
+    beside.start(metrics_url)
+    assert monitoring.running(beside.run_id) == {"prometheus", "alertmanager"}
+    processes.stop(beside.run_id)
+    assert monitoring.running(beside.run_id) == set()
+
+
+def test_both_listen_on_loopback_only(beside: Beside, metrics_url: str) -> None:
+    started = beside.start(metrics_url)
+    listening = {
+        (connection.laddr.ip, connection.laddr.port)
+        for process in processes.processes(beside.run_id)
+        for connection in process.net_connections("inet")
+        if connection.status == "LISTEN"
+    }
+    ports = {urllib.parse.urlsplit(url).port for url in vars(started).values()}
+    assert listening == {("127.0.0.1", port) for port in ports}
+
+
+async def test_what_prometheus_knew_outlives_its_death(beside: Beside, metrics_url: str) -> None:
+    started = beside.start(metrics_url)
+    await until(lambda: query(started.prometheus, "antefix_build_info"), WITHIN_S)
+    for process in processes.processes(beside.run_id):
+        if process.name() == "prometheus":
+            process.kill()
+            process.wait(10)
+    assert monitoring.running(beside.run_id) == {"alertmanager"}
+    again = beside.start("http://127.0.0.1:1/metrics")
+    assert query(again.prometheus, "count_over_time(antefix_build_info[1h]) > 0")
+
+
+@pytest.mark.parametrize("thought_free", [False, True])
+def test_a_taken_port_leads_to_another(
+    thought_free: bool, beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(monitoring, "PROMETHEUS_PORT", taken)
+        monkeypatch.setattr(monitoring, "ALERTMANAGER_PORT", taken)
+        if thought_free:
+            monkeypatch.setattr(monitoring, "is_free", lambda host, port: True)
+        started = beside.start(metrics_url)
+    assert not started.prometheus.endswith(f":{taken}")
+    assert not started.alertmanager.endswith(f":{taken}")
+
+
+def test_the_usual_port_is_taken_when_it_is_free(
+    beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prometheus, alertmanager = free_ports(2)
+    monkeypatch.setattr(monitoring, "PROMETHEUS_PORT", prometheus)
+    monkeypatch.setattr(monitoring, "ALERTMANAGER_PORT", alertmanager)
+    started = beside.start(metrics_url)
+    assert started == Monitoring(
+        f"http://127.0.0.1:{prometheus}", f"http://127.0.0.1:{alertmanager}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("rules.yaml", "groups: [{name: a, rules: [{record: b, expr: sum(}]}]", "unclosed left"),
+        ("rules.yaml", "groups: [", "rules.yaml"),
+        ("alertmanager.yaml", "route: {receiver: nobody}", "nobody"),
+    ],
+)
+def test_a_wrong_file_is_told_with_its_reason_and_leaves_nothing_running(
+    file: str, text: str, said: str, beside: Beside, metrics_url: str
+) -> None:
+    (beside.generated / file).write_text(text)
+    with pytest.raises(SetupError, match=f"does not start: .*{said}"):
+        beside.start(metrics_url)
+    assert processes.processes(beside.run_id) == []
+
+
+def test_one_that_is_never_ready_is_given_up(
+    beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "START_SECONDS", 0.5)
+    idle = beside.folder.parent / "idle"
+    idle.write_text("#!/bin/sh\nexec sleep 600\n")
+    idle.chmod(0o700)
+    programs = monitoring.Programs(str(idle), str(idle))
+    with pytest.raises(SetupError, match="alertmanager does not start: not ready within"):
+        monitoring.start(
+            programs, beside.folder, beside.logs, metrics_url, beside.run_id, beside.generated
+        )
+    assert processes.processes(beside.run_id) == []
+
+
+def test_prometheus_and_alertmanager_take_what_ships(beside: Beside, metrics_url: str) -> None:
+    beside.start(metrics_url, GENERATED)
+    for command in (
+        [program("promtool"), "check", "config", "prometheus.yml"],
+        [program("amtool"), "check-config", "alertmanager.yaml"],
+    ):
+        checked = subprocess.run(
+            command, cwd=beside.folder, capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        ([], "prometheus and alertmanager"),
+        (["prometheus"], "alertmanager"),
+        (["prometheus-alertmanager"], "prometheus"),
+    ],
+)
+def test_a_missing_program_is_named_with_its_packages(
+    there: list[str], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_path(there, tmp_path, monkeypatch)
+    with pytest.raises(SetupError, match=f"needs {missing}, not found on PATH") as error:
+        monitoring.find_programs()
+    assert "apt-get install" in error.value.remedy
+
+
+@pytest.mark.parametrize("alertmanager", ["alertmanager", "prometheus-alertmanager"])
+def test_the_alertmanager_is_found_by_either_name(
+    alertmanager: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_path(["prometheus", alertmanager], tmp_path, monkeypatch)
+    assert Path(monitoring.find_programs().alertmanager).name == alertmanager
+
+
+def put_on_path(names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in names:
+        (folder / name).touch(0o700)
+    monkeypatch.setitem(os.environ, "PATH", str(folder))

@@ -1,0 +1,120 @@
+"""What surrounds a quantization, with a script in the place of the process that quantizes."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cli.local.quantizer import quantize
+from common.errors import SetupError
+from weights.quantize_job import QuantizeJob
+
+WRITES = """
+(folder / "model").mkdir()
+(folder / "model" / "weights").write_text("new")
+print("0.5 half", flush=True)
+"""
+KEEPS_A_LAYER = """
+(folder / "layers").mkdir()
+(folder / "layers" / "0000.safetensors").write_text("done")
+"""
+
+
+class Quantizer:
+    def __init__(self, folder: Path) -> None:
+        self.job = QuantizeJob("org/model", None, "rtn", None, 1, None, 1, 64)
+        self.out = folder / "out"
+        self.partial = folder / "out.partial"
+        self.said: list[str] = []
+        self.reports: list[tuple[float, str]] = []
+        self._packages = folder / "packages"
+
+    def does(self, script: str) -> None:
+        package = self._packages / "weights"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+        head = "import sys, os, pathlib\nfolder = pathlib.Path(sys.argv[1])\n"
+        (package / "quantizing.py").write_text(head + script)
+
+    def run(self, replace: bool = False) -> None:
+        quantize(
+            self.job,
+            self.out,
+            self._packages,
+            lambda fraction, what: self.reports.append((fraction, what)),
+            self.said.append,
+            replace,
+        )
+
+
+@pytest.fixture
+def quantizer(tmp_path: Path) -> Quantizer:
+    quantizer = Quantizer(tmp_path)
+    quantizer.does(WRITES)
+    return quantizer
+
+
+def test_what_is_made_gets_its_name_and_nothing_else_is_left(quantizer: Quantizer) -> None:
+    quantizer.run()
+    assert (quantizer.out / "weights").read_text() == "new"
+    assert quantizer.reports == [(0.5, "half")]
+    assert not quantizer.partial.exists()
+
+
+def test_what_is_there_is_not_touched(quantizer: Quantizer) -> None:
+    quantizer.out.mkdir()
+    with pytest.raises(SetupError, match=r"is there already.*--force"):
+        quantizer.run()
+    assert list(quantizer.out.iterdir()) == []
+
+
+def test_what_is_replaced_stays_until_the_new_one_is_whole(quantizer: Quantizer) -> None:
+    quantizer.out.mkdir()
+    (quantizer.out / "weights").write_text("old")
+    quantizer.does("sys.exit('no')")
+    with pytest.raises(SetupError, match="quantizing failed: no; see"):
+        quantizer.run(replace=True)
+    assert (quantizer.out / "weights").read_text() == "old"
+    quantizer.does(WRITES)
+    quantizer.run(replace=True)
+    assert (quantizer.out / "weights").read_text() == "new"
+
+
+def test_killed_between_the_two_names_the_old_one_comes_back(quantizer: Quantizer) -> None:
+    (quantizer.partial / "replaced").mkdir(parents=True)
+    (quantizer.partial / "replaced" / "weights").write_text("old")
+    with pytest.raises(SetupError, match="is there already"):
+        quantizer.run()
+    assert (quantizer.out / "weights").read_text() == "old"
+
+
+def test_the_same_job_finds_its_layers_again(quantizer: Quantizer) -> None:
+    quantizer.does(KEEPS_A_LAYER + "os.kill(os.getpid(), 9)")
+    with pytest.raises(SetupError, match="was killed, perhaps for want of memory"):
+        quantizer.run()
+    quantizer.does("assert (folder / 'layers' / '0000.safetensors').exists()" + WRITES)
+    quantizer.run()
+    assert quantizer.said == ["going on where an earlier run ended: 1 layers are done"]
+
+
+def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
+    quantizer.does(KEEPS_A_LAYER + "sys.exit(1)")
+    with pytest.raises(SetupError):
+        quantizer.run()
+    quantizer.job = dataclasses.replace(quantizer.job, scheme="w8a8")
+    quantizer.does("assert not (folder / 'layers').exists()" + WRITES)
+    quantizer.run()
+    assert "not those of the run that was broken off" in quantizer.said[0]
+
+
+def test_what_the_process_says_to_the_user_reaches_them(quantizer: Quantizer) -> None:
+    quantizer.does("""print('error {"message": "bad", "remedy": "do"}', flush=True); sys.exit(1)""")
+    with pytest.raises(SetupError) as error:
+        quantizer.run()
+    assert (error.value.message, error.value.remedy) == ("bad", "do")
+
+
+def test_a_full_disk_is_told(quantizer: Quantizer) -> None:
+    quantizer.does("sys.exit('OSError: [Errno 28] No space left on device')")
+    with pytest.raises(SetupError, match="the disk is full"):
+        quantizer.run()

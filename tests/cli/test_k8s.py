@@ -1,0 +1,207 @@
+"""`antefix k8s` against the Kubernetes API of tests/k8s/api.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from cli.main import app
+from tests.helm.helm import CHART
+from tests.k8s.api import Api
+from tests.k8s.objects import NAMESPACE, RAYSERVICES, namespace, node, operator
+from tests.k8s.release import ACTIVE, ray_pod, release
+
+FLEET = {"name": "test", "pools": {"llama": {"model": "org/model", "replicas": 2}}}
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path / "home"))
+    gpus = node("a100-1", 4)
+    with Api(RAYSERVICES, operator(), node("cpu-1"), gpus, namespace(NAMESPACE)) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+        yield api
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> str:
+    return written(tmp_path, {"fleet": FLEET})
+
+
+def written(folder: Path, data: object, name: str = "values.yaml") -> str:
+    file = folder / name
+    file.write_text(data if isinstance(data, str) else yaml.safe_dump(data))
+    return str(file)
+
+
+def antefix(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["k8s", *arguments])
+
+
+def preflight(*arguments: str) -> Result:
+    return antefix("preflight", "--no-engine-args", "-n", NAMESPACE, *arguments)
+
+
+def test_a_preflight_without_problems_exits_0(api: Api, values: str) -> None:
+    done = preflight("--values", values)
+    assert (done.exit_code, done.stderr) == (0, "0 problems, 0 warnings\n")
+    assert done.stdout.splitlines()[:2] == [
+        "ok       Kubernetes: v1.34.0",
+        "ok       KubeRay: quay.io/kuberay/operator:v1.5.1",
+    ]
+
+
+def test_a_problem_exits_1_with_its_remedy_beneath(api: Api, values: str, tmp_path: Path) -> None:
+    more = written(tmp_path, {"fleet": {"pools": {"llama": {"replicas": 5}}}}, "more.yaml")
+    done = preflight("--values", values, "--values", more)
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("problem")]
+    assert lines[at].startswith("problem  room for llama: needs 5 pods of 1 GPU")
+    assert lines[at + 1].strip().startswith("-> free or add nodes")
+
+
+def test_a_program_gets_findings_and_what_fits_where(api: Api, values: str) -> None:
+    told = json.loads(preflight("--values", values, "--json").stdout)
+    assert told["namespace"] == NAMESPACE
+    assert {f["severity"] for f in told["findings"]} == {"ok"}
+    assert set(told["findings"][0]) == {"severity", "title", "seen", "remedy"}
+    assert told["fit"]["groups"]["llama"] == {
+        "pods": 2,
+        "gpus_per_pod": 1,
+        "nodes": {"a100-1": 2},
+        "missing": 0,
+    }
+    (gpus,) = told["fit"]["gpus"]
+    assert (gpus["node"], gpus["allocatable"], gpus["free"]) == ("a100-1", 4, 4)
+
+
+@pytest.mark.parametrize("file", sorted(CHART.glob("values/*.yaml")), ids=lambda file: file.stem)
+def test_the_charts_own_values_can_be_asked_about(api: Api, file: Path) -> None:
+    done = preflight("--values", str(file), "--json")
+    assert "error" not in json.loads(done.stdout)
+
+
+def test_a_fleet_file_alone_takes_the_charts_defaults(api: Api, tmp_path: Path) -> None:
+    done = preflight("--fleet", written(tmp_path, FLEET, "fleet.yaml"))
+    assert done.exit_code == 0
+    assert "ok       room for llama: 2 pods of 1 GPU, 8 cores, 64 GiB memory" in done.stdout
+
+
+def test_what_is_wrong_with_the_fleet_is_said_by_its_path_in_the_values(
+    api: Api, tmp_path: Path
+) -> None:
+    wrong = {"name": "test", "pools": {"llama": {"model": "org/model", "replica": 2}}}
+    file = written(tmp_path, {"fleet": wrong})
+    done = preflight("--values", file)
+    assert done.exit_code == 6
+    assert done.stderr.startswith(f"{file}: fleet.pools.llama.replica: unknown key. Did you mean")
+
+
+def test_variables_are_left_to_the_pods(api: Api, tmp_path: Path) -> None:
+    env = {"TOKEN": "${NOT_SET_HERE}"}
+    pools = {"llama": {"model": "org/model", "env": env}}
+    assert (
+        preflight("--values", written(tmp_path, {"fleet": {"name": "t", "pools": pools}})).exit_code
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a: [", "is not YAML"),
+        ("- a", "is not a mapping"),
+        ("image: {pullSecrets: []}", "the values hold no fleet"),
+        ("fleet: {name: t, pools: {a: {model: b/c}}}\nhead: 3", "are not what the chart takes"),
+    ],
+)
+def test_values_that_cannot_be_used_are_one_line(
+    api: Api, tmp_path: Path, text: str, message: str
+) -> None:
+    done = preflight("--values", written(tmp_path, text))
+    assert done.exit_code == 1
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_nothing_to_install_is_a_wrong_command_line(api: Api) -> None:
+    assert preflight().exit_code == 2
+
+
+def test_no_cluster_is_one_clear_line(values: str, tmp_path: Path) -> None:
+    missing = preflight("--values", values, "--kubeconfig", str(tmp_path / "none"))
+    assert missing.exit_code == 1
+    assert missing.stderr.startswith("no cluster to ask: ") and missing.stderr.count("\n") == 1
+
+
+def test_a_context_that_is_not_there_is_one_clear_line(api: Api, values: str) -> None:
+    done = preflight("--values", values, "--context", "other")
+    assert done.exit_code == 1
+    assert "other" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_cluster_that_is_away_is_one_clear_line(api: Api, values: str) -> None:
+    api.away = True
+    done = preflight("--values", values)
+    assert done.exit_code == 1
+    assert f"the cluster at {api.url} does not answer" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_status_of_no_release_exits_3(api: Api) -> None:
+    done = antefix("status", "-n", NAMESPACE)
+    assert (done.exit_code, done.stderr) == (
+        3,
+        "namespace llm has no release of Antefix; see helm list -A for where it is\n",
+    )
+
+
+def test_status_of_a_release_shows_its_parts_and_why_one_waits(api: Api) -> None:
+    api.add(*release())
+    done = antefix("status", "-n", NAMESPACE)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "afx-antefix in llm: ready",
+        "  Ready True (NonZeroServeEndpoints)",
+        "active cluster: afx-antefix-a",
+        "  head: 1 of 1 ready on a100-1",
+        "  gateway: 1 of 1 ready on a100-1",
+        "  llama: 1 of 1 ready on a100-1",
+        "gateways that take requests: 1",
+        "  redis: 1 of 1 ready on cpu-1",
+        "  warm-nodes: 1 of 1 ready on cpu-1",
+        "warm nodes of llama: 0 of 0",
+    ]
+    message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": message}
+    status = {"phase": "Pending", "conditions": [unscheduled]}
+    api.add(ray_pod("llama-0", ACTIVE, "llama", status=status, on=""))
+    done = antefix("status", "-n", NAMESPACE, "--release", "afx")
+    assert done.exit_code == 5
+    assert "  llama: 0 of 1 ready\n    llama-0: 0/2 nodes are available" in done.stdout
+    told = json.loads(antefix("status", "-n", NAMESPACE, "--json").stdout)
+    assert told["is_ready"] is False
+    assert [group["name"] for group in told["groups"]] == ["head", "gateway", "llama"]
+
+
+def test_a_namespace_that_may_not_be_asked_is_one_clear_line(api: Api) -> None:
+    api.forbid("list", "rayservices")
+    done = antefix("status", "-n", NAMESPACE)
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "these credentials may not list rayservices in namespace llm; "
+        "ask an administrator for list on rayservices\n"
+    )
+
+
+def test_the_command_line_does_not_load_what_talks_to_kubernetes() -> None:
+    code = "import sys, cli.main; print([m for m in ('kubernetes',) if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

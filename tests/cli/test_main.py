@@ -1,0 +1,297 @@
+"""The commands against a fake gateway: no Ray, no engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.exit_codes import ExitCode
+from cli.local.home import FleetState, Home
+from cli.local.ports import free_ports, is_free
+from cli.main import app
+from cli.output import answering
+from tests.cli.fake_gateway import KEY, FakeGateway, running
+
+FLEET = "name: test\npools: {engine: {model: embedded}}\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTEFIX_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path / "home"))
+    return Home()
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with running() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def fleet(home: Home, gateway: FakeGateway) -> FakeGateway:
+    """The fake gateway, recorded as a fleet that runs on another's Ray cluster."""
+    keys = {"api_key": KEY, "engine_secret": "x"}
+    (home.folder / "keys.json").write_text(json.dumps(keys))
+    home.save_state(state_of(gateway.base_url))
+    return gateway
+
+
+def state_of(base_url: str) -> FleetState:
+    return FleetState(
+        run_id="none",
+        fleet_file="test.yaml",
+        fleet_digest="another",
+        host="127.0.0.1",
+        port=1,
+        base_url=base_url,
+        model="small",
+        drain_timeout_s=1.0,
+        started_at=0.0,
+        own_ray=False,
+        ready=True,
+    )
+
+
+def antefix(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin)
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "fleet.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_help_comes_without_importing_what_is_heavy() -> None:
+    code = (
+        "import sys, cli.main;"
+        "print([m for m in ('ray', 'vllm', 'torch', 'openai') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_help_tells_the_exit_codes() -> None:
+    output = " ".join(antefix("--help").stdout.split())
+    assert "3 no fleet is running here" in output
+
+
+@pytest.mark.parametrize("command", [["status"], ["env"], ["logs"], ["chat", "hello"]])
+def test_without_a_fleet_a_command_says_how_to_start_one(home: Home, command: list[str]) -> None:
+    result = antefix(*command)
+    assert result.exit_code == ExitCode.NOT_RUNNING
+    assert result.stdout == ""
+    assert "antefix up" in result.stderr
+
+
+def test_down_without_a_fleet_is_fine(home: Home) -> None:
+    result = antefix("down", "--json")
+    assert result.exit_code == ExitCode.OK
+    assert json.loads(result.stdout) == {"status": "not_running"}
+
+
+def test_status_shows_every_replica(fleet: FakeGateway) -> None:
+    result = antefix("status")
+    assert result.exit_code == ExitCode.OK
+    for shown in ("engine: small", "abc", "10.0.0.1", "25%", "1.50 s", "512 tokens"):
+        assert shown in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("index", "shown"),
+    [
+        ({}, "policy prefix, prefix index 0.2 ms, TTFT predictions off by 12%"),
+        ({"answers": False}, "prefix index does not answer: placed by load"),
+        ({"prompts_known": False}, "prompts not known here: placed by load"),
+        ({"lookup_p50_ms": None, "ttft_prediction_error": None}, "policy prefix"),
+    ],
+)
+def test_status_says_how_requests_are_placed(
+    fleet: FakeGateway, index: dict[str, Any], shown: str
+) -> None:
+    fleet.index |= index
+    assert shown in " ".join(antefix("status").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("admission", "shown"),
+    [
+        ({}, "SLO 5 s to the first token (interactive)"),
+        ({"slo": {}}, "no SLO"),
+        ({"waiting": 3, "oldest_wait_s": 7.4}, "3 waiting, 7 s at most"),
+        ({"held": 2}, "2 held until a replica is up"),
+        ({"overflowing": True, "overflow_share": 0.25}, "overflowing 25%"),
+    ],
+)
+def test_status_says_how_requests_are_let_in(
+    fleet: FakeGateway, admission: dict[str, Any], shown: str
+) -> None:
+    fleet.admission |= admission
+    assert shown in " ".join(antefix("status").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("known", "shown"),
+    [
+        ((True, None, None), "speculation: not measured yet"),
+        ((True, 2.34, 1.81), "speculation: 2.3 tokens a pass, 1.81 times as fast as without"),
+        ((False, 1.1, 0.6), "0.60 times as fast as without, switched off on 1 of 1"),
+    ],
+)
+def test_status_says_what_speculation_brings(
+    fleet: FakeGateway, known: tuple[Any, ...], shown: str
+) -> None:
+    fleet.speculation = dict(zip(("on", "tokens_per_pass", "speedup"), known, strict=True))
+    assert shown in " ".join(antefix("status").stdout.split())
+
+
+def test_status_says_nothing_of_speculation_where_there_is_none(fleet: FakeGateway) -> None:
+    assert "speculation" not in antefix("status").stdout
+
+
+def test_a_pool_that_is_scaled_to_zero_is_fine(fleet: FakeGateway) -> None:
+    fleet.states, fleet.target = {}, 0
+    result = antefix("status")
+    assert result.exit_code == ExitCode.OK
+    assert "scaled to zero" in result.stdout
+
+
+def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:
+    answer = json.loads(antefix("status", "--json").stdout)
+    assert answer["base_url"] == fleet.base_url
+    assert answer["pools"]["engine"]["replicas"][0]["running"] == 2
+
+
+def test_a_pool_without_a_running_replica_is_degraded(fleet: FakeGateway) -> None:
+    fleet.states = {"STARTING": 1}
+    result = antefix("status")
+    assert result.exit_code == ExitCode.DEGRADED
+    assert "1 STARTING of 1" in result.stdout
+
+
+def test_a_gateway_that_does_not_answer_is_degraded(home: Home) -> None:
+    home.save_state(state_of(f"http://127.0.0.1:{free_ports(1)[0]}/v1"))
+    result = antefix("status", "--json")
+    assert result.exit_code == ExitCode.DEGRADED
+    assert json.loads(result.stdout)["error"]["code"] == "degraded"
+
+
+def test_env_is_understood_by_a_shell(fleet: FakeGateway) -> None:
+    script = antefix("env").stdout + 'printf %s "$OPENAI_BASE_URL $OPENAI_API_KEY"'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{fleet.base_url} {KEY}"
+
+
+@pytest.mark.parametrize("arguments", [["Where?"], []])
+def test_chat_answers_one_message(fleet: FakeGateway, arguments: list[str]) -> None:
+    result = antefix("chat", "--system", "Be brief.", *arguments, stdin="Where?")
+    assert result.stdout == "Paris.\n"
+    assert fleet.asked[0]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where?"},
+    ]
+
+
+def test_chat_takes_any_openai_api_and_its_first_model(home: Home, gateway: FakeGateway) -> None:
+    result = antefix("chat", "--base-url", gateway.base_url, "Where?")
+    assert result.stdout == "Paris.\n"
+    assert gateway.asked[0]["model"] == "small"
+
+
+def test_an_error_of_the_api_is_one_line(fleet: FakeGateway) -> None:
+    result = antefix("chat", "--model", "large", "Where?")
+    assert result.exit_code == ExitCode.FAILED
+    assert "no such model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_up_beside_another_running_fleet_is_refused(
+    fleet: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
+    result = antefix("up", written(tmp_path, FLEET), "--json")
+    assert result.exit_code == ExitCode.CONFLICT
+    assert "antefix down" in json.loads(result.stdout)["error"]["remedy"]
+
+
+def test_up_on_a_taken_port_names_the_port_and_the_remedy(
+    home: Home, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
+    result = antefix("up", written(tmp_path, FLEET), "--port", str(gateway.port))
+    assert result.exit_code == ExitCode.CONFLICT
+    assert str(gateway.port) in result.stderr
+    assert "gateway.port" in result.stderr
+    assert home.state() is None
+
+
+def test_up_on_another_cluster_needs_a_redis_that_others_reach(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
+    result = antefix("up", written(tmp_path, FLEET), "--address", "10.0.0.1:6379")
+    assert result.exit_code == ExitCode.FAILED
+    assert "redis.url" in result.stderr
+
+
+def test_config_check_gives_every_problem(home: Home, tmp_path: Path) -> None:
+    wrong = written(tmp_path, "name: A\npools: {engine: {model: embedded, replica: 1}}\n")
+    result = antefix("config", "check", wrong, "--no-engine-args", "--json")
+    assert result.exit_code == ExitCode.INVALID_FLEET
+    problems = json.loads(result.stdout)["error"]["problems"]
+    assert [problem["path"] for problem in problems] == ["name", "pools.engine.replica"]
+
+
+def test_config_show_fills_the_defaults_in(home: Home, tmp_path: Path) -> None:
+    result = antefix("config", "show", written(tmp_path, FLEET))
+    assert "served_model_name: smollm2-135m-instruct" in result.stdout
+
+
+def test_config_reference_is_the_reference(home: Home) -> None:
+    assert antefix("config", "reference").stdout.startswith("# The fleet file")
+
+
+def test_an_unexpected_error_is_one_line_and_a_logged_traceback(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Home) -> None:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(Home, "state", fail)
+    result = antefix("env")
+    assert result.exit_code == ExitCode.FAILED
+    assert "unforeseen" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "ZeroDivisionError" in (home.logs / "antefix-errors.log").read_text()
+
+
+def test_a_reader_that_leaves_ends_a_command_without_a_word(fleet: FakeGateway, home: Home) -> None:
+    (home.logs / "redis.log").write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "cli.main", "logs", "-n", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as logs:
+        assert logs.stdout is not None and logs.stderr is not None
+        assert logs.stdout.readline() == b"redis   | a line\n"
+        logs.stdout.close()
+        assert logs.stderr.read() == b""
+    assert logs.returncode == ExitCode.FAILED
+    assert not (home.logs / "antefix-errors.log").exists()
+
+
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTEFIX_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError), answering():
+        raise ZeroDivisionError
+
+
+def test_a_port_is_free_until_somebody_listens(gateway: FakeGateway) -> None:
+    assert not is_free("127.0.0.1", gateway.port)
+    assert is_free("127.0.0.1", free_ports(1)[0])

@@ -1,0 +1,143 @@
+"""`antefix plan`: what it answers, and what it says of a command line that it cannot answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from cli.exit_codes import ExitCode
+from cli.main import app
+from deployments.fleet.fleet_file import parse_fleet
+
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+LOAD = ("--context", "4096", "--concurrency", "10")
+
+
+def plan(*arguments: str, model: str = LLAMA, gpu: str = "h100") -> Result:
+    return CliRunner().invoke(app, ["plan", "--model", model, "--gpu", gpu, *arguments])
+
+
+@pytest.fixture(autouse=True)
+def nothing_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTEFIX_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_the_table_names_the_choice() -> None:
+    done = plan(*LOAD)
+    assert done.exit_code == ExitCode.OK
+    assert "bf16 *" in done.stdout
+    assert "docs/planning.md" in done.stderr
+
+
+def test_json_is_one_object() -> None:
+    told = json.loads(plan(*LOAD, "--json").stdout)
+    assert told["model"] == LLAMA
+    assert sum(option["chosen"] for option in told["options"]) == 1
+
+
+def test_a_fleet_file_comes_alone_on_stdout() -> None:
+    done = plan(*LOAD, "--fleet")
+    fleet = parse_fleet(done.stdout, check_engine_args=False)
+    assert fleet.pools["llama-3-1-8b-instruct"].model == LLAMA
+
+
+def test_the_embedded_model_needs_no_download() -> None:
+    assert plan(*LOAD, model="embedded").exit_code == ExitCode.OK
+
+
+def test_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "hidden_size": 1024,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 8,
+                "intermediate_size": 4096,
+                "vocab_size": 32000,
+            }
+        )
+    )
+    told = json.loads(plan(*LOAD, "--json", model=str(tmp_path)).stdout)
+    assert told["architecture"] == "unknown"
+
+
+def test_without_lengths_the_mean_request_fills_the_context() -> None:
+    text = plan(*LOAD).stdout
+    assert "mean 3584 + 512 tokens" in text
+    assert "mean 3000 + 512 tokens" in plan(*LOAD, "--prompt", "3000", "--output", "512").stdout
+    assert "mean 3000 + 1096 tokens" in plan(*LOAD, "--prompt", "3000").stdout
+
+
+def test_a_price_of_ones_own_replaces_the_known_one() -> None:
+    known = json.loads(plan(*LOAD, "--json").stdout)
+    free = json.loads(plan(*LOAD, "--json", "--price-per-gpu-hour", "0").stdout)
+    assert known["price_per_gpu_hour"] == 3.0
+    assert free["cost_per_million_tokens"] == 0
+
+
+def test_a_gpu_without_a_known_price_has_no_cost() -> None:
+    told = json.loads(plan(*LOAD, "--json", gpu="l40s").stdout)
+    assert told["cost_per_million_tokens"] is None
+    assert "cost" not in plan(*LOAD, gpu="l40s").stdout
+
+
+def test_an_fp8_cache_holds_twice_as_many() -> None:
+    sixteen, eight = (
+        json.loads(plan(*LOAD, "--json", "--kv-cache-dtype", dtype).stdout)["options"][0]
+        for dtype in ("auto", "fp8")
+    )
+    token = "kv_bytes_per_token_and_gpu"
+    assert sixteen[token] == 2 * eight[token]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--context", "4096"), "--concurrency"),
+        ((*LOAD, "--slo", "ttft=fast"), "ttft=2,tpot=0.05"),
+        ((*LOAD, "--slo", "tpot=0.1"), "ttft=2,tpot=0.05"),
+        ((*LOAD, "--slo", "ttft=1,p99=2"), "ttft=2,tpot=0.05"),
+        ((*LOAD, "--slo", "ttft=-1"), "ttft=2,tpot=0.05"),
+        ((*LOAD, "--kv-cache-dtype", "int8"), "auto or fp8"),
+        ((*LOAD, "--json", "--fleet"), "one of them"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_with_the_right_one(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    done = plan(*arguments)
+    assert done.exit_code == ExitCode.USAGE
+    assert words in done.output
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "words"),
+    [
+        ("someone/unheard-of", "h100", "--download"),
+        (LLAMA, "abacus", "a100-80g"),
+        ("meta-llama/Llama-3.1-405B-Instruct", "l4", "GiB a GPU are missing"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(model: str, gpu: str, words: str) -> None:
+    done = plan(*LOAD, "--json", model=model, gpu=gpu)
+    assert done.exit_code == ExitCode.FAILED
+    error = json.loads(done.stdout)["error"]
+    assert words in f"{error['message']}; {error['remedy']}"
+
+
+def test_every_option_of_the_page_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    named = {
+        word for row in text.splitlines() if row.startswith("| `--") for word in row.split("`")
+    }
+    told = CliRunner().invoke(app, ["plan", "--help"], terminal_width=200).output
+    assert {name for name in named if name.startswith("--")} <= {
+        word.strip(",│ ") for word in told.split()
+    }
+
+
+def test_a_fleet_file_is_plain_yaml() -> None:
+    assert set(yaml.safe_load(plan(*LOAD, "--fleet").stdout)) == {"name", "pools"}

@@ -1,0 +1,52 @@
+"""What `antefix quantize` refuses before it loads anything."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.exit_codes import ExitCode
+from cli.main import app
+from weights.schemes import SCHEMES
+
+
+def refused(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["quantize", *arguments, "--json"])
+    assert done.exit_code == ExitCode.USAGE, done.output
+    return str(json.loads(done.stdout)["error"]["message"])
+
+
+def test_a_scheme_that_looks_at_activations_asks_for_a_text() -> None:
+    assert refused("embedded", "--scheme", "awq") == "awq needs a text to calibrate with"
+
+
+def test_a_text_without_text_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.jsonl"
+    text.write_text("{}\n")
+    said = refused("embedded", "--scheme", "gptq", "--calibration", str(text))
+    assert said.startswith(f"{text}:1 has none of the keys")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["embedded", "--scheme", "q4_k"], "no scheme is called 'q4_k'"),
+        (["embedded", "--scheme", "fp8", "--group-size", "64"], "fp8 has no groups"),
+        ([], "no model is named"),
+    ],
+)
+def test_a_wrong_command_line_is_told(arguments: list[str], said: str) -> None:
+    assert refused(*arguments) == said
+
+
+def test_the_schemes_are_listed_with_what_they_are_for() -> None:
+    done = CliRunner().invoke(app, ["quantize", "--list", "--json"])
+    assert json.loads(done.stdout)["schemes"].keys() == SCHEMES.keys()
+
+
+def test_a_model_is_never_written_over_itself(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    where = str(tmp_path / "model")
+    said = refused(where, "--scheme", "rtn", "--out", where, "--force")
+    assert said == f"{where} is the model itself"

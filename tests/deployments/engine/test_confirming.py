@@ -1,0 +1,173 @@
+"""What an engine's answer says of itself in its headers, over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from deployments.engine.confirming import Confirming
+from deployments.process.http_server import HttpServer
+from deployments.wire import confirmation
+from deployments.wire.headers import (
+    CACHED_TOKENS_HEADER,
+    ENGINE_TTFT_HEADER,
+    EXPECTED_CACHED_HEADER,
+    LOAD_HEADER,
+    PROMPT_TOKENS_HEADER,
+)
+from router.load import LoadReport
+from tests.waiting import until
+
+CONFIRMED = {PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, ENGINE_TTFT_HEADER}
+
+
+class Engine:
+    """Generates for whatever is asked, once `go` is set; `prompts` are (tokens, cached)."""
+
+    def __init__(self) -> None:
+        self.prompts = [(10, 4)]
+        self.expected: list[int] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.load = LoadReport(1, 2, 3, 400)
+        self.url = ""
+        routes = [
+            Route("/whole", self._whole),
+            Route("/stream", self._stream),
+            Route("/fails", self._fails),
+            Route("/dies", self._dies),
+            Route("/other", self._other),
+        ]
+        self.server = HttpServer(Confirming(Starlette(routes=routes), lambda: self.load))
+
+    async def _generate(self) -> None:
+        exchange = confirmation.current.get()
+        assert exchange is not None
+        self.expected.append(exchange.expected_cached)
+        await self.go.wait()
+        for prompt_tokens, cached_tokens in self.prompts:
+            exchange.first_token(prompt_tokens, cached_tokens)
+
+    async def _whole(self, request: Request) -> Response:
+        await self._generate()
+        return JSONResponse({})
+
+    async def _stream(self, request: Request) -> Response:
+        return StreamingResponse(self._events())
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        await self._generate()
+        for event in (b"one ", b"two ", b"three"):
+            yield event
+
+    async def _fails(self, request: Request) -> Response:
+        return PlainTextResponse("no", status_code=400)
+
+    async def _dies(self, request: Request) -> Response:
+        async def events() -> AsyncIterator[bytes]:
+            raise RuntimeError("the engine died during the prefill")
+            yield b""
+
+        return StreamingResponse(events())
+
+    async def _other(self, request: Request) -> Response:
+        return JSONResponse({"tokens": [1]})
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine()
+    engine.url = await engine.server.start("127.0.0.1")
+    yield engine
+    engine.go.set()
+    await engine.server.drain()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as http:
+        yield http
+
+
+@pytest.mark.parametrize("path", ["/whole", "/stream"])
+async def test_an_answer_confirms_its_prompt_and_tells_the_load(
+    engine: Engine, http: aiohttp.ClientSession, path: str
+) -> None:
+    async with http.get(engine.url + path) as answer:
+        await answer.read()
+    assert answer.headers[PROMPT_TOKENS_HEADER] == "10"
+    assert answer.headers[CACHED_TOKENS_HEADER] == "4"
+    assert float(answer.headers[ENGINE_TTFT_HEADER]) >= 0
+    assert LoadReport.from_header(answer.headers[LOAD_HEADER]) == engine.load
+
+
+async def test_several_prompts_add_up(engine: Engine, http: aiohttp.ClientSession) -> None:
+    engine.prompts = [(10, 4), (20, 0), (5, 1)]
+    async with http.get(engine.url + "/whole") as answer:
+        told = answer.headers[PROMPT_TOKENS_HEADER], answer.headers[CACHED_TOKENS_HEADER]
+    assert told == ("35", "5")
+
+
+async def test_a_streams_headers_wait_for_its_first_token(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    engine.go.clear()
+    answer = asyncio.ensure_future(http.get(engine.url + "/stream").__aenter__())
+    await until(lambda: engine.expected)
+    await asyncio.sleep(0.05)
+    assert not answer.done()
+    engine.load = LoadReport(2, 0, 1, 0)  # what the header tells is of the first token's moment
+    engine.go.set()
+    assert LoadReport.from_header((await answer).headers[LOAD_HEADER]) == engine.load
+    assert await (await answer).read() == b"one two three"
+
+
+async def test_a_stream_that_fails_before_its_first_token_has_not_begun(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    async with http.get(engine.url + "/dies") as answer:
+        assert answer.status == 500
+
+
+@pytest.mark.parametrize(("path", "status"), [("/fails", 400), ("/other", 200), ("/no", 404)])
+async def test_an_answer_without_a_token_confirms_nothing_but_tells_the_load(
+    engine: Engine, http: aiohttp.ClientSession, path: str, status: int
+) -> None:
+    async with http.get(engine.url + path) as answer:
+        assert answer.status == status
+        assert not CONFIRMED & answer.headers.keys()
+        assert LOAD_HEADER in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("384", 384), ("0", 0), ("", 0), ("-1", 0), ("many", 0), ("1.5", 0)]
+)
+async def test_the_engine_learns_what_the_gateway_expects_to_be_cached(
+    engine: Engine, http: aiohttp.ClientSession, given: str, expected: int
+) -> None:
+    async with http.get(engine.url + "/whole", headers={EXPECTED_CACHED_HEADER: given}) as answer:
+        assert answer.status == 200
+    assert engine.expected == [expected]
+
+
+async def test_exchanges_at_the_same_time_are_told_apart(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    engine.go.clear()
+
+    async def ask(number: int) -> tuple[str, str]:
+        given = {EXPECTED_CACHED_HEADER: str(number)}
+        async with http.get(engine.url + "/whole", headers=given) as answer:
+            return answer.headers[PROMPT_TOKENS_HEADER], answer.headers[CACHED_TOKENS_HEADER]
+
+    asked = [asyncio.ensure_future(ask(number)) for number in range(8)]
+    await until(lambda: len(engine.expected) == 8)
+    engine.go.set()
+    assert await asyncio.gather(*asked) == [("10", "4")] * 8
+    assert sorted(engine.expected) == [*range(8)]
+    assert confirmation.current.get() is None

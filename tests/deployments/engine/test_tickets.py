@@ -1,0 +1,187 @@
+"""A slot in Ray Serve is held exactly as long as its HTTP exchange lasts."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from deployments.engine.tickets import TicketGate, Tickets
+from deployments.process.http_server import HttpServer
+from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
+from tests.waiting import until
+
+SOON_S = 0.05
+NEVER_S = 30.0
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("hold", "arrive", "leave"),
+        ("arrive", "hold", "leave"),
+        ("arrive", "leave", "hold"),
+    ],
+)
+async def test_a_hold_ends_with_its_exchange_in_whatever_order_they_come(
+    order: tuple[str, ...],
+) -> None:
+    tickets = Tickets(limit=1, twin_timeout_s=NEVER_S)
+    hold: asyncio.Task[None] | None = None
+    for step in order:
+        if step == "hold":
+            hold = asyncio.create_task(tickets.hold("t"))
+        elif step == "arrive":
+            assert tickets.arrive("t", reserved=True)
+        else:
+            assert hold is None or not hold.done()
+            tickets.leave("t")
+        await asyncio.sleep(0)
+    assert hold is not None
+    async with asyncio.timeout(1):
+        await hold
+    assert len(tickets) == 0
+
+
+async def test_a_hold_lasts_longer_than_the_wait_for_its_twin() -> None:
+    tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
+    hold = asyncio.create_task(tickets.hold("t"))
+    tickets.arrive("t", reserved=True)
+    await asyncio.sleep(3 * SOON_S)
+    assert not hold.done()
+    tickets.leave("t")
+    await hold
+
+
+async def test_a_hold_whose_exchange_never_comes_frees_its_slot() -> None:
+    tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
+    async with asyncio.timeout(1):
+        await tickets.hold("t")
+    assert len(tickets) == 0
+
+
+async def test_an_exchange_whose_hold_never_comes_leaves_nothing_behind() -> None:
+    tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
+    assert tickets.arrive("t", reserved=False)
+    tickets.leave("t")
+    await asyncio.sleep(2 * SOON_S)
+    assert len(tickets) == 0
+
+
+async def test_a_hold_that_serve_cancels_leaves_nothing_behind() -> None:
+    tickets = Tickets(limit=1, twin_timeout_s=NEVER_S)
+    hold = asyncio.create_task(tickets.hold("t"))
+    await asyncio.sleep(0)
+    hold.cancel()
+    await asyncio.wait({hold})
+    assert len(tickets) == 0
+
+
+@given(st.lists(st.sampled_from(["unreserved", "reserved", "leave"]), max_size=30))
+def test_only_reserved_requests_pass_the_limit(steps: list[str]) -> None:
+    async def check() -> None:
+        tickets = Tickets(limit=2, twin_timeout_s=NEVER_S)
+        inside: list[str] = []
+        for number, step in enumerate(steps):
+            ticket = str(number)
+            if step == "leave" and inside:
+                tickets.leave(inside.pop())
+            elif step == "unreserved":
+                assert tickets.arrive(ticket, reserved=False) == (len(inside) < 2)
+                inside += [ticket] if len(inside) < 2 else []
+            elif step == "reserved":
+                assert tickets.arrive(ticket, reserved=True)
+                inside.append(ticket)
+
+    asyncio.run(check())
+
+
+async def test_a_refused_exchange_leaves_no_trace() -> None:
+    tickets = Tickets(limit=0)
+    assert not tickets.arrive("t", reserved=False)
+    assert len(tickets) == 0
+
+
+class Door:
+    """A gate before an application that answers once it is let go."""
+
+    def __init__(self, limit: int = 1) -> None:
+        self.tickets = Tickets(limit, NEVER_S)
+        self.go = asyncio.Event()
+        self.entered = 0
+        self.server = HttpServer(TicketGate(self._app, self.tickets, "secret"))
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.entered += 1
+        await Request(scope, receive).body()
+        gone = asyncio.ensure_future(receive())
+        go = asyncio.ensure_future(self.go.wait())
+        await asyncio.wait({gone, go}, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        go.cancel()
+        await PlainTextResponse("served")(scope, receive, send)
+
+
+def headers(ticket: str | None = None, reserved: bool = False) -> dict[str, str]:
+    given = {SECRET_HEADER: "secret"}
+    given |= {TICKET_HEADER: ticket} if ticket else {}
+    return given | ({RESERVED_HEADER: "1"} if reserved else {})
+
+
+@pytest.mark.parametrize("secret", [None, "", "wrong", "secre", "secret\xff"])
+async def test_a_wrong_secret_is_a_403(secret: str | None) -> None:
+    door = Door()
+    url = await door.server.start("127.0.0.1")
+    given = {TICKET_HEADER: "t"} | ({} if secret is None else {SECRET_HEADER: secret})
+    async with aiohttp.ClientSession() as http, http.get(url, headers=given) as answer:
+        assert answer.status == 403
+        assert (await answer.json())["error"]["code"] == "not_a_gateway"
+    assert door.entered == len(door.tickets) == 0
+    await door.server.drain()
+
+
+async def test_a_full_replica_lets_in_a_reserved_request_alone() -> None:
+    door = Door(limit=1)
+    url = await door.server.start("127.0.0.1")
+    async with aiohttp.ClientSession() as http:
+        first = asyncio.create_task(_status(http, url, headers("a")))
+        await until(lambda: door.entered == 1)
+        assert await _status(http, url, headers("b")) == NOT_RESERVED
+        second = asyncio.create_task(_status(http, url, headers("b", reserved=True)))
+        await until(lambda: door.entered == 2)
+        door.go.set()
+        assert [await first, await second] == [200, 200]
+        assert await _status(http, url, headers("c")) == 200
+    await door.server.drain()
+
+
+async def test_a_request_without_a_ticket_takes_no_slot() -> None:
+    door = Door(limit=0)
+    url = await door.server.start("127.0.0.1")
+    door.go.set()
+    async with aiohttp.ClientSession() as http:
+        assert await _status(http, url, headers()) == 200
+    await door.server.drain()
+
+
+async def test_a_gateway_that_dies_frees_its_slots() -> None:
+    door = Door()
+    url = await door.server.start("127.0.0.1")
+    hold = asyncio.create_task(door.tickets.hold("t"))
+    async with aiohttp.ClientSession() as http:
+        request = asyncio.create_task(_status(http, url, headers("t", reserved=True)))
+        await until(lambda: door.entered == 1)
+        assert not hold.done()
+        request.cancel()
+        async with asyncio.timeout(2):
+            await hold
+    await door.server.drain()
+
+
+async def _status(http: aiohttp.ClientSession, url: str, given: dict[str, str]) -> int:
+    async with http.get(url, headers=given) as answer:
+        return answer.status

@@ -1,0 +1,57 @@
+"""vLLM's processes on a CPU sleep while they wait for each other, and are woken at once."""
+
+import threading
+import time
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+
+from deployments.engine.vllm.plugin import LOOK_AGAIN_MS, register
+
+pytestmark = pytest.mark.real
+
+
+def test_vllm_finds_it() -> None:
+    (ours,) = (e for e in entry_points(group="vllm.general_plugins") if e.name == "antefix")
+    assert ours.load() is register
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """A reader and a writer, as vLLM makes them."""
+    import zmq
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+    from vllm.utils.network_utils import get_open_zmq_ipc_path
+
+    for name in ("__init__", "wait"):
+        monkeypatch.setattr(SpinCondition, name, getattr(SpinCondition, name))
+    register()
+    context, address = zmq.Context(), get_open_zmq_ipc_path()
+    writer = SpinCondition(is_reader=False, context=context, notify_address=address)
+    yield SpinCondition(is_reader=True, context=context, notify_address=address), writer
+    context.destroy(linger=0)
+
+
+def test_a_reader_sleeps_right_after_it_read(ends: tuple[Any, Any]) -> None:
+    reader, _ = ends
+    began, looks = time.monotonic(), 0
+    while time.monotonic() - began < 10 * LOOK_AGAIN_MS / 1000:
+        reader.record_read()
+        reader.wait(5000)
+        looks += 1
+    assert looks <= 10
+
+
+def test_a_reader_is_woken_by_a_write(ends: tuple[Any, Any]) -> None:
+    reader, writer = ends
+    woken = 0
+    for _ in range(5):
+        writing = threading.Timer(LOOK_AGAIN_MS / 4000, writer.notify)
+        began = time.monotonic()
+        writing.start()
+        reader.wait(5000)
+        woken += time.monotonic() - began < 0.9 * LOOK_AGAIN_MS / 1000
+        writing.join()
+    assert woken

@@ -1,0 +1,88 @@
+"""When vLLM is asked about engine arguments, and what happens when it cannot be."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.fleet.fleet_file import parse_fleet
+from deployments.fleet.settings import engine_args
+from deployments.fleet.settings.engine_args import EngineArgRefused, refused_by_vllm
+
+
+class Asked:
+    """Stands in for the process that asks vLLM; counts how often."""
+
+    def __init__(self, refused: list[EngineArgRefused] | None) -> None:
+        self.refused = refused
+        self.pools: list[list[str]] = []
+
+    def __call__(self, engine_args_of: dict[str, Any]) -> list[EngineArgRefused] | None:
+        self.pools.append(sorted(engine_args_of))
+        return self.refused
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANTEFIX_CACHE", str(tmp_path))
+    monkeypatch.setattr(engine_args, "_vllm_version", lambda: "vllm 1")
+    return tmp_path
+
+
+def test_what_vllm_took_once_it_is_not_asked_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked([EngineArgRefused("bad", "seed", "x", "not a whole number", "Write one")])
+    monkeypatch.setattr(engine_args, "_ask", asked)
+    for _ in range(2):
+        refused = refused_by_vllm({"good": {"seed": 1}, "bad": {"seed": "x"}})
+        assert [each.pool for each in refused] == ["bad"]
+    assert asked.pools == [["bad", "good"], ["bad"]]
+
+
+def test_another_version_of_vllm_is_asked_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked([])
+    monkeypatch.setattr(engine_args, "_ask", asked)
+    refused_by_vllm({"a": {}})
+    monkeypatch.setattr(engine_args, "_vllm_version", lambda: "vllm 2")
+    refused_by_vllm({"a": {}})
+    assert len(asked.pools) == 2
+
+
+def test_no_answer_is_not_taken_for_a_clean_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_args, "_ask", Asked(None))
+    assert refused_by_vllm({"a": {}}) == []
+    assert list(cache.rglob("*")) == []
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "engine-args").write_text("a file where a folder should be")
+    monkeypatch.setattr(engine_args, "_ask", Asked([]))
+    assert refused_by_vllm({"a": {}}) == []
+
+
+def test_without_vllm_a_warning_says_that_nothing_was_checked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_args, "find_spec", lambda name: None)
+    with caplog.at_level(logging.WARNING):
+        assert parse_fleet("name: a\npools: {b: {model: c/d, engine_args: {nonsense: 1}}}\n")
+    assert caplog.messages == [
+        "vLLM is not installed here, so engine_args were not checked against it"
+    ]
+
+
+def test_a_vllm_that_cannot_be_imported_is_told_in_a_warning(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert refused_by_vllm({"a": {}}) == []
+    assert "vLLM could not be asked, so engine_args were not checked" in caplog.text

@@ -1,0 +1,65 @@
+"""Weights that have to prove themselves: the fleet file's gate."""
+
+from pathlib import Path
+
+import pytest
+
+from deployments.fleet.fleet_file import FleetError, parse_fleet
+from deployments.fleet.settings.quality import Quality, prove
+from tests.weights.checkpoints import write_model
+from tests.weights.evaluations import evaluation, side
+from weights import report
+from weights.checkpoint import weights_digest
+from weights.errors import WeightsError
+
+LIMITS = Quality(max_kl=0.06, max_ppl_increase=0.1)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model whose report is of its weights: mean KL up to 0.05, perplexity up to 9 % higher."""
+    folder = write_model(tmp_path / "model")
+    found = evaluation(candidate=side("./model", digest=weights_digest(folder)))
+    report.write(folder, {"json": found.to_json()})
+    return folder
+
+
+def fleet_with(model: Path, quality: str) -> str:
+    return f"name: a\npools:\n  engine:\n    model: {model}\n    quality: {quality}\n"
+
+
+def test_weights_within_the_limits_are_served(model: Path) -> None:
+    prove(model, LIMITS)
+    parse_fleet(fleet_with(model, "{max_kl: 0.06}"), check_engine_args=False)
+
+
+def test_weights_over_a_limit_are_refused_with_figure_and_limit(model: Path) -> None:
+    with pytest.raises(WeightsError, match=r"lost too much: .* up to 0\.05 .* 0\.02 is allowed"):
+        prove(model, Quality(max_kl=0.02))
+
+
+def test_weights_without_a_report_are_refused_with_the_command(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "bare")
+    with pytest.raises(WeightsError) as caught:
+        prove(folder, LIMITS)
+    assert "have no evaluation report" in caught.value.message
+    assert f"antefix evaluate ORIGINAL {folder} --text FILE --max-kl 0.06" in caught.value.remedy
+
+
+def test_other_weights_under_an_old_report_are_refused(model: Path) -> None:
+    write_model(model, seed=5)
+    with pytest.raises(WeightsError, match="are not those that antefix-evaluation"):
+        prove(model, LIMITS)
+
+
+def test_the_fleet_file_tells_where_it_asks_for_more_than_was_proved(model: Path) -> None:
+    with pytest.raises(FleetError) as caught:
+        parse_fleet(fleet_with(model, "{max_kl: 0.01}"), check_engine_args=False)
+    complaint = str(caught.value)
+    assert complaint.startswith("fleet.yaml:5: pools.engine.quality: the weights in ")
+    assert "0.01 is allowed" in complaint
+
+
+def test_weights_that_are_elsewhere_are_for_the_engine_to_judge(tmp_path: Path) -> None:
+    text = fleet_with(tmp_path / "not-here", "{max_kl: 0.01}")
+    assert parse_fleet(text, check_engine_args=False).pools["engine"].quality is not None

@@ -1,0 +1,306 @@
+"""What `antefix config check` says of models that do not fit their arguments or their GPUs."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from cli.exit_codes import ExitCode
+from cli.main import app
+from deployments.fleet.fleet_file import (
+    CheckedFleet,
+    FleetError,
+    FleetProblem,
+    check_fleet,
+    check_text,
+    shipped_fleets,
+)
+from deployments.models.model_config import EMBEDDED_CONFIG
+from tests.deployments.fleet.weights_cases import (
+    ALLOWED,
+    FP8,
+    GB,
+    INT8,
+    LLAMA,
+    REFUSED,
+    WARNED,
+    Case,
+    Pool,
+    compressed,
+    fleet_file,
+    model_in,
+)
+from weights.errors import WeightsError
+from weights.gpus import GPUS, Gpu
+from weights.known_models import known_config, known_models
+from weights.model_shape import shape_of
+from weights.plan import plan_for
+from weights.plan_fleet import fleet_yaml
+from weights.sizing import Option, Wish
+
+
+def check(tmp_path: Path, pool: Pool) -> CheckedFleet:
+    return check_fleet(fleet_file(tmp_path, pool), check_engine_args=False)
+
+
+def said(problems: Iterable[FleetProblem]) -> list[str]:
+    return [replace(problem, line=None).text("") for problem in problems]
+
+
+def expected(case: Case, tmp_path: Path) -> str:
+    names = {"model": tmp_path / "model", "draft": tmp_path / "draft"}
+    return f"pools.engine.{case.said.format(**names)}"
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_refused(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(FleetError) as caught:
+        check(tmp_path, case.wrong)
+    assert said(caught.value.problems) == [expected(case, tmp_path)]
+
+
+@pytest.mark.parametrize("case", WARNED.values(), ids=WARNED)
+def test_what_works_badly_is_a_warning(case: Case, tmp_path: Path) -> None:
+    assert said(check(tmp_path, case.wrong).warnings) == [expected(case, tmp_path)]
+
+
+@pytest.mark.parametrize("case", (REFUSED | WARNED).values(), ids=REFUSED | WARNED)
+def test_what_is_nearest_and_right_passes(case: Case, tmp_path: Path) -> None:
+    assert check(tmp_path, case.right).warnings == ()
+
+
+@pytest.mark.parametrize("pool", ALLOWED.values(), ids=ALLOWED)
+def test_what_vllm_takes_passes(pool: Pool, tmp_path: Path) -> None:
+    assert check(tmp_path, pool).warnings == ()
+
+
+def test_a_problem_names_the_line_of_its_key_however_it_is_spelled(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "name: small\npools:\n  engine:\n    model: embedded\n    engine_args:\n"
+        "      max-model-len: 9000\n      tensor_parallel_size: 2\n"
+    )
+    with pytest.raises(FleetError) as caught:
+        check_fleet(file, check_engine_args=False)
+    assert str(caught.value).splitlines() == [
+        f"{file}:6: pools.engine.engine_args.max_model_len = 9000: the model was made for 8192 "
+        "tokens. Set it to at most 8192, or set max_position_embeddings in hf_overrides too.",
+        f"{file}:7: pools.engine.engine_args.tensor_parallel_size = 2: does not divide the model's "
+        "9 attention heads. Use one of 1, 3.",
+    ]
+
+
+OVERFLOWING = """
+name: small
+pools:
+  engine:
+    model: {model}
+    slo: {{interactive: {{ttft_s: 1}}}}
+    overflow: {{to: spare}}
+    engine_args: {{max_model_len: 4096}}
+  spare:
+    model: embedded
+    served_model_name: spare
+    engine_args: {{max_model_len: {length}}}
+"""
+
+
+@pytest.mark.parametrize("model", ["embedded", "nobody/has-this-model"])
+def test_an_overflow_pool_of_a_shorter_context_is_a_warning(model: str, tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(OVERFLOWING.format(model=model, length=2048))
+    checked = check_fleet(tmp_path / "fleet.yaml", check_engine_args=False)
+    assert [warning.text("f.yaml") for warning in checked.warnings] == [
+        "f.yaml:7: pools.engine.overflow.to = spare: its context is 2048 tokens, this pool's 4096: "
+        "a longer request never overflows, and is answered 429 instead. Give spare a max_model_len "
+        "of 4096, or lower this pool's."
+    ]
+
+
+def test_an_overflow_pool_of_the_same_context_passes(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yaml").write_text(OVERFLOWING.format(model="embedded", length=4096))
+    assert check_fleet(tmp_path / "fleet.yaml", check_engine_args=False).warnings == ()
+
+
+def test_what_is_not_known_here_is_a_note_and_never_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    pools = {
+        "gone": {"model": "/nowhere/model", "engine_args": {"max_model_len": 10**9}},
+        "hub": {"model": "nobody/has-this-model", "engine_args": {"quantization": "awq"}},
+        "empty": {"model": str(tmp_path / "empty")},
+        "amd": {"model": "embedded", "resources": {"accelerator_type": "AMD-Instinct-MI300X"}},
+        "any": {"model": "embedded", "served_model_name": "any"},
+    }
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump({"name": "small", "pools": pools}, sort_keys=False))
+    checked = check_fleet(file, check_engine_args=False)
+    assert checked.warnings == ()
+    assert checked.notes == (
+        "pools.gone: not checked: the config of /nowhere/model is not on this machine",
+        "pools.hub: not checked: the config of nobody/has-this-model is not on this machine",
+        f"pools.empty: not checked: the folder '{tmp_path}/empty' holds no config.json (looked at "
+        f"{tmp_path}/empty)",
+        "pools.amd: kernels and memory not checked: resources.accelerator_type AMD-Instinct-MI300X "
+        "is not known",
+        "pools.any: kernels and memory not checked: resources.accelerator_type is not set",
+    )
+
+
+def test_a_model_in_the_hubs_cache_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "hub" / "models--some--llama" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(LLAMA))
+    refs = tmp_path / "hub" / "models--some--llama" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    file = tmp_path / "fleet.yaml"
+    file.write_text("name: a\npools: {a: {model: some/llama, engine_args: {max_model_len: 9000}}}")
+    with pytest.raises(FleetError, match="the model was made for 8192 tokens"):
+        check_fleet(file, check_engine_args=False)
+
+
+@pytest.mark.parametrize("name", shipped_fleets())
+def test_the_fleets_that_ship_pass(name: str) -> None:
+    assert check_fleet(name, check_engine_args=False).warnings == ()
+
+
+def test_the_laptop_fleet_leaves_nothing_unchecked() -> None:
+    assert check_fleet("laptop", check_engine_args=False).notes == ()
+
+
+def test_weights_that_a_folder_holds_twice_count_once(tmp_path: Path) -> None:
+    file = fleet_file(tmp_path, Pool(gpu="L4", size=14 * GB))
+    with (tmp_path / "model" / "consolidated.safetensors").open("wb") as twice:
+        twice.truncate(14 * GB)
+    assert check_fleet(file, check_engine_args=False).warnings == ()
+
+
+def test_a_config_of_another_kind_is_a_note(tmp_path: Path) -> None:
+    pool = Pool({"hf_overrides": {"rope_scaling": ["linear"]}})
+    [note] = check(tmp_path, pool).notes
+    assert note == (
+        f"pools.engine: not checked: the config of {tmp_path}/model is not of the usual kind"
+    )
+
+
+def made_by_quantize(option: Option) -> Mapping[str, Any] | None:
+    """The quantization_config of the weights that a plan wants made."""
+    precision = option.engine.precision
+    by_scheme = {
+        "awq": compressed(4, "int", None, precision.group_size or 0),
+        "w8a8-smoothquant": INT8,
+        "fp8": FP8,
+    }
+    return by_scheme.get(precision.scheme or "")
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    st.sampled_from(["embedded", *known_models()]),
+    st.sampled_from(GPUS),
+    st.sampled_from([1024, 4096, 32768, 131072]),
+    st.sampled_from([1, 16, 200]),
+    st.sampled_from([0.2, 2.0, 10.0]),
+)
+def test_what_antefix_plan_writes_passes(
+    model: str, gpu: Gpu, context: int, concurrency: int, ttft_s: float
+) -> None:
+    config = known_config(model) or EMBEDDED_CONFIG
+    wish = Wish(context, context - 256, 256, ttft_s, concurrency=concurrency)
+    try:
+        plan = plan_for(shape_of(config), gpu, wish)
+    except WeightsError:
+        return  # nothing fits
+    text = fleet_yaml(plan, model)
+    options = [plan.chosen, *([plan.overflow.option] if plan.overflow else [])]
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for pool, option in zip(yaml.safe_load(text)["pools"].values(), options, strict=True):
+            made = made_by_quantize(option)
+            if pool["model"].startswith("./") and not Path(pool["model"]).exists():
+                model_in(Path(pool["model"]), {**config, "quantization_config": made}, 0)
+        checked = check_text(text, check_engine_args=False)
+    assert (checked.warnings, checked.notes) == ((), ())
+
+
+@pytest.fixture
+def warned(tmp_path: Path) -> str:
+    """A fleet file that works, badly."""
+    return str(fleet_file(tmp_path, WARNED["a slow kernel by name"].wrong))
+
+
+def test_config_check_prints_warnings_beside_its_answer(warned: str) -> None:
+    result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args"])
+    assert result.exit_code == ExitCode.OK
+    assert result.stdout == f"{warned}: fine\n"
+    assert result.stderr == (
+        f"warning: {warned}:5: pools.engine.engine_args.linear_backend = exllama: asks for a "
+        "slower kernel than vLLM would choose. Leave it out.\n"
+    )
+
+
+def test_config_check_has_warnings_and_notes_in_its_json(warned: str) -> None:
+    result = CliRunner().invoke(app, ["config", "check", warned, "--no-engine-args", "--json"])
+    answer = json.loads(result.stdout)
+    [warning] = answer["warnings"]
+    assert (answer["problems"], answer["notes"]) == ([], [])
+    assert warning == {
+        "path": "pools.engine.engine_args.linear_backend",
+        "value": "exllama",
+        "message": "asks for a slower kernel than vLLM would choose",
+        "remedy": "Leave it out",
+        "line": 5,
+    }
+
+
+def test_config_check_ends_with_the_exit_code_of_a_wrong_fleet(tmp_path: Path) -> None:
+    file = fleet_file(tmp_path, REFUSED["heads over GPUs"].wrong)
+    result = CliRunner().invoke(app, ["config", "check", str(file), "--no-engine-args", "--json"])
+    assert result.exit_code == ExitCode.INVALID_FLEET
+    [problem] = json.loads(result.stdout)["error"]["problems"]
+    assert problem["path"] == "pools.engine.engine_args.tensor_parallel_size"
+
+
+def test_up_refuses_what_config_check_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("deployments.fleet.fleet_file.refused_by_vllm", lambda _: [])
+    file = fleet_file(tmp_path, REFUSED["heads over GPUs"].wrong)
+    result = CliRunner().invoke(app, ["up", str(file)])
+    assert result.exit_code == ExitCode.INVALID_FLEET
+    assert "does not divide the model's 32 attention heads" in result.stderr
+
+
+def test_checking_loads_neither_vllm_nor_torch() -> None:
+    code = (
+        "import sys; from deployments.fleet.fleet_file import check_fleet;"
+        "check_fleet('laptop', check_engine_args=False);"
+        "print(*{'vllm', 'torch', 'transformers'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_the_charts_fleet_is_checked_by_its_path_in_the_values(tmp_path: Path) -> None:
+    fleet = yaml.safe_load(fleet_file(tmp_path, WARNED["a slow kernel by name"].wrong).read_text())
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"fleet": fleet}))
+    arguments = ["--values", str(values), "--no-engine-args", "--kubeconfig", "/nowhere"]
+    result = CliRunner().invoke(app, ["k8s", "preflight", *arguments])
+    assert (
+        f"warning: {values}: fleet.pools.engine.engine_args.linear_backend = exllama"
+        in result.stderr
+    )

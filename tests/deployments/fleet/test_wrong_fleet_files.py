@@ -1,0 +1,357 @@
+"""What a person is told about a fleet file that is wrong, word for word."""
+
+import pytest
+
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet_file import FleetError, parse_fleet
+
+SLO = "slo: {interactive: {ttft_s: 1}}"
+SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
+
+
+def fleet_of(text: str) -> Fleet:
+    return parse_fleet(text, check_engine_args=False)
+
+
+def complaint_of(text: str) -> str:
+    with pytest.raises(FleetError) as caught:
+        fleet_of(text)
+    return str(caught.value)
+
+
+def with_pool(lines: str) -> str:
+    """The smallest fleet with more `lines` in its pool; they begin on line 5."""
+    return SMALLEST + "".join(f"    {line}\n" for line in lines.splitlines())
+
+
+def with_redis(url: str) -> str:
+    return f"{SMALLEST}redis:\n  url: {url}\n"
+
+
+# What stands in the file, and the one line a person sees.
+WRONG: dict[str, tuple[str, str]] = {
+    "empty": (
+        "",
+        ":1: the file is empty. Begin with name: and pools:, as fleets/laptop.yaml does.",
+    ),
+    "a list": (
+        "- a\n",
+        ":1: not a mapping. Begin with name: and pools:, as fleets/laptop.yaml does.",
+    ),
+    "unclosed bracket": (
+        "name: [a\npools: {}\n",
+        ":2: not YAML, column 6: expected ',' or ']', but got ':' (while parsing a flow sequence)."
+        " Correct the syntax.",
+    ),
+    "tab": (
+        "name: a\npools:\n\tengine:\n",
+        ":3: not YAML, column 1: found character '\\t' that cannot start any token"
+        " (while scanning for the next token). Indent with spaces, not tabs.",
+    ),
+    "bare variable in braces": (
+        SMALLEST + "    env: {A: ${B}}\n",
+        ":5: not YAML, column 15: expected ',' or '}', but got '{' (while parsing a flow mapping)."
+        ' Quote it inside { }: "${VARIABLE}".',
+    ),
+    "two documents": (
+        SMALLEST + "---\nname: b\n",
+        ":5: not YAML, column 1: but found another document"
+        " (expected a single document in the stream). Correct the syntax.",
+    ),
+    "control character": (
+        "name: a\x07\n",
+        ":1: holds the control character 0x07. Take it out.",
+    ),
+    "alias of itself": (
+        SMALLEST + "    engine_args: &a {x: *a}\n",
+        ":5: pools.engine.engine_args.x: an alias that holds itself. Write it out.",
+    ),
+    "duplicate key": (
+        with_pool("replicas: 1\nreplicas: 2"),
+        ":6: pools.engine.replicas: given twice, first on line 5. Keep one of the two.",
+    ),
+    "no name": (
+        "pools: {engine: {model: embedded}}\n",
+        ":1: name: missing. Add it: it has no default.",
+    ),
+    "bad name": (
+        SMALLEST.replace("small", "My_Fleet"),
+        ":1: name = My_Fleet: not a DNS label."
+        " Use lower case letters, digits and inner hyphens, 63 at most.",
+    ),
+    "no pools": ("name: a\npools: {}\n", ":2: pools = {}: empty. Add at least one entry."),
+    "empty pool": (
+        "name: a\npools:\n  engine:\n",
+        ":3: pools.engine = null: not a mapping. Write keys below it, each with a value.",
+    ),
+    "no model": (
+        "name: a\npools:\n  engine:\n    replicas: 2\n",
+        ":3: pools.engine.model: missing. Add it: it has no default.",
+    ),
+    "bad model": (
+        SMALLEST.replace("embedded", "my model"),
+        ":4: pools.engine.model = my model: neither `embedded`, a Hugging Face id nor a path."
+        " Write organisation/model, or begin a path with / or ./.",
+    ),
+    "path without a usable name": (
+        SMALLEST.replace("embedded", "/models/my model"),
+        ":3: pools.engine.served_model_name = my model: not a model name."
+        " Use letters, digits and . _ : / @ + -, 128 at most.",
+    ),
+    "mistyped key": (
+        with_pool("replica: 2"),
+        ":5: pools.engine.replica: unknown key. Did you mean replicas?",
+    ),
+    "mistyped section": (
+        SMALLEST + "gatway: {port: 80}\n",
+        ":5: gatway: unknown key. Did you mean gateway?",
+    ),
+    "unknown key": (
+        SMALLEST + "redis: {sentinel: x}\n",
+        ":5: redis.sentinel: unknown key. Known here: url, lookup_budget_ms.",
+    ),
+    "true for a number": (
+        with_pool("replicas: true"),
+        ":5: pools.engine.replicas = true: not a whole number. Write one, such as 1.",
+    ),
+    "text for a number": (
+        SMALLEST + 'gateway: {port: "8000"}\n',
+        ":5: gateway.port = '8000': not a whole number. Write 8000, without quotes.",
+    ),
+    "exponent that YAML reads as text": (
+        with_pool("prefill_rate: 1e6"),
+        ":5: pools.engine.prefill_rate = '1e6': not a number. Write 1000000, without quotes.",
+    ),
+    "fraction of a replica": (
+        with_pool("replicas: 1.5"),
+        ":5: pools.engine.replicas = 1.5: not a whole number. Write one, such as 1.",
+    ),
+    "port out of range": (
+        SMALLEST + "gateway: {port: 80000}\n",
+        ":5: gateway.port = 80000: too high. Write at most 65535.",
+    ),
+    "no time at all": (
+        SMALLEST + "gateway: {request_timeout_s: 0}\n",
+        ":5: gateway.request_timeout_s = 0: too low. Write more than 0.",
+    ),
+    "endless timeout": (
+        SMALLEST + "gateway: {request_timeout_s: .inf}\n",
+        ":5: gateway.request_timeout_s = inf: not a finite number. Write one, such as 600.",
+    ),
+    "number in env": (
+        with_pool("env:\n  VLLM_CPU_KVCACHE_SPACE: 1"),
+        ":6: pools.engine.env.VLLM_CPU_KVCACHE_SPACE = 1: not text. Put quotes around it.",
+    ),
+    "secret number in env": (
+        with_pool("env:\n  HF_TOKEN: 42"),
+        ":6: pools.engine.env.HF_TOKEN = ***: not text. Put quotes around it.",
+    ),
+    "reserved variable": (
+        with_pool('env: {CUDA_VISIBLE_DEVICES: "0"}'),
+        ":5: pools.engine.env.CUDA_VISIBLE_DEVICES: Antefix sets this itself."
+        " Ray picks the GPUs of a replica: set resources of the pool.",
+    ),
+    "unset variable": (
+        with_pool("env:\n  A: x${AFX_UNSET}"),
+        ":6: pools.engine.env.A = x${AFX_UNSET}: the environment variable AFX_UNSET is not set."
+        " Run export AFX_UNSET=..., or write the value here.",
+    ),
+    "malformed variable": (
+        with_pool("env:\n  A: ${B:-c}"),
+        ":6: pools.engine.env.A = ${B:-c}: holds a ${ that does not begin a ${VARIABLE}."
+        " Write $${ for a plain ${.",
+    ),
+    "reserved engine argument": (
+        with_pool("engine_args:\n  kv-events-config: {}"),
+        ":6: pools.engine.engine_args.kv-events-config: Antefix sets this itself."
+        " Antefix configures the KV events that feed its index: leave it out.",
+    ),
+    "family of reserved engine arguments": (
+        with_pool("engine_args:\n  data_parallel_size: 2"),
+        ":6: pools.engine.engine_args.data_parallel_size: Antefix sets this itself."
+        " Antefix spreads requests over replicas itself: set replicas of the pool.",
+    ),
+    "engine argument with dashes": (
+        with_pool("engine_args:\n  --max-model-len: 2"),
+        ":6: pools.engine.engine_args.--max-model-len: not the name of a vLLM flag."
+        " Write max_model_len, without dashes.",
+    ),
+    "engine argument in two spellings": (
+        with_pool("engine_args:\n  max-model-len: 2\n  max_model_len: 3"),
+        ":7: pools.engine.engine_args.max_model_len = 3: given twice, once with - and once with _."
+        " Keep one of the two.",
+    ),
+    "engine arguments in a list": (
+        with_pool("engine_args: [--enforce-eager]"),
+        ":5: pools.engine.engine_args = a list of 1: not a mapping."
+        " Write keys below it, each with a value.",
+    ),
+    "GPUs that do not fit": (
+        with_pool("resources: {gpus: 2}\nengine_args: {tensor_parallel_size: 4}"),
+        ":5: pools.engine.resources.gpus = 2: the engine uses 4"
+        " (tensor_parallel_size 4 x pipeline_parallel_size 1). Set it to 4, or leave it out.",
+    ),
+    "overflow to nowhere": (
+        with_pool(f"overflow: {{to: smal}}\n{SLO}") + "  small:\n    model: a/b\n",
+        ":5: pools.engine.overflow.to = smal: no pool has this name. Did you mean small?",
+    ),
+    "overflow to itself": (
+        with_pool(f"overflow: {{to: engine}}\n{SLO}"),
+        ":5: pools.engine.overflow.to = engine: a pool cannot overflow to itself."
+        " Name another pool.",
+    ),
+    "overflow without an SLO": (
+        with_pool("overflow: {to: b}") + "  b: {model: a/b}\n",
+        ":5: pools.engine.overflow: without an SLO nothing ever overflows."
+        " Set slo.interactive.ttft_s, or leave it out.",
+    ),
+    "overflow that ends before it begins": (
+        with_pool(f"overflow: {{to: b, enter: 1, leave: 1.5}}\n{SLO}") + "  b: {model: a/b}\n",
+        ":5: pools.engine.overflow.leave = 1.5: above `enter`, 1. Set it to at most 1.",
+    ),
+    "bounds the wrong way round": (
+        with_pool(f"autoscaling: {{min_replicas: 3, max_replicas: 2}}\n{SLO}"),
+        ":5: pools.engine.autoscaling.min_replicas = 3: above `max_replicas`, 2."
+        " Set it to at most 2.",
+    ),
+    "only warm replicas": (
+        with_pool(f"warm_replicas: 2\nautoscaling: {{max_replicas: 2}}\n{SLO}"),
+        ":5: pools.engine.warm_replicas = 2: autoscaling.max_replicas, 2, leaves none to take"
+        " traffic. Set it to at most 1.",
+    ),
+    "speculation without a draft": (
+        with_pool("speculation: {when_slower: stop}"),
+        ":5: pools.engine.speculation: the engine does not speculate."
+        " Add engine_args.speculative_config, or leave it out.",
+    ),
+    "quality without a limit": (
+        with_pool("quality: {}"),
+        ":5: pools.engine.quality = {}: names no limit."
+        " Write max_kl, max_ppl_increase or both, or leave it out.",
+    ),
+    "quality of a model that is no folder": (
+        with_pool("quality: {max_kl: 0.1}"),
+        ":5: pools.engine.quality: the model is not a folder, so no report can stand beside it."
+        " Write the path of the model's folder, or leave `quality` out.",
+    ),
+    "one port for two servers": (
+        with_pool("replicas: 1") + "metrics: {port: 8000}\n",
+        ":6: metrics.port = 8000: the gateways listen there, too. Choose another.",
+    ),
+    "an SLO file that is not there": (
+        with_pool("slo: my-slo.yaml"),
+        ":5: pools.engine.slo = my-slo.yaml: no usable SLO file: my-slo.yaml: no such file."
+        " write its path, or `default`.",
+    ),
+    "a budget that is too small": (
+        with_pool("replicas: 2\nengine_args: {tensor_parallel_size: 4}") + "gpu_budget: 6\n",
+        ":7: gpu_budget = 6: the pools always have 8 (engine 8)."
+        " Raise it, or lower their min_replicas.",
+    ),
+    "warm replicas without an SLO": (
+        with_pool("warm_replicas: 2"),
+        ":5: pools.engine.warm_replicas = 2: without an SLO nothing would ever give them traffic."
+        " Set slo.interactive.ttft_s, or add them to `replicas`.",
+    ),
+    "autoscaling without an SLO": (
+        with_pool("autoscaling: {max_replicas: 2}"),
+        ":5: pools.engine.autoscaling: without an SLO nobody knows how many replicas are needed."
+        " Set slo.interactive.ttft_s.",
+    ),
+    "an SLO of no time": (
+        with_pool("slo: {interactive: {ttft_s: 0}}"),
+        ":5: pools.engine.slo.interactive.ttft_s = 0: too low. Write more than 0.",
+    ),
+    "a class of its own": (
+        SMALLEST + "gateway: {tenants: {crawler: {priority: low}}}\n",
+        ":5: gateway.tenants.crawler.priority = low: input should be 'interactive' or 'batch'."
+        " See docs/fleet-file.md.",
+    ),
+    "the old name of overflow": (
+        with_pool("overflow_to: b"),
+        ":5: pools.engine.overflow_to: unknown key. Did you mean overflow?",
+    ),
+    "no replica": (
+        with_pool("replicas: 0"),
+        ":5: pools.engine.replicas = 0: too low. Write at least 1.",
+    ),
+    "one model name in two pools": (
+        SMALLEST + "  other:\n    model: embedded\n",
+        ":5: pools.other.served_model_name = smollm2-135m-instruct:"
+        " pools.engine serves this model name too. Give one of the two another name.",
+    ),
+    "a LoRA adapter named as a model": (
+        with_pool("engine_args:\n  lora_modules: [{name: smollm2-135m-instruct, path: /a}]"),
+        ":6: pools.engine.engine_args.lora_modules = smollm2-135m-instruct:"
+        " pools.engine serves this model name too. Give one of the two another name.",
+    ),
+    "redis without scheme": (
+        with_redis("localhost:6379"),
+        ":6: redis.url = localhost:6379: not a Redis URL. Write it as redis://host:6379/0.",
+    ),
+    "redis of another kind": (
+        with_redis("valkeys://h"),
+        ":6: redis.url = valkeys://h: unknown scheme valkeys://."
+        " Valkey speaks Redis's protocol: write rediss://.",
+    ),
+    "redis with a slash in its password": (
+        with_redis("redis://me:hunt/er2@h:6379"),
+        ":6: redis.url = redis://me:***@h:6379:"
+        " the user or password holds a character that ends it."
+        " Percent-encode it: / is %2F, @ is %40, ? is %3F.",
+    ),
+    "redis with a port out of range": (
+        with_redis("redis://:hunter2@h:66666"),
+        ":6: redis.url = redis://:***@h:66666: the port of the host is out of range."
+        " A port is 1 to 65535.",
+    ),
+    "sentinel without service": (
+        with_redis("redis+sentinel://a:1,b:2"),
+        ":6: redis.url = redis+sentinel://a:1,b:2: names no Sentinel service."
+        " Write redis+sentinel://host:26379/mymaster, or /mymaster/0.",
+    ),
+    "cluster with a database": (
+        with_redis("redis+cluster://a:1,b:2/3"),
+        ":6: redis.url = redis+cluster://a:1,b:2/3: a Redis Cluster has database 0 only."
+        " Leave out what follows the host.",
+    ),
+    "several plain hosts": (
+        with_redis("redis://a:1,b:2"),
+        ":6: redis.url = redis://a:1,b:2: names several hosts."
+        " Several are for redis+sentinel:// or redis+cluster://.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_refused_with_its_line_and_a_remedy(case: str) -> None:
+    text, complaint = WRONG[case]
+    assert complaint_of(text) == f"fleet.yaml{complaint}"
+
+
+def test_a_cycle_of_overflow_is_told_at_every_pool_in_it() -> None:
+    text = with_pool(f"overflow: {{to: b}}\n{SLO}")
+    text += f"  b: {{model: a/b, overflow: {{to: engine}}, {SLO}}}\n"
+    assert complaint_of(text).splitlines() == [
+        "fleet.yaml:5: pools.engine.overflow.to = b: overflow goes round: engine -> b -> engine."
+        " Let one of them end it.",
+        "fleet.yaml:7: pools.b.overflow.to = engine: overflow goes round: b -> engine -> b."
+        " Let one of them end it.",
+    ]
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+    text = (
+        "name: A\ngateway: {prot: 1}\nredis: {url: x}\npools:\n"
+        "  engine: {model: embedded, overflow: {to: nil}, env: {B: '${AFX_UNSET}'}, "
+        f"{SLO}}}\n"
+    )
+    with pytest.raises(FleetError) as caught:
+        fleet_of(text)
+    assert [(problem.line, problem.path) for problem in caught.value.problems] == [
+        (1, "name"),
+        (2, "gateway.prot"),
+        (3, "redis.url"),
+        (5, "pools.engine.env.B"),
+        (5, "pools.engine.overflow.to"),
+    ]

@@ -1,0 +1,84 @@
+"""What a gateway tells load balancers, over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import aiohttp
+import pytest
+
+from deployments.gateway.gateway import Gateway
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import Front, gateway_before
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with gateway_before(FakeEngine()) as front:
+        yield front
+
+
+async def serving(front: Front) -> tuple[int, str]:
+    async with front.http.get(front.url + "/health/serving") as answer:
+        return answer.status, (await answer.json())["status"]
+
+
+async def test_a_gateway_gets_requests_from_the_first_pool_on(front: Front) -> None:
+    front.sees()
+    assert await serving(front) == (503, "starting")
+    front.sees(FakeEngine())
+    assert await serving(front) == (200, "serving")
+
+
+async def test_lost_engines_are_no_reason_to_refuse_connections(front: Front) -> None:
+    front.sees(FakeEngine())
+    assert await serving(front) == (200, "serving")
+    front.sees()
+    assert await serving(front) == (200, "serving")
+    async with front.http.get(front.url + "/health/ready") as answer:
+        assert answer.status == 503
+
+
+async def test_a_gateway_that_leaves_still_answers_and_then_takes_no_connection() -> None:
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        leaving = asyncio.create_task(front.gateway._leave(0.5))
+        await asyncio.sleep(0)
+        assert await serving(front) == (503, "leaving")
+        async with front.post() as answer:
+            assert answer.status == 200 and answer.headers["connection"] == "close"
+        async with asyncio.timeout(10):
+            await leaving
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await front.http.get(front.url + "/health/live")
+
+
+async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rollout inside Ray Serve, without a node that is drained: the pod stays in its Service."""
+    monkeypatch.setenv("ANTEFIX_UNHEARD_S", "0.5")
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        stopping = asyncio.create_task(Gateway.__del__(front.gateway))
+        await asyncio.sleep(0)
+        assert await serving(front) == (503, "leaving")
+        async with front.post() as answer:
+            assert answer.status == 200
+        async with asyncio.timeout(10):
+            await stopping
+
+
+async def test_an_engine_whose_node_is_drained_is_shown_as_leaving(front: Front) -> None:
+    staying = FakeEngine("r0").load(0)
+    leaving = replace(FakeEngine("r1").load(0), leaving=True, slot=1)
+    front.router.placer.board.update([leaving, staying])
+    async with front.get("/antefix/status") as answer:
+        replicas = (await answer.json())["pools"]["main"]["replicas"]
+    assert {r["replica"]: r["role"] for r in replicas} == {
+        staying.replica_id: "active",
+        leaving.replica_id: "leaving",
+    }
+    assert (await front.metrics())["antefix_replicas", "leaving"] == 1

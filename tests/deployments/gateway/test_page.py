@@ -1,0 +1,357 @@
+"""The page at /antefix/, in a real browser, before a real gateway and fake engines."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Route, async_playwright, expect
+
+from deployments.gateway import status
+from deployments.gateway.gateway import Gateway
+from deployments.process.http_server import HttpServer
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import FLEET, KEY, OTHER_KEY, TENANT, Front, gateway_before
+from tests.programs import program
+from tests.router.index_redis import control, server_of
+from tests.router.redis_process import RedisProcess
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAGE = Path(status.__file__).parent / "page"
+DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+PATIENCE_MS = 20000
+HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+SLO = {"slo": {"interactive": {"ttft_s": 30.0}, "batch": {"ttft_s": 60.0}}}
+
+
+class Reader:
+    """Somebody who looks at the page. `faults`: what the browser complained of; `asked`: URLs."""
+
+    def __init__(self, page: Page, front: Front) -> None:
+        self.page = page
+        self.front = front
+        self.faults: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda m: self.faults.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("request", lambda request: self.asked.append(request.url))
+
+    async def opens(self, fragment: str = f"#key={KEY}") -> None:
+        await self.page.goto(f"{self.front.url}/antefix/{fragment}")
+
+    def decisions(self) -> Any:
+        return self.page.locator("#list > li")
+
+    def decision(self, request_id: str) -> Any:
+        return self.decisions().filter(has_text=request_id)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=program("chromium"), args=["--no-sandbox"]
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture(autouse=True)
+def ray(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
+    """Replica counts, as Ray Serve would tell them; there is no Ray here."""
+    states = {"gateway": {"RUNNING": 1}, "main": {"RUNNING": 2}}
+
+    async def told() -> dict[str, dict[str, int]]:
+        return states
+
+    monkeypatch.setattr(status, "replica_states", told)
+    return states
+
+
+@asynccontextmanager
+async def reading(
+    browser: Browser, front: Front, viewport: Any = DESKTOP, **options: Any
+) -> AsyncIterator[Reader]:
+    context = await browser.new_context(viewport=viewport, **options)
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        yield Reader(await context.new_page(), front)
+    finally:
+        await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def front(server: RedisProcess) -> AsyncIterator[Front]:
+    with control(server) as client:
+        client.flushall()
+    engines = FakeEngine("r0"), FakeEngine("r1")
+    async with gateway_before(*engines, redis_url=server.url, pool=SLO) as front:
+        yield front
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def reader(browser: Browser, front: Front) -> AsyncIterator[Reader]:
+    async with reading(browser, front) as reader:
+        yield reader
+
+
+async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, Any]:
+    """A request that was served and can be explained; `changed` parts of that are then kept too,
+    as a decision of its own.
+    """
+    async with front.post(headers={"x-request-id": request_id}) as answer:
+        assert answer.status == 200
+    told = await front.explanation_of(answer.headers)
+    if changed:
+        told |= changed
+        front.gateway._explanations.keep(TENANT, told["request_id"], told)
+    return told
+
+
+def refused(told: dict[str, Any], request_id: str) -> dict[str, Any]:
+    """The same as an explanation of a request that was not let in."""
+    parts = ("replica", "cached_tokens", "ttft_s", "reuse_loss_tokens", "shadow")
+    admission = {"priority": "interactive", "verdict": "refused", "reason": "the pool is full"}
+    kept = {name: part for name, part in told.items() if name not in parts}
+    return {**kept, "request_id": request_id, "admission": admission}
+
+
+async def test_the_page_needs_no_key_and_lets_nothing_in_from_elsewhere(front: Front) -> None:
+    async with front.http.get(front.url + "/antefix/") as answer:
+        assert answer.status == 200
+        policy = answer.headers["content-security-policy"]
+        text = await answer.text()
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+    assert not re.search(r"<script(?! type=\"module\" src=\")|<style|style=|\son\w+=", text)
+
+
+async def test_every_file_of_the_page_is_served_and_asked_for_again_only_when_changed(
+    front: Front,
+) -> None:
+    for file in PAGE.iterdir():
+        if file.suffix not in {".js", ".css", ".svg"}:
+            continue
+        url = f"{front.url}/antefix/assets/{file.name}"
+        async with front.http.get(url) as answer:
+            assert await answer.read() == file.read_bytes()
+            assert answer.headers["cache-control"] == "no-cache"
+            etag = {"if-none-match": answer.headers["etag"]}
+        async with front.http.get(url, headers=etag) as again:
+            assert again.status == 304
+
+
+def test_no_text_is_ever_taken_for_markup() -> None:
+    for file in PAGE.glob("*.js"):
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(", file.read_text())
+
+
+async def test_replicas_and_decisions_are_shown_without_a_complaint_or_a_stranger(
+    reader: Reader, front: Front
+) -> None:
+    told = await served(front, "first")
+    await reader.opens()
+    replicas = reader.page.get_by_role("table", name=f"Replicas of {MODEL}")
+    await expect(replicas.get_by_role("rowheader")).to_have_text(["r0", "r1"])
+    row = reader.decision("first")
+    for text in (MODEL, "admitted", "prefix", told["replica"]):
+        await expect(row).to_contain_text(text)
+    await expect(reader.page.locator("#pools")).to_contain_text("Within SLO100 %0 late, 0 refused")
+    assert reader.faults == []
+    assert all(url.startswith(front.url) for url in reader.asked)
+
+
+async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Reader) -> None:
+    await reader.opens(f"#key={KEY}&request=nobody")
+    await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
+    assert KEY not in reader.page.url
+    await expect(reader.page.locator("#not-found")).to_contain_text("nobody is not known")
+    await reader.page.reload()
+    await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
+    assert not [url for url in reader.asked if KEY in url.partition("#")[0]]
+
+
+async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: Reader) -> None:
+    await reader.opens("")
+    for wrong, complaint in (("sk-wrong", "does not know that key"), ("schlüssel", "no API key")):
+        await reader.page.get_by_label("API key").fill(wrong)
+        await reader.page.get_by_role("button", name="Show the fleet").click()
+        await expect(reader.page.get_by_role("alert")).to_contain_text(complaint)
+    await reader.page.get_by_label("API key").fill(KEY)
+    await reader.page.keyboard.press("Enter")
+    await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
+    await reader.page.get_by_role("button", name="Forget key").click()
+    await expect(reader.page.get_by_label("API key")).to_be_visible()
+    await expect(reader.page.locator("#fleet-view")).to_be_hidden()
+    assert await reader.page.evaluate("sessionStorage.length") == 0
+
+
+async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: Front) -> None:
+    shadow = {"policy": "random", "replica_id": "r9", "cached_tokens": 3, "predicted_ttft": 0.1}
+    loss = {"workload": 12, "routing": 34, "index": 0, "engine": 0}
+    told = await served(
+        front, "first", request_id="second", reuse_loss_tokens=loss, shadow=shadow | {"regret": 2.5}
+    )
+    await reader.opens()
+    await reader.decision("second").locator("summary").first.press("Enter")
+    body = reader.decision("second").locator(".explanation")
+    await expect(body).to_contain_text(f"Policy prefix chose {told['candidates'][0]['replica_id']}")
+    await expect(body).to_contain_text("Lost 12\u00a0tok to workload")
+    await expect(body).to_contain_text("Lost 34\u00a0tok to routing")
+    await expect(body).to_contain_text("would have chosen r9")
+    await expect(body).to_contain_text("Regret 2.50\u00a0s")
+    candidates = body.get_by_role("table", name="Candidates, best first")
+    await expect(candidates.get_by_role("row")).to_have_count(3)
+
+
+async def test_what_is_open_stays_open_when_others_come(reader: Reader, front: Front) -> None:
+    await served(front, "first")
+    await reader.opens()
+    await reader.decision("first").locator("summary").first.click()
+    await served(front, "second")
+    await expect(reader.decisions()).to_have_count(2)
+    await expect(reader.decisions().last.locator(".explanation")).to_be_visible()
+
+
+async def test_decisions_are_found_by_text_and_by_what_became_of_them(
+    reader: Reader, front: Front
+) -> None:
+    late = {"predicted": 0.2, "observed": 31.0}
+    told = await served(front, "first", request_id="slow", ttft_s=late)
+    front.gateway._explanations.keep(TENANT, "full", refused(told, "full"))
+    await reader.opens()
+    await expect(reader.decisions()).to_have_count(3)
+    only = reader.page.get_by_role("group", name="Which decisions")
+    for name, request_id in (("Missed SLO", "slow"), ("Refused", "full")):
+        await only.get_by_text(name).click()
+        await expect(reader.decisions()).to_have_count(1)
+        await expect(reader.decision(request_id)).to_be_visible()
+    await only.get_by_text("All").click()
+    await reader.page.get_by_role("searchbox").fill("FIR")
+    await expect(reader.decisions()).to_have_count(1)
+    await expect(reader.page.locator("#count")).to_have_text("1 of 3")
+    await reader.page.get_by_role("searchbox").fill("nothing like it")
+    await expect(reader.page.locator("#no-decisions")).to_contain_text("None of the last")
+    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 refused")
+
+
+async def test_a_link_opens_its_request(reader: Reader, front: Front) -> None:
+    for request_id in ("first", "second"):
+        await served(front, request_id)
+    await reader.opens(f"#request=first&key={KEY}")
+    await expect(reader.decision("first").locator(".explanation")).to_be_visible()
+    assert reader.page.url.endswith("/antefix/#request=first")
+
+
+async def test_names_that_are_markup_stay_text(reader: Reader, front: Front) -> None:
+    told = await served(front, "first")
+    told["admission"]["reason"] = HOSTILE
+    hostile = dict.fromkeys(("request_id", "tenant", "model", "policy", "replica"), HOSTILE)
+    front.gateway._explanations.keep(TENANT, HOSTILE, {**told, **hostile})
+
+    async def rename(route: Route) -> None:
+        answer = await route.fetch()
+        fleet = await answer.json()
+        pool = fleet["pools"].pop("main")
+        for replica in pool["replicas"]:
+            replica |= {"replica": HOSTILE, "role": HOSTILE, "node_ip": HOSTILE}
+        pool |= {"model": HOSTILE, "policy": HOSTILE, "states": {HOSTILE: 1}}
+        names = {"fleet": HOSTILE, "gateways": {HOSTILE: 1}, "pools": {HOSTILE: pool}}
+        await route.fulfill(response=answer, json=fleet | names)
+
+    await reader.page.route("**/antefix/status", rename)
+    await reader.opens()
+    await expect(reader.decisions()).to_have_count(2)
+    await reader.decisions().first.locator("summary").first.click()
+    await expect(reader.decisions().first.locator(".explanation")).to_contain_text(HOSTILE)
+    await expect(reader.page.locator(".about .model")).to_have_text(HOSTILE)
+    await expect(reader.page.locator("#fleet")).to_have_text(HOSTILE)
+    assert await reader.page.locator("main img, main script").count() == 0
+    assert await reader.page.title() == f"{HOSTILE} · Antefix"
+    assert reader.faults == []
+
+
+async def test_a_gateway_that_goes_is_told_and_its_return_is_seen(
+    reader: Reader, front: Front
+) -> None:
+    await reader.opens()
+    await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
+    gateway: Gateway = front.gateway
+    await gateway._server.drain()
+    notice = reader.page.get_by_role("status").filter(has_text="The gateway does not answer")
+    await expect(notice).to_contain_text("What you see is of")
+    gateway._server = HttpServer(gateway._app())
+    await gateway._server.start("127.0.0.1", int(front.url.rpartition(":")[2]))
+    await expect(notice).to_have_count(0)
+
+
+async def test_without_redis_the_page_says_so(browser: Browser) -> None:
+    async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
+        await reader.opens()
+        await expect(reader.page.locator("#notices")).to_contain_text("Redis is away")
+        await expect(reader.page.locator("#pools")).to_contain_text("placing by load")
+
+
+async def test_a_fleet_that_begins_says_what_is_missing(
+    browser: Browser, server: RedisProcess, ray: dict[str, dict[str, int]]
+) -> None:
+    with control(server) as client:
+        client.flushall()
+    ray["main"] = {"STARTING": 2}
+    async with gateway_before(redis_url=server.url) as front, reading(browser, front) as reader:
+        await reader.opens()
+        await expect(reader.page.locator(".replicas")).to_contain_text("No replica serves yet: 2")
+        await expect(reader.page.locator("#no-decisions")).to_contain_text("No decisions yet")
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+async def test_nothing_is_wider_than_the_window(
+    browser: Browser, front: Front, viewport: dict[str, int]
+) -> None:
+    await served(front, "x" * 128)
+    async with reading(browser, front, viewport) as reader:
+        await reader.opens(f"#request={'x' * 128}&key={KEY}")
+        await expect(reader.decisions().first.locator(".explanation")).to_be_visible()
+        assert await reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_held_still_nothing_changes(reader: Reader, front: Front) -> None:
+    await served(front, "first")
+    await reader.opens()
+    await expect(reader.decisions()).to_have_count(1)
+    await reader.page.get_by_role("button", name="Hold still").click()
+    await served(front, "second")
+    await asyncio.sleep(2.5)  # it refreshes every 2 s
+    assert await reader.decisions().count() == 1
+    await reader.page.get_by_role("button", name="Hold still").click()
+    await expect(reader.decisions()).to_have_count(2)
+
+
+async def test_an_operator_sees_whose_each_decision_is(
+    browser: Browser, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.flushall()
+    tenants = {TENANT: {"operator": True}}
+    async with (
+        gateway_before(FakeEngine(), redis_url=server.url, tenants=tenants) as front,
+        reading(browser, front) as reader,
+    ):
+        headers = {"authorization": f"Bearer {OTHER_KEY}", "x-request-id": "theirs"}
+        async with front.post(headers=headers) as answer:
+            assert answer.status == 200
+        await reader.opens()
+        await expect(reader.decision("theirs").locator(".tenant")).to_contain_text("other")
+        await expect(reader.page.locator("#whose")).to_have_text("of all tenants")

@@ -1,0 +1,387 @@
+"""One request through a real gateway to fake engines, over real HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray.serve.exceptions import BackPressureError, RayServeException
+from starlette.responses import JSONResponse, Response
+
+from deployments.gateway import transport
+from tests.contract import events_of
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import Front, gateway_before
+from tests.waiting import until
+
+
+@pytest.fixture
+def first() -> FakeEngine:
+    return FakeEngine("r1")
+
+
+@pytest.fixture
+def second() -> FakeEngine:
+    return FakeEngine("r2")
+
+
+@pytest.fixture
+async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
+    async with gateway_before(first, second, request_timeout_s=20.0) as front:
+        yield front
+
+
+async def error_of(answer: aiohttp.ClientResponse) -> dict[str, object]:
+    error: dict[str, object] = (await answer.json())["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e9, 1e9) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+async def test_the_engine_gets_the_very_bytes_the_client_sent(
+    front: Front, first: FakeEngine
+) -> None:
+    headers = {**front.headers, "content-type": "application/json"}
+    loop = asyncio.get_running_loop()
+
+    async def send(body: bytes) -> None:
+        front.sees(first)
+        async with front.http.post(
+            front.url + "/v1/completions", data=body, headers=headers
+        ) as answer:
+            assert answer.status == 200
+            await answer.read()
+        assert first.bodies[-1] == body
+
+    @settings(
+        max_examples=settings().max_examples // 2,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(extra=st.dictionaries(st.text(), json_values, max_size=4), ascii_only=st.booleans())
+    def check(extra: dict[str, object], ascii_only: bool) -> None:
+        stop = {"stop": [], "stop_token_ids": [], "bad_words": [], "stream": False}
+        fields = {**extra, **stop, "model": MODEL, "prompt": "p", "max_tokens": 1}
+        body = json.dumps(fields, ensure_ascii=ascii_only).encode()
+        asyncio.run_coroutine_threadsafe(send(body), loop).result(10)
+
+    await asyncio.to_thread(check)
+
+
+async def test_the_engines_bytes_reach_the_client_unharmed(front: Front, first: FakeEngine) -> None:
+    said = b"data: \xf0\x9f\x8e\x89 \x00 not quite JSON\r\n\r\n" * 2000
+    first.answers = Response(said, media_type="text/event-stream")
+    async with front.post(stream=True) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert await answer.read() == said
+
+
+async def test_the_first_token_leaves_before_the_engine_makes_the_second(
+    front: Front, first: FakeEngine
+) -> None:
+    first.pauses_after = 1
+    async with front.post(stream=True) as answer:
+        async with asyncio.timeout(5):
+            role = await answer.content.readuntil(b"\n\n")
+            token = await answer.content.readuntil(b"\n\n")
+        assert b"assistant" in role
+        assert b"t1" in token
+        assert first.running == 1
+        first.go_on.set()
+        assert (await events_of(answer))[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_aborts_the_generation_within_a_second(
+    front: Front, first: FakeEngine, stream: bool
+) -> None:
+    first.pauses_after = 1
+    request = asyncio.ensure_future(front.post(stream=stream).__aenter__())
+    await until(lambda: first.running == 1)
+    if stream:
+        (await request).close()
+    else:
+        request.cancel()
+    await until(lambda: first.aborted == 1, within_s=1.0)
+    await until(lambda: front.handle.slots_taken == 0, within_s=1.0)
+
+
+async def test_a_deadline_before_the_first_byte_is_a_504(front: Front, first: FakeEngine) -> None:
+    first.pauses_after = 1
+    async with front.post(headers={"x-antefix-timeout": "0.2"}) as answer:
+        assert answer.status == 504
+        error = await error_of(answer)
+    assert (error["code"], error["type"]) == ("deadline_exceeded", "server_error")
+    await until(lambda: first.aborted == 1)
+
+
+async def test_a_deadline_in_a_stream_is_an_error_event(front: Front, first: FakeEngine) -> None:
+    first.pauses_after = 1
+    async with front.post(stream=True, headers={"x-antefix-timeout": "0.3"}) as answer:
+        assert answer.status == 200
+        last = json.loads((await events_of(answer))[-1])
+    assert last["error"]["code"] == "deadline_exceeded"
+    await until(lambda: first.aborted == 1)
+
+
+async def test_a_deadline_ends_the_wait_for_a_replica(front: Front) -> None:
+    front.sees()
+    front.handle.may_pick.clear()
+    async with front.post(headers={"x-antefix-timeout": "0.2"}) as answer:
+        assert answer.status == 504
+    assert not front.gateway._pools["main"]._transport._holders
+
+
+async def test_a_replica_that_fails_before_it_answers_costs_the_client_no_error(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after = 0
+    async with front.post() as answer:
+        assert answer.status == 200
+        assert answer.headers["x-antefix-replica"] == "r2"
+    assert (len(first.bodies), len(second.bodies)) == (1, 1)
+
+
+async def test_a_replica_that_cannot_be_reached_costs_the_client_no_error(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    await first.stop()
+    front.sees(first, second)
+    async with front.post() as answer:
+        assert answer.status == 200
+        assert answer.headers["x-antefix-replica"] == "r2"
+
+
+async def test_two_failures_are_a_503_to_try_again(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after = second.dies_after = 0
+    async with front.post() as answer:
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+        assert (await error_of(answer))["code"] == "engine_unavailable"
+    assert (len(first.bodies), len(second.bodies)) == (1, 1)
+
+
+async def test_a_replica_that_fails_in_a_stream_is_an_error_event(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after = 2
+    async with front.post(stream=True) as answer:
+        events = await events_of(answer)
+    assert "t1" in events[1]
+    assert json.loads(events[-1])["error"]["code"] == "engine_unavailable"
+    assert not second.bodies
+
+
+async def test_a_full_replica_serves_the_request_once_it_has_the_slot(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.engines = [first]
+    first.limit = first.tickets._limit = 1
+    first.pauses_after = 1
+    front.sees(first)
+    running = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    front.sees(first)
+    waiting = asyncio.ensure_future(front.post().__aenter__())
+    await asyncio.sleep(0.2)
+    assert len(first.bodies) == 1
+    first.go_on.set()
+    assert [(await running).status, (await waiting).status] == [200, 200]
+    assert first.finished == 2
+
+
+@pytest.mark.parametrize("best_is_slow", [True, False])
+async def test_one_replica_answers_when_serve_picks_another_than_the_best_ranked(
+    front: Front, first: FakeEngine, second: FakeEngine, best_is_slow: bool
+) -> None:
+    front.handle.must_pick = second
+    if best_is_slow:
+        first.pauses_after = 1
+    else:
+        front.handle.may_pick.clear()
+    async with front.post() as answer:
+        assert answer.status == 200
+        served_by = answer.headers["x-antefix-replica"]
+    assert served_by == ("r2" if best_is_slow else "r1")
+    assert first.finished + second.finished == 1
+    await until(lambda: first.running + second.running + front.handle.slots_taken == 0)
+
+
+async def test_every_slot_is_free_again_after_many_requests(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    async def one() -> int:
+        front.sees(first, second)
+        async with front.post(stream=True) as answer:
+            assert (await events_of(answer))[-1] == "[DONE]"
+            return int(answer.status)
+
+    assert set(await asyncio.gather(*(one() for _ in range(40)))) == {200}
+    await until(lambda: front.handle.slots_taken == 0)
+    assert first.finished + second.finished == 40
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"),
+    [
+        (BackPressureError(num_queued_requests=1, max_queued_requests=1), 429, "queue_full"),
+        (RayServeException("gone"), 503, "no_replica"),
+    ],
+)
+async def test_serves_refusal_tells_when_to_try_again(
+    front: Front, refusal: Exception, status: int, code: str
+) -> None:
+    front.sees()
+    front.handle.refuses_with = refusal
+    async with front.post() as answer:
+        assert answer.status == status
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await error_of(answer))["code"] == code
+
+
+async def test_an_engines_404_is_a_400_that_names_the_address(front: Front) -> None:
+    async with front.post("/v1/embeddings", input="x") as answer:
+        assert answer.status == 400
+        error = await error_of(answer)
+    assert (error["code"], error["param"]) == ("unsupported_endpoint", "model")
+    assert "/v1/embeddings" in str(error["message"])
+
+
+async def test_an_engines_failure_tells_the_client_no_internals(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    failure = JSONResponse({"error": {"message": "Traceback: secret"}}, status_code=500)
+    first.answers = second.answers = failure
+    async with front.post(headers={"x-request-id": "abc"}) as answer:
+        assert answer.status == 500
+        message = str((await error_of(answer))["message"])
+    assert "Traceback" not in message
+    assert "abc" in message
+
+
+async def test_an_engine_that_fails_before_it_speaks_costs_the_client_no_error(
+    front: Front, first: FakeEngine
+) -> None:
+    first.answers = JSONResponse({"error": {"message": "no"}}, status_code=500)
+    async with front.post() as answer:
+        assert answer.status == 200
+        assert answer.headers["x-antefix-replica"] == "r2"
+
+
+async def test_an_engines_refusal_is_not_tried_again(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    async with front.post(max_tokens=-1) as answer:
+        assert answer.status == 400
+        assert (await error_of(answer))["param"] == "max_tokens"
+    assert (len(first.bodies), len(second.bodies)) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_begins_with_its_first_token(
+    front: Front, first: FakeEngine, stream: bool
+) -> None:
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post(stream=stream).__aenter__())
+    await until(lambda: first.running == 1)
+    await asyncio.sleep(0.1)
+    assert not request.done()
+    first.go_on.set()
+    assert (await request).status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_replica_that_dies_before_its_first_token_costs_the_client_no_error(
+    front: Front, first: FakeEngine, second: FakeEngine, stream: bool
+) -> None:
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post(stream=stream).__aenter__())
+    await until(lambda: first.running == 1)
+    first.break_off()
+    answer = await request
+    assert answer.status == 200
+    assert answer.headers["x-antefix-replica"] == "r2"
+    text = await answer.text()
+    assert "error" not in text
+    assert "t4" in text
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+async def test_a_replica_that_failed_a_request_is_not_given_it_again(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.answers = JSONResponse({}, status_code=500)
+    second.dies_after = 0
+    async with front.post() as answer:
+        assert answer.status == 503
+    assert (len(first.bodies), len(second.bodies)) == (1, 1)
+
+
+async def test_a_slot_elsewhere_does_not_end_the_prefill_of_a_live_replica(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
+    await asyncio.sleep(3 * transport.LOOK_PERIOD_S)
+    assert not request.done()
+    first.go_on.set()
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert not second.bodies
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+async def test_a_slot_elsewhere_is_taken_once_the_best_replica_is_off_the_board(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
+    front.sees(second)
+    assert (await request).headers["x-antefix-replica"] == "r2"
+    await until(lambda: first.aborted == 1 and front.handle.slots_taken == 0)
+
+
+async def test_a_full_queue_is_no_error_for_a_request_that_its_replica_took(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    await asyncio.sleep(0.1)
+    first.go_on.set()
+    answer = await request
+    assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r1")
+
+
+async def test_a_full_queue_is_a_429_for_a_request_that_its_replica_has_no_room_for(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    first.tickets._limit = 0
+    async with front.post() as answer:
+        assert answer.status == 429
+        assert (await error_of(answer))["code"] == "queue_full"
+
+
+async def test_a_replica_with_no_room_is_left_for_the_one_that_has_it(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.tickets._limit = 0
+    async with front.post() as answer:
+        assert answer.headers["x-antefix-replica"] == "r2"
+    assert not first.bodies

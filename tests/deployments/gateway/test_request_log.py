@@ -1,0 +1,275 @@
+"""One line for each request, whatever became of it, and nowhere a word of what was asked."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError
+from starlette.responses import JSONResponse
+
+from deployments.gateway.entrance import Entrance
+from deployments.gateway.pool_router import PoolRouter
+from deployments.gateway.request_log import MESSAGE
+from deployments.process.serve_log import JsonLines
+from tests.fakes.collector import Collector, collector
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import TENANT, Front, gateway_before
+from tests.waiting import until
+
+SECRET = "xyzzy-what-was-asked"
+QUOTE = f"cannot read {SECRET}"
+
+
+class Log:
+    """All that any logger of the process says, as a gateway would write it."""
+
+    def __init__(self) -> None:
+        self._text = io.StringIO()
+        self.handler = logging.StreamHandler(self._text)
+        self.handler.setFormatter(JsonLines({"component": "gateway"}))
+
+    @property
+    def text(self) -> str:
+        return self._text.getvalue()
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.text.splitlines()]
+        return [line for line in lines if line["message"] == MESSAGE]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log, root, serves = Log(), logging.getLogger(), logging.getLogger("ray.serve")
+    loggers = [root] if serves.propagate else [root, serves]
+    level = root.level
+    root.setLevel(logging.INFO)
+    for logger in loggers:
+        logger.addHandler(log.handler)
+    yield log
+    root.setLevel(level)
+    for logger in loggers:
+        logger.removeHandler(log.handler)
+
+
+@pytest.fixture
+async def told(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+    async with collector() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine("r1")
+
+
+@pytest.fixture
+async def front(log: Log, told: Collector, engine: FakeEngine) -> AsyncIterator[Front]:
+    async with gateway_before(engine, max_body_bytes=2000, request_timeout_s=20.0) as front:
+        yield front
+
+
+async def test_a_line_says_what_became_of_a_request(front: Front, log: Log) -> None:
+    async with front.post(headers={"x-request-id": "mine"}, max_tokens=3, stream=True) as answer:
+        await answer.read()
+    await until(lambda: log.requests)
+    (line,) = log.requests
+    assert line["level"] == "INFO"
+    assert line["component"] == "gateway"
+    assert line["request_id"] == "mine"
+    assert (line["tenant"], line["pool"], line["model"]) == (TENANT, "main", MODEL)
+    assert (line["priority"], line["verdict"]) == ("interactive", "admit")
+    assert (line["served_by_pool"], line["served_by_replica"]) == ("main", "r1")
+    assert (line["status"], line["outcome"]) == (200, "ok")
+    assert line["prompt_tokens"] == 1
+    assert 0 < line["ttft_s"] <= line["duration_s"]
+    assert "error" not in line
+
+
+Ask = Callable[[Front, FakeEngine], Awaitable[None]]
+
+
+async def ask(front: Front, path: str = "/v1/chat/completions", **fields: Any) -> None:
+    """The request with the secret in all that a client may write freely."""
+    more = {"x-secret": SECRET, "x-session-id": SECRET, **fields.pop("headers", {})}
+    body = {"messages": [{"role": "user", "content": SECRET}], "user": SECRET, "stop": SECRET}
+    async with front.post(f"{path}?q={SECRET}", headers=more, **{**body, **fields}) as answer:
+        await answer.read()
+
+
+async def answered(front: Front, engine: FakeEngine) -> None:
+    await ask(front)
+
+
+async def streamed(front: Front, engine: FakeEngine) -> None:
+    await ask(front, stream=True)
+
+
+async def completed(front: Front, engine: FakeEngine) -> None:
+    await ask(front, "/v1/completions", prompt=SECRET)
+
+
+async def of_no_such_model(front: Front, engine: FakeEngine) -> None:
+    await ask(front, model=SECRET)
+
+
+async def no_json(front: Front, engine: FakeEngine) -> None:
+    headers = {**front.headers, "content-type": "application/json"}
+    body = f'{{"prompt": "{SECRET}'
+    async with front.http.post(front.url + "/v1/completions", data=body, headers=headers):
+        pass
+
+
+async def too_large(front: Front, engine: FakeEngine) -> None:
+    await ask(front, prompt=SECRET * 200)
+
+
+async def with_a_wrong_header(front: Front, engine: FakeEngine) -> None:
+    await ask(front, headers={"x-antefix-policy": SECRET})
+
+
+async def refused_by_the_engine(front: Front, engine: FakeEngine) -> None:
+    error = {"error": {"message": f"what is {SECRET}?", "code": 400}}
+    engine.answers = JSONResponse(error, status_code=400)
+    await ask(front)
+
+
+async def failed_by_the_engine(front: Front, engine: FakeEngine) -> None:
+    engine.answers = JSONResponse({"error": {"message": SECRET}}, status_code=500)
+    await ask(front)
+
+
+async def broken_off_before_its_answer(front: Front, engine: FakeEngine) -> None:
+    engine.dies_after = 0
+    await ask(front)
+
+
+async def broken_off_in_its_stream(front: Front, engine: FakeEngine) -> None:
+    engine.dies_after = 2
+    await ask(front, stream=True)
+
+
+async def out_of_time(front: Front, engine: FakeEngine) -> None:
+    engine.pauses_after = 1
+    await ask(front, headers={"x-antefix-timeout": "0.2"})
+
+
+async def out_of_time_in_its_stream(front: Front, engine: FakeEngine) -> None:
+    engine.pauses_after = 1
+    await ask(front, headers={"x-antefix-timeout": "0.3"}, stream=True)
+
+
+async def left_by_its_client(front: Front, engine: FakeEngine) -> None:
+    engine.pauses_after = 1
+    client = asyncio.ensure_future(ask(front))
+    await until(lambda: engine.running == 1)
+    client.cancel()
+
+
+async def without_room(front: Front, engine: FakeEngine) -> None:
+    front.sees()
+    front.handle.refuses_with = BackPressureError(1, 1)
+    await ask(front)
+
+
+async def without_ray(front: Front, engine: FakeEngine) -> None:
+    front.sees()
+    front.handle.refuses_with = RayError("gone")
+    await ask(front)
+
+
+WAYS: list[tuple[Ask, str, str]] = [
+    (answered, "ok", ""),
+    (streamed, "ok", ""),
+    (completed, "ok", ""),
+    (of_no_such_model, "invalid", "model_not_found"),
+    (no_json, "invalid", "invalid_json"),
+    (too_large, "invalid", "body_too_large"),
+    (with_a_wrong_header, "invalid", "unknown_policy"),
+    (refused_by_the_engine, "invalid", "invalid_value"),
+    (failed_by_the_engine, "failed", "engine_error"),
+    (broken_off_before_its_answer, "failed", "engine_unavailable"),
+    (broken_off_in_its_stream, "failed", "engine_unavailable"),
+    (out_of_time, "deadline", "deadline_exceeded"),
+    (out_of_time_in_its_stream, "deadline", "deadline_exceeded"),
+    (left_by_its_client, "cancelled", ""),
+    (without_room, "rejected", "queue_full"),
+    (without_ray, "failed", "no_replica"),
+]
+
+
+@pytest.mark.parametrize(("way", "outcome", "error"), WAYS, ids=[way.__name__ for way, *_ in WAYS])
+async def test_a_request_has_one_line_and_no_line_or_span_what_it_asked(
+    front: Front, log: Log, told: Collector, engine: FakeEngine, way: Ask, outcome: str, error: str
+) -> None:
+    await way(front, engine)
+    await until(lambda: log.requests)
+    (line,) = log.requests
+    assert (line["outcome"], line.get("error", "")) == (outcome, error)
+    if "pool" in line:  # otherwise it is of no pool's, and has no spans
+        await until(lambda: any(span.name == "gateway" for span in told.spans))
+    assert SECRET not in log.text
+    assert SECRET.encode() not in b"".join(told.raw)
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise ValueError(QUOTE)
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "status", "outcome"),
+    [
+        (PoolRouter, "read", 500, "failed"),
+        (Entrance, "admit", 500, "failed"),
+        (Entrance, "_decide", 200, "ok"),
+    ],
+)
+async def test_what_a_fault_of_the_gateway_quotes_is_in_no_line_or_span(
+    front: Front,
+    log: Log,
+    told: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    part: type,
+    method: str,
+    status: int,
+    outcome: str,
+) -> None:
+    monkeypatch.setattr(part, method, fails)
+    async with front.post(prompt=SECRET) as answer:
+        assert answer.status == status
+        await answer.read()
+    await until(lambda: log.requests and "exception" in log.text)
+    assert [line["outcome"] for line in log.requests] == [outcome]
+    assert "builtins.ValueError" in log.text
+    assert "cannot read" not in log.text
+    assert SECRET not in log.text
+    assert SECRET.encode() not in b"".join(told.raw)
+
+
+async def test_a_key_is_in_no_line(front: Front, log: Log) -> None:
+    wrong = {"authorization": f"Bearer {SECRET}"}
+    async with front.post(headers=wrong) as answer:
+        assert answer.status == 401
+    async with front.post() as answer:
+        await answer.read()
+    await until(lambda: log.requests)
+    assert SECRET not in log.text
+    assert front.headers["authorization"].removeprefix("Bearer ") not in log.text
+
+
+async def test_what_fails_within_a_request_has_the_requests_id(
+    front: Front, log: Log, engine: FakeEngine
+) -> None:
+    engine.dies_after = 0
+    async with front.post(headers={"x-request-id": "mine"}) as answer:
+        assert answer.status == 503
+    lines = [json.loads(line) for line in log.text.splitlines()]
+    warned = [line for line in lines if " failed on " in line["message"]]
+    assert [line["request_id"] for line in warned] == ["mine", "mine"]

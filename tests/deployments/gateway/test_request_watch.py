@@ -1,0 +1,33 @@
+"""What is told of a request that ended costs no answer, nor what else is told of it."""
+
+import pytest
+
+from deployments.gateway import request_watch
+from deployments.gateway.request_watch import RequestWatch
+from observability.families import Families
+from observability.request_metrics import Promise, RequestMetrics
+from observability.request_record import RequestRecord, Trace
+
+
+class _Trace(Trace):
+    has_ended = False
+
+    def ended(self, record: RequestRecord) -> None:
+        self.has_ended = True
+
+
+async def test_a_line_that_cannot_be_written_leaves_no_span_open_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(record: RequestRecord) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(request_watch, "log_request", fail)
+    families, trace = Families(), _Trace()
+    metrics = RequestMetrics(families, {"main": Promise()})
+    record = RequestRecord("id", "tenant", "/v1/completions", 0.0, pool="main", trace=trace)
+    RequestWatch(metrics).ended(record)
+    metrics.refresh(1.0)
+    assert trace.has_ended
+    cancelled = families.requests.labels("main", "interactive", "cancelled")
+    assert cancelled._value.get() == 1

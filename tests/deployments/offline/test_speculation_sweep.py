@@ -1,0 +1,93 @@
+"""What becomes of an arm's runs: speedups, acceptance and what the law foretells."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deployments.offline.offline_engine import Generated
+from deployments.offline.speculation_sweep import Measured, Way, with_acceptance
+from weights.speculation import recommend
+
+# 100 tokens in 10 s without speculation
+WITHOUT = Generated([[1, 2], [3, 4]], 10.0, 100, 0.1, 0.1, 10.0, 0, 0, 0)
+
+
+def drafting(seconds: float, drafts: int, drafted: int, accepted: int) -> Generated:
+    return replace(WITHOUT, seconds=seconds, drafts=drafts, drafted=drafted, accepted=accepted)
+
+
+def arm(drafted: int, *runs: Generated) -> Measured:
+    without = (WITHOUT,) * len(runs)
+    return Measured("ngram", {"num_speculative_tokens": drafted}, drafted, runs, without)
+
+
+# Each guess is right in half of the cases: 1.5 tokens a draft of one, 1.875 of three.
+ONE = arm(1, *[drafting(8.0, 40, 40, 20)] * 2)
+THREE = arm(3, *[drafting(5.0, 40, 120, 35)] * 2)
+
+
+def test_a_speedup_is_of_rates_round_by_round() -> None:
+    uneven = arm(1, drafting(5.0, 1, 1, 1), drafting(20.0, 1, 1, 1))
+    assert uneven.candidate.speedups == (2.0, 0.5)
+    assert ONE.tokens_per_s == pytest.approx(12.5)
+
+
+def test_the_shortest_draft_foretells_what_the_longer_ones_yield() -> None:
+    one, three = with_acceptance([arm(0, WITHOUT, WITHOUT), ONE, THREE])[1:]
+    assert one.expected_per_draft is None
+    assert three.acceptance == pytest.approx(0.5)
+    assert three.expected_per_draft == pytest.approx(1.875)
+    assert three.tokens_per_draft == pytest.approx(1.875)
+
+
+def test_passes_without_a_draft_count_in_the_tokens_a_pass() -> None:
+    # 100 tokens, 20 of them for nothing
+    assert ONE.tokens_per_pass == pytest.approx(1.25)
+    assert ONE.acceptance_rate == 0.5
+
+
+def test_an_arm_that_never_drafts_has_no_acceptance() -> None:
+    off = with_acceptance([arm(0, WITHOUT, WITHOUT)])[0]
+    assert (off.acceptance_rate, off.tokens_per_draft, off.expected_per_draft) == (None,) * 3
+    assert off.tokens_per_pass == 1.0
+
+
+def test_an_answer_that_differs_in_one_token_is_not_equal() -> None:
+    other = replace(WITHOUT, outputs=[[1, 2], [3, 5]])
+    assert arm(2, other, other).equal_answers == 0.5
+
+
+def test_the_faster_arm_is_recommended() -> None:
+    assert recommend([ONE.candidate, THREE.candidate]).best == THREE.candidate
+
+
+def test_an_engine_that_can_switch_drafts_is_measured_without_them_too() -> None:
+    assert Way("ngram", {"method": "ngram"}, (2, 4)).arms == (0, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "suffix"},
+        {"method": "ngram_gpu"},
+        {"method": "eagle3", "parallel_drafting": True},
+        {"model": "a/b"},
+    ],
+)
+def test_a_draft_that_cannot_be_shortened_has_an_engine_for_every_length(
+    config: dict[str, Any],
+) -> None:
+    assert [engine.arms for engine in Way("way", config, (2, 4)).engines(False)] == [(2,), (4,)]
+
+
+def test_what_is_confirmed_is_measured_as_it_will_be_served() -> None:
+    assert Way("ngram", {"method": "ngram"}, (4,), as_written=True).arms == (4,)
+
+
+def test_exact_gives_every_length_an_engine_of_its_own() -> None:
+    way = Way("ngram", {"method": "ngram"}, (2, 4))
+    assert [engine.arms for engine in way.engines(exact=True)] == [(2,), (4,)]
+    assert way.engines(exact=False) == [way]
+    mtp = Way("mtp", {"method": "deepseek_mtp"}, (1, 2))
+    assert mtp.engines(exact=False) == [mtp]

@@ -1,0 +1,130 @@
+"""The HTTP server inside a replica: it shares its port, and it ends without cutting a stream."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cli.local.ports import free_ports
+from deployments.process.http_server import HttpServer
+
+
+def answering(text: str) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(text)(scope, receive, send)
+
+    return app
+
+
+async def get(url: str) -> str:
+    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+        return await answer.text()
+
+
+async def test_it_serves_as_soon_as_start_returns() -> None:
+    server = HttpServer(answering("here"))
+    assert await get(await server.start("127.0.0.1")) == "here"
+    await server.drain()
+
+
+async def test_it_serves_ipv6() -> None:
+    server = HttpServer(answering("here"))
+    try:
+        url = await server.start("::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert await get(url) == "here"
+    await server.drain()
+
+
+async def test_a_drain_finishes_streams_and_refuses_new_connections() -> None:
+    go_on = asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first "
+        await go_on.wait()
+        yield b"last"
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await StreamingResponse(parts())(scope, receive, send)
+
+    server = HttpServer(app)
+    url = await server.start("127.0.0.1")
+    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+        assert await answer.content.readany() == b"first "
+        drain = asyncio.create_task(server.drain())
+        with pytest.raises(aiohttp.ClientConnectorError):
+            async with asyncio.timeout(5):
+                while True:
+                    await asyncio.wait_for(_connect(url), 1)
+                    await asyncio.sleep(0.01)
+        assert not drain.done()
+        go_on.set()
+        assert await answer.content.read() == b"last"
+    async with asyncio.timeout(5):
+        await drain
+
+
+async def _connect(url: str) -> None:
+    async with aiohttp.ClientSession() as http:
+        request = asyncio.ensure_future(http.get(url).__aenter__())
+        done, _ = await asyncio.wait({request}, timeout=0.2)
+        for finished in done:
+            finished.result().close()
+        request.cancel()
+
+
+async def test_an_idle_connection_does_not_hold_up_a_drain() -> None:
+    server = HttpServer(answering("here"))
+    url = await server.start("127.0.0.1")
+    async with aiohttp.ClientSession() as http:
+        async with http.get(url) as answer:
+            await answer.read()
+        async with asyncio.timeout(5):
+            await server.drain()
+
+
+async def test_two_servers_share_a_port_and_one_goes_on_alone() -> None:
+    (port,) = free_ports(1)
+    servers = {name: HttpServer(answering(name)) for name in ("one", "two")}
+    urls = [await server.start("127.0.0.1", port) for server in servers.values()]
+    assert urls[0] == urls[1] == f"http://127.0.0.1:{port}"
+    assert {await get(urls[0]) for _ in range(60)} == {"one", "two"}
+    await servers["one"].drain()
+    assert {await get(urls[0]) for _ in range(10)} == {"two"}
+    await servers["two"].drain()
+
+
+async def test_a_port_that_another_program_has_is_an_error() -> None:
+    taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1")
+    port = taken.sockets[0].getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        await HttpServer(answering("here")).start("127.0.0.1", port)
+    taken.close()
+
+
+async def test_the_processs_signal_handlers_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    server = HttpServer(answering("here"))
+    await server.start("127.0.0.1")
+    assert signal.getsignal(signal.SIGTERM) is before
+    await server.drain()
+
+
+async def test_before_it_ends_it_closes_each_connection_with_an_answer() -> None:
+    """So that clients that keep theirs look for another gateway, and no request is cut."""
+    server = HttpServer(answering("here"))
+    url = await server.start("127.0.0.1")
+    async with aiohttp.ClientSession() as http:
+        async with http.get(url) as answer:
+            assert "connection" not in answer.headers
+        server.close_connections()
+        for _ in range(2):
+            async with http.get(url) as answer:
+                assert answer.headers["connection"] == "close"
+                assert await answer.text() == "here"
+    await server.drain()

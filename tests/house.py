@@ -1,0 +1,185 @@
+"""The house: its rooms from the roof down, what each is for, and what it may import of ours.
+
+`python -m tests.house` writes the table in docs/architecture.md from this list;
+tests/test_dependency_direction.py holds the code, and that page, to it.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- the house: python -m tests.house -->\n", "<!-- end of the house -->\n"
+
+
+class Room(NamedTuple):
+    """A folder, with all of its folders that have no room of their own."""
+
+    folder: str
+    does: str
+    imports: tuple[str, ...] = ()
+
+
+HOUSE = (
+    Room(
+        "benchmarks",
+        "measures: `make bench-*`, a folder each",
+        (
+            *("cli", "cli/local", "deployments", "deployments/gateway", "deployments/engine"),
+            *("deployments/offline", "deployments/process", "deployments/fleet"),
+            *("deployments/models", "deployments/prompt", "deployments/wire"),
+            *("simulator", "autoscaling", "weights", "router", "common"),
+        ),
+    ),
+    Room(
+        "cli",
+        "the `antefix` command: a module for each subcommand",
+        (
+            *("cli/local", "deployments/gateway", "deployments/offline", "k8s"),
+            *("deployments/fleet", "deployments/models", "deployments/wire"),
+            *("simulator", "autoscaling", "weights", "observability", "common"),
+        ),
+    ),
+    Room(
+        "cli/local",
+        "a fleet on this machine: Ray, Redis, Prometheus, their ports and processes",
+        (
+            *("deployments", "deployments/gateway", "deployments/process"),
+            *("deployments/fleet", "deployments/models", "weights", "observability", "common"),
+        ),
+    ),
+    Room(
+        "deployments",
+        "what Ray Serve runs: `app.py` makes a fleet an application, `autoscaler.py` is in Ray "
+        "Serve's controller, `node_drain.py` in a pod's preStop",
+        (
+            *("deployments/gateway", "deployments/engine", "deployments/process"),
+            *("deployments/fleet", "autoscaling", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/gateway",
+        "**one gateway process**: the OpenAI API, placement, admission, the relay to engines; "
+        "`page/` is `/antefix/`",
+        (
+            *("deployments/process", "deployments/fleet", "deployments/prompt"),
+            *("deployments/wire", "autoscaling", "observability", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/engine",
+        "**one replica process**: an engine behind its own HTTP server, in a Ray Serve actor",
+        (
+            *("deployments/engine/vllm", "deployments/process", "deployments/fleet"),
+            *("deployments/models", "deployments/wire", "observability", "router"),
+        ),
+    ),
+    Room(
+        "deployments/engine/vllm",
+        "all that imports vLLM or depends on how one release of it works inside",
+        (
+            *("deployments/fleet", "deployments/prompt", "deployments/wire"),
+            *("autoscaling", "weights", "observability"),
+        ),
+    ),
+    Room(
+        "deployments/offline",
+        "an engine without a server: evaluates weights, tunes speculation",
+        (
+            *("deployments/process", "deployments/fleet", "deployments/models"),
+            *("weights", "common"),
+        ),
+    ),
+    Room(
+        "k8s",
+        "asks and watches a Kubernetes cluster, writes the chart's schema and README",
+        ("deployments/fleet",),
+    ),
+    Room(
+        "deployments/process",
+        "what gateways and replicas both do: HTTP server, logs, metrics of a node, its drain",
+        ("deployments/fleet", "observability"),
+    ),
+    Room(
+        "deployments/fleet",
+        "the fleet file: what it says, what is wrong with it, its reference",
+        ("deployments/models", "autoscaling", "weights", "observability", "common"),
+    ),
+    Room("deployments/models", "where weights come from", ("common",)),
+    Room("deployments/prompt", "a request's prompt as token ids, the same at both ends"),
+    Room("deployments/wire", "what gateways and replicas say to each other"),
+    Room(
+        "simulator",
+        "traces, engines and a fleet, played by the code that decides in a real one",
+        ("autoscaling", "router", "common"),
+    ),
+    Room(
+        "autoscaling",
+        "decides who is let in, what overflows, how many replicas there are",
+        ("router",),
+    ),
+    Room("weights", "quantizes, plans memory and speed, compares: offline"),
+    Room("observability", "metrics, the SLO file and what is made from it, Grafana, traces"),
+    Room("router", "decides where a request goes; the prefix index and the load board in Redis"),
+    Room("common", "what every room may use: errors with a remedy, a file lock, plots"),
+)
+FOLDERS = [room.folder for room in HOUSE]
+TOPS = {folder.partition("/")[0] for folder in FOLDERS}
+
+
+def room_of(module: str) -> str:
+    """The room that a module of ours is in."""
+    path = module.replace(".", "/")
+    return max((f for f in FOLDERS if path == f or path.startswith(f + "/")), key=len)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of ours, by its dotted name."""
+    found = {}
+    for path in (path for top in sorted(TOPS) for path in (ROOT / top).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Every module a file names in an import, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide what they name"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from deployments.fleet import fleet_file` names a module, not its package
+            known = names & modules().keys()
+            found |= known | ({str(node.module)} if known != names else set())
+    return frozenset(found)
+
+
+def imports_of_ours(module: str) -> frozenset[str]:
+    return imports_of(modules()[module]) & modules().keys()
+
+
+def table() -> str:
+    rows = [
+        f"| `{room.folder}/` | {room.does} | "
+        f"{', '.join(f'`{other}`' for other in room.imports) or 'nothing'} |"
+        for room in HOUSE
+    ]
+    return "\n".join(["| Folder | Does | Imports of ours |", "| -- | -- | -- |", *rows]) + "\n"
+
+
+def page() -> str:
+    """docs/architecture.md with the table as it is now."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + table() + END + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

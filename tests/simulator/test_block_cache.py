@@ -1,0 +1,20 @@
+"""A simulated engine's prefix cache."""
+
+from __future__ import annotations
+
+from simulator.block_cache import BlockCache
+
+
+def test_what_is_longest_unused_is_evicted_first_and_a_prompt_s_end_before_its_start() -> None:
+    cache = BlockCache(4)
+    assert cache.use([], blank=2) == []
+    assert cache.fill(1)
+    assert cache.fill(2)
+    cache.release([1, 2], blank=0)
+    assert cache.use([], blank=2) == []
+    assert cache.fill(3)
+    assert cache.fill(4)
+    cache.release([3, 4], blank=0)
+    assert cache.use([3], blank=2) == [2, 1]
+    assert cache.use([], blank=2) is None
+    assert cache.use([], blank=1) == [4]
