@@ -10,9 +10,10 @@ image = docker build --file docker/$(1).Dockerfile --tag antefix/antefix-$(1):$(
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
 
 .DEFAULT_GOAL := help
+BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
+	bench-overload bench-simulator bench-spike bench-observability bench-weights
 .PHONY: help up down test fuzz lint format lock reference observability chart image-cpu image-gpu \
-	bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
-	bench-overload bench-simulator bench-spike bench-observability bench-weights drills clean
+	installed $(BENCHES) drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,14 +25,20 @@ up: ## Install what is needed, then start a fleet here (ARGS= goes to `antefix u
 down: ## Stop the fleet that `make up` started
 	@if [ -x $(BIN)/antefix ]; then $(BIN)/antefix down $(ARGS); fi
 
+SKIPPED := .cache/skipped-tests.jsonl
+NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED)
+
 # Two engines at once, each with threads for both cores, would wait for each other.
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
+	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
-	@$(BIN)/python -m pytest -m cluster
+	@mkdir -p .cache && : > $(SKIPPED)
+	@$(NOTING) $(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
+	@$(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
+	@$(NOTING) $(BIN)/python -m pytest -m cluster
+	@$(BIN)/python -m tests.missing $(SKIPPED)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -86,6 +93,11 @@ image-cpu: ## Build the image of all that needs no GPU (ARGS= goes to docker bui
 image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker build)
 	@$(call image,gpu)
 
+installed:
+	@$(PYTHON) bootstrap.py
+
+$(BENCHES): installed
+
 bench-overhead: ## Measure what Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead.run $(ARGS)
 
@@ -120,6 +132,7 @@ bench-weights: ## Quantize the embedded model, measure what it loses, and try sp
 	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
+	@$(PYTHON) bootstrap.py --dev
 	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)
 
 clean: ## Remove what was installed and cached inside this repository

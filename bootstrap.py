@@ -155,10 +155,12 @@ def main(arguments: "list[str]", root: Path) -> int:
     parser.add_argument("--dev", action="store_true", help="with what the tests and linters need")
     profile = "dev" if parser.parse_args(arguments).dev else "cpu"
     environment = Environment(root)
-    if environment.is_ready(profile):
-        return 0
     bar = Bar(sys.stderr)
     try:
+        if profile == "cpu":  # tests that would need it are skipped
+            check_libraries()
+        if environment.is_ready(profile):
+            return 0
         with open(str(root / "pyproject.toml")) as held:
             wait_for_turn(held.fileno())
             if not environment.is_ready(profile):
@@ -193,7 +195,6 @@ def wait_for_turn(descriptor: int) -> None:
 
 
 def install(environment: Environment, profile: str, bar: Bar, held: int) -> None:
-    check_libraries()
     check_disk(environment)
     if venv_version(environment.python) not in SUPPORTED:
         python = find_python(os.environ.get("PATH", ""))

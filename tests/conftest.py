@@ -1,10 +1,13 @@
-"""Settings of every test, and one Redis for all tests of a module."""
+"""Settings of every test, one Redis for all tests of a module, and what was skipped."""
 
+import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import missing, programs
 from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
 
@@ -41,3 +44,20 @@ def redis_url(server: RedisProcess) -> str:
     with control(server) as client:
         client.flushall()
     return server.url
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if programs.find("libnuma.so.1") or os.environ.get("CI"):
+        return
+    why = f"vLLM needs libnuma.so.1, which is not installed ({programs.remedy('libnuma.so.1')})"
+    for item in items:
+        if item.get_closest_marker("real"):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # a worker of several
+        return
+    reasons = (report.longrepr[2] for report in reporter.stats.get("skipped", ()))
+    missing.note(Counter(reason.removeprefix("Skipped: ") for reason in reasons))

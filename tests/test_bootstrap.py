@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import bootstrap
+from tests.missing import program
 
 ROOT = Path(bootstrap.__file__).parent
 BACKEND = """
@@ -83,6 +84,7 @@ def site_packages(repository: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bootstrapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program("libnuma.so.1")
     repository = tmp_path_factory.mktemp("repository")
     wheels = repository / "wheels"
     requirements = repository / "requirements"

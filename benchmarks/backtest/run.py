@@ -2,13 +2,15 @@
 
 Every trace is played on simulated engines (simulator/simulation.py) under our policy, with and
 without a warm replica, under Ray Serve's default with several `target_ongoing_requests`, and on as
-many fixed replicas as there may be. Recorded traces take part where --traces names their folder.
-Synthetic ones are played for several seeds; tables have the mean, goals count the worst.
+many fixed replicas as there may be. Synthetic ones are played for several seeds; tables have the
+mean, goals count the worst. Where the recorded ones cannot be had the others are played alone, it
+says so in the end, and writes no page.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaling.slo import Slo
-from benchmarks import report
+from benchmarks import public_data, report
 from benchmarks.backtest import page
 from simulator import calibration, plot, traces
 from simulator.calibration import EngineCalibration
@@ -85,16 +87,15 @@ class Found:
         yield from zip(self.summaries[OURS], self.summaries[SERVE], strict=True)
 
 
-def scenarios(seeds: Sequence[int], folder: Path | None) -> Iterator[Scenario]:
-    """Raises TraceError for a recorded trace that cannot be read."""
+def scenarios(seeds: Sequence[int], recorded: Sequence[Path]) -> Iterator[Scenario]:
+    """`recorded`: those of `_recorded`, or none."""
     for name in traces.SYNTHETIC:
         played = [traces.synthetic(name, seed) for seed in seeds]
         yield Scenario(name, played, initial_replicas=FIRST.get(name, 2))
-    if folder is not None:
+    if recorded:
+        mooncake, azure = map(traces.read, recorded)
         # Mooncake's own SLO; its prompts are that long
-        mooncake = traces.read(folder / "mooncake_conversation.jsonl")
         yield Scenario("mooncake", [mooncake], ttft_slo=30.0, max_replicas=16, initial_replicas=8)
-        azure = traces.read(folder / "azure_conv_2023.csv")
         yield Scenario("azure x 2", [azure.scaled(2.0)], initial_replicas=4)
 
 
@@ -165,7 +166,10 @@ def main() -> None:
     engine = calibration.read(options.calibration)
     began = time.monotonic()
     found = []
-    for scenario in scenarios(options.seeds, options.traces):
+    recorded, left_out = _recorded()
+    if left_out and options.write:
+        sys.exit(f"The page would lack the recorded traces: {left_out}.")
+    for scenario in scenarios(options.seeds, recorded):
         found.append(play(scenario, engine))
         print(f"\n## {scenario.name}\n\n{table(found[-1].means)}\n\n{frontier(found[-1])}")
     judged = goals(found)
@@ -187,13 +191,23 @@ def main() -> None:
         plot.draw([each.plotted for each in found], DOCS / "backtest.svg")
     figures = {each.scenario.name: as_json(each.means) for each in found}
     report.finish("backtest", figures, judged)
+    if left_out:
+        print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
+
+
+def _recorded() -> tuple[list[Path], str]:
+    """Mooncake's trace and Azure's; or none, and why."""
+    wanted = (public_data.CONVERSATION_TRACE, public_data.AZURE_TRACE)
+    try:
+        return [public_data.find(name) for name in wanted], ""
+    except public_data.Missing as error:
+        return [], str(error)
 
 
 def _command(options: argparse.Namespace) -> str:
-    """What makes this very page; where somebody keeps the traces is nobody else's."""
+    """What makes this very page."""
     seeds = " ".join(map(str, options.seeds))
-    recorded = " --traces FOLDER" if options.traces else ""
-    return f'make bench-backtest ARGS="--seeds {seeds}{recorded} --write"'
+    return f'make bench-backtest ARGS="--seeds {seeds} --write"'
 
 
 def _options() -> argparse.Namespace:
@@ -201,7 +215,6 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks.backtest.run", description=(__doc__ or "").partition("\n\n")[2]
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), metavar="N")
-    parser.add_argument("--traces", type=Path, help="folder of the recorded traces")
     parser.add_argument("--calibration", type=Path, default=calibration.SHIPPED)
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/backtest.{md,svg}")
     return parser.parse_args()

@@ -43,6 +43,7 @@ from benchmarks.gateways.results import (
     table,
 )
 from benchmarks.gateways.traffic import Arrival, conversations, from_trace
+from benchmarks.public_data import CONVERSATION_TRACE, Missing, find
 from cli.local import redis_server
 from simulator.engines import Hardware
 
@@ -162,7 +163,7 @@ def _hear(pipe: Connection, within_s: float) -> Any:
 def measure(options: argparse.Namespace) -> list[Summary]:
     seconds = options.warm_up + options.seconds
     arrivals = (
-        from_trace(options.trace, options.seed, options.rate, seconds)
+        from_trace(find(CONVERSATION_TRACE), options.seed, options.rate, seconds)
         if options.trace
         else conversations(options.seed, options.rate, seconds)
     )
@@ -204,7 +205,10 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
-    found = measure(options)
+    try:
+        found = measure(options)
+    except Missing as error:
+        sys.exit(f"There is no trace to play: {error}.")
     judged = goals(found)
     print("\n" + table(found) + "\n")
     if options.write:
@@ -235,7 +239,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run")
     parser.add_argument("--warm-up", type=float, default=12.0, help="seconds before these")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trace", type=Path, help="mooncake_conversation.jsonl, for its shape")
+    parser.add_argument("--trace", action="store_true", help="of the Mooncake trace's shape")
     parser.add_argument("--budget-ms", type=float, default=50.0, help="what a lookup may take")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/gateways.{md,svg}")
     options = parser.parse_args()

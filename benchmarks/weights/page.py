@@ -67,9 +67,7 @@ def _rates(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _answers(schemes: Mapping[str, Any]) -> str:
-    found = {name: one["answers"] for name, one in schemes.items() if one["answers"]}
-    if not found:
-        return ""
+    found = {name: one["answers"] for name, one in schemes.items()}
     any_of = next(iter(found.values()))
     said = "; ".join(
         f"`{name}` {_estimate(of['equal'], '.0%')}, {_estimate(of['common_prefix'], '.0%')}"
@@ -81,9 +79,7 @@ original's, and the share that both begin with: {said}.
 """
 
 
-def _speculation(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
+def _speculation(found: Mapping[str, Any]) -> str:
     rows = "\n".join(
         f"| {one['name']} | {_share(one['acceptance_rate'])} | {one['tokens_per_pass']:.2f} "
         f"| {one['equal_answers']:.0%} | {one['speedup']['mean']:.2f} "

@@ -2,8 +2,8 @@
 
 The commands that a user has (`antefix quantize`, `evaluate`, `tune-speculation`) are run one after
 the other. Calibrated and evaluated is on this project's own documentation, calibrated on the part
-about Kubernetes and evaluated on the rest; ARGS="--prompts FILE" adds greedy answers and
-speculation, on the first prompts of that file, one a line.
+about Kubernetes and evaluated on the rest; greedy answers and speculation are tried on the first
+questions of MT-bench, or with ARGS="--prompts FILE" of that file, one a line.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.public_data import QUESTIONS, Missing, find
 from benchmarks.weights.page import page
 from cli.exit_codes import ExitCode
 from deployments.models.model import EMBEDDED, embedded_model
@@ -52,12 +53,16 @@ def main() -> None:
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="rtn among them.")
     parser.add_argument("--windows", type=int, default=48, help=f"Of {WINDOW} tokens, to read.")
     asked = parser.parse_args()
+    try:
+        prompts = asked.prompts or find(QUESTIONS)
+    except Missing as error:
+        sys.exit(f"There are no prompts to answer: {error}; or name others with --prompts FILE.")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:
-        bench = Bench(Path(folder), asked.prompts, asked.windows)
+        bench = Bench(Path(folder), prompts, asked.windows)
         found = {scheme: bench.quantized(scheme) for scheme in asked.schemes.split(",")}
         ruined = bench.ruined()
-        speculation = bench.speculation() if asked.prompts else None
+        speculation = bench.speculation()
         planned, real = bench.kv_cache()
     goals = _goals(found, ruined, speculation, planned / real)
     figures = {
@@ -74,11 +79,11 @@ def main() -> None:
 class Bench:
     """Runs the commands; `folder` holds what they write."""
 
-    def __init__(self, folder: Path, prompts: Path | None, windows: int) -> None:
+    def __init__(self, folder: Path, prompts: Path, windows: int) -> None:
         self._folder = folder
         self._windows = windows
-        self._prompts = self._first(prompts, ANSWERED) if prompts else []
-        self._few_prompts = self._first(prompts, SPECULATED) if prompts else []
+        self._prompts = self._first(prompts, ANSWERED)
+        self._few_prompts = self._first(prompts, SPECULATED)
         self._reference = embedded_model(lambda fraction, step: None)
         self._read = folder / "read.txt"
         self._calibration = folder / "calibration.txt"
@@ -174,10 +179,13 @@ def _double_scales(file: Path, layer: str) -> None:
 def _goals(
     found: dict[str, Any],
     ruined: dict[str, Any],
-    speculation: dict[str, Any] | None,
+    speculation: dict[str, Any],
     kv_ratio: float,
 ) -> dict[str, Any]:
     goals = {
+        "greedy_equality": report.goal(
+            min(one["equal_answers"] for one in speculation["measured"]), at_least=1
+        ),
         "bytes_ratio_of_4_bits": report.goal(
             max(one["bytes_ratio"] for one in found.values() if one["group_size"]), at_most=0.45
         ),
@@ -192,9 +200,6 @@ def _goals(
         goals["awq_perplexity_over_rtn"] = report.goal(
             awq["perplexity"]["value"] / rtn["perplexity"]["value"], at_most=1
         )
-    if speculation is not None:
-        equal = min(one["equal_answers"] for one in speculation["measured"])
-        goals["greedy_equality"] = report.goal(equal, at_least=1)
     return goals
 
 

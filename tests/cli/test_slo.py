@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from observability import GENERATED
 from observability.slo import SHIPPED
-from tests.programs import program
+from tests.missing import program
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,7 +21,7 @@ from common.errors import SetupError
 from deployments.fleet.fleet import Fleet
 from tests.cli.fake_gateway import KEY, running
 from tests.fakes.metrics_endpoint import metrics_endpoint
-from tests.programs import program
+from tests.missing import program
 
 FLEET = "name: test\npools: {engine: {model: embedded}}\n"
 

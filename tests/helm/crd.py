@@ -12,10 +12,9 @@ from typing import Any
 import jsonschema
 import yaml
 
-from tests.helm.helm import ROOT, Object
-
-CRDS = ROOT.parent / "shared" / "data" / "crds"
-RAY_SERVICE = CRDS / "ray.io_rayservices.yaml"
+from benchmarks.public_data import RAY_SERVICE_CRD
+from tests.helm.helm import Object
+from tests.missing import data
 
 # of ray-operator/controllers/ray/utils/{constant,validation}.go, v1.7.0
 LONGEST_NAME = 47
@@ -32,7 +31,7 @@ def faults_of(ray_service: Object) -> list[str]:
 
 @functools.cache
 def _schema() -> jsonschema.Draft202012Validator:
-    definition = yaml.load(RAY_SERVICE.read_text(), Loader=yaml.CSafeLoader)
+    definition = yaml.load(data(RAY_SERVICE_CRD).read_text(), Loader=yaml.CSafeLoader)
     (version,) = [v for v in definition["spec"]["versions"] if v["name"] == "v1"]
     schema = _closed(version["schema"]["openAPIV3Schema"])
     # the API server knows what is in there, and the CRD does not say

@@ -12,7 +12,7 @@ from observability.promtool import complaints
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import Object, all_of_kind, of_kind, render
 from tests.helm.policies import selects
-from tests.programs import program
+from tests.missing import program
 
 ON = {"enabled": True}
 

@@ -13,7 +13,7 @@ import yaml
 from observability import GENERATED
 from observability.rules import alerts
 from observability.slo import load
-from tests.programs import program
+from tests.missing import program
 
 ROOT = Path(__file__).parents[2]
 RULES = GENERATED / "rules.yaml"

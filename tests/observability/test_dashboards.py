@@ -16,9 +16,9 @@ import yaml
 from observability import GENERATED, rules
 from observability.dashboards import expressions, render
 from observability.slo import Limit, SloFile, load
+from tests.missing import program
 from tests.observability import known_metrics
 from tests.observability.known_metrics import Family
-from tests.programs import program
 
 SHIPPED = GENERATED / "dashboards"
 RENDERED = render(load())

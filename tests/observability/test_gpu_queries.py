@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import monitoring, processes
-from tests.programs import program
+from tests.missing import program
 from tests.prometheus import Prometheus, asked_for, needs_gpus, queries
 from tests.waiting import until
 

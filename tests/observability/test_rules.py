@@ -12,7 +12,7 @@ import yaml
 from observability import GENERATED, alertmanager, rules, runbooks
 from observability.promtool import complaints
 from observability.slo import SloError, load
-from tests.programs import program
+from tests.missing import program
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"

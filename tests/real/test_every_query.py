@@ -27,7 +27,7 @@ import pytest
 from cli.local import processes
 from cli.local.home import Home
 from tests.fakes.collector import Collector, Told, collector
-from tests.programs import program
+from tests.missing import program
 from tests.prometheus import Prometheus, asked_for, needs_gpus, queries
 from tests.real.conversations import text
 from tests.waiting import until

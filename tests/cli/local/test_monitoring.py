@@ -19,7 +19,7 @@ from cli.local.ports import free_ports
 from common.errors import SetupError
 from observability import GENERATED
 from tests.fakes.metrics_endpoint import metrics_endpoint
-from tests.programs import program
+from tests.missing import program
 from tests.waiting import until
 
 # After its delay, since Prometheus takes 5 s to find the Alertmanager, and sends again only after

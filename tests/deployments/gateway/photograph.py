@@ -14,18 +14,19 @@ from typing import Any, Literal
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.programs import program
+from tests import programs
 
 SIZES = {"desktop": (1440, 900), "phone": (390, 1900)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def photograph(base_url: str, key: str, folder: Path) -> None:
+    chromium = programs.find("chromium")
+    if not chromium:
+        sys.exit(f"Chromium is not installed ({programs.remedy('chromium')}).")
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=program("chromium"), args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in SCHEMES:
             for name, (width, height) in SIZES.items():
                 viewport: Any = {"width": width, "height": height}

@@ -16,7 +16,7 @@ from deployments.gateway.gateway import Gateway
 from deployments.process.http_server import HttpServer
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import FLEET, KEY, OTHER_KEY, TENANT, Front, gateway_before
-from tests.programs import program
+from tests.missing import program
 from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
 
