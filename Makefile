@@ -57,7 +57,9 @@ format: ## Rewrite the sources in the house format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-lock: $(UV) ## Resolve requirements/*.in again, keeping every pin that still fits
+lock: ## Resolve requirements/*.in again, keeping every pin that still fits
+	@$(PYTHON) bootstrap.py --uv
+	$(COMPILE) requirements/uv.in -o requirements/uv.lock
 	$(COMPILE) --override requirements/overrides.txt requirements/cpu.in -o requirements/cpu.lock
 	$(COMPILE) --override requirements/overrides.txt -c requirements/cpu.lock \
 		requirements/dev.in -o requirements/dev.lock
@@ -67,10 +69,6 @@ lock: $(UV) ## Resolve requirements/*.in again, keeping every pin that still fit
 	$(COMPILE) --override requirements/overrides.txt --override requirements/quantize-overrides.txt \
 		-c .cache/in-both.txt $$(sed 's/==.*//; s/^/--no-emit-package /' .cache/in-both.txt) \
 		requirements/quantize.in -o requirements/quantize.lock
-
-$(UV):
-	@$(PYTHON) -m venv .cache/uv
-	@.cache/uv/bin/python -m pip install --quiet uv==0.13.8
 
 reference: ## Write the reference pages, and the house in docs/architecture.md, from the code
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new

@@ -1,8 +1,10 @@
-"""Runs the real bootstrap, real venv and pip included, on a toy repository of three wheels."""
+"""Runs the real bootstrap, with the real uv, on a toy repository of three wheels."""
 
 import ast
+import ctypes
+import fcntl
 import hashlib
-import io
+import json
 import os
 import re
 import shutil
@@ -31,8 +33,6 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
     return name
 """
 
-NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "PIP_RETRIES": "1"}
-
 
 def make_wheel(folder: Path, name: str, version: str) -> Path:
     path = folder / f"{name}-{version}-py3-none-any.whl"
@@ -53,29 +53,39 @@ def pin(wheel: Path) -> str:
     return f"{name}=={version} \\\n    --hash=sha256:{digest}\n"
 
 
-def run(repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def variables(repository: Path, **others: str) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(repository),
+        "UV_CACHE_DIR": str(repository / "uv-cache"),
+        "UV_HTTP_RETRIES": "0",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(repository / "wheels"),
+        **others,
+    }
+
+
+def run(repository: Path, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(repository / "bootstrap.py"), *arguments],
         check=False,
         capture_output=True,
         text=True,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(repository),
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(repository / "wheels"),
-            "PIP_RETRIES": "0",
-            **variables,
-        },
+        env=variables(repository, **others),
     )
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1
     complaints = [line for line in done.stderr.splitlines() if line.startswith("bootstrap:")]
     assert len(complaints) == 1, done.stderr
     assert done.stderr.splitlines()[-1] == complaints[0]
     return complaints[0]
+
+
+def unfolded(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(done.stderr.split())
 
 
 def site_packages(repository: Path) -> Path:
@@ -100,6 +110,10 @@ def bootstrapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (repository / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     )
+    subprocess.run([sys.executable, str(ROOT / "bootstrap.py"), "--uv"], check=True)
+    (repository / ".cache").mkdir()
+    (repository / ".cache/uv").symlink_to(ROOT / ".cache/uv")
+    shutil.copy(ROOT / "requirements/uv.lock", requirements)
     done = run(repository)
     assert done.returncode == 0, done.stderr
     return repository
@@ -119,9 +133,7 @@ def test_it_installs_torch_the_lock_and_the_project(bootstrapped: Path) -> None:
 def test_dev_adds_what_tests_need_and_also_serves_up(repository: Path) -> None:
     assert run(repository, "--dev").returncode == 0
     assert (site_packages(repository) / "two.py").exists()
-    before = (repository / ".venv/bootstrap.log").stat().st_mtime_ns
-    assert run(repository).returncode == 0
-    assert (repository / ".venv/bootstrap.log").stat().st_mtime_ns == before
+    assert run(repository).stderr == ""
 
 
 def test_a_second_run_has_nothing_to_do_and_is_quick_and_silent(repository: Path) -> None:
@@ -137,7 +149,15 @@ def test_a_changed_pin_or_project_is_installed_again(repository: Path, changed: 
         file.write("\n# changed\n")
     done = run(repository)
     assert done.returncode == 0
-    assert "100 %" in done.stderr
+    assert "+ toy==1.0" in done.stderr
+    assert run(repository).stderr == ""
+
+
+def test_a_newer_pin_takes_the_place_of_the_older(repository: Path) -> None:
+    newer = make_wheel(repository / "wheels", "one", "2.0")
+    (repository / "requirements/cpu.lock").write_text(pin(newer))
+    assert run(repository).returncode == 0
+    assert [info.name for info in site_packages(repository).glob("one-*")] == ["one-2.0.dist-info"]
 
 
 def test_an_environment_whose_python_vanished_is_made_again(repository: Path) -> None:
@@ -151,7 +171,7 @@ def test_an_environment_whose_python_vanished_is_made_again(repository: Path) ->
 def test_a_package_that_a_kill_left_half_installed_is_installed_whole(repository: Path) -> None:
     (repository / ".venv/bootstrap-cpu.stamp").unlink()
     (site_packages(repository) / "one.py").unlink()
-    (site_packages(repository) / "one-1.0.dist-info/RECORD").unlink()
+    (site_packages(repository) / "one-1.0.dist-info/INSTALLER").unlink()
     assert run(repository).returncode == 0
     assert (site_packages(repository) / "one.py").exists()
 
@@ -162,7 +182,9 @@ def test_a_failed_run_is_not_taken_for_a_finished_one_when_the_files_change_back
     lock = repository / "requirements/cpu.lock"
     good = lock.read_text()
     lock.write_text("absent==1.0 --hash=sha256:" + "0" * 64 + "\n")
-    assert run(repository).returncode == bootstrap.EXIT_PIP_FAILED
+    done = run(repository)
+    complaint(done)
+    assert "absent" in done.stderr
     lock.write_text(good)
     assert run(repository).stderr != ""
 
@@ -171,23 +193,17 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused_by_name(repository: Path)
     lock = repository / "requirements/dev.lock"
     lock.write_text(re.sub("sha256:.*$", "sha256:" + "0" * 64, lock.read_text()))
     done = run(repository, "--dev")
-    assert done.returncode == bootstrap.EXIT_HASH_MISMATCH
-    assert "two is not the file that requirements/ pins" in complaint(done)
+    assert "uv cache clean" in complaint(done)
+    assert "Hash mismatch for `two==1.0`" in unfolded(done)
+    assert not (site_packages(repository) / "two.py").exists()
 
 
-def test_without_a_network_the_line_says_so(repository: Path) -> None:
-    done = run(
-        repository,
-        "--dev",
-        PIP_NO_INDEX="0",
-        PIP_FIND_LINKS="",
-        PIP_EXTRA_INDEX_URL="",
-        PIP_INDEX_URL="http://127.0.0.1:9/simple",
-        PIP_RETRIES="1",
-    )
-    assert done.returncode == bootstrap.EXIT_NO_NETWORK
-    assert "pip cannot reach its package index (Connection refused)" in complaint(done)
-    assert "PIP_INDEX_URL" in complaint(done)
+def test_without_a_network_the_line_says_what_to_do(repository: Path) -> None:
+    nowhere = "http://127.0.0.1:9/simple"
+    done = run(repository, "--dev", PIP_NO_INDEX="0", PIP_FIND_LINKS="", PIP_INDEX_URL=nowhere)
+    line = complaint(done)
+    assert "connect this machine, set HTTPS_PROXY or point PIP_INDEX_URL at a mirror" in line
+    assert nowhere in done.stderr
 
 
 def test_without_torch_on_the_configured_index_its_own_cpu_index_is_asked(
@@ -197,48 +213,87 @@ def test_without_torch_on_the_configured_index_its_own_cpu_index_is_asked(
     shutil.rmtree(site_packages(repository) / "torch-2.13.0+cpu.dist-info")
     (repository / "wheels/torch-2.13.0+cpu-py3-none-any.whl").unlink()
     done = run(
-        repository, PIP_NO_INDEX="0", PIP_INDEX_URL=(repository / "wheels").as_uri(), **NOWHERE
+        repository,
+        PIP_NO_INDEX="0",
+        PIP_INDEX_URL=(repository / "wheels").as_uri(),
+        PIP_PROXY="http://127.0.0.1:9",
     )
-    assert done.returncode == bootstrap.EXIT_NO_NETWORK
-    assert "https://download.pytorch.org/whl/cpu" in complaint(done)
+    complaint(done)
+    assert "https://download.pytorch.org/whl/cpu" in done.stderr
 
 
-def test_another_failure_gives_the_last_error_of_pip_and_the_log(repository: Path) -> None:
-    lock = repository / "requirements/dev.lock"
-    lock.write_text("absent==1.0 --hash=sha256:" + "0" * 64 + "\n")
-    done = run(repository, "--dev")
-    assert done.returncode == bootstrap.EXIT_PIP_FAILED
-    assert "No matching distribution found for absent==1.0" in complaint(done)
-    assert "bootstrap.log" in complaint(done)
-    assert "absent" in (repository / ".venv/bootstrap.log").read_text()
+def test_packages_come_from_where_a_file_of_pip_says(repository: Path) -> None:
+    shutil.rmtree(repository / ".venv")
+    file = repository / "pip.conf"
+    file.write_text(f"[global]\nno-index = yes\n[install]\nfind-links =\n  {repository}/wheels\n")
+    settings = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": ""}
+    assert run(repository, PIP_CONFIG_FILE=str(file), **settings).returncode == 0
+    assert (site_packages(repository) / "one.py").exists()
+
+
+def test_uv_is_told_all_that_pip_knows_of_indexes_unless_it_was_told_itself(
+    repository: Path,
+) -> None:
+    told = {
+        "PIP_INDEX_URL": "https://user:secret@mirror.test/simple",
+        "PIP_EXTRA_INDEX_URL": "https://a.test/simple\nhttps://b.test/simple",
+        "PIP_FIND_LINKS": "~/wheels https://c.test/",
+        "PIP_TRUSTED_HOST": "a.test b.test:8080",
+        "PIP_PROXY": "http://proxy.test:3128",
+        "PIP_CERT": "/etc/ours.pem",
+        "PIP_DEFAULT_TIMEOUT": "60",
+        "UV_HTTP_RETRIES": "7",
+        "PIP_RETRIES": "9",
+    }
+    code = (
+        "import json, os, bootstrap; "
+        "print(json.dumps({'options': bootstrap.follow_pip(), **os.environ}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        cwd=repository,
+        env=variables(repository, **told, PIP_NO_INDEX="off"),
+    )
+    heard = json.loads(done.stdout)
+    expected = {
+        "options": [],
+        "UV_DEFAULT_INDEX": "https://user:secret@mirror.test/simple",
+        "UV_INDEX": "https://a.test/simple https://b.test/simple",
+        "UV_FIND_LINKS": f"{repository}/wheels,https://c.test/",
+        "UV_INSECURE_HOST": "a.test b.test:8080",
+        "HTTP_PROXY": "http://proxy.test:3128",
+        "HTTPS_PROXY": "http://proxy.test:3128",
+        "SSL_CERT_FILE": "/etc/ours.pem",
+        "UV_HTTP_TIMEOUT": "60",
+        "UV_HTTP_RETRIES": "7",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert {name: heard[name] for name in expected} == expected
 
 
 def test_two_at_once_take_turns(repository: Path) -> None:
-    (repository / ".venv/bootstrap-cpu.stamp").unlink()
-    both = [
-        subprocess.Popen(
+    stamp = repository / ".venv/bootstrap-cpu.stamp"
+    stamp.unlink()
+    with (repository / "pyproject.toml").open() as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        second = subprocess.Popen(
             [sys.executable, str(repository / "bootstrap.py")],
             stderr=subprocess.PIPE,
             text=True,
-            env={
-                "PATH": os.environ["PATH"],
-                "PIP_NO_INDEX": "1",
-                "PIP_FIND_LINKS": str(repository / "wheels"),
-            },
+            env=variables(repository),
         )
-        for _ in range(2)
-    ]
-    said = sorted(process.communicate()[1] for process in both)
-    assert [process.returncode for process in both] == [0, 0]
-    assert sum("waiting for it" in text for text in said) == 1
+        assert second.stderr is not None
+        assert "waiting for it" in second.stderr.readline()
+        assert not stamp.exists()
+    assert "+ toy==1.0" in second.communicate()[1]
+    assert second.returncode == 0
 
 
 def fake_python(folder: Path, name: str, version: str, *, with_venv: bool = True) -> Path:
     path = folder / name
-    path.write_text(
-        f'#!/bin/sh\ncase "$2" in\n*version_info*) echo {version};;\n'
-        f"*ensurepip*) {'echo yes' if with_venv else 'exit 1'};;\n*realpath*) echo {path};;\nesac\n"
-    )
+    path.write_text(f"#!/bin/sh\necho {version}\n{'echo venv' if with_venv else 'exit 1'}\n")
     path.chmod(0o755)
     return path
 
@@ -265,9 +320,8 @@ def test_without_a_right_python_the_line_names_the_right_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(fake_python(tmp_path, "python3", "3.13")))
-    with pytest.raises(bootstrap.Failure, match=r"no python3\.11 or python3\.12 is on PATH") as e:
+    with pytest.raises(bootstrap.Failure, match=r"no python3\.11 or python3\.12 is on PATH"):
         bootstrap.find_python(str(tmp_path))
-    assert e.value.code == bootstrap.EXIT_WRONG_PYTHON
 
 
 def test_without_the_venv_module_the_line_names_its_package(
@@ -275,9 +329,8 @@ def test_without_the_venv_module_the_line_names_its_package(
 ) -> None:
     lacking = fake_python(tmp_path, "python3", "3.11", with_venv=False)
     monkeypatch.setattr(sys, "executable", str(lacking))
-    with pytest.raises(bootstrap.Failure, match=r"python3\.11-venv") as e:
+    with pytest.raises(bootstrap.Failure, match=r"apt-get install python3\.11-venv"):
         bootstrap.find_python(str(tmp_path))
-    assert e.value.code == bootstrap.EXIT_NO_VENV_MODULE
 
 
 def test_too_small_a_disk_is_told_before_anything_is_written(
@@ -285,78 +338,32 @@ def test_too_small_a_disk_is_told_before_anything_is_written(
 ) -> None:
     usage = type(shutil.disk_usage(tmp_path))(10**11, 10**11, 3 * 10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(bootstrap.Failure, match=r"3\.0 GB free in .*, 8\.0 GB needed") as e:
-        bootstrap.check_disk(bootstrap.Environment(tmp_path))
-    assert e.value.code == bootstrap.EXIT_DISK_FULL
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
+    with pytest.raises(
+        bootstrap.Failure, match=rf"3\.0 GB free in .*, {bootstrap.NEW_GB} GB needed"
+    ):
+        bootstrap.install("cpu")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_libnuma_the_line_names_its_package() -> None:
+def test_without_libnuma_the_line_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> object:
         raise OSError(name)
 
-    with pytest.raises(bootstrap.Failure) as told:
-        bootstrap.check_libraries(load=absent)
-    assert told.value.code == bootstrap.EXIT_NO_LIBRARY
-    assert "apt-get install libnuma1" in str(told.value.line)
-
-
-def test_a_disk_that_fills_up_is_told_apart_from_other_failures(tmp_path: Path) -> None:
-    said = [
-        "Collecting ray",
-        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-    ]
-    failure = bootstrap.explain(said, bootstrap.Environment(tmp_path))
-    assert failure.code == bootstrap.EXIT_DISK_FULL
-    assert "\n" not in failure.line
-
-
-def test_without_a_terminal_progress_is_a_line_each_ten_percent() -> None:
-    stream = io.StringIO()
-    bar = bootstrap.Bar(stream)
-    for percent in range(101):
-        bar.update(percent / 100, "installing")
-    bar.close()
-    assert stream.getvalue().splitlines() == [f"{p:3d} %  installing" for p in range(0, 101, 10)]
-
-
-def test_on_a_terminal_progress_is_one_line_redrawn() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    stream = Terminal()
-    bootstrap.Bar(stream).update(0.5, "installing")
-    assert stream.getvalue().startswith("\r")
-    assert "50 %" in stream.getvalue()
-    assert "\n" not in stream.getvalue()
-
-
-def test_progress_goes_on_while_pip_installs_in_silence(tmp_path: Path) -> None:
-    packages = tmp_path / ".venv/lib/python3.11/site-packages"
-    packages.mkdir(parents=True)
-    steps = bootstrap.InstallSteps(bootstrap.Environment(tmp_path), packages=2)
-    seen = [steps.fraction()]
-    for line in ("Collecting one==1.0", "Collecting two==1.0"):
-        steps.hear(line)
-        seen.append(steps.fraction())
-    steps.hear("Installing collected packages: one, two")
-    for name in ("one", "two"):
-        (packages / f"{name}-1.0.dist-info").mkdir()
-        seen.append(steps.fraction())
-    assert seen == sorted(set(seen))
-    assert seen[-1] == pytest.approx(1.0)
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    with pytest.raises(bootstrap.Failure, match="apt-get install libnuma1"):
+        bootstrap.check_libraries()
 
 
 def test_old_pythons_can_read_it() -> None:
     ast.parse((ROOT / "bootstrap.py").read_text(), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize("name", ["cpu.lock", "dev.lock", "gpu.lock"])
+@pytest.mark.parametrize("name", ["cpu.lock", "dev.lock", "gpu.lock", "uv.lock"])
 def test_locks_pin_hashes_and_name_no_index(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text()
-    pins = bootstrap.PIN.findall(text)
-    assert len(pins) > 50
+    pins = re.findall(r"^\S+==", text, re.MULTILINE)
+    assert len(pins) > (50 if name != "uv.lock" else 0)
     assert len(re.findall(r"^\S+==.*\\\n +--hash=sha256:[0-9a-f]{64}", text, re.M)) == len(pins)
     assert "://" not in text
     assert "index-url" not in text
