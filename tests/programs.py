@@ -25,6 +25,8 @@ NEEDED = {
     "chromium": ("chromium", ["chromium", "google-chrome"]),
     # without it Chromium writes every letter as a box
     "a font": ("fonts-dejavu-core", ["/usr/share/fonts/truetype/dejavu"]),
+    # Playwright's driver is linked to it
+    "libatomic.so.1": ("libatomic1", ["libatomic.so.1"]),
     # lays the network of the two-node test, where namespaces are allowed
     "ip": ("iproute2", ["ip"]),
     # vLLM's CPU build is linked to it

@@ -60,10 +60,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
+    chromium, _ = program("chromium"), program("libatomic.so.1")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=program("chromium"), args=["--no-sandbox"]
-        )
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         await browser.close()
 
