@@ -27,6 +27,7 @@ def test_the_file_that_ships_is_fine() -> None:
 
 
 def test_its_json_names_what_there_is() -> None:
+    assert program("promtool")
     code, said, _ = invoke("check", str(SHIPPED), "--json")
     found = json.loads(said)
     assert code == 0

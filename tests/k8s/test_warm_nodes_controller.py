@@ -221,7 +221,7 @@ async def test_a_real_gateway_is_understood(fleet: Fleet) -> None:
 
 IN_NO_CLUSTER = """
 import kubernetes.config, os
-from deployments.api_keys import keys_in
+from deployments.gateway.api_keys import keys_in
 from k8s import warm_nodes_controller
 def here(configuration): configuration.host = os.environ["API"]
 kubernetes.config.load_incluster_config = here
