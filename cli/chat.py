@@ -17,6 +17,9 @@ from cli.output import CommandError, answering, note
 if TYPE_CHECKING:
     from openai import OpenAI
 
+# A small model may never end by itself. On two cores this many tokens are half a minute.
+MAX_TOKENS = 512
+
 
 def chat(
     message: Annotated[
@@ -26,12 +29,16 @@ def chat(
     api_key: Annotated[str | None, typer.Option(help="Its key.")] = None,
     model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="The longest answer, in tokens.")
+    ] = MAX_TOKENS,
 ) -> None:
     """Talk to the running fleet, else to OPENAI_BASE_URL, else to the --base-url given."""
     with answering():
         url, key, default_model = where(base_url, api_key)
         client = _client(url, key)
-        session = ChatSession(client, model or default_model or _first_model(client, url), system)
+        asked_model = model or default_model or _first_model(client, url)
+        session = ChatSession(client, asked_model, max_tokens, system)
         if message is None and not sys.stdin.isatty():
             message = sys.stdin.read()
         if message is not None:

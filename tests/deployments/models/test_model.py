@@ -236,7 +236,9 @@ def test_a_local_folder_that_is_not_there_is_named(given: str) -> None:
 @pytest.mark.timeout(900)
 def test_the_embedded_model_chats(tmp_path: Path) -> None:
     path = embedded_model(ignore)
-    assert json.loads((path / "generation_config.json").read_text())["eos_token_id"] == 2
+    defaults = json.loads((path / "generation_config.json").read_text())
+    assert defaults["eos_token_id"] == 2
+    assert (defaults["temperature"], defaults["top_p"]) == (0.2, 0.9)
     # In a process of its own, as pytest's would keep torch for the rest of the run.
     script = (
         "import sys\n"
