@@ -34,12 +34,11 @@ class AlreadyDeployed(SetupError):
 
 def start_redis(home: Home, state: FleetState) -> FleetState:
     """The embedded Redis, for a fleet that was given none."""
-    server = redis_server.start(
-        home.redis_folder(state.run_id),
-        home.logs / "redis.log",
-        {**os.environ, **processes.marker(state.run_id)},
-    )
-    state = dataclasses.replace(state, redis_url=server.url, redis_pid=server.pid)
+    folder, log_file = home.redis_folder(state.run_id), home.logs / "redis.log"
+    env = {**os.environ, **processes.marker(state.run_id)}
+    server = redis_server.start(folder, log_file, env)
+    redis_server.keep(server, folder, log_file, env)
+    state = dataclasses.replace(state, redis_url=server.url)
     home.save_state(state)
     return state
 

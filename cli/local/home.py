@@ -58,7 +58,6 @@ class FleetState:
     deployed: bool = False
     started_serve: bool = True
     redis_url: str = field(default="", repr=False)
-    redis_pid: int = 0
     metrics_url: str = ""
     prometheus_url: str = ""
     alertmanager_url: str = ""

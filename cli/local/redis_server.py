@@ -2,10 +2,12 @@
 
 It listens on loopback only, on a free port, behind a random password that is in no command line
 and in no file but the fleet's own state. It outlives the process that started it, keeps nothing
-on disk, and is bounded: past `MAX_MEMORY` it forgets what was used longest ago.
+on disk, and is bounded: past `MAX_MEMORY` it forgets what was used longest ago. One that is kept
+(`keep`) is started again when it ends.
 """
 
 import importlib.util
+import json
 import os
 import re
 import secrets
@@ -13,15 +15,18 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from cli.local import redis_keeper
 from common.errors import SetupError
 
 OLDEST_VERSION = (6, 2)
@@ -53,6 +58,35 @@ def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer
             if "Address already in use" not in error.message or attempt == PORT_ATTEMPTS:
                 raise
     raise AssertionError("unreachable")
+
+
+def keep(server: RedisServer, data_dir: Path, log_file: Path, env: Mapping[str, str]) -> None:
+    """Whenever the server ends, start it again at its port and with its password.
+
+    By a process with the environment `env`, which outlives this one; whoever stops the server
+    ends that process first.
+    """
+    address = urlsplit(server.url)
+    assert address.port and address.password
+    told = {
+        "pid": server.pid,
+        "command": [find_executable(env), "-"],
+        "configuration": _configuration(address.port, address.password, data_dir),
+        "folder": str(data_dir),
+    }
+    with log_file.open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-I", redis_keeper.__file__],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=dict(env),
+            start_new_session=True,
+        )
+    assert keeper.stdin is not None
+    with keeper.stdin as stdin:
+        stdin.write(json.dumps(told).encode())
+    _children[keeper.pid] = keeper
 
 
 def stop(server: RedisServer) -> None:

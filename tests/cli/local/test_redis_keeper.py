@@ -1,0 +1,95 @@
+"""A real Redis that is killed, and what starts it again."""
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from cli.local import cluster, processes
+from cli.local.home import FleetState, Home
+from cli.local.redis_keeper import LONGEST_PAUSE_S, STEADY_S, next_pause_s
+
+# As often as it takes: every wait of these tests ends with a fact, not with a time.
+PATIENTLY = Retry(ConstantBackoff(0.02), retries=1500)
+
+
+@dataclass
+class Embedded:
+    """A fleet's Redis, asked at its first address with its first password."""
+
+    home: Home
+    state: FleetState
+
+    def client(self) -> "redis.Redis":
+        return redis.Redis.from_url(self.state.redis_url, retry=PATIENTLY)
+
+    def pid(self) -> int:
+        with self.client() as client:
+            return int(client.info("server")["process_id"])
+
+    def log(self) -> str:
+        return (self.home.logs / "redis.log").read_text()
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    home = Home(tmp_path)
+    state = FleetState(
+        run_id=secrets.token_hex(16),
+        fleet_file="test",
+        fleet_digest="",
+        host="127.0.0.1",
+        port=1,
+        base_url="",
+        model="",
+        drain_timeout_s=1.0,
+        started_at=0.0,
+    )
+    yield Embedded(home, cluster.start_redis(home, state))
+    cluster.stop(home, state)
+
+
+def test_a_redis_that_is_killed_comes_back_at_its_address(embedded: Embedded) -> None:
+    first = embedded.pid()
+    os.kill(first, signal.SIGKILL)
+    assert embedded.pid() != first
+    assert "the embedded Redis ended; it is started again in 0 s" in embedded.log()
+    with embedded.client() as client:
+        assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "volatile-lru"
+
+
+def test_it_comes_back_more_than_once(embedded: Embedded) -> None:
+    pids = {embedded.pid()}
+    for _ in range(2):
+        os.kill(embedded.pid(), signal.SIGKILL)
+        pids.add(embedded.pid())
+    assert len(pids) == 3
+    assert "started again in 1 s" in embedded.log()
+
+
+def test_it_ends_with_its_fleet(embedded: Embedded) -> None:
+    os.kill(embedded.pid(), signal.SIGKILL)
+    embedded.pid()
+    cluster.stop(embedded.home, embedded.state)
+    assert processes.processes(embedded.state.run_id) == []
+
+
+def test_a_redis_that_ends_again_and_again_is_started_ever_less_often() -> None:
+    pauses = [0.0]
+    for _ in range(10):
+        pauses.append(next_pause_s(pauses[-1], lived_s=0.1))
+    assert pauses[:4] == [0.0, 1.0, 2.0, 4.0]
+    assert all(later >= sooner for sooner, later in pairwise(pauses))
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_one_that_served_for_long_is_started_again_at_once() -> None:
+    assert next_pause_s(LONGEST_PAUSE_S, lived_s=STEADY_S) == 0.0
