@@ -14,11 +14,16 @@ import yaml
 
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
-from deployments.fleet.fleet_file import FleetError, FleetProblem, check_fleet, check_text
+from deployments.fleet.fleet_file import (
+    CheckedFleet,
+    FleetError,
+    FleetProblem,
+    check_fleet,
+    check_text,
+)
 from deployments.fleet.settings.environment import escaped
 
 if TYPE_CHECKING:
-    from deployments.fleet.fleet import Fleet
     from k8s.findings import Finding
     from k8s.status import GroupStatus, Report
 
@@ -66,7 +71,7 @@ def preflight(
         from k8s.needs import needs_of
         from k8s.preflight import findings
         from k8s.room import fit_as_json
-        from k8s.values import computed_values
+        from k8s.values import computed_values, rendered
 
         if not values and fleet is None:
             raise CommandError(
@@ -75,17 +80,11 @@ def preflight(
                 ExitCode.USAGE,
             )
         computed = computed_values(values or [])
-        loaded = _fleet(computed, fleet, values or [], not no_engine_args)
-        try:
-            needs = needs_of(loaded, computed)
-        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            raise CommandError(
-                f"the values are not what the chart takes: {type(error).__name__}: {error}",
-                "helm lint --strict helm/antefix --values ... says where",
-                ExitCode.FAILED,
-            ) from error
+        checked = _checked(computed, fleet, values or [], not no_engine_args)
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
+        own_fleet = None if fleet is None else Path(checked.source)
+        needs = needs_of(rendered(values or [], release, where, own_fleet), checked.fleet, computed)
         facts = gather(cluster, needs, where, release)
         found = findings(facts, needs)
         if as_json:
@@ -134,13 +133,15 @@ def status(
             raise typer.Exit(ExitCode.DEGRADED)
 
 
-def _fleet(values: dict[str, Any], name: str | None, files: list[Path], ask_vllm: bool) -> Fleet:
+def _checked(
+    values: dict[str, Any], name: str | None, files: list[Path], ask_vllm: bool
+) -> CheckedFleet:
     """What is wrong with a fleet inside of values is said by its path there, without a line."""
     if name is not None:
         checked = check_fleet(name, check_engine_args=ask_vllm)
         for warning in checked.warnings:
             note(f"warning: {warning.text(checked.source)}")
-        return checked.fleet
+        return checked
     if not values.get("fleet"):
         raise CommandError(
             "the values hold no fleet",
@@ -155,7 +156,7 @@ def _fleet(values: dict[str, Any], name: str | None, files: list[Path], ask_vllm
         raise FleetError(source, [_inside(problem) for problem in error.problems]) from None
     for warning in checked.warnings:
         note(f"warning: {_inside(warning).text(source)}")
-    return checked.fleet
+    return checked
 
 
 def _inside(problem: FleetProblem) -> FleetProblem:
@@ -164,7 +165,7 @@ def _inside(problem: FleetProblem) -> FleetProblem:
 
 
 def _without_variables(data: Any) -> Any:
-    """${VARIABLE} is for the pods to fill in: theirs are not set here."""
+    """What the chart says of a ${VARIABLE} helps, that it is not set on this machine does not."""
     if isinstance(data, dict):
         return {key: _without_variables(value) for key, value in data.items()}
     return escaped(data) if isinstance(data, str) else data

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from k8s.needs import Amounts, Object, PodGroup, amounts, total
+from k8s.needs import Amounts, Object, PodGroup, amounts, requests_of, total
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 
@@ -70,20 +70,6 @@ def nodes_of(
     return [_node(node, used.get(node["metadata"]["name"], [])) for node in nodes]
 
 
-def requests_of(spec: Object) -> dict[str, Decimal]:
-    """Of a pod, as the scheduler counts them: its containers together, or its largest init one."""
-    inits = spec.get("initContainers", [])
-    beside = [one for one in inits if one.get("restartPolicy") == "Always"]
-    running = total([_requested(one) for one in [*spec["containers"], *beside]])
-    before = [_requested(one) for one in inits if one not in beside]
-    most = {
-        name: max([running.get(name, Decimal(0)), *(one.get(name, Decimal(0)) for one in before)])
-        for name in {*running, *(name for one in before for name in one)}
-    }
-    whole_pod = amounts(spec.get("resources", {}).get("requests"))
-    return total([{**most, **whole_pod}, amounts(spec.get("overhead")), {"pods": Decimal(1)}])
-
-
 def place(groups: Sequence[tuple[PodGroup, int]], nodes: Sequence[Node]) -> Fit:
     """Each group with a number of pods, in the order given."""
     left = {node.name: dict(node.free) for node in nodes}
@@ -137,11 +123,6 @@ def _node(node: Object, used: list[Amounts]) -> Node:
         free={name: amount - taken.get(name, 0) for name, amount in allocatable.items()},
         ready=ready and not spec.get("unschedulable", False),
     )
-
-
-def _requested(container: Object) -> dict[str, Decimal]:
-    resources = container.get("resources", {})
-    return amounts({**resources.get("limits", {}), **resources.get("requests", {})})
 
 
 def _takers(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Node]:

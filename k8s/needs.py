@@ -1,18 +1,17 @@
-"""What a release needs of its cluster, from the chart's values and the fleet in them.
+"""What a release needs of its cluster, from the chart's values and the objects Helm makes of them.
 
-The numbers and sizes of pods are those that helm/antefix renders; a test compares the two. Amounts
+Pods are those that Helm renders, what has to be there beside them is what the values name. Amounts
 are bytes and cores, exact decimals, by the name of the resource; `pods` is one of the resources.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
@@ -20,6 +19,8 @@ Amounts = Mapping[str, Decimal]
 PODMONITORS = "monitoring.coreos.com/v1/podmonitors"
 RULES = "monitoring.coreos.com/v1/prometheusrules"
 HTTPROUTES = "gateway.networking.k8s.io/v1/httproutes"
+# the values of a component that is spelled otherwise there
+_SETTINGS = {"warm-nodes": "warmNodes"}
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,20 @@ class Needs:
     ingress_class: str
 
 
-def needs_of(fleet: Fleet, values: Object) -> Needs:
-    """`values` are complete: the chart's defaults with the user's over them.
+def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Needs:
+    """`objects` are what Helm renders of `values`: the chart's defaults with the user's over them.
 
-    Raises KeyError, TypeError, AttributeError or ValueError where they are not the chart's.
+    `fleet` is the one in the values, and tells how far a pool may grow.
     """
+    (cluster,) = [of["spec"]["rayClusterConfig"] for of in objects if of["kind"] == "RayService"]
+    engines = {
+        group["groupName"]: group["template"]["spec"]
+        for group in cluster["workerGroupSpecs"]
+        if group["groupName"] in fleet.pools
+    }
     return Needs(
-        groups=tuple(_groups(fleet, values)),
-        references=tuple(_references(fleet, values)),
+        groups=(*_ray_groups(cluster, fleet, values), *_other_groups(objects)),
+        references=tuple(_references(engines, values)),
         claims=tuple(_claims(values)),
         apis=_apis(values),
         twice=values["upgrade"]["strategy"] == "NewCluster",
@@ -92,27 +99,6 @@ def needs_of(fleet: Fleet, values: Object) -> Needs:
         ingress=values["ingress"]["enabled"],
         ingress_class=values["ingress"]["className"],
     )
-
-
-def pool_settings(values: Object, pool: str) -> dict[str, Any]:
-    """`engine` with the pool's own keys in place of its."""
-    return {**values["engine"], **(values["pools"].get(pool) or {})}
-
-
-def gpus_of_replica(pool: Pool) -> float:
-    """In Kubernetes an engine has GPUs unless `resources.gpus` is 0."""
-    return pool.world_size if pool.resources.gpus is None else pool.resources.gpus
-
-
-def pods_of_replica(pool: Pool) -> int:
-    """One; with pipeline parallelism over Ray's workers, one a stage."""
-    args = {name.replace("-", "_"): value for name, value in pool.engine_args.items()}
-    over_ray = (args.get("distributed_executor_backend") or "ray") == "ray"
-    return pool.pipeline_parallel if over_ray and gpus_of_replica(pool) else 1
-
-
-def gpus_of_pod(pool: Pool) -> int:
-    return math.ceil(gpus_of_replica(pool) / pods_of_replica(pool))
 
 
 def amounts(quantities: Object | None) -> dict[str, Decimal]:
@@ -131,68 +117,79 @@ def total(parts: Iterable[Amounts]) -> dict[str, Decimal]:
     return summed
 
 
-def _groups(fleet: Fleet, values: Object) -> Iterator[PodGroup]:
-    head = [values["head"]["resources"]]
-    autoscaled = values["autoscaler"]["enabled"]
-    if autoscaled:
-        head.append(values["autoscaler"]["resources"])
-    yield _group("head", 1, 1, values["head"], "head", resources=head)
-    gateways = fleet.gateway.replicas
-    yield _group("gateway", gateways, gateways, values["gateway"], "gateway")
-    for name, pool in fleet.pools.items():
-        settings = pool_settings(values, name)
-        yield _group(
-            name,
-            (pool.first_replicas if autoscaled else pool.most_replicas) * pods_of_replica(pool),
-            pool.most_replicas * pods_of_replica(pool),
-            settings,
-            f"pools.{name}" if values["pools"].get(name) else "engine",
-            gpu_resource=settings["gpuResource"],
-            gpus=gpus_of_pod(pool),
-            accelerator=pool.resources.accelerator_type or "",
-        )
-    if values["redis"]["enabled"]:
-        yield _group("redis", 1, 1, values["redis"], "redis", in_ray=False)
-    if values["warmNodes"]["enabled"]:
-        yield _group("warm-nodes", 1, 1, values["warmNodes"], "warmNodes", in_ray=False)
+def requests_of(spec: Object) -> dict[str, Decimal]:
+    """Of a pod, as the scheduler counts them: its containers together, or its largest init one."""
+    inits = spec.get("initContainers", [])
+    beside = [one for one in inits if one.get("restartPolicy") == "Always"]
+    running = total([_requested(one) for one in [*spec["containers"], *beside]])
+    before = [_requested(one) for one in inits if one not in beside]
+    most = {
+        name: max([running.get(name, Decimal(0)), *(one.get(name, Decimal(0)) for one in before)])
+        for name in {*running, *(name for one in before for name in one)}
+    }
+    whole_pod = amounts(spec.get("resources", {}).get("requests"))
+    return total([{**most, **whole_pod}, amounts(spec.get("overhead")), {"pods": Decimal(1)}])
 
 
-def _group(
-    name: str,
-    count: int,
-    most: int,
-    values: Object,
-    settings: str,
-    resources: list[Object] | None = None,
-    **more: Any,
-) -> PodGroup:
-    containers = resources or [values["resources"]]
-    limited = [amounts(of.get("limits")) for of in containers]
-    # a limit of the pod is one that each of its containers has
+def limits_of(spec: Object) -> dict[str, Decimal]:
+    """Of a pod: those that each of its containers has."""
+    limited = [amounts(one.get("resources", {}).get("limits")) for one in spec["containers"]]
     common = set.intersection(*(set(limits) for limits in limited))
-    limits = {name: amount for name, amount in total(limited).items() if name in common}
-    # what is not requested is requested as it is limited: Kubernetes' own default
-    requests = total(
-        [amounts({**(of.get("limits") or {}), **(of.get("requests") or {})}) for of in containers]
-    )
-    requests["pods"] = Decimal(1)
-    if gpus := more.get("gpus"):
-        requests[more["gpu_resource"]] = limits[more["gpu_resource"]] = Decimal(gpus)
+    return {name: amount for name, amount in total(limited).items() if name in common}
+
+
+def _requested(container: Object) -> dict[str, Decimal]:
+    resources = container.get("resources", {})
+    return amounts({**resources.get("limits", {}), **resources.get("requests", {})})
+
+
+def _ray_groups(cluster: Object, fleet: Fleet, values: Object) -> Iterator[PodGroup]:
+    autoscaled = cluster["enableInTreeAutoscaling"]
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    beside = [cluster["autoscalerOptions"]] if autoscaled else []
+    yield _group("head", 1, {**head, "containers": [*head["containers"], *beside]})
+    resource = values["engine"]["gpuResource"]
+    for of in cluster["workerGroupSpecs"]:
+        name, count, spec = of["groupName"], of["replicas"], of["template"]["spec"]
+        group = _group(name, count, spec)
+        if pool := fleet.pools.get(name):
+            replicas = pool.first_replicas if autoscaled else pool.most_replicas
+            group = replace(
+                group,
+                settings=f"pools.{name}" if values["pools"].get(name) else "engine",
+                most=count // replicas * pool.most_replicas,
+                gpu_resource=resource,
+                gpus=int(group.requests.get(resource, 0)),
+                accelerator=pool.resources.accelerator_type or "",
+            )
+        yield group
+
+
+def _other_groups(objects: Sequence[Object]) -> Iterator[PodGroup]:
+    for of in objects:
+        # of placeholders there are none at first, and they give way
+        if of["kind"] in ("StatefulSet", "Deployment") and (count := of["spec"]["replicas"]):
+            template = of["spec"]["template"]
+            name = template["metadata"]["labels"]["antefix/component"]
+            group = _group(name, count, template["spec"])
+            yield replace(group, settings=_SETTINGS.get(name, name), in_ray=False)
+
+
+def _group(name: str, count: int, spec: Object) -> PodGroup:
     return PodGroup(
         name=name,
-        settings=settings,
+        settings=name,
         count=count,
-        most=most,
-        requests=requests,
-        limits=limits,
-        node_selector=values.get("nodeSelector") or {},
-        tolerations=tuple(values.get("tolerations") or ()),
-        affinity=values.get("affinity") or {},
-        **more,
+        most=count,
+        requests=requests_of(spec),
+        limits=limits_of(spec),
+        node_selector=spec.get("nodeSelector", {}),
+        tolerations=tuple(spec.get("tolerations", ())),
+        affinity=spec.get("affinity", {}),
     )
 
 
-def _references(fleet: Fleet, values: Object) -> Iterator[Reference]:
+def _references(engines: Object, values: Object) -> Iterator[Reference]:
     redis, models = values["redis"], values["models"]
     named = [
         Reference("secrets", name, "image.pullSecrets") for name in values["image"]["pullSecrets"]
@@ -228,15 +225,16 @@ def _references(fleet: Fleet, values: Object) -> Iterator[Reference]:
         named.append(
             Reference("serviceaccounts", values["serviceAccount"]["name"], "serviceAccount.name")
         )
-    for pool in fleet.pools:
-        settings = pool_settings(values, pool)
-        value = f"pools.{pool}" if values["pools"].get(pool) else "engine"
-        classes = settings["runtimeClassName"]
-        named.append(Reference("runtimeclasses", classes, f"{value}.runtimeClassName"))
-        for source in settings["envFrom"]:
-            for key, plural in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
-                if (of := source.get(key)) and not of.get("optional"):
-                    named.append(Reference(plural, of["name"], f"{value}.envFrom"))
+    for pool, spec in engines.items():
+        own = values["pools"].get(pool) or {}
+        key = f"pools.{pool}" if "runtimeClassName" in own else "engine"
+        classes = spec.get("runtimeClassName", "")
+        named.append(Reference("runtimeclasses", classes, f"{key}.runtimeClassName"))
+        key = f"pools.{pool}" if "envFrom" in own else "engine"
+        for source in spec["containers"][0].get("envFrom", ()):
+            for kind, plural in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
+                if (of := source.get(kind)) and not of.get("optional"):
+                    named.append(Reference(plural, of["name"], f"{key}.envFrom"))
     # several pools share engine's
     yield from dict.fromkeys(reference for reference in named if reference.name)
 

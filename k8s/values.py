@@ -1,12 +1,19 @@
-"""The chart's values as Helm would compute them: its defaults, with the user's files over them."""
+"""The chart's values, its defaults with the user's files over them, and what Helm makes of them."""
 
+import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-DEFAULTS = Path(__file__).parent.parent / "helm" / "antefix" / "values.yaml"
+_CHART = Path(__file__).parent.parent / "helm" / "antefix"
+# One that the chart takes: without a cluster Helm goes by the newest that it knows, and an old
+# Helm knows none of those.
+_KUBERNETES = "1.30.0"
 
 
 class ValuesError(Exception):
@@ -19,15 +26,54 @@ class ValuesError(Exception):
 
 def computed_values(files: Sequence[Path]) -> dict[str, Any]:
     """Later files go over earlier ones, all over the defaults. Raises ValuesError."""
-    if not DEFAULTS.exists():
+    if not _CHART.exists():
         raise ValuesError(
-            f"the chart is not at {DEFAULTS.parent}, and its defaults are needed",
+            f"the chart is not at {_CHART}, and its defaults are needed",
             "run this in a checkout of Antefix; a wheel does not hold the chart",
         )
-    values = _read(DEFAULTS)
+    values = _read(_CHART / "values.yaml")
     for file in files:
         values = merged(values, _read(file))
     return values
+
+
+def rendered(
+    files: Sequence[Path], release: str, namespace: str, fleet: Path | None = None
+) -> list[dict[str, Any]]:
+    """The objects that `helm install` would make; `fleet`, a fleet file, takes the place of the
+    values' own. Raises ValuesError in Helm's words.
+    """
+    helm = shutil.which("helm")
+    if helm is None:
+        raise ValuesError(
+            "helm is not on PATH, and it says which pods the chart makes of the values",
+            "install Helm 4, which installs the chart too: https://helm.sh/docs/intro/install/",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        if fleet is not None:
+            # the null between them, or Helm would merge the two
+            none, own = Path(folder) / "none.yaml", Path(folder) / "own.yaml"
+            none.write_text("fleet: null\n")
+            own.write_text(yaml.safe_dump({"fleet": yaml.safe_load(fleet.read_bytes())}))
+            files = [*files, none, own]
+        command = [helm, "template", release, str(_CHART), "--namespace", namespace]
+        command += ["--kube-version", _KUBERNETES]
+        command += [part for file in files for part in ("--values", str(file))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValuesError(
+            f"the values are not what the chart takes: {_in_one_line(done.stderr)}",
+            "correct them; helm/antefix/README.md has every key",
+        )
+    return [of for of in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if of]
+
+
+def _in_one_line(error: str) -> str:
+    """What Helm says is wrong, without where in the chart it found out."""
+    said = re.sub(r"^Error: (execution error at \(\S+\): ?)?", "", error.strip())
+    faults = re.sub(r"^values don't meet .*\n\S+:$", "", said, flags=re.M)
+    faults = re.sub(r"^Use --debug .*", "", faults, flags=re.M)
+    return "; ".join(line.removeprefix("- ") for line in faults.splitlines() if line.strip())
 
 
 def _read(file: Path) -> dict[str, Any]:

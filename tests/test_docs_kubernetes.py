@@ -22,7 +22,7 @@ from cli.main import app
 from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
 from k8s.values import computed_values
-from tests.helm.helm import CHART, ROOT, HelmError, render, run
+from tests.helm.helm import CHART, ROOT, HelmError, put_on_path, render, run
 from tests.k8s.api import Api
 from tests.k8s.objects import RAYSERVICES, Object, node, operator, storage_class
 
@@ -161,9 +161,10 @@ def is_key(schema: Object, path: list[str]) -> bool:
     [(1, "laptop-kind"), (2, "single-node-a100"), (3, "multi-node-a100")],
 )
 def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -> None:
-    values = computed_values([CHART / "values" / f"{name}.yaml"])
+    file = CHART / "values" / f"{name}.yaml"
+    values = computed_values([file])
     fleet = Fleet.model_validate(values["fleet"])
-    groups = needs_of(fleet, values).groups
+    groups = needs_of(render(file), fleet, values).groups
     engines = [group for group in groups if group.name in fleet.pools]
     rows = [line.strip("| ").split(" | ") for line in SIZE.read_text().splitlines()]
     shown = {row[0]: row[column] for row in rows if len(row) == 4}
@@ -197,6 +198,7 @@ def test_what_helm_refuses_is_refused_in_the_words_that_the_page_shows(
 
 def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    put_on_path(monkeypatch)
     bare = [node("cpu-1"), node("cpu-2")]
     equipped = [
         RAYSERVICES,

@@ -13,17 +13,19 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from tests.helm.helm import CHART
+from tests.helm.helm import CHART, put_on_path
 from tests.k8s.api import Api
 from tests.k8s.objects import NAMESPACE, RAYSERVICES, namespace, node, operator
 from tests.k8s.release import ACTIVE, ray_pod, release
 
 FLEET = {"name": "test", "pools": {"llama": {"model": "org/model", "replicas": 2}}}
+ONE_POOL = "fleet: {name: t, pools: {a: {model: b/c}}}"
 
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path / "home"))
+    put_on_path(monkeypatch)
     gpus = node("a100-1", 4)
     with Api(RAYSERVICES, operator(), node("cpu-1"), gpus, namespace(NAMESPACE)) as api:
         monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
@@ -105,13 +107,21 @@ def test_what_is_wrong_with_the_fleet_is_said_by_its_path_in_the_values(
     assert done.stderr.startswith(f"{file}: fleet.pools.llama.replica: unknown key. Did you mean")
 
 
-def test_variables_are_left_to_the_pods(api: Api, tmp_path: Path) -> None:
+def test_a_fleet_file_takes_the_place_of_the_one_in_the_values(
+    api: Api, values: str, tmp_path: Path
+) -> None:
+    other = {"name": "other", "pools": {"small": {"model": "org/small"}}}
+    done = preflight("--values", values, "--fleet", written(tmp_path, other, "fleet.yaml"))
+    assert done.exit_code == 0
+    assert "room for small" in done.stdout and "room for llama" not in done.stdout
+
+
+def test_of_a_variable_the_chart_says_where_it_belongs(api: Api, tmp_path: Path) -> None:
     env = {"TOKEN": "${NOT_SET_HERE}"}
     pools = {"llama": {"model": "org/model", "env": env}}
-    assert (
-        preflight("--values", written(tmp_path, {"fleet": {"name": "t", "pools": pools}})).exit_code
-        == 0
-    )
+    done = preflight("--values", written(tmp_path, {"fleet": {"name": "t", "pools": pools}}))
+    assert done.exit_code == 1
+    assert "fleet.pools.llama.env.TOKEN is ${NOT_SET_HERE}: leave it out, and" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,16 @@ def test_variables_are_left_to_the_pods(api: Api, tmp_path: Path) -> None:
         ("a: [", "is not YAML"),
         ("- a", "is not a mapping"),
         ("image: {pullSecrets: []}", "the values hold no fleet"),
-        ("fleet: {name: t, pools: {a: {model: b/c}}}\nhead: 3", "are not what the chart takes"),
+        (f"{ONE_POOL}\nhead: 3", "are not what the chart takes: at '/head': got number"),
+        (
+            f"{ONE_POOL}\nredis: {{enabled: false}}\ngcsFaultTolerance: {{enabled: true}}",
+            "takes: redis.enabled is false: set redis.external.url or redis.external.existing"
+            "Secret, or let the chart run one; gcsFaultTolerance.enabled is true: ",
+        ),
+        (
+            f"{ONE_POOL}\nredis: {{resources: {{limits: {{memory: null}}}}}}",
+            "takes: redis.resources.limits.memory is not set: ",
+        ),
     ],
 )
 def test_values_that_cannot_be_used_are_one_line(
@@ -129,6 +148,15 @@ def test_values_that_cannot_be_used_are_one_line(
     done = preflight("--values", written(tmp_path, text))
     assert done.exit_code == 1
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_without_helm_its_remedy_is_named(
+    api: Api, values: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = preflight("--values", values)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("helm is not on PATH") and "; install Helm 4" in done.stderr
 
 
 def test_nothing_to_install_is_a_wrong_command_line(api: Api) -> None:

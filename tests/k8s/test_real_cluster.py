@@ -9,15 +9,13 @@ import os
 
 import pytest
 
-from deployments.fleet.fleet import Fleet
 from k8s.cluster import Cluster
 from k8s.facts import gather
 from k8s.fitting import nodes_of
-from k8s.needs import needs_of
 from k8s.preflight import findings
 from k8s.room import fit_as_json
 from k8s.status import release_of, report, seen
-from k8s.values import computed_values, merged
+from tests.k8s.asking import needs
 
 KUBECONFIG = os.environ.get("ANTEFIX_TEST_KUBECONFIG", "")
 pytestmark = pytest.mark.skipif(
@@ -39,17 +37,16 @@ def cluster() -> Cluster:
 
 
 def test_preflight_answers_every_question(cluster: Cluster) -> None:
-    fleet = Fleet.model_validate({"name": "test", "pools": {"llama": {"model": "org/model"}}})
-    needs = needs_of(fleet, merged(computed_values([]), VALUES))
-    facts = gather(cluster, needs, cluster.namespace, "antefix")
-    titles = {finding.title for finding in findings(facts, needs)}
+    wanted = needs(values=VALUES)
+    facts = gather(cluster, wanted, cluster.namespace, "antefix")
+    titles = {finding.title for finding in findings(facts, wanted)}
     denied = {no.resource for no in facts.denied}
     assert {"Kubernetes", "httpRoute.enabled", "metrics.rules.enabled"} <= titles
     assert ("Secret no-such-secret" in titles) != ("secrets" in denied)
     assert ("room for llama" in titles) != ("nodes" in denied)
     if facts.nodes is not None:
         nodes = nodes_of(facts.nodes, facts.pods or [])
-        assert fit_as_json(needs, nodes)["groups"].keys() == {"head", "gateway", "llama", "redis"}
+        assert fit_as_json(wanted, nodes)["groups"].keys() == {"head", "gateway", "llama", "redis"}
 
 
 def test_status_pictures_a_release_where_there_is_one(cluster: Cluster) -> None:
