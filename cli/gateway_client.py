@@ -153,6 +153,6 @@ def _words(error: urllib.error.HTTPError) -> str:
         said = json.loads(text)
         if "waiting_for_pools" in said:
             return f"waiting for a replica of {', '.join(said['waiting_for_pools'])}"
-        return str(said["error"]["message"])
+        return str(said["error"]["message"]).removesuffix(".")
     except (ValueError, KeyError, TypeError):
         return text.strip() or error.reason

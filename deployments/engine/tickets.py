@@ -105,7 +105,7 @@ class TicketGate:
             return
         headers = dict(scope["headers"])
         if not hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), self._secret):
-            message = "this port is for the fleet's gateways; send requests to a gateway"
+            message = "This port is for the fleet's gateways. Send requests to a gateway."
             await _refuse(403, message, "not_a_gateway")(scope, receive, send)
             return
         ticket = headers.get(TICKET_HEADER.encode(), b"").decode("latin-1")
@@ -113,7 +113,7 @@ class TicketGate:
             await self._app(scope, receive, send)
             return
         if not self._tickets.arrive(ticket, RESERVED_HEADER.encode() in headers):
-            message = "the replica is full; wait for the slot"
+            message = "The replica is full. Send the request again once it has a reservation."
             await _refuse(NOT_RESERVED, message, "not_reserved")(scope, receive, send)
             return
         try:

@@ -64,45 +64,53 @@ class Gateway(Section):
 
     host: Annotated[str, Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Address the gateways listen on. 0.0.0.0 lets other machines in.",
+        description="The gateways listen on this address. 0.0.0.0 lets other machines in.",
     )
-    port: int = Field(8000, ge=1, le=65535, description="Port the gateways listen on.")
-    replicas: int = Field(1, ge=1, description="Gateway processes. One serves many engines.")
+    port: int = Field(8000, ge=1, le=65535, description="The gateways listen on this port.")
+    replicas: int = Field(
+        1, ge=1, description="There are this many gateway processes. One serves many engines."
+    )
     replicas_per_node: int | None = Field(
         None,
         ge=1,
-        description="Gateway processes a node may hold; with 1, `replicas` is the number of nodes "
-        "that have a gateway, and the port of each answers. Those that no node has room for wait "
-        "for one. null: no limit, spread as evenly as Ray manages.",
+        description="One node holds at most this many gateway processes. With 1, `replicas` is "
+        "the number of nodes that have a gateway, and each of these nodes answers on the port. A "
+        "gateway that finds no node waits for one. With null there is no limit, and Ray spreads "
+        "them as evenly as it can.",
     )
     request_timeout_s: float = Field(
         600.0,
         gt=0,
-        description="Deadline of a request, in seconds. A header may shorten it, never lengthen.",
+        description="A request must be finished within this many seconds of its arrival. A "
+        "header may shorten this, never lengthen it.",
     )
     max_body_bytes: int = Field(
-        33554432, ge=1024, description="Largest request body taken, in bytes."
+        33554432, ge=1024, description="A request body may have at most this many bytes."
     )
     max_list_items: int = Field(
         1024,
         ge=1,
-        description="Longest `stop`, `stop_token_ids` or `bad_words` list a request may hold.",
+        description="A request's `stop`, `stop_token_ids` and `bad_words` may have at most this "
+        "many items each.",
     )
     drain_timeout_s: float = Field(
         60.0,
         ge=0,
-        description="How long streams in flight may go on after a scale-down or a shutdown, "
-        "in seconds.",
+        description="Streams that are running at a scale-down or a shutdown may go on for this "
+        "many seconds.",
     )
-    cpus: float = Field(0.1, ge=0, description="CPU cores Ray reserves for a gateway process.")
+    cpus: float = Field(
+        0.1, ge=0, description="Ray reserves this many CPU cores for a gateway process."
+    )
     custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="Custom Ray resources of a gateway process: name to amount. It runs on nodes "
-        "that have them.",
+        description="A gateway process runs only on nodes that have these custom Ray resources, "
+        "given by name and amount.",
     )
     tenants: Mapping[Annotated[str, Field(min_length=1)], Tenant] = Field(
         default_factory=dict,
-        description="Rights of the tenants that API keys name; the others have the defaults.",
+        description="These are the rights of the tenants that API keys name. A tenant that is "
+        "not listed has the default rights.",
     )
 
     def priority_of(self, tenant: str) -> PriorityClass:
@@ -122,16 +130,17 @@ class Redis(Section):
     url: Annotated[str, AfterValidator(rules.usable_redis_url)] | None = Field(
         None,
         repr=False,
-        description="Address: redis://, rediss://, unix://, or +sentinel and +cluster of the first "
-        "two; user:password@ is taken, and so is ${VARIABLE}. null: a Redis embedded in Antefix, "
-        "on loopback, for one machine.",
+        description="Redis is reached at this URL, which begins with redis://, rediss:// or "
+        "unix://, or with one of the first two and +sentinel or +cluster. It may hold "
+        "user:password@ and ${VARIABLE}. With null, Antefix starts a Redis of its own on "
+        "loopback, for one machine.",
     )
     lookup_budget_ms: float = Field(
         5.0,
         gt=0,
         le=1000,
-        description="Longest a request waits for the prefix index, in milliseconds; then it is "
-        "placed by load alone.",
+        description="A request waits at most this many milliseconds for the prefix index. After "
+        "that it is placed by load alone.",
     )
 
 
@@ -140,43 +149,52 @@ class Metrics(Section):
 
     host: Annotated[str, Field(min_length=1)] = Field(
         "127.0.0.1",
-        description="Address that every node's metrics are served at. 0.0.0.0 lets other machines "
-        "in; there is no key, so let only Prometheus reach it.",
+        description="Every node serves its metrics on this address. 0.0.0.0 lets other machines "
+        "in. No key is asked for, so let only Prometheus reach it.",
     )
     port: int = Field(
         9464,
         ge=1,
         le=65535,
-        description="Port of that, on every node that has a gateway or an engine.",
+        description="Every node that has a gateway or an engine serves its metrics on this port.",
     )
 
 
 class Resources(Section):
     """What Ray reserves for one replica."""
 
-    cpus: float = Field(1.0, ge=0, description="CPU cores.")
+    cpus: float = Field(1.0, ge=0, description="A replica reserves this many CPU cores.")
     gpus: float | None = Field(
         None,
         ge=0,
-        description="GPUs; a fraction shares one. null: as many as the engine's parallelism uses, "
-        "and none when vLLM is its CPU build.",
+        description="A replica reserves this many GPUs. A fraction shares one. With null it "
+        "reserves as many as the engine's parallelism uses, and none if vLLM is its CPU build.",
     )
     accelerator_type: str | None = Field(
-        None, min_length=1, description="Ray's name of a kind of GPU, such as A100. null: any."
+        None,
+        min_length=1,
+        description="The GPUs must be of this kind, by Ray's name for it, such as A100. With "
+        "null any kind will do.",
     )
     custom: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
-        default_factory=dict, description="Custom Ray resources: name to amount."
+        default_factory=dict,
+        description="A replica reserves these custom Ray resources, given by name and amount.",
     )
 
 
 class Price(Section):
     """What a pool's tokens cost, per million, in any one currency."""
 
-    prompt: float = Field(ge=0, description="Prompt tokens that had to be computed.")
-    cached: float | None = Field(
-        None, ge=0, description="Prompt tokens found in a cache. null: as `prompt`."
+    prompt: float = Field(
+        ge=0, description="A million prompt tokens that had to be computed cost this much."
     )
-    output: float = Field(ge=0, description="Generated tokens.")
+    cached: float | None = Field(
+        None,
+        ge=0,
+        description="A million prompt tokens that were found in a cache cost this much. With "
+        "null they cost as much as `prompt` says.",
+    )
+    output: float = Field(ge=0, description="A million generated tokens cost this much.")
 
 
 class Pool(Section):
@@ -187,83 +205,105 @@ class Pool(Section):
         AfterValidator(rules.usable_model),
         schema.written_as(rules.HUGGING_FACE_ID, rules.PATH),
     ] = Field(
-        description=f"What to serve: `{EMBEDDED_MODEL}` (SmolLM2-135M-Instruct, 93 MB from "
-        "the package index), a Hugging Face id, or a path."
+        description=f"The engines serve this model. It is `{EMBEDDED_MODEL}` "
+        "(SmolLM2-135M-Instruct, 93 MB from the package index), a Hugging Face id, or a path."
     )
     served_model_name: Annotated[
         str, AfterValidator(rules.usable_model_name), schema.written_as(rules.MODEL_NAME)
     ] = Field(
         "",
         validate_default=True,
-        description="Name that requests use in `model`. Unset: the last part of the model's id "
-        f"or path, or {EMBEDDED_MODEL_NAME} for the embedded one.",
+        description="Requests name the model so in `model`. Without a name it is the last part "
+        f"of the model's id or path, or {EMBEDDED_MODEL_NAME} for the embedded model.",
     )
     replicas: int = Field(
-        1, ge=1, description="Engines that take traffic; with `autoscaling`, in the beginning."
+        1,
+        ge=1,
+        description="This many engines take traffic. With `autoscaling` it is the number to "
+        "begin with.",
     )
     warm_replicas: int = Field(
         0,
         ge=0,
-        description="Engines loaded beyond those, idle until a gateway predicts that the SLO would "
-        "be missed without: a spike need not wait for a load.",
+        description="This many more engines are kept loaded but idle. A gateway wakes one when "
+        "it predicts that the SLO would be missed without it, so that a spike need not wait for "
+        "a model to load.",
     )
     autoscaling: Autoscaling | None = Field(
-        None, description="How many replicas there are follows the load. null: always `replicas`."
+        None,
+        description="The number of replicas follows the load within these limits. With null it "
+        "is always `replicas`.",
     )
     slo: Objectives = Field(
         default_factory=Objectives,
-        description="What the pool promises: a request that is predicted to miss it waits, "
-        "overflows or is refused. Without, all are taken. The word `default` instead takes the "
-        "targets of the SLO file that ships (docs/slo.md), a path those of your own.",
+        description="This is the latency that the pool promises. A request that is predicted to "
+        "miss it waits, overflows or is refused. Without a promise every request is accepted. "
+        "Instead of a mapping, the word `default` takes the targets of the SLO file that ships "
+        "with Antefix (docs/slo.md), and a path takes those of your own file.",
     )
     price: Price | None = Field(
-        None, description="For the metric of each tenant's cost. null: none is counted."
+        None,
+        description="The metric of each tenant's cost is counted with these prices, in any "
+        "currency. With null no cost is counted.",
     )
     batch_queue: int = Field(
         256,
         ge=0,
-        description="Requests of the class `batch` that wait for their turn in a gateway process.",
+        description="At most this many requests of the class `batch` wait for their turn in one "
+        "gateway process.",
     )
     overflow: Overflow | None = Field(
-        None, description="Where requests go that cannot be served here in time. null: nowhere."
+        None,
+        description="Requests that this pool cannot serve in time go to another pool by these "
+        "rules. With null they go nowhere else.",
     )
     max_ongoing_requests: int = Field(
-        256, ge=1, description="Requests a replica works on at once; Ray Serve holds back the rest."
+        256,
+        ge=1,
+        description="A replica works on at most this many requests at once. Ray Serve holds back "
+        "the rest.",
     )
     max_queued_requests: int = Field(
         1024,
         ge=1,
-        description="Requests a gateway process holds back for this pool; beyond it, 429.",
+        description="A gateway process holds back at most this many requests for this pool. "
+        "Beyond that a request is refused with 429.",
     )
     resources: Resources = Field(
-        default_factory=Resources, description="What Ray reserves for one replica."
+        default_factory=Resources, description="Ray reserves this for each replica."
     )
     prefill_rate: float | None = Field(
         None,
         gt=0,
-        description="Prompt tokens per second one replica computes: where the prediction of time "
-        "to first token starts, until it has seen requests. null: a built-in guess.",
+        description="One replica computes this many prompt tokens per second. The prediction of "
+        "time to first token starts from it, until the replica has seen requests. With null it "
+        "starts from a built-in guess.",
     )
     policy: PolicyName = Field(
         "prefix",
-        description="How a request's replica is chosen. `prefix`: lowest predicted time to first "
-        "token, prefixes that a replica holds included; `session`: the same replica for the same "
-        "`session_header`; the others are what they are called.",
+        description="This policy chooses the replica of each request. `prefix` takes the lowest "
+        "predicted time to first token and counts the prefixes that a replica has cached. "
+        "`session` takes the same replica for the same value of `session_header`. The others do "
+        "what their names say.",
     )
     shadow_policy: PolicyName | None = Field(
         None,
-        description="Policy whose choices are scored and counted beside `policy`'s, and not "
-        "followed. null: none.",
+        description="The choices of this policy are scored and counted beside those of `policy`, "
+        "but not followed. With null there is none.",
     )
     session_header: Annotated[
         str, AfterValidator(rules.usable_header), schema.written_as(rules.HEADER)
-    ] = Field("x-session-id", description="Request header that `session` policies go by.")
+    ] = Field(
+        "x-session-id",
+        description="This request header names the session for the policy `session`.",
+    )
     segment_tokens: int = Field(
         128,
         ge=16,
         le=65536,
-        description="Prompt tokens one entry of the prefix index stands for, rounded to a multiple "
-        "of the engine's KV block. Smaller finds shorter prefixes, larger takes less of Redis.",
+        description="One entry of the prefix index stands for this many prompt tokens, rounded "
+        "to a multiple of the engine's KV block. A smaller value finds shorter prefixes, a "
+        "larger one takes less memory in Redis.",
     )
     env: Mapping[
         Annotated[str, AfterValidator(rules.usable_env_name), schema.written_as(rules.ENV_NAME)],
@@ -271,8 +311,8 @@ class Pool(Section):
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_env(),
-        description="Environment of the engine's process. Values are strings and may hold "
-        "${VARIABLE}.",
+        description="The engine's process gets these environment variables. The values are "
+        "strings and may hold ${VARIABLE}.",
     )
     engine_args: Annotated[
         Mapping[Annotated[str, AfterValidator(rules.free_engine_arg)], JsonValue],
@@ -280,18 +320,20 @@ class Pool(Section):
     ] = Field(
         default_factory=dict,
         json_schema_extra=schema.without_reserved_engine_args(),
-        description="vLLM's own flags without the leading --, with - or _: quantization, "
-        "tensor_parallel_size, kv_cache_dtype, speculative_config, lora_modules, ...",
+        description="The engine gets these flags of vLLM, written without the leading -- and "
+        "with - or _. Examples are quantization, tensor_parallel_size, kv_cache_dtype, "
+        "speculative_config and lora_modules.",
     )
     speculation: Speculation | None = Field(
         None,
-        description="For pools whose `engine_args` have a speculative_config. null: the defaults.",
+        description="The engines use speculative decoding so, in pools whose `engine_args` have "
+        "a speculative_config. With null the defaults hold.",
     )
     quality: Quality | None = Field(
         None,
-        description="What the weights have to prove before they are served, by the report that "
-        "`antefix evaluate` writes into their folder; a report of other weights counts for "
-        "nothing. null: nothing.",
+        description="The weights must prove this before they are served. The proof is the report "
+        "that `antefix evaluate` writes into their folder; a report about other weights does not "
+        "count. With null nothing has to be proved.",
     )
 
     @model_validator(mode="before")
@@ -364,34 +406,37 @@ class Fleet(Section):
     """Everything one deployment of Antefix runs."""
 
     name: DnsLabel = Field(
-        description="Name of the fleet: lower case letters, digits and hyphens, 63 at most."
+        description="The name of the fleet may hold lower case letters, digits and hyphens, 63 "
+        "at most."
     )
     gateway: Gateway = Field(
-        default_factory=Gateway, description="The OpenAI API, and the limits of a request."
+        default_factory=Gateway,
+        description="The gateways serve the OpenAI API with these settings and limits.",
     )
     redis: Redis = Field(
-        default_factory=Redis, description="Where the prefix index and the load board live."
+        default_factory=Redis,
+        description="The prefix index and the load board are kept in this Redis.",
     )
     metrics: Metrics = Field(
         default_factory=Metrics,
-        description="Where Prometheus finds what a node's gateways and engines count.",
+        description="Prometheus finds the metrics of a node's gateways and engines here.",
     )
     pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(
-        description="Pools of engines: name to pool."
+        description="The fleet has these pools of engines, by name."
     )
     gpu_budget: float | None = Field(
         None,
         gt=0,
-        description="GPUs that all pools together may use: who needs them most gets them. "
-        "null: as many as `max_replicas` of each come to.",
+        description="All pools together use at most this many GPUs. The pool that needs them "
+        "most gets them first. With null there is no limit but each pool's `max_replicas`.",
     )
     surge_percent: int = Field(
         0,
         ge=0,
         le=100,
-        description="Replicas, as a share of those there should be, that a rollout by Ray Serve "
-        "may start before it stops old ones; it needs GPUs for these. 0: old ones stop first, a "
-        "fifth at a time.",
+        description="A rollout by Ray Serve may start this many replicas, in percent of the "
+        "number there should be, before it stops old ones. It needs free GPUs for them. With 0 "
+        "it stops old ones first, a fifth at a time.",
     )
 
     @model_validator(mode="after")

@@ -30,13 +30,16 @@ class ApiKeys:
         """The tenant whose key this is. Raises ApiError 401."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
-            message = "no API key: send the header 'Authorization: Bearer YOUR_KEY'"
+            message = (
+                "The request has no API key. Send the header 'Authorization: Bearer YOUR_KEY'."
+            )
             raise ApiError(401, message, code="missing_api_key")
         given = _digest(key.strip())
         for digest, tenant in self._tenant_by_digest.items():
             if hmac.compare_digest(digest, given):
                 return tenant
-        raise ApiError(401, "the API key is not known here", code="invalid_api_key")
+        message = "The API key is not known here. Ask the operators for a valid one."
+        raise ApiError(401, message, code="invalid_api_key")
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
         """Take the keys of `file` whenever it has others, until cancelled.

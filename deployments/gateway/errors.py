@@ -72,14 +72,15 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     if status >= 500:
         return ApiError(
             status,
-            f"the engine failed on this request; give the operators its id, {request_id}",
+            f"The engine failed on this request. Give the operators its id, {request_id}.",
             code="engine_error",
         )
     try:
         error = json.loads(body)["error"]
         message, param = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError, AttributeError):
-        message, param = _PHRASES.get(status, "the engine refused the request"), None
+        phrase = _PHRASES.get(status, "no reason given")
+        message, param = f"The engine refused the request: {status} ({phrase}). See /docs.", None
     if param is None and (field := _FIELD_IN_MESSAGE.search(message)):
         param = field.group(1)
     if isinstance(param, str):

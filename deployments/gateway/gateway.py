@@ -264,7 +264,9 @@ class Gateway:
                     request.headers, request.stream(), limits.max_body_bytes
                 )
         except TimeoutError:
-            message = f"the body did not arrive within {timeout_s:g} s"
+            message = (
+                f"The body did not arrive within {timeout_s:g} s. Send a smaller one, or faster."
+            )
             raise ApiError(408, message, code="body_timeout") from None
         fields = request_body.parse(body, limits.max_list_items)
         model = request_body.model_of(fields)
@@ -312,8 +314,8 @@ class Gateway:
             raise _no_redis() from None
         if found is None:
             message = (
-                f"no request {request_id[:128]!r} is known; explanations are kept for "
-                f"{EXPLANATION_TTL_S} s, under the x-request-id of the answer"
+                f"No request {request_id[:128]!r} is known. Ask within {EXPLANATION_TTL_S} s of "
+                "the answer, by its x-request-id."
             )
             raise ApiError(404, message, code="unknown_request", param="request_id")
         return JSONResponse(found)
@@ -344,7 +346,7 @@ class Gateway:
             return pool
         names = ", ".join(sorted(self._pool_by_model))
         shown = model if len(model) <= 100 else model[:100] + "..."
-        message = f"the model {shown!r} does not exist here; there is: {names}"
+        message = f"The model {shown!r} does not exist here. These do: {names}."
         raise ApiError(404, message, code="model_not_found", param="model")
 
 
@@ -357,7 +359,10 @@ def _timeout(headers: Mapping[str, str], limit_s: float) -> float:
     except ValueError:
         timeout_s = float("nan")
     if not 0 < timeout_s <= limit_s:
-        message = f"{TIMEOUT_HEADER} is {asked!r}; it must be seconds, above 0, at most {limit_s:g}"
+        message = (
+            f"The header {TIMEOUT_HEADER} is {asked!r}, but it must be a number of seconds above 0"
+            f" and at most {limit_s:g}."
+        )
         raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
     return timeout_s
 
@@ -367,13 +372,15 @@ def _limit(asked: str | None) -> int:
         return DECISIONS
     limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
     if not 1 <= limit <= DECISIONS:
-        message = f"limit is {asked[:100]!r}; it must be a whole number from 1 to {DECISIONS}"
+        message = (
+            f"'limit' is {asked[:100]!r}, but it must be a whole number from 1 to {DECISIONS}."
+        )
         raise ApiError(400, message, code="invalid_limit", param="limit")
     return limit
 
 
 def _no_redis() -> ApiError:
-    message = "explanations are kept in Redis, which does not answer; try again later"
+    message = "Explanations are kept in Redis, which does not answer. Try again later."
     return ApiError(503, message, code="no_redis", retry_after=1)
 
 
@@ -390,17 +397,24 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path}"
+    path = request.url.path
     messages = {
-        404: (f"{what} does not exist; see /docs", "unknown_url"),
-        405: (f"{what}: this address does not take {request.method}", "method_not_allowed"),
+        404: (f"{request.method} {path} does not exist. See /docs for what does.", "unknown_url"),
+        405: (
+            f"{path} does not accept {request.method}. See /docs for what it accepts.",
+            "method_not_allowed",
+        ),
     }
-    fallback = (HTTPStatus(error.status_code).phrase, "invalid_request")
+    phrase = HTTPStatus(error.status_code).phrase
+    fallback = (
+        f"The request failed: {error.status_code} ({phrase}). See /docs.",
+        "invalid_request",
+    )
     message, code = messages.get(error.status_code, fallback)
     api_error = ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
     return await _answer_api_error(request, api_error)
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    message = "the gateway failed on this request; give the operators its id, in x-request-id"
+    message = "The gateway failed on this request. Give the operators its id, in x-request-id."
     return await _answer_api_error(request, ApiError(500, message, code="gateway_error"))

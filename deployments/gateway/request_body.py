@@ -25,8 +25,8 @@ async def read(
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise ApiError(
             415,
-            f"content type {content_type or '(none)'!r} is not supported;"
-            " send JSON with 'Content-Type: application/json'",
+            f"The content type {content_type or '(none)'!r} is not supported. "
+            "Send JSON with the header 'Content-Type: application/json'.",
             code="unsupported_content_type",
         )
     length = headers.get("content-length", "0")
@@ -51,19 +51,23 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
         raise _malformed(f"byte {error.start} is not valid UTF-8") from None
     except RecursionError:
         raise _malformed("it is nested too deeply") from None
-    except ValueError as error:
-        raise _malformed(str(error)) from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _malformed(f"{error.msg} at {place}") from None
+    except ValueError:
+        raise _malformed("a number in it has too many digits") from None
     if not isinstance(fields, dict):
         raise _malformed(f"it must be an object, not {_json_type(fields)}")
     if fields.get("messages") == []:
-        message = "'messages' is empty; send at least one message"
+        message = "'messages' is empty. Send at least one message."
         raise ApiError(400, message, code="empty_array", param="messages")
     for name in _LISTS_PER_TOKEN:
         value = fields.get(name)
         if isinstance(value, list) and len(value) > max_list_items:
             raise ApiError(
                 400,
-                f"{name!r} has {len(value)} items; at most {max_list_items} are allowed",
+                f"{name!r} has {len(value)} items, and at most {max_list_items} are allowed. "
+                "Send fewer.",
                 code="array_above_max_length",
                 param=name,
             )
@@ -76,9 +80,9 @@ def model_of(fields: Mapping[str, Any]) -> str:
     if isinstance(model, str) and model:
         return model
     if model is None or model == "":
-        message = "you must say which model to use, in 'model'; GET /v1/models lists them"
+        message = "'model' is missing. Name the model to use; GET /v1/models lists them."
         raise ApiError(400, message, code="missing_required_parameter", param="model")
-    message = f"'model' must be a string, not {_json_type(model)}"
+    message = f"'model' must be a string, not {_json_type(model)}. GET /v1/models lists the models."
     raise ApiError(400, message, code="invalid_type", param="model")
 
 
@@ -88,15 +92,17 @@ def estimate_prompt_tokens(body: bytes) -> int:
 
 
 def _too_large(max_body_bytes: int) -> NoReturn:
-    raise ApiError(413, f"the body is larger than {max_body_bytes} bytes", code="body_too_large")
+    message = f"The body is larger than the allowed {max_body_bytes} bytes. Send a smaller one."
+    raise ApiError(413, message, code="body_too_large")
 
 
 def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON value")
+    raise _malformed(f"{constant} is not a JSON value")
 
 
 def _malformed(why: str) -> ApiError:
-    return ApiError(400, f"the body is not a JSON request: {why}", code="invalid_json")
+    message = f"The body is not a JSON request: {why}. Send a JSON object, encoded as UTF-8."
+    return ApiError(400, message, code="invalid_json")
 
 
 def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
@@ -106,7 +112,7 @@ def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
         except UnicodeEncodeError as error:
             message = (
                 f"{name!r} holds the lone surrogate \\u{ord(error.object[error.start]):04x},"
-                " which is no character; send it as a pair or leave it out"
+                " which is not a character. Send it as a pair or leave it out."
             )
             param = name if name.isascii() else None
             raise ApiError(400, message, code="invalid_unicode", param=param) from None

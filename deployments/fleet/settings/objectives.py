@@ -20,15 +20,22 @@ class Objective(Section):
     """Service level objective of one priority class."""
 
     ttft_s: float = Field(
-        gt=0, description="Time to first token, from the arrival at the gateway, in seconds."
+        gt=0,
+        description="A request is promised its first token within this many seconds of its "
+        "arrival at the gateway (TTFT).",
     )
     ttft_p50_s: float | None = Field(
         None,
         gt=0,
-        description="The same for half of the requests: watched, in seconds. null: not promised.",
+        description="Half of the requests are promised their first token within this many "
+        "seconds. Metrics and alerts watch it, and admission does not. With null nothing is "
+        "promised.",
     )
     tpot_s: float | None = Field(
-        None, gt=0, description="Time per output token after it, in seconds. null: not promised."
+        None,
+        gt=0,
+        description="A request is promised at most this many seconds per output token after the "
+        "first (TPOT). With null nothing is promised.",
     )
 
 
@@ -40,10 +47,14 @@ class Objectives(Section):
     """
 
     interactive: Objective | None = Field(
-        None, description="For requests that somebody waits for: all that do not say otherwise."
+        None,
+        description="Requests that somebody waits for are promised this. These are all that do "
+        "not say otherwise.",
     )
     batch: Objective | None = Field(
-        None, description="For requests of the class `batch`, which may wait for their turn."
+        None,
+        description="Requests of the class `batch`, which may wait for their turn, are promised "
+        "this.",
     )
 
     @model_validator(mode="before")
@@ -84,15 +95,24 @@ class Objectives(Section):
 class Overflow(Section):
     """A smaller model that answers when this pool cannot hold its SLO."""
 
-    to: str = Field(description="The pool that answers instead.")
+    to: str = Field(description="This pool answers instead.")
     enter: float = Field(
         1.0,
         gt=0,
-        description="Overflow begins when the best predicted TTFT is above this many times the SLO",
+        description="Overflow begins when the best predicted time to first token exceeds this "
+        "many times the SLO.",
     )
-    leave: float = Field(0.7, ge=0, description="and ends when it is at or below this many times.")
+    leave: float = Field(
+        0.7,
+        ge=0,
+        description="Overflow ends when the best predicted time to first token is at most this "
+        "many times the SLO.",
+    )
     max_share: float = Field(
-        0.5, gt=0, le=1, description="Of about a minute's requests, the largest share to overflow."
+        0.5,
+        gt=0,
+        le=1,
+        description="At most this share of the requests of about a minute may overflow.",
     )
 
     def rules(self) -> OverflowRules:
@@ -105,24 +125,29 @@ class Autoscaling(Section):
     min_replicas: int = Field(
         1,
         ge=0,
-        description="Replicas it always has. 0: none while nothing comes; the first request then "
-        "waits for one to start, or overflows.",
+        description="The pool has at least this many replicas. With 0 it has none while no "
+        "requests come, and the first request then waits for one to start, or overflows.",
     )
-    max_replicas: int = Field(ge=1, description="Most replicas, warm ones included.")
+    max_replicas: int = Field(
+        ge=1, description="The pool has at most this many replicas, warm ones included."
+    )
     startup_s: float = Field(
         120.0,
         gt=0,
-        description="Seconds from asking for a replica until it serves, before one was measured.",
+        description="A replica is expected to serve this many seconds after it was asked for, "
+        "until a start has been measured.",
     )
     downscale_hold_s: float = Field(
         30.0,
         ge=0,
-        description="So long, in seconds, must fewer have been enough before one is taken away.",
+        description="A replica is removed only after fewer replicas have been enough for this "
+        "many seconds.",
     )
     idle_s: float = Field(
         300.0,
         gt=0,
-        description="With `min_replicas` 0: seconds without a request before the last one goes.",
+        description="With `min_replicas` 0, the last replica is removed after this many seconds "
+        "without a request.",
     )
 
 
@@ -131,9 +156,11 @@ class Tenant(Section):
 
     priority: Literal["interactive", "batch"] = Field(
         "interactive",
-        description="The highest class its requests may have, and have when they do not say.",
+        description="The tenant's requests may have no higher priority class than this. A "
+        "request that names no class has this one.",
     )
     operator: bool = Field(
         False,
-        description="Whether it sees every tenant's decisions, at `/antefix/`; others their own.",
+        description="An operator sees every tenant's decisions at `/antefix/`. Other tenants see "
+        "only their own.",
     )

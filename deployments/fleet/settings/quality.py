@@ -25,14 +25,14 @@ class Quality(Section):
     max_kl: float | None = Field(
         None,
         ge=0,
-        description="Largest mean KL divergence from the model that it was made from, in nats a "
-        "token. null: no limit.",
+        description="The mean KL divergence from the original model may be at most this, in nats "
+        "per token. With null there is no limit.",
     )
     max_ppl_increase: float | None = Field(
         None,
         ge=0,
-        description="Largest increase of perplexity over that model's: 0.05 is 5 %. "
-        "null: no limit.",
+        description="The perplexity may exceed the original model's by at most this share, where "
+        "0.05 is 5 %. With null there is no limit.",
     )
 
     @model_validator(mode="after")

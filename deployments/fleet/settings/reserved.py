@@ -4,26 +4,28 @@ Keys are vLLM's flags with underscores. A key that ends in `*` stands for every 
 so. Each value says who does the job and what to write instead.
 """
 
-_GATEWAY_LISTENS = "The gateway listens for HTTP, not the engine: set gateway.host and gateway.port"
-_TLS_IN_FRONT = "Gateways speak plain HTTP to engines: end TLS in front of the gateway"
-_GATEWAY_HTTP = "HTTP is the gateway's, so this would have no effect: leave it out"
-_REPLICAS = "Antefix spreads requests over replicas itself: set replicas of the pool"
-_ONE_NODE = "A replica lives on one node: set tensor_parallel_size or pipeline_parallel_size"
+_GATEWAY_LISTENS = (
+    "The gateway listens for HTTP, not the engine. Set gateway.host and gateway.port."
+)
+_TLS_IN_FRONT = "Gateways speak plain HTTP to engines. End TLS in front of the gateway."
+_GATEWAY_HTTP = "HTTP is the gateway's, so this would have no effect. Leave it out."
+_REPLICAS = "Antefix spreads requests over replicas itself. Set replicas of the pool."
+_ONE_NODE = "A replica lives on one node. Set tensor_parallel_size or pipeline_parallel_size."
 
 RESERVED_ENGINE_ARGS = {
-    "model": "Set model of the pool, beside engine_args",
-    "model_tag": "Set model of the pool, beside engine_args",
-    "served_model_name": "Set served_model_name of the pool, beside engine_args",
-    "kv_events_config": "Antefix configures the KV events that feed its index: leave it out",
-    "hf_token": "A secret does not belong here: set env of the pool, HF_TOKEN: ${HF_TOKEN}",
-    "api_key": "The gateway holds the API keys: leave it out",
-    "config": "The fleet file is the only configuration: write the settings into engine_args",
+    "model": "Set model of the pool, beside engine_args.",
+    "model_tag": "Set model of the pool, beside engine_args.",
+    "served_model_name": "Set served_model_name of the pool, beside engine_args.",
+    "kv_events_config": "Antefix configures the KV events that feed its index. Leave it out.",
+    "hf_token": "A secret does not belong here. Set HF_TOKEN in env of the pool to ${HF_TOKEN}.",
+    "api_key": "The gateway holds the API keys. Leave it out.",
+    "config": "The fleet file is the only configuration. Write the settings into engine_args.",
     "host": _GATEWAY_LISTENS,
     "port": _GATEWAY_LISTENS,
     "uds": _GATEWAY_LISTENS,
-    "grpc": "The gateway speaks the OpenAI API over HTTP only: leave it out",
-    "grpc_port": "The gateway speaks the OpenAI API over HTTP only: leave it out",
-    "root_path": "Set the path in what stands in front of the gateway: leave it out",
+    "grpc": "The gateway speaks the OpenAI API over HTTP only. Leave it out.",
+    "grpc_port": "The gateway speaks the OpenAI API over HTTP only. Leave it out.",
+    "root_path": "Set the path in what stands in front of the gateway. Leave it out.",
     "ssl_*": _TLS_IN_FRONT,
     "enable_ssl_refresh": _TLS_IN_FRONT,
     "allow_credentials": _GATEWAY_HTTP,
@@ -38,7 +40,7 @@ RESERVED_ENGINE_ARGS = {
     "uvicorn_log_level": _GATEWAY_HTTP,
     "disable_uvicorn_access_log": _GATEWAY_HTTP,
     "disable_access_log_for_endpoints": _GATEWAY_HTTP,
-    "tokens_only": "Antefix serves the OpenAI API, which this switches off: leave it out",
+    "tokens_only": "Antefix serves the OpenAI API, which this switches off. Leave it out.",
     "headless": _REPLICAS,
     "api_server_count": _REPLICAS,
     "data_parallel_*": _REPLICAS,
@@ -47,15 +49,15 @@ RESERVED_ENGINE_ARGS = {
     "node_rank": _ONE_NODE,
     "master_addr": _ONE_NODE,
     "master_port": _ONE_NODE,
-    "disable_log_stats": "Placement and metrics read the engine's statistics: leave it out",
-    "device_ids": "Ray picks the GPUs of a replica: set resources of the pool",
+    "disable_log_stats": "Placement and metrics read the engine's statistics. Leave it out.",
+    "device_ids": "Ray picks the GPUs of a replica. Set resources of the pool.",
 }
 
 RESERVED_ENV = {
-    "CUDA_VISIBLE_DEVICES": "Ray picks the GPUs of a replica: set resources of the pool",
-    "PYTHONHASHSEED": "Antefix fixes it, so that all replicas hash prefixes alike: leave it out",
-    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "Antefix fixes it for its prefix index: leave it out",
-    "VLLM_API_KEY": "The gateway holds the API keys: leave it out",
+    "CUDA_VISIBLE_DEVICES": "Ray picks the GPUs of a replica. Set resources of the pool.",
+    "PYTHONHASHSEED": "Antefix fixes it, so that all replicas hash prefixes alike. Leave it out.",
+    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "Antefix fixes it for its prefix index. Leave it out.",
+    "VLLM_API_KEY": "The gateway holds the API keys. Leave it out.",
 }
 
 

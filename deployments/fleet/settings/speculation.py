@@ -19,9 +19,9 @@ class Speculation(Section):
     # not `off`: YAML reads that as false
     when_slower: WhenSlower = Field(
         "keep",
-        description="What becomes of speculation at a batch size where it is measured to be slower "
-        "than none: `stop` switches it off there until it wins again, `keep` goes on with it. The "
-        "metrics tell either way.",
+        description="This says what happens at a batch size where speculation is measured to be "
+        "slower than no speculation. `stop` switches it off there until it is faster again, "
+        "`keep` goes on with it. The metrics show it either way.",
     )
 
 

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
+from tests.sentences import assert_sentences
 from tests.waiting import until
 
 SOON_S = 0.05
@@ -139,7 +140,9 @@ async def test_a_wrong_secret_is_a_403(secret: str | None) -> None:
     given = {TICKET_HEADER: "t"} | ({} if secret is None else {SECRET_HEADER: secret})
     async with aiohttp.ClientSession() as http, http.get(url, headers=given) as answer:
         assert answer.status == 403
-        assert (await answer.json())["error"]["code"] == "not_a_gateway"
+        error = (await answer.json())["error"]
+        assert error["code"] == "not_a_gateway"
+        assert_sentences(error["message"])
     assert door.entered == len(door.tickets) == 0
     await door.server.drain()
 

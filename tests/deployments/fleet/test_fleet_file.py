@@ -177,7 +177,7 @@ def test_a_refusal_of_vllm_is_told_at_the_key_as_the_file_spells_it(
     assert str(caught.value).splitlines() == [
         "fleet.yaml:6: pools.engine.engine_args.max-model-len = x: not a whole number. Write one.",
         "fleet.yaml:7: pools.engine.engine_args.host: Antefix sets this itself."
-        " The gateway listens for HTTP, not the engine: set gateway.host and gateway.port.",
+        " The gateway listens for HTTP, not the engine. Set gateway.host and gateway.port.",
         "fleet.yaml:9: pools.engine.engine_args.speculative_config.methd: unknown key."
         " Did you mean method?",
     ]

@@ -2,19 +2,32 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
+import pytest
 from pydantic import BaseModel
 
-from deployments.fleet.fleet import Fleet, Gateway, Pool, Redis, Resources
+from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_reference import reference
+from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
+from tests.sentences import assert_sentences
 
 PAGE = Path(__file__).parents[3] / "docs" / "fleet-file.md"
 
 
-def fields_of(*sections: type[BaseModel]) -> Iterator[tuple[str, str | None]]:
-    for section in sections:
-        for name, field in section.model_fields.items():
-            yield f"{section.__name__}.{name}", field.description
+def meanings_of(section: type[BaseModel], above: str) -> Iterator[tuple[str, str]]:
+    """Every key of a section and of those below it, with its description."""
+    for name, field in section.model_fields.items():
+        yield f"{above}{name}", field.description or ""
+        for inner in sections_in(field.annotation):
+            yield from meanings_of(inner, f"{above}{name}.")
+
+
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from sections_in(argument)
 
 
 def test_the_page_checked_in_is_current() -> None:
@@ -22,13 +35,14 @@ def test_the_page_checked_in_is_current() -> None:
     assert written.rstrip() == reference().rstrip(), f"{PAGE.name} is stale: run make reference"
 
 
-def test_every_key_is_described() -> None:
-    undescribed = [
-        name
-        for name, description in fields_of(Fleet, Gateway, Redis, Pool, Resources)
-        if not description
-    ]
-    assert undescribed == []
+@pytest.mark.parametrize(("key", "meaning"), meanings_of(Fleet, ""))
+def test_every_key_is_described_in_whole_sentences(key: str, meaning: str) -> None:
+    assert_sentences(meaning)
+
+
+@pytest.mark.parametrize("reason", sorted({*RESERVED_ENGINE_ARGS.values(), *RESERVED_ENV.values()}))
+def test_what_to_write_instead_of_a_reserved_key_is_whole_sentences(reason: str) -> None:
+    assert_sentences(reason)
 
 
 def test_a_number_is_told_with_its_bounds_and_default() -> None:

@@ -149,7 +149,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "reserved variable": (
         with_pool('env: {CUDA_VISIBLE_DEVICES: "0"}'),
         ":5: pools.engine.env.CUDA_VISIBLE_DEVICES: Antefix sets this itself."
-        " Ray picks the GPUs of a replica: set resources of the pool.",
+        " Ray picks the GPUs of a replica. Set resources of the pool.",
     ),
     "unset variable": (
         with_pool("env:\n  A: x${AFX_UNSET}"),
@@ -164,12 +164,12 @@ WRONG: dict[str, tuple[str, str]] = {
     "reserved engine argument": (
         with_pool("engine_args:\n  kv-events-config: {}"),
         ":6: pools.engine.engine_args.kv-events-config: Antefix sets this itself."
-        " Antefix configures the KV events that feed its index: leave it out.",
+        " Antefix configures the KV events that feed its index. Leave it out.",
     ),
     "family of reserved engine arguments": (
         with_pool("engine_args:\n  data_parallel_size: 2"),
         ":6: pools.engine.engine_args.data_parallel_size: Antefix sets this itself."
-        " Antefix spreads requests over replicas itself: set replicas of the pool.",
+        " Antefix spreads requests over replicas itself. Set replicas of the pool.",
     ),
     "engine argument with dashes": (
         with_pool("engine_args:\n  --max-model-len: 2"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from common.errors import SetupError
 from deployments.gateway.api_keys import ApiKeys, keys_in, read_keys
 from deployments.gateway.errors import ApiError
+from tests.sentences import assert_sentences
 from tests.waiting import cancelled, until
 
 KEYS = ApiKeys({"sk-one": "first", "sk-two": "second"})
@@ -49,6 +50,7 @@ def test_nothing_else_is_a_key(header: str | None, code: str) -> None:
         KEYS.check({} if header is None else {"authorization": header})
     assert (refused.value.status, refused.value.code) == (401, code)
     assert "sk-" not in refused.value.message
+    assert_sentences(refused.value.message)
 
 
 @given(st.text(st.characters(max_codepoint=255), min_size=1))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.errors import ApiError, error_type, from_engine
+from tests.sentences import assert_sentences
 
 REQUEST_ID = "request-1"
 
@@ -50,6 +51,7 @@ def test_an_engines_failure_tells_the_request_id_and_no_internals(status: int) -
     error = engine_error(status, message="Traceback (most recent call last): CUDA", param="x")
     assert (error.status, error.code, error.param) == (status, "engine_error", None)
     assert REQUEST_ID in error.message
+    assert_sentences(error.message)
     assert "CUDA" not in json.dumps(error.body())
 
 
@@ -61,7 +63,8 @@ def test_an_engines_failure_tells_the_request_id_and_no_internals(status: int) -
 def test_a_refusal_in_another_shape_still_becomes_one_in_openais(status: int, body: bytes) -> None:
     error = from_engine(status, body, REQUEST_ID)
     assert error.status == status
-    assert error.message
+    assert str(status) in error.message
+    assert_sentences(error.message)
 
 
 @given(st.integers(400, 599), st.binary() | st.text().map(str.encode))

@@ -35,6 +35,7 @@ from tests.fakes.front import (
 )
 from tests.router.index_redis import client_of, control
 from tests.router.redis_process import RedisProcess, running
+from tests.sentences import assert_sentences
 from tests.waiting import cancelled, until
 
 TOLD = {"replica": "r1", "candidates": [{"replica_id": "r1", "score": 0.5}]}
@@ -200,6 +201,7 @@ async def front(redis: AsyncRedis, server: RedisProcess) -> AsyncIterator[Front]
 async def error_of(answer: aiohttp.ClientResponse) -> tuple[int, str]:
     error = (await answer.json())["error"]
     assert error.keys() == {"message", "type", "param", "code"}
+    assert_sentences(error["message"])
     return answer.status, error["code"]
 
 

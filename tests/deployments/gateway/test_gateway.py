@@ -12,6 +12,7 @@ from tests import contract
 from tests.contract import Server
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.sentences import assert_sentences
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,6 +44,7 @@ async def error_of(answer: aiohttp.ClientResponse) -> tuple[int, str, str | None
     error = (await answer.json())["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert "Traceback" not in error["message"]
+    assert_sentences(error["message"])
     return answer.status, error["code"], error["param"], error["type"]
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deployments.gateway import request_body
 from deployments.gateway.errors import ApiError
+from tests.sentences import assert_sentences
 
 WRONG_MODELS: tuple[Any, ...] = (0, 1, 1.5, True, False, [], ["m"], {})
 MAX_BODY_BYTES = 100
@@ -73,6 +74,7 @@ def test_a_malformed_body_is_a_400(body: bytes, code: str, param: str | None) ->
     error = refused.value
     assert (error.status, error.code, error.param) == (400, code, param)
     assert len(error.message) < 200
+    assert_sentences(error.message)
     json.dumps(error.body(), ensure_ascii=False).encode()
 
 
@@ -121,6 +123,7 @@ def test_a_missing_or_wrong_model_is_a_400(fields: dict[str, Any], code: str) ->
         request_body.model_of(fields)
     error = refused.value
     assert (error.status, error.code, error.param) == (400, code, "model")
+    assert_sentences(error.message)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,7 @@ async def test_another_content_type_than_json_is_a_415(content_type: str | None)
     with pytest.raises(ApiError) as refused:
         await read(headers, b"{}")
     assert (refused.value.status, refused.value.code) == (415, "unsupported_content_type")
+    assert_sentences(refused.value.message)
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
@@ -148,6 +152,8 @@ async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
     with pytest.raises(ApiError) as refused:
         await request_body.read(headers, unread(), MAX_BODY_BYTES)
     assert (refused.value.status, refused.value.code) == (413, "body_too_large")
+    assert str(MAX_BODY_BYTES) in refused.value.message
+    assert_sentences(refused.value.message)
 
 
 @pytest.mark.parametrize("length", [{}, {"content-length": "1"}, {"content-length": "lies"}])
@@ -155,6 +161,8 @@ async def test_a_body_that_grows_too_large_is_a_413(length: dict[str, str]) -> N
     with pytest.raises(ApiError) as refused:
         await read(JSON | length, b"x" * 60, b"x" * 60)
     assert (refused.value.status, refused.value.code) == (413, "body_too_large")
+    assert str(MAX_BODY_BYTES) in refused.value.message
+    assert_sentences(refused.value.message)
 
 
 async def test_a_body_at_the_limit_is_taken() -> None:
