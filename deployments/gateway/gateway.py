@@ -22,7 +22,7 @@ from functools import partial
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import ray
@@ -241,7 +241,7 @@ class Gateway:
         except ApiError as error:
             self._requests.error(error.code)
             raise
-        record = RequestRecord(_request_id(request.headers), tenant, request.url.path, arrived)
+        record = RequestRecord(_request_id(request), tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
             return await self._relay(request, record)
@@ -384,14 +384,18 @@ def _no_redis() -> ApiError:
     return ApiError(503, message, code="no_redis", retry_after=1)
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
-    given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+def _request_id(request: Request) -> str:
+    """The client's, or one of ours: the same for a request however often it is asked."""
+    if not hasattr(request.state, "request_id"):
+        given = request.headers.get("x-request-id", "")
+        usable = _REQUEST_ID.fullmatch(given)
+        request.state.request_id = given if usable else uuid.uuid4().hex
+    return cast(str, request.state.request_id)
 
 
 async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    headers = {**error.headers, "x-request-id": _request_id(request.headers)}
+    headers = {**error.headers, "x-request-id": _request_id(request)}
     return JSONResponse(error.body(), status_code=error.status, headers=headers)
 
 

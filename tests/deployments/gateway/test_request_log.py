@@ -93,6 +93,14 @@ async def test_a_line_says_what_became_of_a_request(front: Front, log: Log) -> N
     assert "error" not in line
 
 
+async def test_an_error_is_answered_with_the_id_that_its_line_has(front: Front, log: Log) -> None:
+    async with front.post(model="no-such") as answer:
+        assert answer.status == 404
+    await until(lambda: log.requests)
+    (line,) = log.requests
+    assert answer.headers["x-request-id"] == line["request_id"]
+
+
 Ask = Callable[[Front, FakeEngine], Awaitable[None]]
 
 
