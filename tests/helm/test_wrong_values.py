@@ -210,12 +210,12 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "a variable that is Antefix's own": (
         pool_with(env={"CUDA_VISIBLE_DEVICES": "0"}),
         "/fleet/pools/engine/env/CUDA_VISIBLE_DEVICES",
-        "value must be 'Ray picks the GPUs of a replica: set resources of the pool'",
+        "value must be 'Ray picks the GPUs of a replica. Set resources of the pool.'",
     ),
     "an engine argument that is Antefix's own": (
         pool_with(engine_args={"api-key": "sk-1"}),
         "/fleet/pools/engine/engine_args/api-key",
-        "value must be 'The gateway holds the API keys: leave it out'",
+        "value must be 'The gateway holds the API keys. Leave it out.'",
     ),
     "an engine argument with dashes": (
         pool_with(engine_args={"--max-model-len": 2048}),
