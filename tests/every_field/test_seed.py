@@ -17,6 +17,8 @@ async def sampled(http: aiohttp.ClientSession, prompt: str, seed: int) -> tuple[
         "model": MODEL,
         "prompt": prompt,
         "seed": seed,
+        "temperature": 1,
+        "top_p": 1,
         "max_tokens": 12,
         "ignore_eos": True,
         "return_token_ids": True,

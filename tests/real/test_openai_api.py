@@ -122,6 +122,19 @@ def test_a_seed_repeats_an_answer(openai: OpenAI, fleet: RunningFleet) -> None:
     assert text() == text()
 
 
+def test_the_embedded_model_samples_as_its_authors_advise(
+    openai: OpenAI, fleet: RunningFleet
+) -> None:
+    def text(**sampling: float) -> str:
+        answer = openai.completions.create(
+            model=fleet.model, prompt="Once upon a time", seed=5, max_tokens=32, **sampling
+        )
+        return answer.choices[0].text
+
+    assert text() == text(temperature=0.2, top_p=0.9)
+    assert text() != text(temperature=1, top_p=1)
+
+
 def test_what_only_vllm_knows_passes_through(openai: OpenAI, fleet: RunningFleet) -> None:
     greedy = openai.completions.create(
         model=fleet.model, prompt="The sky is", temperature=0, max_tokens=4

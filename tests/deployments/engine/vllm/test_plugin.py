@@ -1,4 +1,6 @@
-"""vLLM's processes on a CPU sleep while they wait for each other, and are woken at once."""
+"""vLLM's processes on a CPU sleep while they wait for each other, are woken at once, and compile
+nothing for a request.
+"""
 
 import threading
 import time
@@ -19,15 +21,26 @@ def test_vllm_finds_it() -> None:
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one test."""
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+    from vllm.v1.sample import sampler
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    changed: list[tuple[Any, str]] = [(SpinCondition, "__init__"), (SpinCondition, "wait")]
+    changed += [(CPUModelRunner, "sample_tokens"), (sampler, "batched_count_greater_than")]
+    for place, name in changed:
+        monkeypatch.setattr(place, name, getattr(place, name))
+    register()
+
+
+@pytest.fixture
+def ends(registered: None) -> Iterator[tuple[Any, Any]]:
     """A reader and a writer, as vLLM makes them."""
     import zmq
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
     from vllm.utils.network_utils import get_open_zmq_ipc_path
 
-    for name in ("__init__", "wait"):
-        monkeypatch.setattr(SpinCondition, name, getattr(SpinCondition, name))
-    register()
     context, address = zmq.Context(), get_open_zmq_ipc_path()
     writer = SpinCondition(is_reader=False, context=context, notify_address=address)
     yield SpinCondition(is_reader=True, context=context, notify_address=address), writer
@@ -55,3 +68,18 @@ def test_a_reader_is_woken_by_a_write(ends: tuple[Any, Any]) -> None:
         woken += time.monotonic() - began < 0.9 * LOOK_AGAIN_MS / 1000
         writing.join()
     assert woken
+
+
+def test_logprobs_are_ranked_without_compiling(registered: None) -> None:
+    import torch
+    from vllm.v1.sample import sampler
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("vLLM compiles what ranks logprobs")
+
+    torch.compiler.reset()
+    logprobs = torch.tensor([[-3.0, -1.0, -2.0], [-1.0, -2.0, -3.0]])
+    with torch.compiler.set_stance("default", force_backend=refuse):
+        of_tokens = sampler.Sampler.gather_logprobs(logprobs, 1, torch.tensor([2, 0]))
+    assert of_tokens.selected_token_ranks.tolist() == [2, 1]
+    assert of_tokens.logprob_token_ids.tolist() == [[2, 1], [0, 0]]
