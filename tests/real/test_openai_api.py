@@ -127,7 +127,11 @@ def test_the_embedded_model_samples_as_its_authors_advise(
 ) -> None:
     def text(**sampling: float) -> str:
         answer = openai.completions.create(
-            model=fleet.model, prompt="Once upon a time", seed=5, max_tokens=32, **sampling
+            model=fleet.model,
+            prompt="Once upon a time",
+            seed=5,
+            max_tokens=32,
+            extra_body=sampling,
         )
         return answer.choices[0].text
 
