@@ -6,7 +6,7 @@ Where a request goes depends on how many tokens a prompt has and which of them a
 on what they mean. So a fraction of the model, of which a core computes thousands of prompt tokens
 a second, stands for a GPU's speed; its answers are gibberish. Made once, in a process of its own,
 since it takes torch; the folder gets its name in one rename. Raises CalledProcessError when that
-process fails, and SetupError when the embedded model cannot be had.
+process fails, and Problem when the embedded model cannot be had.
 
     python -m benchmarks.small_model SOURCE FOLDER LAYERS
 """

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.output import answering, note, print_json
-from common.errors import SetupError
+from common.errors import Problem
 
 ALL = ("antefix", "serve-default")
 
@@ -52,7 +52,7 @@ def backtest(
     with answering(as_json):
         first = min_replicas if initial_replicas is None else initial_replicas
         if not min_replicas <= first <= max_replicas:
-            raise SetupError(
+            raise Problem(
                 f"--initial-replicas {first} is not within --min-replicas {min_replicas} and"
                 f" --max-replicas {max_replicas}",
                 "change one of them",
@@ -63,15 +63,12 @@ def backtest(
         from simulator.simulation import run
         from simulator.types import FleetSettings
 
-        try:
-            engine = calibrations.read(calibration or calibrations.SHIPPED)
-            played = (
-                traces.synthetic(trace, seed)
-                if trace in traces.SYNTHETIC
-                else traces.read(Path(trace), seed)
-            )
-        except (calibrations.CalibrationError, traces.TraceError) as error:
-            raise SetupError(str(error), error.remedy) from error
+        engine = calibrations.read(calibration or calibrations.SHIPPED)
+        played = (
+            traces.synthetic(trace, seed)
+            if trace in traces.SYNTHETIC
+            else traces.read(Path(trace), seed)
+        )
         if scale != 1.0:
             played = played.scaled(scale, seed)
         if limit_s is not None:
@@ -90,7 +87,7 @@ def backtest(
         try:
             played_out = [run(played, settings, name) for name in policies]
         except ValueError as error:
-            raise SetupError(str(error), "see antefix backtest --help") from error
+            raise Problem(str(error), "see antefix backtest --help") from error
         found = {result.policy: results.summary(result) for result in played_out}
         if plot is not None:
             from simulator.plot import draw
@@ -99,7 +96,7 @@ def backtest(
                 draw([played_out], plot)
             except ImportError as error:
                 remedy = "install requirements/dev.lock, as `make test` does"
-                raise SetupError(f"--plot needs {error.name}", remedy) from error
+                raise Problem(f"--plot needs {error.name}", remedy) from error
         if as_json:
             print_json(
                 {

@@ -12,6 +12,7 @@ from cli.exit_codes import ExitCode
 from cli.gateway_client import GatewayClient
 from cli.local.home import Home
 from cli.output import CommandError, answering, not_running, note, print_json
+from common.errors import Problem
 
 
 def calibrate(
@@ -44,8 +45,8 @@ def calibrate(
         try:
             out.write_bytes(found)
         except OSError as error:
-            raise CommandError(
-                f"{out} cannot be written: {error.strerror}", "name another file", ExitCode.FAILED
+            raise Problem(
+                f"{out} cannot be written: {error.strerror}", "name another file"
             ) from error
         if as_json:
             import json

@@ -16,9 +16,8 @@ from cli.exit_codes import ExitCode
 from cli.local.home import home_folder
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import Step, Steps
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.models.model import EMBEDDED, resolve_model
-from weights.errors import WeightsError
 from weights.report import Evaluation, write
 
 if TYPE_CHECKING:
@@ -64,20 +63,15 @@ def evaluate(
     With a limit, the exit code tells whether B keeps it, at the upper end of the 95 % interval.
     """
     with answering(as_json):
-        try:
-            asked = _asked(
-                text, prompts, window, windows, max_tokens, concurrency, rounds, not apart
+        asked = _asked(text, prompts, window, windows, max_tokens, concurrency, rounds, not apart)
+        arguments = _engine_args(engine_arg or [], asked.together)
+        a, b = (_resolved(model) for model in (reference, candidate))
+        folder = report or _beside(candidate, b)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise Problem(
+                f"the report cannot be written into {folder}", "name another folder: --report"
             )
-            arguments = _engine_args(engine_arg or [], asked.together)
-            a, b = (_resolved(model) for model in (reference, candidate))
-            folder = report or _beside(candidate, b)
-            if not os.access(folder, os.W_OK | os.X_OK):
-                raise WeightsError(
-                    f"the report cannot be written into {folder}", "name another folder: --report"
-                )
-            found = _evaluated((a, b), asked, arguments)
-        except WeightsError as error:
-            raise CommandError(error.message, error.remedy, ExitCode.FAILED) from error
+        found = _evaluated((a, b), asked, arguments)
         found = replace(
             found,
             reference=replace(found.reference, model=reference),
@@ -203,7 +197,7 @@ def _answer(found: Evaluation, folder: Path, as_json: bool) -> None:
     try:
         write(folder, {"json": found.to_json(), "md": markdown(found), "svg": plot(found)})
     except OSError as error:
-        raise SetupError(
+        raise Problem(
             f"the report cannot be written into {folder}: {error.strerror or error}",
             "name another folder: --report",
         ) from error

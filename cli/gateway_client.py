@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.local.home import FleetState, Keys
-from common.errors import SetupError
+from common.errors import Problem
 
 READY_SECONDS = 60.0
 FIRST_QUESTION = "What is the capital of France?"
@@ -23,7 +23,7 @@ FIRST_ANSWER_TOKENS = 32
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class GatewayError(SetupError):
+class GatewayError(Problem):
     """The gateway cannot be reached, or answers with an error; `status` 0 for the former."""
 
     def __init__(self, message: str, remedy: str, status: int = 0) -> None:

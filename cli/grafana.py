@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +10,7 @@ import typer
 
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
-from common.errors import SetupError
+from common.errors import Problem
 
 if TYPE_CHECKING:
     from observability.grafana import Compared, Dashboard, Grafana
@@ -51,7 +49,7 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Create or update the dashboards. What was edited in Grafana since the last push is kept."""
-    with answering(as_json), _explained():
+    with answering(as_json):
         from observability.grafana import DATASOURCE, State
 
         ours, there = _dashboards(directory), _grafana()
@@ -85,7 +83,7 @@ def push(
 @grafana.command()
 def diff(folder: Folder = "Antefix", directory: Directory = None, as_json: AsJson = False) -> None:
     """Show what a push would change. Exits 0 when that is nothing, else 1."""
-    with answering(as_json), _explained():
+    with answering(as_json):
         there = _grafana()
         compared = there.compare(_dashboards(directory), there.folder(folder))
         different = [one for one in compared if one.diff()]
@@ -111,15 +109,13 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Write Grafana's dashboards to files, without what belongs to that Grafana alone."""
-    with answering(as_json), _explained():
+    with answering(as_json):
         from observability.grafana import as_text, file_name
 
         there = _grafana()
         uid = there.folder(folder)
         if uid is None:
-            raise SetupError(
-                f"Grafana has no folder {folder}", "name another --folder, or push first"
-            )
+            raise Problem(f"Grafana has no folder {folder}", "name another --folder, or push first")
         texts = {
             out / file_name(title): as_text(there.dashboard(title, of).content)
             for title, of in sorted(there.titles(uid).items())
@@ -129,7 +125,7 @@ def pull(
             for path, text in texts.items():
                 path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise SetupError(
+            raise Problem(
                 f"{error.filename} cannot be written: {error.strerror}", "name another --out"
             ) from error
         if as_json:
@@ -176,13 +172,3 @@ def _say(lines: list[dict[str, str]], dry_run: bool) -> None:
                 f"{line['title']} was edited in Grafana{by} since the last push, and kept; "
                 "antefix grafana pull brings the edit here, --force overwrites it"
             )
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    from observability.grafana import GrafanaError
-
-    try:
-        yield
-    except GrafanaError as error:
-        raise SetupError(error.message, error.remedy) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ import yaml
 
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
+from common.errors import Problem
 from deployments.fleet.fleet_file import (
     CheckedFleet,
     FleetError,
@@ -64,7 +64,7 @@ def preflight(
     as_json: AsJson = False,
 ) -> None:
     """Say what stands in the way of an install, and what to do about it."""
-    with answering(as_json), _explained():
+    with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.facts import gather
         from k8s.fitting import nodes_of
@@ -109,7 +109,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show a release: its pods, why some wait, its endpoints, Redis and last warnings."""
-    with answering(as_json), _explained():
+    with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.status import release_of, report, seen
 
@@ -143,10 +143,9 @@ def _checked(
             note(f"warning: {warning.text(checked.source)}")
         return checked
     if not values.get("fleet"):
-        raise CommandError(
+        raise Problem(
             "the values hold no fleet",
             "add --values helm/antefix/values/single-node-a100.yaml, or name one with --fleet",
-            ExitCode.FAILED,
         )
     source = str(files[-1])
     text = yaml.safe_dump(_without_variables(values["fleet"]), sort_keys=False)
@@ -169,20 +168,6 @@ def _without_variables(data: Any) -> Any:
     if isinstance(data, dict):
         return {key: _without_variables(value) for key, value in data.items()}
     return escaped(data) if isinstance(data, str) else data
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    from k8s.cluster import ClusterError, Denied
-    from k8s.values import ValuesError
-
-    try:
-        yield
-    except (ClusterError, ValuesError) as error:
-        raise CommandError(error.message, error.remedy, ExitCode.FAILED) from error
-    except Denied as no:
-        remedy = f"ask an administrator for {no.verb} on {no.resource}"
-        raise CommandError(f"these credentials {no}", remedy, ExitCode.FAILED) from no
 
 
 def _print_findings(found: list[Finding]) -> None:

@@ -20,14 +20,14 @@ from rich.console import Console
 
 from cli.exit_codes import ExitCode
 from cli.local.home import home_folder
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet_file import FleetError
 
 notes = Console(stderr=True, highlight=False)
 
 
-class CommandError(SetupError):
-    """A SetupError with an exit code of its own."""
+class CommandError(Problem):
+    """A Problem with an exit code of its own."""
 
     def __init__(self, message: str, remedy: str, exit_code: ExitCode) -> None:
         super().__init__(message, remedy)
@@ -57,7 +57,7 @@ def answering(as_json: bool = False) -> Iterator[None]:
         _fail(str(error), "", ExitCode.INVALID_FLEET, as_json, {"problems": problems})
     except CommandError as error:
         _fail(error.message, error.remedy, error.exit_code, as_json)
-    except SetupError as error:
+    except Problem as error:
         _fail(error.message, error.remedy, ExitCode.FAILED, as_json)
     except KeyboardInterrupt:
         _fail("stopped", "", ExitCode.INTERRUPTED, as_json)

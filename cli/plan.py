@@ -8,6 +8,7 @@ import typer
 
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
+from common.errors import Problem
 
 if TYPE_CHECKING:
     from weights.plan import Plan
@@ -51,7 +52,6 @@ def plan(
 ) -> None:
     """Say which weights, how many GPUs and replicas, how fast, and at what cost."""
     with answering(as_json):
-        from weights.errors import WeightsError
         from weights.gpus import gpu_called
         from weights.memory import DTYPE_BYTES, SIXTEEN_BIT
         from weights.model_shape import shape_of
@@ -68,23 +68,20 @@ def plan(
             raise _usage(f"--kv-cache-dtype {kv_cache_dtype!r} is not known", "use auto or fp8")
         ttft, tpot = _objectives(slo)
         answer = output or max(1, context // 8 if prompt is None else context - prompt)
-        try:
-            kind = gpu_called(gpu)
-            price = kind.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
-            wish = Wish(
-                context=context,
-                prompt=prompt or max(1, context - answer),
-                output=answer,
-                ttft_s=ttft,
-                tpot_s=tpot,
-                concurrency=concurrency,
-                rate=rate,
-                kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
-                price_per_gpu_hour=price,
-            )
-            found = plan_for(shape_of(_config_of(model, download)), kind, wish)
-        except WeightsError as error:
-            raise CommandError(error.message, error.remedy, ExitCode.FAILED) from error
+        kind = gpu_called(gpu)
+        price = kind.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
+        wish = Wish(
+            context=context,
+            prompt=prompt or max(1, context - answer),
+            output=answer,
+            ttft_s=ttft,
+            tpot_s=tpot,
+            concurrency=concurrency,
+            rate=rate,
+            kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
+            price_per_gpu_hour=price,
+        )
+        found = plan_for(shape_of(_config_of(model, download)), kind, wish)
         if as_json:
             print_json({"model": model, **object_of(found)})
         elif as_fleet:
@@ -124,11 +121,10 @@ def _config_of(model: str, download: bool) -> dict[str, Any]:
     if config is None and download:
         config = model_config(model, download=True)
     if config is None:
-        raise CommandError(
+        raise Problem(
             f"no config.json of {model!r} is on this machine",
             "name a folder that has one, add --download, or use one of "
             + ", ".join(known_models()),
-            ExitCode.FAILED,
         )
     return config
 

@@ -14,9 +14,9 @@ from cli.local.quantizer import quantize as run
 from cli.local.quantizer_packages import quantizer_packages
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import Steps
+from common.errors import Problem
 from deployments.models.model import EMBEDDED, resolve_model
 from weights.calibration import read_samples
-from weights.errors import WeightsError
 from weights.quantize_job import QuantizeJob
 from weights.schemes import SCHEMES, Scheme, scheme_called
 
@@ -109,15 +109,15 @@ def _checked(name: str, calibration: Path | None, group_size: int | None) -> Sch
         scheme = scheme_called(name)
         if scheme.needs_calibration:
             if calibration is None:
-                raise WeightsError(
+                raise Problem(
                     f"{name} needs a text to calibrate with",
                     "name one like what your users write: --calibration prompts.jsonl; "
                     "rtn, w8a16, w8a8 and fp8 need none",
                 )
             read_samples(calibration)
         if group_size is not None and not scheme.grouped:
-            raise WeightsError(f"{name} has no groups", "leave --group-size away")
-    except WeightsError as error:
+            raise Problem(f"{name} has no groups", "leave --group-size away")
+    except Problem as error:
         raise CommandError(error.message, error.remedy, ExitCode.USAGE) from error
     return scheme
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.output import answering, print_json
-from common.errors import SetupError
+from common.errors import Problem
 
 slo = typer.Typer(
     no_args_is_help=True, help="Check SLO files; write rules, alerts, runbooks and dashboards."
@@ -25,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.
 @slo.command()
 def check(file: SloPath = None, as_json: AsJson = False) -> None:
     """Say what is wrong with an SLO file. Its queries are read by promtool, where that is."""
-    with answering(as_json), _problems_told():
+    with answering(as_json):
         from observability import runbooks
         from observability.promtool import complaints
         from observability.rules import render as rules
@@ -35,7 +33,7 @@ def check(file: SloPath = None, as_json: AsJson = False) -> None:
         runbooks.load(loaded, file)
         said = complaints(rules(loaded))
         if said:
-            raise SetupError(f"{file or SHIPPED}: {said}", "correct the query")
+            raise Problem(f"{file or SHIPPED}: {said}", "correct the query")
         if as_json:
             print_json(
                 {
@@ -59,7 +57,7 @@ def render(
     as_json: AsJson = False,
 ) -> None:
     """Write rules.yaml, alertmanager.yaml, runbooks/ and dashboards/ of an SLO file."""
-    with answering(as_json), _problems_told():
+    with answering(as_json):
         from observability import alertmanager, dashboards, rules, runbooks
         from observability.slo import load
 
@@ -84,16 +82,6 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SetupError(
+        raise Problem(
             f"{path} cannot be written: {error.strerror}", "name another --out"
         ) from error
-
-
-@contextmanager
-def _problems_told() -> Iterator[None]:
-    from observability.slo import SloError
-
-    try:
-        yield
-    except SloError as error:
-        raise SetupError(error.message, error.remedy) from error

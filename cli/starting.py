@@ -18,7 +18,7 @@ from cli.local.home import FleetState, Home
 from cli.local.ports import LOOPBACK, free_ports, is_free
 from cli.output import CommandError, note
 from cli.progress import Step, Steps
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import check_fleet
 from deployments.models.model import EMBEDDED, resolve_model
@@ -52,7 +52,7 @@ class Started:
 def wanted(
     fleet_file: str, port: int | None, address: str | None, with_prometheus: bool = False
 ) -> Wanted:
-    """Raises FleetError, or SetupError for what does not fit together or is not installed."""
+    """Raises FleetError, or Problem for what does not fit together or is not installed."""
     checked = check_fleet(fleet_file)
     for line in checked.lines():
         note(line)
@@ -66,7 +66,7 @@ def wanted(
             ExitCode.USAGE,
         )
     if address is not None and fleet.redis.url is None:
-        raise SetupError(
+        raise Problem(
             f"with --address {address} the fleet may span machines, and the embedded Redis "
             "listens on this one alone",
             "set redis.url in the fleet file",
@@ -149,12 +149,12 @@ def _reachable(host: str, here: str) -> str:
 
 
 def _metrics_url(wanted: Wanted, gateway_port: int) -> str:
-    """Where this machine's metrics will be. Raises SetupError."""
+    """Where this machine's metrics will be. Raises Problem."""
     host, port = wanted.fleet.metrics.host, wanted.fleet.metrics.port
     try:
         free = is_free(host, port)
     except OSError as error:
-        raise SetupError(
+        raise Problem(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
             "correct metrics.host or metrics.port",
         ) from error
@@ -181,7 +181,7 @@ def _refuse_taken_port(host: str, port: int) -> None:
         free = is_free(host, port)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SetupError(
+        raise Problem(
             f"cannot listen on {host}:{port}: {reason}", "correct gateway.host or gateway.port"
         ) from error
     if not free:
@@ -276,6 +276,6 @@ def _clean_up(home: Home, state: FleetState) -> None:
     if state.deployed and not state.own_ray:
         try:
             cluster.remove(home, state)
-        except SetupError as error:
+        except Problem as error:
             note(f"not removed from {state.ray_address}: {error.message}")
     cluster.stop(home, state)

@@ -6,12 +6,12 @@ from cli.local import cluster
 from cli.local.home import FleetState, Home
 from cli.output import note
 from cli.progress import Steps
-from common.errors import SetupError
+from common.errors import Problem
 
 
 def stop_fleet(home: Home, state: FleetState, drain: bool) -> None:
     """On a Ray of its own, a fleet that cannot be drained is ended all the same. On another's,
-    raises SetupError, for it would go on running there.
+    raises Problem, for it would go on running there.
     """
     with Steps() as steps:
         if state.deployed and (not state.own_ray or (drain and cluster.is_alive(state))):
@@ -25,7 +25,7 @@ def stop_fleet(home: Home, state: FleetState, drain: bool) -> None:
 def _remove(home: Home, state: FleetState) -> None:
     try:
         cluster.remove(home, state)
-    except SetupError as error:
+    except Problem as error:
         if not state.own_ray:
             raise
         note(f"not drained: {error.message}")

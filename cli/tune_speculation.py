@@ -11,8 +11,7 @@ import typer
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import Steps
-from common.errors import SetupError
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.speculation import MOST_ROUNDS, Recommendation, recommend
 
 if TYPE_CHECKING:
@@ -68,10 +67,7 @@ def tune_speculation(
         name, of_fleet = _pool(load_fleet(fleet).pools, pool)
         own = ways.own_config(of_fleet)
         methods = ways.methods_of(method, own is not None, asked)
-        try:
-            conversations = read_prompts(prompts)
-        except WeightsError as error:
-            raise SetupError(error.message, error.remedy) from error
+        conversations = read_prompts(prompts)
         if len(conversations) < concurrency:
             raise CommandError(
                 f"{prompts} has {len(conversations)} prompts, fewer than --concurrency"
@@ -84,7 +80,7 @@ def tune_speculation(
         for words in left_out:
             note(words)
         if not tried:
-            raise SetupError("nothing is left to try", "name another --method")
+            raise Problem("nothing is left to try", "name another --method")
         trial = Trial(
             model=model,
             engine_args=ways.engine_args_without(of_fleet, concurrency, apart),
@@ -128,7 +124,7 @@ def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, Measured | None, Recomm
             found = sweep(trial, tried, lambda words: step.show(None, words))
         if not found.measured:
             reasons = "; ".join(f"{way}: {reason}" for way, reason in found.failed.items())
-            raise SetupError(f"nothing could be measured: {reasons}", f"see {trial.logs}")
+            raise Problem(f"nothing could be measured: {reasons}", f"see {trial.logs}")
         advice = recommend([one.candidate for one in found.measured])
         if advice.best is None:
             return found, None, advice

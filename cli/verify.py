@@ -19,7 +19,7 @@ import typer
 from cli.chat import where
 from cli.gateway_client import GatewayClient, GatewayError
 from cli.output import answering, note, print_json
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.gateway.api_keys import read_keys
 
 # 300 to 400 tokens of any usual tokenizer: two segments of 128, and room in a context of 512.
@@ -102,8 +102,8 @@ def verify(
 def _first_key(file: Path) -> str:
     try:
         return next(iter(read_keys(file)))
-    except SetupError as error:
-        raise SetupError(error.message, "correct --api-key-file") from error
+    except Problem as error:
+        raise Problem(error.message, "correct --api-key-file") from error
 
 
 def _wait(client: GatewayClient, timeout_s: float) -> None:
@@ -118,7 +118,7 @@ def _wait(client: GatewayClient, timeout_s: float) -> None:
     try:
         client.wait_until_ready(timeout_s, tell)
     except GatewayError as error:
-        raise SetupError(
+        raise Problem(
             f"not ready within {timeout_s:g} s: {error.message}",
             "see antefix status, on Kubernetes antefix k8s status; --timeout waits longer",
         ) from error
@@ -180,7 +180,7 @@ def _is_hit(asked: Asked) -> bool:
     return asked.cached_tokens > 0 and asked.cached_tokens_in_index > 0
 
 
-def _no_hit(asked: Asked, told: Mapping[str, Any]) -> SetupError:
+def _no_hit(asked: Asked, told: Mapping[str, Any]) -> Problem:
     """Which part of the chain broke."""
     pool, counted = told["pool"], told["prompt_tokens"]["counted"]
     if not told["prompt_known"]:
@@ -201,7 +201,7 @@ def _no_hit(asked: Asked, told: Mapping[str, Any]) -> SetupError:
     else:
         why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
         remedy = "see that engine_args leave prefix caching on and the KV cache has room"
-    return SetupError(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
+    return Problem(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
 
 
 def _shown(asked: Asked) -> str:

@@ -1,10 +1,16 @@
-"""The one error of setting up a fleet on this machine."""
+"""The one error of what a user can mend."""
 
 
-class SetupError(Exception):
-    """Something outside Antefix stands in the way; `remedy` is what the user can do about it."""
+class Problem(Exception):
+    """What is wrong, with the value, and the `remedy`: what the user can do about it.
+
+    `remedy` is empty where `message` says it itself.
+    """
 
     def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message}; {remedy}")
+        super().__init__(message, remedy)
         self.message = message
         self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message

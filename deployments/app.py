@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from ray import serve
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.autoscaler import autoscaling_config
 from deployments.engine.replica import EngineReplica
 from deployments.fleet.fleet import Fleet, Pool
@@ -159,7 +159,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     Secrets come from the environment: ANTEFIX_API_KEYS (`tenant=key,...`) or
     ANTEFIX_API_KEYS_FILE, ANTEFIX_ENGINE_SECRET, and ANTEFIX_REDIS_URL where the fleet has no
     `redis.url`. Where several Ray clusters run one fleet, ANTEFIX_CLUSTER tells them apart.
-    Raises FleetError, or SetupError for what is missing.
+    Raises FleetError, or Problem for what is missing.
     """
     given = args["fleet"]
     if isinstance(given, Mapping):
@@ -171,25 +171,25 @@ def build(args: Mapping[str, Any]) -> serve.Application:
 
 
 def secrets_from_environment(fleet: Fleet, environment: Mapping[str, str]) -> Secrets:
-    """Raises SetupError for what is missing."""
+    """Raises Problem for what is missing."""
     keys_file = environment.get(KEYS_FILE, "")
     if keys_file:
         api_keys = read_keys(Path(keys_file))
     else:
         api_keys = keys_in(environment.get("ANTEFIX_API_KEYS", ""))
     if not api_keys:
-        raise SetupError(
+        raise Problem(
             "no API keys",
             "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas, or "
             f"{KEYS_FILE} to a file that holds them",
         )
     engine_secret = environment.get("ANTEFIX_ENGINE_SECRET")
     if not engine_secret:
-        raise SetupError(
+        raise Problem(
             "no engine secret",
             "set ANTEFIX_ENGINE_SECRET to a random string, the same on every node",
         )
     redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
     if not redis_url:
-        raise SetupError("no Redis", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
+        raise Problem("no Redis", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
     return Secrets(api_keys, engine_secret, redis_url, keys_file)

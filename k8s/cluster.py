@@ -1,7 +1,7 @@
 """The Kubernetes API, asked with somebody's kubeconfig: what is there, as plain objects.
 
 Only reads. Objects come as they are in YAML. What a user may not ask is `Denied`, which is about
-one question; everything else that goes wrong ends the whole and is a ClusterError.
+one question; everything else that goes wrong ends the whole and is a Problem.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import urllib3
 from kubernetes import client, config
 
+from common.errors import Problem
+
 Object = dict[str, Any]
 
 _TIMEOUT_S = 15.0
@@ -20,27 +22,22 @@ _TIMEOUT_S = 15.0
 _CORE = "/api/v1"
 
 
-class ClusterError(Exception):
-    """The cluster cannot be asked; `remedy` is what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message}; {remedy}")
-        self.message, self.remedy = message, remedy
-
-
-class Denied(Exception):
+class Denied(Problem):
     """These credentials may not ask this: `verb` of `resource`, `where`."""
 
     def __init__(self, verb: str, resource: str, where: str) -> None:
-        super().__init__(f"may not {verb} {resource} {where}")
         self.verb, self.resource, self.where = verb, resource, where
+        self.what = f"may not {verb} {resource} {where}"
+        super().__init__(
+            f"these credentials {self.what}", f"ask an administrator for {verb} on {resource}"
+        )
 
 
 class Cluster:
     """`namespace` is the context's own."""
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        """Raises ClusterError."""
+        """Raises Problem."""
         configuration = client.Configuration()
         self.namespace = _configured(configuration, kubeconfig, context)
         # a cluster that is away is said at once, not after retries
@@ -91,7 +88,7 @@ class Cluster:
             answer = self._api.call_api(*request, _request_timeout=_TIMEOUT_S)
             body = answer.read()  # type: ignore[no-untyped-call]
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterError(
+            raise Problem(
                 f"the cluster at {self._host} does not answer: {_reason(error)}",
                 "see whether kubectl get nodes works; --context and --kubeconfig choose another",
             ) from None
@@ -109,7 +106,7 @@ class Cluster:
             where = f"in namespace {namespace}" if namespace else "in the whole cluster"
             raise Denied(verb, resource, where)
         if status == 401:
-            raise ClusterError(
+            raise Problem(
                 f"the cluster at {self._host} does not take these credentials",
                 "log in to it again, until kubectl get pods works",
             )
@@ -117,7 +114,7 @@ class Cluster:
             said = json.loads(body)["message"]
         except (ValueError, KeyError, TypeError):
             said = f"status {status}"
-        raise ClusterError(
+        raise Problem(
             f"the cluster at {self._host} answers {verb} {resource} with: {said}",
             "see whether kubectl get nodes works",
         )
@@ -135,7 +132,7 @@ def _configured(configuration: Any, kubeconfig: str | None, context: str | None)
     except (config.ConfigException, OSError) as error:
         if kubeconfig is None and context is None and _is_in_cluster(configuration):
             return "default"
-        raise ClusterError(
+        raise Problem(
             f"no cluster to ask: {str(error).strip().rstrip('.')}",
             "name a kubeconfig with --kubeconfig or KUBECONFIG, and one of its contexts",
         ) from None

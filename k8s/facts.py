@@ -48,7 +48,7 @@ class Facts:
 
 
 def gather(cluster: Cluster, needs: Needs, namespace: str, release: str) -> Facts:
-    """Raises ClusterError."""
+    """Raises Problem."""
     denied: list[Denied] = []
 
     def ask(question: Callable[[], _Answer]) -> _Answer | None:

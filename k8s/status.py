@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from k8s.cluster import Cluster, ClusterError, Denied, Object
+from common.errors import Problem
+from k8s.cluster import Cluster, Denied, Object
 
 _RAY = "ray.io/v1"
 _MOST_EVENTS = 5
@@ -77,19 +78,19 @@ class Report:
 
 
 def release_of(cluster: Cluster, namespace: str, release: str) -> Object | None:
-    """Its RayService; without a name, the only one there is. Raises Denied, ClusterError."""
+    """Its RayService; without a name, the only one there is. Raises Problem."""
     labels = "app.kubernetes.io/name=antefix"
     if release:
         labels += f",app.kubernetes.io/instance={release}"
     found = cluster.list("rayservices", _RAY, namespace, labels)
     if len(found) > 1:
         names = ", ".join(sorted(_release_name(one) for one in found))
-        raise ClusterError(f"namespace {namespace} has several releases: {names}", "name --release")
+        raise Problem(f"namespace {namespace} has several releases: {names}", "name --release")
     return found[0] if found else None
 
 
 def seen(cluster: Cluster, service: Object) -> Seen:
-    """Raises ClusterError."""
+    """Raises Problem."""
     namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
     labels = f"app.kubernetes.io/instance={_release_name(service)}"
     denied: list[Denied] = []
@@ -166,7 +167,7 @@ def report(seen: Seen) -> Report:
         endpoints=endpoints,
         placeholders=placeholders,
         events=_events(seen.events, metadata["name"]),
-        denied=list(dict.fromkeys(str(no) for no in seen.denied)),
+        denied=list(dict.fromkeys(no.what for no in seen.denied)),
         is_ready=is_serving and bool(groups) and all(group.is_ready for group in everything),
     )
 

@@ -10,24 +10,18 @@ from typing import Any
 
 import yaml
 
+from common.errors import Problem
+
 _CHART = Path(__file__).parent.parent / "helm" / "antefix"
 # One that the chart takes: without a cluster Helm goes by the newest that it knows, and an old
 # Helm knows none of those.
 _KUBERNETES = "1.30.0"
 
 
-class ValuesError(Exception):
-    """Values that cannot be used; `remedy` is what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message}; {remedy}")
-        self.message, self.remedy = message, remedy
-
-
 def computed_values(files: Sequence[Path]) -> dict[str, Any]:
-    """Later files go over earlier ones, all over the defaults. Raises ValuesError."""
+    """Later files go over earlier ones, all over the defaults. Raises Problem."""
     if not _CHART.exists():
-        raise ValuesError(
+        raise Problem(
             f"the chart is not at {_CHART}, and its defaults are needed",
             "run this in a checkout of Antefix; a wheel does not hold the chart",
         )
@@ -41,11 +35,11 @@ def rendered(
     files: Sequence[Path], release: str, namespace: str, fleet: Path | None = None
 ) -> list[dict[str, Any]]:
     """The objects that `helm install` would make; `fleet`, a fleet file, takes the place of the
-    values' own. Raises ValuesError in Helm's words.
+    values' own. Raises Problem in Helm's words.
     """
     helm = shutil.which("helm")
     if helm is None:
-        raise ValuesError(
+        raise Problem(
             "helm is not on PATH, and it says which pods the chart makes of the values",
             "install Helm 4, which installs the chart too: https://helm.sh/docs/intro/install/",
         )
@@ -61,7 +55,7 @@ def rendered(
         command += [part for file in files for part in ("--values", str(file))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValuesError(
+        raise Problem(
             f"the values are not what the chart takes: {_in_one_line(done.stderr)}",
             "correct them; helm/antefix/README.md has every key",
         )
@@ -81,12 +75,12 @@ def _read(file: Path) -> dict[str, Any]:
         data = yaml.safe_load(file.read_text())
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ValuesError(f"{file} cannot be read: {reason}", "name a values file") from None
+        raise Problem(f"{file} cannot be read: {reason}", "name a values file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())
-        raise ValuesError(f"{file} is not YAML: {said}", "correct it") from None
+        raise Problem(f"{file} is not YAML: {said}", "correct it") from None
     if not isinstance(data, dict | None):
-        raise ValuesError(f"{file} is not a mapping", "write keys of the chart's values")
+        raise Problem(f"{file} is not a mapping", "write keys of the chart's values")
     return data or {}
 
 

@@ -3,7 +3,7 @@
 A dashboard is known by its title and its folder, never by a UID. Each push leaves the digest of
 what it pushed as the message of the dashboard's version. So when the latest version is not ours,
 somebody edited the dashboard in Grafana, and a push keeps it. A save names the version that it
-replaces: an edit in the meantime makes it fail. Whatever goes wrong is one `GrafanaError`.
+replaces: an edit in the meantime makes it fail. Whatever goes wrong is one `Problem`.
 
 HTTP API: https://grafana.com/docs/grafana/v11.6/developers/http_api/
 """
@@ -26,6 +26,7 @@ import requests
 from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaException
 
+from common.errors import Problem
 from observability import GENERATED
 
 SHIPPED: Final = GENERATED / "dashboards"
@@ -38,15 +39,6 @@ _PUSHED = re.compile(r"antefix push (?P<digest>[0-9a-f]{16})")
 _OF_THIS_GRAFANA = ("id", "uid", "version")
 
 Dashboard = Mapping[str, Any]
-
-
-class GrafanaError(Exception):
-    """Why Grafana did not do it; `remedy` is what the user can do about it."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message}; {remedy}")
-        self.message = message
-        self.remedy = remedy
 
 
 class State(StrEnum):
@@ -131,20 +123,18 @@ def file_name(title: str) -> str:
 
 
 def read(folder: Path = SHIPPED) -> list[Dashboard]:
-    """The dashboards of a folder, by title. Raises GrafanaError."""
+    """The dashboards of a folder, by title. Raises Problem."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
             dashboard = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise GrafanaError(f"{path} cannot be read: {error}", "repair or remove it") from error
+            raise Problem(f"{path} cannot be read: {error}", "repair or remove it") from error
         if not isinstance(dashboard, dict) or not dashboard.get("title"):
-            raise GrafanaError(f"{path} is no dashboard: it has no title", "remove it")
+            raise Problem(f"{path} is no dashboard: it has no title", "remove it")
         found.append(dashboard)
     if not found:
-        raise GrafanaError(
-            f"{folder} holds no dashboards", "make them: antefix slo render --out DIR"
-        )
+        raise Problem(f"{folder} holds no dashboards", "make them: antefix slo render --out DIR")
     _refuse_twins([dashboard["title"] for dashboard in found], str(folder))
     return sorted(found, key=lambda dashboard: str(dashboard["title"]))
 
@@ -167,11 +157,11 @@ class Grafana:
             health = self._api.health.check()
         version = health.get("version", "") if isinstance(health, dict) else None
         if version is None:
-            raise GrafanaError(f"{self.where} does not answer as Grafana does", "check GRAFANA_URL")
+            raise Problem(f"{self.where} does not answer as Grafana does", "check GRAFANA_URL")
         major = version.partition(".")[0]
         # Some Grafanas do not tell strangers their version.
         if major.isdecimal() and int(major) < _OLDEST:
-            raise GrafanaError(
+            raise Problem(
                 f"Grafana {version} at {self.where} is too old for these dashboards",
                 f"upgrade it to {_OLDEST} or newer",
             )
@@ -187,7 +177,7 @@ class Grafana:
             return str(self._api.folder.create_folder(title)["uid"])
 
     def titles(self, folder: str) -> dict[str, str]:
-        """UIDs of a folder's dashboards, by title. Raises GrafanaError when two have the same."""
+        """UIDs of a folder's dashboards, by title. Raises Problem when two have the same."""
         hits: list[dict[str, Any]] = []
         page = 1
         with self._explained("list dashboards"):
@@ -267,32 +257,32 @@ class Grafana:
         except GrafanaException as error:
             raise self._of_status(error.status_code, doing, role, error.message) from error
         except requests.ConnectionError as error:
-            raise GrafanaError(
+            raise Problem(
                 f"Grafana does not answer at {self.where}", "check GRAFANA_URL, and that it runs"
             ) from error
         except requests.Timeout as error:
-            raise GrafanaError(
+            raise Problem(
                 f"Grafana at {self.where} took longer than {_TIMEOUT_S} s to {doing}", "try again"
             ) from error
         except (requests.RequestException, KeyError, TypeError, ValueError) as error:
-            raise GrafanaError(
+            raise Problem(
                 f"{self.where} does not answer as Grafana does, when asked to {doing}",
                 "check GRAFANA_URL",
             ) from error
 
-    def _of_status(self, status: int, doing: str, role: str, said: str) -> GrafanaError:
+    def _of_status(self, status: int, doing: str, role: str, said: str) -> Problem:
         if status == 401:
-            return GrafanaError(
+            return Problem(
                 f"Grafana at {self.where} does not accept the token",
                 "set GRAFANA_TOKEN to one of a service account that is enabled",
             )
         if status == 403:
-            return GrafanaError(
+            return Problem(
                 f"the token may not {doing}", f"give its service account the role {role}"
             )
         if status == 412:
-            return GrafanaError(f"Grafana did not {doing}: somebody saved it just now", "try again")
-        return GrafanaError(f"Grafana did not {doing}: {said}", "see Grafana's log")
+            return Problem(f"Grafana did not {doing}: somebody saved it just now", "try again")
+        return Problem(f"Grafana did not {doing}: {said}", "see Grafana's log")
 
 
 def _address(url: str) -> SplitResult:
@@ -302,7 +292,7 @@ def _address(url: str) -> SplitResult:
             return parts
     except ValueError:
         pass  # a port that is none
-    raise GrafanaError(
+    raise Problem(
         "GRAFANA_URL is not an address", "set it to one such as https://grafana.example.com"
     )
 
@@ -311,6 +301,6 @@ def _refuse_twins(titles: Sequence[str], where: str) -> None:
     files = [file_name(title) for title in titles]
     twins = sorted({title for title in titles if files.count(file_name(title)) > 1})
     if twins:
-        raise GrafanaError(
+        raise Problem(
             f"several dashboards in {where} are called {twins[0]}", "rename or remove all but one"
         )

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, RootModel
 
+from common.errors import Problem
 from observability.rules import alerts
-from observability.slo import SHIPPED, SloError, SloFile
+from observability.slo import SHIPPED, SloFile
 from observability.slo_yaml import Section, read
 
 FILE_NAME = "runbooks.yaml"
@@ -39,7 +40,7 @@ class _Runbooks(RootModel[Mapping[str, Runbook]]):
 def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
     """The runbook of every alert of the SLO file at `path` (None: the shipped one), by name.
 
-    Raises `SloError` for an alert without one.
+    Raises `Problem` for an alert without one.
     """
     beside = (path or SHIPPED).with_name(FILE_NAME)
     texts = dict(read(SHIPPED.with_name(FILE_NAME), _Runbooks).root)
@@ -48,7 +49,7 @@ def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
     for name in slo_file.alert_names():
         if name not in texts:
             remedy = f"write its means, look and do into {beside}"
-            raise SloError(f"the alert {name} has no runbook", remedy)
+            raise Problem(f"the alert {name} has no runbook", remedy)
     return {name: texts[name] for name in slo_file.alert_names()}
 
 

@@ -3,7 +3,7 @@
 One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with two sections of our
 own: `targets`, what a pool promises whose fleet file says `slo: default`, and `levels`, alerts on
 a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager and dashboards all
-follow it. Reading one gives frozen data that is consistent in itself, or raises `SloError`.
+follow it. Reading one gives frozen data that is consistent in itself, or raises `Problem`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from observability.slo_yaml import Section, SloError, broken, read
+from observability.slo_yaml import Section, broken, read
 
 __all__ = [
     "SHIPPED",
@@ -24,7 +24,6 @@ __all__ = [
     "Limit",
     "Severity",
     "Slo",
-    "SloError",
     "SloFile",
     "Target",
     "load",
@@ -47,7 +46,7 @@ BURNS: Mapping[Severity, tuple[tuple[float, str, str], ...]] = {
 
 
 def load(path: Path | None = None) -> SloFile:
-    """The SLO file at `path`; None: the one that ships. Raises `SloError`."""
+    """The SLO file at `path`; None: the one that ships. Raises `Problem`."""
     return read(path or SHIPPED, SloFile)
 
 

@@ -14,17 +14,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from common.errors import Problem
+
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class SloError(Exception):
-    """An SLO file that cannot be used. `remedy` is what its writer can do about it; it is empty
-    where `message` holds several problems, each on its own line with its own remedy."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message}; {remedy}" if remedy else message)
-        self.message = message
-        self.remedy = remedy
 
 
 class Section(BaseModel):
@@ -38,22 +30,22 @@ def broken(message: str, remedy: str) -> PydanticCustomError:
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """The file at `path` as a `model`. Raises `SloError` with every problem of the file."""
+    """The file at `path` as a `model`. Raises `Problem` with every problem of the file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise SloError(f"{path}: no such file", "write its path, or `default`") from None
+        raise Problem(f"{path}: no such file", "write its path, or `default`") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise SloError(f"{path}: cannot be read: {reason}", "name a readable text file") from None
+        raise Problem(f"{path}: cannot be read: {reason}", "name a readable text file") from None
     try:
         data = yaml.load(text, Loader=_OnceLoader)
     except yaml.YAMLError as error:
         said = " ".join(str(error).split())
-        raise SloError(f"{path}: not YAML: {said}", "correct it there") from None
+        raise Problem(f"{path}: not YAML: {said}", "correct it there") from None
     if not isinstance(data, dict):
         said = "the file is empty" if data is None else "not a mapping"
-        raise SloError(f"{path}: {said}", "copy observability/slo.yaml and change that") from None
+        raise Problem(f"{path}: {said}", "copy observability/slo.yaml and change that") from None
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -75,11 +67,11 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _all_of(path: Path, problems: Iterable[tuple[str, str]]) -> SloError:
+def _all_of(path: Path, problems: Iterable[tuple[str, str]]) -> Problem:
     found = [(f"{path}: {message}", remedy) for message, remedy in problems]
     if len(found) == 1:
-        return SloError(*found[0])
-    return SloError("\n".join(f"{message}; {remedy}" for message, remedy in found), "")
+        return Problem(*found[0])
+    return Problem("\n".join(f"{message}; {remedy}" for message, remedy in found), "")
 
 
 def _problem(details: ErrorDetails, data: Any, model: type[BaseModel]) -> tuple[str, str]:

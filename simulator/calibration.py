@@ -12,17 +12,10 @@ from typing import Any
 
 import msgspec
 
+from common.errors import Problem
 from simulator.engines import Hardware
 
 SHIPPED = Path(__file__).parent / "calibrations" / "llama-70b-a100.json"
-
-
-class CalibrationError(Exception):
-    """A calibration that cannot be used; `remedy` says what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.remedy = remedy
 
 
 class EngineCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,23 +25,23 @@ class EngineCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 def read(file: Path) -> EngineCalibration:
-    """Raises CalibrationError for a file that is none, or that leaves something out."""
+    """Raises Problem for a file that is none, or that leaves something out."""
     remedy = f"write one like {SHIPPED.name}"
     try:
         told = file.read_bytes()
         found = msgspec.json.decode(told, type=EngineCalibration)
         named = msgspec.json.decode(told)["hardware"].keys()
     except (OSError, msgspec.MsgspecError) as error:
-        raise CalibrationError(f"{file}: not a calibration: {error}", remedy) from error
+        raise Problem(f"{file}: not a calibration: {error}", remedy) from error
     figures = vars(found.hardware)
     # a figure that is left out would be a default of ours
     if wrong := ", ".join(sorted(figures.keys() ^ named)):
-        raise CalibrationError(
+        raise Problem(
             f"{file}: hardware must have just these: {', '.join(figures)}", f"see to {wrong}"
         )
     for name, figure in (*figures.items(), ("startup_s", found.startup_s)):
         if figure < 0 or (figure == 0 and name not in ("sequence_s", "startup_s")):
-            raise CalibrationError(f"{file}: {name} must be above 0", f"correct {name}")
+            raise Problem(f"{file}: {name} must be above 0", f"correct {name}")
     return found
 
 

@@ -30,18 +30,11 @@ from types import MappingProxyType
 from typing import Any
 
 from autoscaling.slo import PriorityClass
+from common.errors import Problem
 
 MOONCAKE_BLOCK_TOKENS = 512
 # How far a copy of a request is from it, where a trace is scaled up.
 COPIES_WITHIN_S = 30.0
-
-
-class TraceError(Exception):
-    """A trace that cannot be read; `remedy` says what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +151,23 @@ def synthetic(name: str, seed: int, lengths: Lengths | None = None) -> Trace:
 
 
 def read(file: Path, seed: int = 0) -> Trace:
-    """A recorded trace. Raises TraceError for a file that is none."""
+    """A recorded trace. Raises Problem for a file that is none."""
     readers = {".jsonl": _mooncake, ".csv": _azure}
     if file.suffix not in readers:
         remedy = f"give one of {', '.join(SYNTHETIC)}, or a file *.jsonl or *.csv"
-        raise TraceError(f"{file}: not a trace", remedy)
+        raise Problem(f"{file}: not a trace", remedy)
     try:
         with file.open(newline="") as lines:
             return readers[file.suffix](file, lines, seed)
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{file}: cannot be read: {error}", "give the path of a trace") from error
+        raise Problem(f"{file}: cannot be read: {error}", "give the path of a trace") from error
 
 
 def _mooncake(file: Path, lines: Iterable[str], seed: int) -> Trace:
     rng = random.Random(seed)
     parsed = [_mooncake_line(file, number, line) for number, line in enumerate(lines, 1)]
     if not parsed:
-        raise TraceError(f"{file}: no requests in it", "give another file")
+        raise Problem(f"{file}: no requests in it", "give another file")
     times = sorted({request.at for request in parsed})
     step = {at: later - at for at, later in pairwise(times)}
     last = min(step.values(), default=1.0)
@@ -212,7 +205,7 @@ def _azure(file: Path, lines: Iterable[str], seed: int) -> Trace:
             raise _bad_line(file, rows.line_num, what, "Azure's") from error
         requests.append(_checked(file, rows.line_num, Request(at, prompt, answer)))
     if not requests:
-        raise TraceError(f"{file}: no requests in it", "give another file")
+        raise Problem(f"{file}: no requests in it", "give another file")
     ordered = _ordered(requests)
     return Trace(file.stem, ordered, ordered[-1].at + 1.0)
 
@@ -226,8 +219,8 @@ def _checked(file: Path, number: int, request: Request) -> Request:
     return replace(request, answer_tokens=max(1, request.answer_tokens))
 
 
-def _bad_line(file: Path, number: int, what: str, form: str) -> TraceError:
-    return TraceError(
+def _bad_line(file: Path, number: int, what: str, form: str) -> Problem:
+    return Problem(
         f"{file}:{number}: not a request: {what}",
         f"correct or remove that line; the file's lines must be {form}",
     )

@@ -95,7 +95,7 @@ HOUSE = (
     Room(
         "k8s",
         "asks and watches a Kubernetes cluster, writes the chart's schema and README",
-        ("deployments/fleet",),
+        ("deployments/fleet", "common"),
     ),
     Room(
         "deployments/process",
@@ -120,8 +120,12 @@ HOUSE = (
         "decides who is let in, what overflows, how many replicas there are",
         ("router",),
     ),
-    Room("weights", "quantizes, plans memory and speed, compares: offline"),
-    Room("observability", "metrics, the SLO file and what is made from it, Grafana, traces"),
+    Room("weights", "quantizes, plans memory and speed, compares: offline", ("common",)),
+    Room(
+        "observability",
+        "metrics, the SLO file and what is made from it, Grafana, traces",
+        ("common",),
+    ),
     Room("router", "decides where a request goes; the prefix index and the load board in Redis"),
     Room("common", "what every room may use: errors with a remedy, a file lock, plots"),
 )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exit_codes import ExitCode
 from cli.main import app
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.models.model import embedded_model
 from deployments.offline.evaluation import Asked, evaluate
 from deployments.offline.offline_engine import OfflineEngine
@@ -126,7 +126,7 @@ def test_a_fleet_that_asks_for_quality_does_not_start_with_it(
 def test_an_engine_that_cannot_load_tells_why(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(Problem) as caught:
         OfflineEngine.start(str(folder), ENGINE_ARGS, tmp_path / "log", ENV)
     assert str(folder) in caught.value.message
     assert "config.json" in caught.value.message

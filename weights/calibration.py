@@ -5,7 +5,7 @@
 
 All of it becomes one stream of tokens, conversations through the model's chat template; windows
 of equal length are taken from it, evenly spread. Nothing is drawn by chance, so the same file
-gives the same weights. A file that is no such thing is a `WeightsError` with its line.
+gives the same weights. A file that is no such thing is a `Problem` with its line.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 Conversation = list[dict[str, str]]
 Sample = str | Conversation
@@ -26,11 +26,11 @@ def read_samples(file: Path) -> list[Sample]:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise WeightsError(
+        raise Problem(
             f"the calibration text {file} cannot be read: {error.strerror}", "name another file"
         ) from error
     except UnicodeDecodeError as error:
-        raise WeightsError(
+        raise Problem(
             f"the calibration text {file} is not UTF-8 text (byte {error.start})", _REMEDY
         ) from error
     if file.suffix == ".jsonl":
@@ -39,9 +39,9 @@ def read_samples(file: Path) -> list[Sample]:
     elif file.suffix in (".txt", ".md"):
         samples = [text] if text.strip() else []
     else:
-        raise WeightsError(f"the calibration text {file} has an unknown ending", _REMEDY)
+        raise Problem(f"the calibration text {file} has an unknown ending", _REMEDY)
     if not samples:
-        raise WeightsError(f"the calibration text {file} is empty", _REMEDY)
+        raise Problem(f"the calibration text {file} is empty", _REMEDY)
     return samples
 
 
@@ -49,7 +49,7 @@ def _sample(line: str, where: str) -> Sample:
     try:
         found: Any = json.loads(line)
     except ValueError as error:
-        raise WeightsError(f"{where} is no JSON: {error}", _REMEDY) from error
+        raise Problem(f"{where} is no JSON: {error}", _REMEDY) from error
     match found:
         case {"messages": [{"role": str(), "content": str()}, *_] as messages} if all(
             isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m
@@ -61,7 +61,7 @@ def _sample(line: str, where: str) -> Sample:
             return [{"role": "user", "content": first}]
         case {"text": str(text)} | {"prompt": str(text)} if text.strip():
             return text
-    raise WeightsError(f"{where} has none of the keys known here with text in it", _REMEDY)
+    raise Problem(f"{where} has none of the keys known here with text in it", _REMEDY)
 
 
 def token_windows(
@@ -73,7 +73,7 @@ def token_windows(
     """At most `count` windows of `length` tokens; one shorter window if the text has no more."""
     stream = [token for sample in samples for token in encode(sample)]
     if len(stream) < LEAST_TOKENS:
-        raise WeightsError(
+        raise Problem(
             f"the calibration text has {len(stream)} tokens, {LEAST_TOKENS} are the least",
             f"give it more text; {count * length} tokens are asked for",
         )

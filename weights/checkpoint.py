@@ -1,7 +1,7 @@
 """The weights in a model's folder: how many bytes, of which types, and whether they are the same.
 
 Only the headers of safetensors files are read, and samples of their tensors. A folder without
-such files, or with a damaged one, is a `WeightsError`.
+such files, or with a damaged one, is a `Problem`.
 
 The digest covers config.json, each file's name, size and header (every tensor's name, type,
 shape and place), and of every tensor its first, middle and last 4 KiB. It costs milliseconds
@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 SAMPLE = 4096
 LENGTH_BYTES = 8
@@ -30,7 +30,7 @@ LARGEST_HEADER = 100_000_000
 def weight_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise WeightsError(
+        raise Problem(
             f"{folder} has no *.safetensors file", "name the folder of a model in that format"
         )
     return files
@@ -92,7 +92,7 @@ def _header(file: BinaryIO, path: Path) -> tuple[bytes, dict[str, dict[str, Any]
         if len(raw) != length or any("data_offsets" not in each for each in tensors.values()):
             raise ValueError
     except (ValueError, AttributeError, TypeError) as error:
-        raise WeightsError(
+        raise Problem(
             f"{path} is not a whole safetensors file", "make or download the model again"
         ) from error
     return raw, tensors

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 WEIGHTS = "model.safetensors"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
@@ -41,20 +41,20 @@ class _Stored:
 def first_layers(model: Path, layers: int, folder: Path) -> None:
     """Writes to `folder`, which must not exist, the model in `model` with `layers` layers.
 
-    Raises WeightsError for a model that cannot be cut so, OSError where the disk refuses.
+    Raises Problem for a model that cannot be cut so, OSError where the disk refuses.
     """
     config = _config(model)
     whole = config["num_hidden_layers"]
     if not 1 <= layers < whole:
-        raise WeightsError(
+        raise Problem(
             f"a draft of {layers} layers cannot be made of a model with {whole}",
             f"name 1 to {whole - 1}",
         )
     if folder.exists():
-        raise WeightsError(f"{folder} is there already", "remove it, or name another folder")
+        raise Problem(f"{folder} is there already", "remove it, or name another folder")
     kept = {name: one for name, one in _tensors(model).items() if _layer_of(name) < layers}
     if not any(_LAYER.search(name) for name in kept):
-        raise WeightsError(
+        raise Problem(
             f"{model} names its layers in a way that is not known here",
             "only weights called ...layers.<number>... can be cut; take a draft model instead",
         )
@@ -76,11 +76,11 @@ def _config(model: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(file.read_text())
     except OSError as error:
-        raise WeightsError(
+        raise Problem(
             f"{file} cannot be read: {error.strerror}", "name a model's folder"
         ) from error
     if not isinstance(config.get("num_hidden_layers"), int):
-        raise WeightsError(
+        raise Problem(
             f"{file} has no num_hidden_layers", "only plain text models can be cut; take a draft"
         )
     return config
@@ -94,7 +94,7 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 def _tensors(model: Path) -> dict[str, _Stored]:
     files = sorted(model.glob("*.safetensors"))
     if not files:
-        raise WeightsError(f"{model} holds no *.safetensors", "name a folder with such weights")
+        raise Problem(f"{model} holds no *.safetensors", "name a folder with such weights")
     return {name: stored for file in files for name, stored in _tensors_of(file)}
 
 
@@ -140,7 +140,7 @@ def _copy(source: Any, out: Any, size: int) -> None:
     while size > 0:
         part = source.read(min(size, 1 << 24))
         if not part:
-            raise WeightsError(f"{source.name} ends too early", "copy or download it again")
+            raise Problem(f"{source.name} ends too early", "copy or download it again")
         out.write(part)
         size -= len(part)
 
@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> int:
     model, layers, folder = arguments
     try:
         first_layers(Path(model).expanduser(), int(layers), Path(folder).expanduser())
-    except (WeightsError, OSError) as error:
+    except (Problem, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 MIB = 1 << 20
 TERA = 1e12
@@ -74,12 +74,12 @@ GPUS: tuple[Gpu, ...] = (
 
 
 def gpu_called(name: str) -> Gpu:
-    """The GPU of that name, in any case; WeightsError names those that are known."""
+    """The GPU of that name, in any case; Problem names those that are known."""
     for gpu in GPUS:
         if name.lower() in (gpu.name, gpu.ray_type.lower()):
             return gpu
     known = ", ".join(gpu.name for gpu in GPUS)
-    raise WeightsError(f"the GPU {name!r} is not known", f"use one of {known}")
+    raise Problem(f"the GPU {name!r} is not known", f"use one of {known}")
 
 
 def gpu_of_ray(accelerator_type: str) -> Gpu | None:

@@ -1,7 +1,7 @@
 """The numbers of a model that decide its bytes and its work, read from its config.json.
 
 The keys are those of Hugging Face's configuration classes. A decoder that this cannot describe
-(state-space layers, encoders, per-layer widths) is refused with a `WeightsError`, never guessed.
+(state-space layers, encoders, per-layer widths) is refused with a `Problem`, never guessed.
 Biases, norms of single heads and position tables are left out: below 0.1 % of any model here.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 # these have an up and a down projection, no gate
 PLAIN_MLPS = ("phi", "gpt_neox", "starcoder2", "nemotron", "falcon", "opt", "persimmon")
@@ -163,7 +163,7 @@ class ModelShape:
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """The shape in a config.json; a multimodal model's is that of its `text_config`.
 
-    Raises WeightsError where a key is missing or the model is of a kind that is not described.
+    Raises Problem where a key is missing or the model is of a kind that is not described.
     """
     text = config.get("text_config")
     if isinstance(text, Mapping) and "hidden_size" not in config:
@@ -208,7 +208,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
 def _number(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or value <= 0:
-        raise WeightsError(
+        raise Problem(
             f"the model's config.json has {key}: {value!r}, where a positive number is needed",
             "name a decoder-only model in Hugging Face's format",
         )
@@ -223,7 +223,7 @@ def _attention_layers(config: Mapping[str, Any], layers: int) -> tuple[int | Non
     """The window of the layers that slide, and how many do not; (None, None) where none slides."""
     kinds = config.get("layer_types") or []
     if strange := sorted({str(kind) for kind in kinds} - set(ATTENTION_KINDS)):
-        raise WeightsError(
+        raise Problem(
             f"the model has layers of the kind {strange[0]!r}, whose cache is not known here",
             "its memory cannot be planned; ask vLLM: it reports the KV cache when it starts",
         )

@@ -2,7 +2,7 @@
 
 Of every precision that the GPU computes, the tensor parallelism that takes the fewest GPUs; of the
 precisions, again the one that takes the fewest, and of equal ones the one with the most bits.
-Where nothing fits, or nothing keeps the SLO, a `WeightsError` says by how much, and what would.
+Where nothing fits, or nothing keeps the SLO, a `Problem` says by how much, and what would.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.gpus import GPUS, Gpu
 from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
 from weights.model_shape import ModelShape
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan_for(shape: ModelShape, gpu: Gpu, wish: Wish) -> Plan:
-    """Raises WeightsError where the wish cannot be met."""
+    """Raises Problem where the wish cannot be met."""
     _check(shape, gpu, wish)
     tried = {
         precision: sized(shape, gpu, precision, wish) if precision.compute in gpu.flops else None
@@ -116,18 +116,18 @@ def plan_for(shape: ModelShape, gpu: Gpu, wish: Wish) -> Plan:
 
 def _check(shape: ModelShape, gpu: Gpu, wish: Wish) -> None:
     if shape.max_context is not None and wish.context > shape.max_context:
-        raise WeightsError(
+        raise Problem(
             f"a context of {wish.context} tokens is more than the model's {shape.max_context}",
             f"ask for at most {shape.max_context}, or for a model with a longer context",
         )
     if wish.prompt + wish.output > wish.context:
-        raise WeightsError(
+        raise Problem(
             f"a prompt of {wish.prompt} and an output of {wish.output} tokens are more than the"
             f" context of {wish.context}",
             "ask for a longer context, or for shorter ones",
         )
     if wish.kv_value_bytes == 1 and gpu.capability < FP8_CAPABILITY:
-        raise WeightsError(
+        raise Problem(
             f"an FP8 KV cache is slow on {gpu.name}, which has no FP8 arithmetic",
             "leave --kv-cache-dtype at auto, or plan for a newer GPU",
         )
@@ -145,9 +145,9 @@ def _reason(engines: list[Option] | None, gpu: Gpu, precision: Precision) -> str
     return "does not fit" if engines else "its groups do not come out even"
 
 
-def _impossible(tried: list[Option], refused: list[Refused], wish: Wish) -> WeightsError:
+def _impossible(tried: list[Option], refused: list[Refused], wish: Wish) -> Problem:
     if not tried:
-        return WeightsError(
+        return Problem(
             f"the model is stored as {refused[0].precision.name}: {refused[0].reason}",
             "plan for the model that it was made of, or for another GPU",
         )
@@ -163,7 +163,7 @@ def _impossible(tried: list[Option], refused: list[Refused], wish: Wish) -> Weig
     engine = best.engine
     where = f"{engine.tp} x {engine.gpu.name}" if engine.tp > 1 else engine.gpu.name
     roomy = [gpu.name for gpu in GPUS if _fits(engine.shape, gpu, wish)]
-    return WeightsError(
+    return Problem(
         f"nothing fits: with {engine.precision.name} weights on {where},"
         f" {missing(best) / GIB:.1f} GiB a GPU are missing for one request of"
         f" {wish.context} tokens",
@@ -180,11 +180,11 @@ def _fits(shape: ModelShape, gpu: Gpu, wish: Wish) -> bool:
     )
 
 
-def _too_slow(fitting: list[Option], wish: Wish) -> WeightsError:
+def _too_slow(fitting: list[Option], wish: Wish) -> Problem:
     alone = [speed_of(o.engine, Load(1, wish.prompt, wish.output)) for o in fitting]
     ttft, tpot = min(s.ttft_s for s in alone), min(s.tpot_s for s in alone)
     asked = f"ttft={wish.ttft_s:g}" + (f",tpot={wish.tpot_s:g}" if wish.tpot_s else "")
-    return WeightsError(
+    return Problem(
         f"no replica keeps {asked}, not with one request at a time: the best reachable"
         f" is ttft={ttft:.2g} and tpot={tpot:.2g} seconds",
         "promise less, plan for a faster GPU or a smaller model, or expect shorter prompts",

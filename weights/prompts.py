@@ -9,7 +9,7 @@ A file whose name ends in .jsonl holds one object a line, with one of these keys
     text       a document, or, as a prompt, one user message
 
 Any other file is plain text: one prompt a line, or one document. Whatever is wrong with a file
-is a `WeightsError` that names it, and the line.
+is a `Problem` that names it, and the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 Conversation = list[dict[str, str]]
 """Messages with `role` and `content`, to be answered."""
@@ -35,7 +35,7 @@ def read_prompts(path: Path) -> list[Conversation]:
     else:
         prompts = [_asked(line.strip()) for line in lines if line.strip()]
     if not prompts:
-        raise WeightsError(f"{path} holds no prompt", "name a file with one prompt a line")
+        raise Problem(f"{path} holds no prompt", "name a file with one prompt a line")
     return prompts
 
 
@@ -52,12 +52,12 @@ def _content(path: Path) -> str:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise WeightsError(f"{path} is not UTF-8 text", "name a text or .jsonl file") from error
+        raise Problem(f"{path} is not UTF-8 text", "name a text or .jsonl file") from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise WeightsError(f"{path} cannot be read: {reason}", "name a readable file") from error
+        raise Problem(f"{path} cannot be read: {reason}", "name a readable file") from error
     if not content.strip():
-        raise WeightsError(f"{path} is empty", "name a file with text in it")
+        raise Problem(f"{path} is empty", "name a file with text in it")
     return content
 
 
@@ -65,9 +65,7 @@ def _document(path: Path, number: int, line: str) -> str | Conversation:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise WeightsError(
-            f"{path}:{number} is not JSON: {error}", "write one object a line"
-        ) from None
+        raise Problem(f"{path}:{number} is not JSON: {error}", "write one object a line") from None
     match record:
         case {"turns": [str(first), *_]} if first.strip():
             return _asked(first)
@@ -78,7 +76,7 @@ def _document(path: Path, number: int, line: str) -> str | Conversation:
         case {"text": str(text)} if text.strip():
             return text
     found = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
-    raise WeightsError(
+    raise Problem(
         f"{path}:{number} has nothing to read (it has: {found or 'nothing'})",
         f"give each line one of {', '.join(KEYS)}, with text in it",
     )

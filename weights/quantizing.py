@@ -51,8 +51,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from common.errors import Problem
 from weights.calibration import Sample, read_samples, token_windows
-from weights.errors import WeightsError
 from weights.quantize_job import QuantizeJob
 from weights.schemes import NOT_QUANTIZED, Scheme, fitting_group, scheme_called
 
@@ -70,7 +70,7 @@ class Progress:
         # A parent that is gone breaks the pipe, which ends this process: nobody waits for it.
         print(f"{fraction:.4f} {what}", file=self._lines, flush=True)
 
-    def fail(self, error: WeightsError) -> None:
+    def fail(self, error: Problem) -> None:
         told = json.dumps({"message": error.message, "remedy": error.remedy})
         print(f"error {told}", file=self._lines, flush=True)
 
@@ -123,7 +123,7 @@ def _group_size(job: QuantizeJob, scheme: Scheme) -> int | None:
     config = AutoConfig.from_pretrained(**_where(job))
     already = getattr(config, "quantization_config", None)
     if already and not job.gguf:
-        raise WeightsError(
+        raise Problem(
             f"{job.source} is quantized already", "quantize the model that it was made from"
         )
     if not scheme.grouped:
@@ -141,7 +141,7 @@ def _windows(job: QuantizeJob, tokenizer: PreTrainedTokenizerBase) -> list[list[
     assert job.calibration is not None, "the command asks for one"
     samples = read_samples(Path(job.calibration))
     if not tokenizer.chat_template and any(isinstance(sample, list) for sample in samples):
-        raise WeightsError(
+        raise Problem(
             f"{job.calibration} holds conversations, and the model has no chat template",
             "use plain text",
         )
@@ -320,7 +320,7 @@ def main(arguments: list[str]) -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         quantize(Path(arguments[0]), progress)
-    except WeightsError as error:
+    except Problem as error:
         progress.fail(error)
         return 1
     return 0

@@ -5,7 +5,7 @@
     antefix-evaluation.svg    its plot
 
 Divergences are in nats, rates in tokens per second, sizes in bytes. A file that cannot be read
-as an evaluation is a `WeightsError`.
+as an evaluation is a `Problem`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.estimate import Estimate
 
 NAME = "antefix-evaluation"
@@ -136,7 +136,7 @@ def read(folder: Path) -> Evaluation | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise WeightsError(
+        raise Problem(
             f"{file} cannot be read as an evaluation: {str(error).splitlines()[0]}",
             "make it again: antefix evaluate",
         ) from error

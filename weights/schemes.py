@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from weights.errors import WeightsError
+from common.errors import Problem
 
 GROUP_SIZES = (128, 64, 32, 16)
 
@@ -111,14 +111,14 @@ SCHEMES: dict[str, Scheme] = {
 
 def scheme_called(name: str) -> Scheme:
     if name not in SCHEMES:
-        raise WeightsError(f"no scheme is called {name!r}", f"use one of: {', '.join(SCHEMES)}")
+        raise Problem(f"no scheme is called {name!r}", f"use one of: {', '.join(SCHEMES)}")
     return SCHEMES[name]
 
 
 def fitting_group(inputs: Mapping[str, int], wanted: int | None, tensor_parallel: int) -> int:
     """The group size for layers of so many inputs each: `wanted`, or the largest that fits.
 
-    A group may not cross the border between two GPUs. Raises WeightsError naming the first layer
+    A group may not cross the border between two GPUs. Raises Problem naming the first layer
     that stands in the way.
     """
     on_one_gpu = {
@@ -130,7 +130,7 @@ def fitting_group(inputs: Mapping[str, int], wanted: int | None, tensor_parallel
             return fitting[0]
         smallest = GROUP_SIZES[-1]
         layer = next(name for name, size in on_one_gpu.items() if size % smallest)
-        raise WeightsError(
+        raise Problem(
             f"no group size fits: not even {smallest} divides the "
             f"{on_one_gpu[layer]} inputs of {layer}{_share(tensor_parallel)}",
             "use a scheme without groups: "
@@ -138,7 +138,7 @@ def fitting_group(inputs: Mapping[str, int], wanted: int | None, tensor_parallel
         )
     for layer, size in on_one_gpu.items():
         if wanted < 1 or size % wanted:
-            raise WeightsError(
+            raise Problem(
                 f"a group size of {wanted} does not divide the {size} inputs of "
                 f"{layer}{_share(tensor_parallel)}",
                 f"use {', '.join(map(str, fitting))}" if fitting else "use a scheme without groups",
@@ -150,7 +150,7 @@ def _inputs_of_one_gpu(layer: str, inputs: int, tensor_parallel: int) -> int:
     if layer.rpartition(".")[2] not in ROW_PARALLEL:
         return inputs
     if inputs % tensor_parallel:
-        raise WeightsError(
+        raise Problem(
             f"a tensor parallelism of {tensor_parallel} does not divide the {inputs} inputs of "
             f"{layer}",
             "use a degree that does",

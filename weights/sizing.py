@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from math import ceil
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.gpus import Gpu
 from weights.kernels import stored_in
 from weights.memory import (
@@ -92,7 +92,7 @@ def stored_precision(shape: ModelShape) -> Precision:
     kinds = stored_in(shape.quantization)
     words = {kind.words for kind in kinds}
     if len(words) != 1 or not words <= known.keys():
-        raise WeightsError(
+        raise Problem(
             f"the model is stored as {' and '.join(sorted(words)) or 'something unknown'}, which"
             " cannot be planned",
             "plan for the model that it was made of",

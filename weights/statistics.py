@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.estimate import Estimate
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -52,7 +52,7 @@ def compared(
     log-probabilities no longer tell: float16 makes equals of nearly equal ones. A token that the
     reference rules out adds nothing to the divergence.
 
-    Raises WeightsError where a figure is infinite or not a number: weights that overflow, or
+    Raises Problem where a figure is infinite or not a number: weights that overflow, or
     that rule out what the reference may say, are nothing to take means of.
     """
     if reference.shape != candidate.shape or len(reference) != len(targets):
@@ -78,7 +78,7 @@ def compared(
     finite: Array = np.isfinite([figures.kl, figures.reference, figures.candidate])
     lost = len(targets) - int(finite.all(axis=0).sum())
     if lost:
-        raise WeightsError(
+        raise Problem(
             f"of {len(targets)} tokens, {lost} have probabilities that are 0 or no number at all",
             "the weights are ruined, or overflow in this dtype; try --engine-arg dtype=bfloat16",
         )

@@ -20,7 +20,7 @@ from typing import Any
 
 from cli.local import monitoring, processes, ray_head, redis_server
 from cli.local.home import FleetState, Home, Keys
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 from deployments.process.failure import gist, tail
 
@@ -28,7 +28,7 @@ OnPools = Callable[[dict[str, Any], str], None]
 """Takes running, target and states by pool, and what holds replicas back, if anything."""
 
 
-class AlreadyDeployed(SetupError):
+class AlreadyDeployed(Problem):
     """The Ray cluster runs a fleet that was started elsewhere."""
 
 
@@ -74,7 +74,7 @@ def start_ray(home: Home, state: FleetState, fleet: Fleet) -> FleetState:
 def deploy(
     home: Home, state: FleetState, fleet: Fleet, keys: Keys, on_pools: OnPools
 ) -> FleetState:
-    """Deploy and return once every replica runs. Raises SetupError with the reason's gist."""
+    """Deploy and return once every replica runs. Raises Problem with the reason's gist."""
     request = {
         "action": "deploy",
         "address": state.ray_address,
@@ -100,7 +100,7 @@ def deploy(
 def remove(home: Home, state: FleetState) -> None:
     """Take the fleet off Ray Serve; streams in flight end first, up to its drain time.
 
-    Raises SetupError when Ray cannot be reached.
+    Raises Problem when Ray cannot be reached.
     """
     request = {
         "action": "remove",
@@ -110,7 +110,7 @@ def remove(home: Home, state: FleetState) -> None:
     }
     for event in _drive(home, state, request):
         if event["event"] == "failed":
-            raise SetupError(event["message"], f"see {home.logs / 'serve.log'}")
+            raise Problem(event["message"], f"see {home.logs / 'serve.log'}")
 
 
 def stop(home: Home, state: FleetState) -> None:
@@ -175,11 +175,11 @@ def _driver_environment(home: Home, state: FleetState) -> dict[str, str]:
     }
 
 
-def _deploy_error(home: Home, state: FleetState, event: dict[str, Any]) -> SetupError:
+def _deploy_error(home: Home, state: FleetState, event: dict[str, Any]) -> Problem:
     if event.get("conflict"):
         return AlreadyDeployed(event["message"], event["remedy"])
     if event["remedy"]:
-        return SetupError(event["message"], event["remedy"])
+        return Problem(event["message"], event["remedy"])
     logs = ray_logs(state) or home.logs
     pool, _, message = event["message"].partition(": ")
-    return SetupError(f"{pool}: {gist(message, logs)}", f"see {logs}")
+    return Problem(f"{pool}: {gist(message, logs)}", f"see {logs}")

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import SetupError
+from common.errors import Problem
 from common.file_lock import only_one
 
 
@@ -69,7 +69,7 @@ class FleetState:
 
 
 class Home:
-    """The folder, made if it is not there. Raises SetupError when it cannot be used."""
+    """The folder, made if it is not there. Raises Problem when it cannot be used."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or home_folder()
@@ -154,9 +154,9 @@ class Home:
         except OSError as error:
             raise _unusable(self.folder, error) from error
 
-    def _damaged(self, name: str, how: str) -> SetupError:
+    def _damaged(self, name: str, how: str) -> Problem:
         path = self.folder / name
-        return SetupError(f"{path} is damaged ({how})", f"remove it: rm {path}")
+        return Problem(f"{path} is damaged ({how})", f"remove it: rm {path}")
 
 
 def home_folder() -> Path:
@@ -167,8 +167,8 @@ def home_folder() -> Path:
     return Path.home() / ".local" / "state" / "antefix"
 
 
-def _unusable(path: Path, error: OSError) -> SetupError:
-    return SetupError(
+def _unusable(path: Path, error: OSError) -> Problem:
+    return Problem(
         f"{path} cannot be used: {error.strerror or error}",
         "make it writable, or set ANTEFIX_HOME to a folder that is",
     )

@@ -26,7 +26,7 @@ import yaml
 
 from cli.local import processes
 from cli.local.ports import LOOPBACK, free_ports, is_free
-from common.errors import SetupError
+from common.errors import Problem
 from observability import GENERATED
 
 PROMETHEUS_PORT = 9090
@@ -61,7 +61,7 @@ class Monitoring:
 
 
 def find_programs() -> Programs:
-    """Those on PATH. Raises SetupError that names the ones that are missing."""
+    """Those on PATH. Raises Problem that names the ones that are missing."""
     prometheus = shutil.which("prometheus")
     # Debian names it after its package.
     alertmanager = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
@@ -69,7 +69,7 @@ def find_programs() -> Programs:
         return Programs(prometheus, alertmanager)
     found = {"prometheus": prometheus, "alertmanager": alertmanager}
     missing = " and ".join(name for name, path in found.items() if not path)
-    raise SetupError(
+    raise Problem(
         f"--with-prometheus needs {missing}, not found on PATH",
         "install both (Debian and Ubuntu: apt-get install --no-install-recommends prometheus "
         "prometheus-alertmanager; elsewhere from https://prometheus.io/download/)",
@@ -84,7 +84,7 @@ def start(
     run_id: str,
     generated: Path = GENERATED,
 ) -> Monitoring:
-    """Once both are ready. Raises SetupError with the last words of the one that is not."""
+    """Once both are ready. Raises Problem with the last words of the one that is not."""
     stop(run_id)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in ("rules.yaml", "alertmanager.yaml"):
@@ -182,7 +182,7 @@ class _Starter:
             # Between being found free and being bound, a port can be taken.
             if "address already in use" not in said:
                 break
-        raise SetupError(f"{name} does not start: {said}", f"see {log_file}")
+        raise Problem(f"{name} does not start: {said}", f"see {log_file}")
 
     def _run(self, command: list[str], port: int, log_file: Path) -> str:
         """Its last words; empty once it is ready."""

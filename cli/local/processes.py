@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from common.errors import SetupError
+from common.errors import Problem
 
 RUN_ID = "ANTEFIX_RUN_ID"
 RAYLET_SECONDS = 8.0
@@ -44,7 +44,7 @@ def core_is_alive(run_id: str) -> bool:
 
 
 def stop(run_id: str) -> None:
-    """Return once none is left. Raises SetupError when one survives SIGKILL.
+    """Return once none is left. Raises Problem when one survives SIGKILL.
 
     Ray's node manager goes first and takes its workers along in order; Redis goes last, since
     they report to it.
@@ -61,7 +61,7 @@ def stop(run_id: str) -> None:
     while left := processes(run_id):
         if time.monotonic() > deadline:
             shown = ", ".join(f"{p.pid} ({_name(p)})" for p in left)
-            raise SetupError(
+            raise Problem(
                 f"processes of the fleet do not end: {shown}",
                 "they wait for the kernel, perhaps for a GPU or a disk; try again, or reboot",
             )

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from common.errors import SetupError
+from common.errors import Problem
 from common.file_lock import only_one
 from deployments.models.checksums import flush_to_disk
 from deployments.models.model import Report
@@ -37,7 +37,7 @@ def quantize(
     say: Callable[[str], None],
     replace: bool = False,
 ) -> None:
-    """Raises SetupError when `out` is there and is not to be replaced, or quantizing fails."""
+    """Raises Problem when `out` is there and is not to be replaced, or quantizing fails."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with only_one(
@@ -48,7 +48,7 @@ def quantize(
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _disk_full(out) from error
-        raise SetupError(
+        raise Problem(
             f"{out} cannot be written: {error.strerror or error}", "name another folder with --out"
         ) from error
 
@@ -66,7 +66,7 @@ def _quantize(
     if (partial / "replaced").exists() and not out.exists():
         (partial / "replaced").rename(out)
     if out.exists() and not replace:
-        raise SetupError(
+        raise Problem(
             f"{out} is there already", "name another folder with --out, or replace it with --force"
         )
     _prepare(partial, job, say)
@@ -127,28 +127,28 @@ def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, held: 
             process.kill()
             raise
     if refused is not None:
-        raise SetupError(refused["message"], refused["remedy"])
+        raise Problem(refused["message"], refused["remedy"])
     if process.returncode != 0:
         raise _failure(process.returncode, log, partial)
 
 
-def _failure(code: int, log: Path, partial: Path) -> SetupError:
+def _failure(code: int, log: Path, partial: Path) -> Problem:
     with log.open(errors="replace") as lines:
         last = [line.strip() for line in deque(lines, maxlen=20) if line.strip()]
     if any("No space left on device" in line or "os error 28" in line for line in last):
         return _disk_full(partial)
     if code == -signal.SIGKILL:
-        return SetupError(
+        return Problem(
             "quantizing was killed, perhaps for want of memory",
             "give it more memory or fewer --samples, then run the same command again",
         )
-    return SetupError(
+    return Problem(
         f"quantizing failed: {last[-1] if last else f'it ended with {code}'}", f"see {log}"
     )
 
 
-def _disk_full(folder: Path) -> SetupError:
-    return SetupError(
+def _disk_full(folder: Path) -> Problem:
+    return Problem(
         f"the disk is full: no space left in {folder.parent}",
         "free some, then run the same command again: it goes on from the layers done",
     )

@@ -16,7 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from common.errors import SetupError
+from common.errors import Problem
 from common.file_lock import only_one
 from deployments.models.model import Report, cache_folder
 from deployments.models.wheel_download import disk_full, run_pip
@@ -43,7 +43,7 @@ def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise disk_full(folder.parent) from error
-        raise SetupError(
+        raise Problem(
             f"{folder.parent} cannot be written: {error.strerror or error}",
             "make it writable, or set ANTEFIX_CACHE to a folder that is",
         ) from error

@@ -18,7 +18,7 @@ from pathlib import Path
 from cli.local import certificate, processes
 from cli.local.home import Home
 from cli.local.ports import LOOPBACK, free_ports
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 
 # Requests and tokens do not pass through it; a container's /dev/shm may be no larger than this.
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def start(home: Home, run_id: str, fleet: Fleet) -> str:
-    """Ray's address, once it runs. Raises SetupError with its last words."""
+    """Ray's address, once it runs. Raises Problem with its last words."""
     said = ""
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -52,7 +52,7 @@ def start(home: Home, run_id: str, fleet: Fleet) -> str:
         said = _run(home, _command(home, ports, fleet), env)
         if not said:
             return f"{LOOPBACK}:{gcs}"
-    raise SetupError(f"Ray does not start: {said}", f"see {home.logs / 'ray-start.log'}")
+    raise Problem(f"Ray does not start: {said}", f"see {home.logs / 'ray-start.log'}")
 
 
 def environment(home: Home, run_id: str) -> dict[str, str]:
@@ -95,17 +95,17 @@ def temp_dir(home: Home) -> Path:
 def prepare_temp_dir(home: Home) -> None:
     """Make it this user's alone, and forget all but the last sessions' logs.
 
-    Raises SetupError when another user made it: they could read what Ray writes.
+    Raises Problem when another user made it: they could read what Ray writes.
     """
     folder = temp_dir(home)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
         if folder.is_symlink() or found.st_uid != os.getuid():
-            raise SetupError(f"{folder} is not yours", f"remove it, or set TMPDIR: ls -ld {folder}")
+            raise Problem(f"{folder} is not yours", f"remove it, or set TMPDIR: ls -ld {folder}")
         folder.chmod(0o700)
     except OSError as error:
-        raise SetupError(
+        raise Problem(
             f"{folder} cannot be made: {error.strerror or error}", "set TMPDIR to another folder"
         ) from error
     sessions = [s for s in folder.glob("session_2*") if s.is_dir()]

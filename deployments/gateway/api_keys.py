@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.gateway.errors import ApiError
 
 logger = logging.getLogger("ray.serve")
@@ -51,7 +51,7 @@ class ApiKeys:
             try:
                 self._take(read_keys(file))
                 complaint = ""
-            except SetupError as error:
+            except Problem as error:
                 if error.message != complaint:
                     logger.warning("the API keys stay as they are: %s", error.message)
                 complaint = error.message
@@ -64,7 +64,7 @@ class ApiKeys:
 def keys_in(text: str) -> dict[str, str]:
     """Key to tenant, of `tenant=key` on lines or between commas; a tenant may have several.
 
-    Raises SetupError for what is neither that nor a comment; no message holds a key.
+    Raises Problem for what is neither that nor a comment; no message holds a key.
     """
     found = {}
     for number, pair in enumerate(re.split(r"[\n,]", text), start=1):
@@ -73,20 +73,20 @@ def keys_in(text: str) -> dict[str, str]:
         tenant, _, key = (part.strip() for part in pair.partition("="))
         if not tenant or not key:
             message = f"API key {number} is not tenant=key"
-            raise SetupError(message, "write tenant=key, several on lines or between commas")
+            raise Problem(message, "write tenant=key, several on lines or between commas")
         found[key] = tenant
     return found
 
 
 def read_keys(file: Path) -> dict[str, str]:
-    """Raises SetupError for a file that cannot be read, or holds no key."""
+    """Raises Problem for a file that cannot be read, or holds no key."""
     try:
         found = keys_in(file.read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise SetupError(f"{file} cannot be read: {reason}", f"correct {KEYS_FILE}") from error
+        raise Problem(f"{file} cannot be read: {reason}", f"correct {KEYS_FILE}") from error
     if not found:
-        raise SetupError(f"{file} holds no API key", "write tenant=key into it")
+        raise Problem(f"{file} holds no API key", "write tenant=key into it")
     return found
 
 

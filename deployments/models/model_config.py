@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.models.model import EMBEDDED, EMBEDDED_NAME, cache_folder
 
 CONFIG = "config.json"
@@ -37,12 +37,12 @@ EMBEDDED_CONFIG: dict[str, Any] = {
 def model_config(
     model: str, revision: str | None = None, *, download: bool = False
 ) -> dict[str, Any] | None:
-    """The config of `model`, as a fleet file or a command line names it. Raises SetupError for a
+    """The config of `model`, as a fleet file or a command line names it. Raises Problem for a
     folder that is there and is no model, and for a download that fails."""
     folder = model_folder(model)
     if folder is not None and folder.is_dir():
         if not (folder / CONFIG).is_file():
-            raise SetupError(
+            raise Problem(
                 f"the folder {model!r} holds no {CONFIG} (looked at {folder})",
                 "name the folder that a model was saved in",
             )
@@ -84,7 +84,7 @@ def _downloaded(model: str, revision: str | None) -> Path:
     # The Hub's errors, the network's and those of the file system have no base of their own.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SetupError(
+        raise Problem(
             f"{CONFIG} of {model!r} cannot be downloaded: {reason}",
             "correct the id, set HF_TOKEN where the model asks for one, or name a folder",
         ) from error
@@ -94,7 +94,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SetupError(f"{file} cannot be read: {error}", "get the model again") from error
+        raise Problem(f"{file} cannot be read: {error}", "get the model again") from error
     if not isinstance(config, dict):
-        raise SetupError(f"{file} is no JSON object", "get the model again")
+        raise Problem(f"{file} is no JSON object", "get the model again")
     return config

@@ -1,7 +1,7 @@
 """Gets pinned packages through pip, so that mirrors, proxies and credentials are the user's own.
 
 pip checks every file against its pinned SHA-256, resumes what is cut off, and its failures are
-`SetupError`s. A wheel that is already there, whole, is not fetched again.
+`Problem`s. A wheel that is already there, whole, is not fetched again.
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import SetupError
+from common.errors import Problem
 
 POLL_SECONDS = 0.2
 
@@ -103,17 +103,17 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-def _explain(log: Path, what: str, instead: str) -> SetupError:
+def _explain(log: Path, what: str, instead: str) -> Problem:
     said = log.read_text(errors="replace")
     if "No space left on device" in said:
         return disk_full(log.parent.parent)
     if "DO NOT MATCH THE HASHES" in said:
-        return SetupError(
+        return Problem(
             f"the package index served another file than is pinned for {what}",
             "point PIP_INDEX_URL at an index that has the published one",
         )
     if found := NO_NETWORK.search(said):
-        return SetupError(
+        return Problem(
             f"{what} cannot be downloaded: {found.group()}",
             f"connect this machine, set HTTPS_PROXY, or point PIP_INDEX_URL at a mirror{instead}",
         )
@@ -121,11 +121,11 @@ def _explain(log: Path, what: str, instead: str) -> SetupError:
     errors = (
         [line for line in lines if line.startswith("ERROR:")] or lines or ["pip gave no reason"]
     )
-    return SetupError(f"{what} cannot be downloaded: {errors[-1]}", f"see {log}")
+    return Problem(f"{what} cannot be downloaded: {errors[-1]}", f"see {log}")
 
 
-def disk_full(folder: Path) -> SetupError:
-    return SetupError(
+def disk_full(folder: Path) -> Problem:
+    return Problem(
         f"the disk is full: no space left in {folder}",
         "free 1 GB there, or set ANTEFIX_CACHE to a folder on another disk",
     )

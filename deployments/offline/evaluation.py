@@ -4,7 +4,7 @@ Texts are cut into windows, which both models read: every token's distribution b
 compared with that by the other, over the whole vocabulary. Prompts are answered by both, greedily.
 Rates are measured in rounds, the two in turns where both are loaded at once.
 
-Whatever stands in the way is a `WeightsError` or a `SetupError`.
+Whatever stands in the way is a `Problem`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import Problem
 from deployments.offline.offline_engine import Generated, OfflineEngine, Tokens
 from weights import statistics
 from weights.checkpoint import weights_digest
-from weights.errors import WeightsError
 from weights.prompts import Conversation
 from weights.report import Answers, Distribution, Evaluation, Rates, Side
 from weights.statistics import TokenFigures
@@ -147,7 +147,7 @@ def evaluate(
 def _check_vocabulary(a: OfflineEngine, b: OfflineEngine) -> None:
     one, other = a.loaded, b.loaded
     if one.vocabulary != other.vocabulary or one.token_ids != other.token_ids:
-        raise WeightsError(
+        raise Problem(
             f"the two models have different vocabularies ({one.vocabulary} and "
             f"{other.vocabulary} tokens): their distributions cannot be compared",
             "evaluate a model against the one that it was made from",
@@ -158,7 +158,7 @@ def _fitting(engine: OfflineEngine, prompts: list[Tokens], max_tokens: int) -> l
     most = engine.loaded.max_context - max_tokens
     fitting = [prompt for prompt in prompts if len(prompt) <= most]
     if prompts and not fitting:
-        raise WeightsError(
+        raise Problem(
             f"no prompt leaves room for {max_tokens} more tokens in a context of "
             f"{engine.loaded.max_context}",
             "lower --max-tokens, or raise --engine-arg max_model_len",
@@ -181,7 +181,7 @@ def _windows(
     """At most as many as asked for, spread over the texts."""
     length = min(asked.window, engine.loaded.max_context - 1)
     if length > engine.loaded.max_step_tokens:
-        raise WeightsError(
+        raise Problem(
             f"a window of {length} tokens does not fit into one step of the engine, "
             f"{engine.loaded.max_step_tokens} tokens",
             f"lower --window, or set --engine-arg max_num_batched_tokens={length}",
@@ -193,7 +193,7 @@ def _windows(
         ends = [Window((p + a)[:length], len(p)) for p, a in pairs if a and len(p) < length]
         windows = [window for window in ends if len(window.ids) > window.first]
     if not windows:
-        raise WeightsError(
+        raise Problem(
             f"there is no text of at least {SHORTEST_WINDOW} tokens to read", "name a longer one"
         )
     step = max(1.0, len(windows) / asked.most_windows)
@@ -224,7 +224,7 @@ def _check_disk(
     needed = max(sizes) if together else sum(sizes)
     free = shutil.disk_usage(scratch).free
     if needed > free:
-        raise WeightsError(
+        raise Problem(
             f"A's log-probabilities take {needed / 1e9:.1f} GB, and {scratch.parent} has "
             f"{free / 1e9:.1f} GB free",
             "set TMPDIR to a folder with more room, or lower --windows",

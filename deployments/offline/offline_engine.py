@@ -2,7 +2,7 @@
 
 It runs in a child process (`deployments.engine.vllm.offline`), so that the command line imports
 neither vLLM nor torch, several engines can be loaded at once, and memory is free after `close`.
-What vLLM prints goes to a log file; a child that cannot start or that fails is a `SetupError`
+What vLLM prints goes to a log file; a child that cannot start or that fails is a `Problem`
 with the last words of it.
 """
 
@@ -20,10 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.process.failure import gist, tail
 from weights.checkpoint import weight_bytes
-from weights.errors import WeightsError
 from weights.statistics import TokenFigures
 
 Tokens = list[int]
@@ -50,7 +49,7 @@ class Loaded:
         """Of the model's files; None where they are not safetensors in a local folder."""
         try:
             return weight_bytes(self.folder) if self.folder else None
-        except WeightsError:
+        except Problem:
             return None
 
 
@@ -202,8 +201,8 @@ class OfflineEngine:
             raise self._failed(answer["error"])
         return answer["result"]
 
-    def _failed(self, reason: str) -> SetupError:
-        return SetupError(f"the engine of {self._model} failed: {reason}", f"see {self._log}")
+    def _failed(self, reason: str) -> Problem:
+        return Problem(f"the engine of {self._model} failed: {reason}", f"see {self._log}")
 
 
 def _environment(model: str, env: Mapping[str, str]) -> dict[str, str]:

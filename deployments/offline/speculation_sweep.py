@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.offline.offline_engine import Generated, OfflineEngine, Tokens
 from weights.prompts import Conversation
 from weights.speculation import Candidate, acceptance_of, expected_tokens
@@ -155,7 +155,7 @@ class Sweep:
 
 
 def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
-    """Every way at each of its lengths. Raises SetupError if the engine without speculation, to
+    """Every way at each of its lengths. Raises Problem if the engine without speculation, to
     which all are compared, cannot be loaded."""
     measured: list[Measured] = []
     failed: dict[str, str] = {}
@@ -167,7 +167,7 @@ def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
                 for engine in way.engines(trial.exact):
                     found += _measure(trial, engine, plain, report)
                     without += found[-1].without
-            except SetupError as error:
+            except Problem as error:
                 failed[way.name] = error.message
             measured += with_acceptance(found)
     return Sweep(tuple(measured), failed, tuple(without))

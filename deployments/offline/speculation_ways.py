@@ -1,6 +1,6 @@
 """What `antefix tune-speculation` tries, from a pool of the fleet file and the command line.
 
-Everything that can be wrong is told here, before an engine is loaded: a `SetupError`.
+Everything that can be wrong is told here, before an engine is loaded: a `Problem`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Pool
 from deployments.models.model import cache_folder, resolve_model
 from deployments.models.model_config import model_config
 from deployments.offline.speculation_sweep import Way
 from weights.drafts import first_layers
-from weights.errors import WeightsError
 
 METHODS = ("ngram", "suffix", "draft_model")
 OWN = "as in the fleet file"
@@ -53,7 +52,7 @@ def lengths_of(text: str) -> tuple[int, ...]:
     """Of a list as `--k` takes it."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise SetupError(f"--k {text!r} is no list of numbers above 0", "write it as 1,2,4")
+        raise Problem(f"--k {text!r} is no list of numbers above 0", "write it as 1,2,4")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -62,21 +61,21 @@ def methods_of(text: str | None, has_own: bool, draft: Draft) -> tuple[str, ...]
     speculates already; and the draft model, where one is named."""
     has_draft = draft.model is not None or draft.layers is not None
     if draft.model is not None and draft.layers is not None:
-        raise SetupError("--draft and --draft-layers name two drafts", "drop one of them")
+        raise Problem("--draft and --draft-layers name two drafts", "drop one of them")
     if text is None:
         drafting = ("draft_model",) if has_draft else ()
         return drafting if has_own else ("ngram", "suffix", *drafting)
     methods = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for method in methods:
         if method not in METHODS:
-            raise SetupError(
+            raise Problem(
                 f"--method {method} is not one of {', '.join(METHODS)}",
                 "EAGLE, MTP and others are tried as the pool's speculative_config has them",
             )
     if "draft_model" in methods and not has_draft:
-        raise SetupError("--method draft_model needs a draft", "add --draft or --draft-layers")
+        raise Problem("--method draft_model needs a draft", "add --draft or --draft-layers")
     if has_draft and "draft_model" not in methods:
-        raise SetupError(f"--method {text} tries no draft", "add draft_model to it")
+        raise Problem(f"--method {text} tries no draft", "add draft_model to it")
     return methods
 
 
@@ -153,7 +152,7 @@ def draft_of(draft: Draft, model: str, pool: Pool) -> str | None:
     theirs = _vocabulary(model_config(found))
     ours = _vocabulary(model_config(pool.model, pool.revision))
     if theirs is not None and ours is not None and theirs != ours:
-        raise SetupError(
+        raise Problem(
             f"the draft {draft.model} has a vocabulary of {theirs} tokens, {pool.model} of {ours}",
             "name a draft with the model's own tokenizer",
         )
@@ -170,7 +169,7 @@ def _cut(model: str, layers: int) -> Path:
     """In the cache, by the name and the state of the model that it is cut from."""
     source = Path(model)
     if not source.is_dir():
-        raise SetupError(
+        raise Problem(
             f"--draft-layers needs the model's files, and {model} is no folder",
             "name a folder as model of the pool, or give --draft",
         )
@@ -180,10 +179,8 @@ def _cut(model: str, layers: int) -> Path:
     if not folder.exists():
         try:
             first_layers(source, layers, folder)
-        except WeightsError as error:
-            raise SetupError(error.message, error.remedy) from error
         except OSError as error:
-            raise SetupError(
+            raise Problem(
                 f"the draft cannot be written to {folder.parent}: {error.strerror or error}",
                 "make room there, or set ANTEFIX_CACHE to a folder that can be written",
             ) from error

@@ -11,8 +11,8 @@ import pytest
 from autoscaling.slo import Slo
 from benchmarks.backtest import page, run
 from benchmarks.backtest.run import Found, Scenario
+from common.errors import Problem
 from simulator import calibration, plot
-from simulator.calibration import CalibrationError
 from simulator.engines import Hardware
 from simulator.fleet import Call
 from simulator.results import (
@@ -172,11 +172,11 @@ def test_a_wrong_calibration_is_refused_by_name(tmp_path: Path, change: dict[str
     told = {**json.loads(calibration.SHIPPED.read_text()), **change}
     file = tmp_path / "engine.json"
     file.write_text(json.dumps(told))
-    with pytest.raises(CalibrationError, match=r"engine\.json") as caught:
+    with pytest.raises(Problem, match=r"engine\.json") as caught:
         calibration.read(file)
     assert caught.value.remedy
 
 
 def test_a_missing_calibration_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="nowhere"):
+    with pytest.raises(Problem, match="nowhere"):
         calibration.read(tmp_path / "nowhere.json")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exit_codes import ExitCode
 from cli.main import app
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.offline import speculation_sweep
 from deployments.offline.offline_engine import Generated, Tokens
 
@@ -39,7 +39,7 @@ class KnownEngine:
     ) -> KnownEngine:
         config = engine_args.get("speculative_config") or {}
         if config.get("model", "").endswith("large"):
-            raise SetupError("the engine of m failed: no memory", "see the log")
+            raise Problem("the engine of m failed: no memory", "see the log")
         return cls(config)
 
     def __enter__(self) -> KnownEngine:

@@ -17,7 +17,7 @@ from cli.local import cluster, processes, ray_head
 from cli.local.home import FleetState, Home
 from cli.local.ports import free_ports
 from cli.main import app
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 from tests.cli.fake_gateway import KEY, running
 from tests.fakes.metrics_endpoint import metrics_endpoint
@@ -142,7 +142,7 @@ def test_a_missing_program_is_told_before_anything_starts(
     assert home.state() is None
 
 
-class Recorded(SetupError):
+class Recorded(Problem):
     """What would be started."""
 
     def __init__(self, state: FleetState, fleet: Fleet) -> None:

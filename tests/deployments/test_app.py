@@ -10,7 +10,7 @@ from ray import cloudpickle
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments import app
 from deployments.app import build, build_fleet, placement_options, secrets_from_environment
 from deployments.autoscaler import PoolAutoscaler
@@ -306,7 +306,7 @@ def test_a_missing_secret_is_named_with_its_remedy(
     environment = {key: v for key, v in ENVIRONMENT.items() if key != name}
     if value is not None:
         environment[name] = value
-    with pytest.raises(SetupError, match=missing) as caught:
+    with pytest.raises(Problem, match=missing) as caught:
         secrets_from_environment(fleet_of(pool_of()), environment)
     assert name in caught.value.remedy
 

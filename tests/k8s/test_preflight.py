@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from k8s.cluster import Cluster, ClusterError
+from common.errors import Problem
+from k8s.cluster import Cluster
 from k8s.values import merged
 from tests.k8s.api import Api
 from tests.k8s.asking import EIGHT, READY, asked, bad, of
@@ -250,5 +251,5 @@ def test_a_question_that_may_not_be_asked_is_a_finding_and_says_nothing_else(
 def test_a_cluster_that_is_away_is_one_clear_error() -> None:
     with Api() as api:
         api.away = True
-        with pytest.raises(ClusterError, match=r"cluster at http://127\S+ does not answer"):
+        with pytest.raises(Problem, match=r"cluster at http://127\S+ does not answer"):
             Cluster(str(api.kubeconfig)).version()

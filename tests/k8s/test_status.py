@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s.cluster import Cluster, ClusterError
+from common.errors import Problem
+from k8s.cluster import Cluster
 from k8s.status import Report, release_of, report, seen
 from tests.helm.helm import NAMESPACE, RELEASE
 from tests.k8s.api import Api
@@ -222,5 +223,5 @@ def test_a_release_is_found_by_its_name_or_alone(api: Api) -> None:
     second["metadata"]["name"] = "second"
     second["metadata"]["labels"]["app.kubernetes.io/instance"] = "second"
     api.add(second)
-    with pytest.raises(ClusterError, match="several releases: afx, second; name --release"):
+    with pytest.raises(Problem, match="several releases: afx, second; name --release"):
         release_of(cluster, NAMESPACE, "")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from common.errors import Problem
 from observability import grafana
-from observability.grafana import Compared, Found, Grafana, GrafanaError, State
+from observability.grafana import Compared, Found, Grafana, State
 from tests.fakes.grafana import FakeGrafana, running_grafana
 
 OURS: dict[str, Any] = {"title": "Routing", "panels": [{"id": 1, "title": "Hits"}]}
@@ -124,7 +125,7 @@ def test_an_edit_between_reading_and_saving_is_not_overwritten(
 ) -> None:
     pushed(there, [OURS])
     fake.between = lambda: fake.edit("Routing", panels=["mine"])
-    with pytest.raises(GrafanaError, match="did not save Routing: somebody saved it just now"):
+    with pytest.raises(Problem, match="did not save Routing: somebody saved it just now"):
         pushed(there, [{**OURS, "panels": []}])
     assert fake.dashboard("Routing")["panels"] == ["mine"]
 
@@ -161,7 +162,7 @@ def test_two_dashboards_with_one_title_are_refused(fake: FakeGrafana, there: Gra
     for uid in ("a", "b"):
         content = {**OURS, "uid": uid, "version": 1}
         fake.saves.append({"dashboard": content, "folderUid": "f", "message": "", "author": ""})
-    with pytest.raises(GrafanaError, match=r"several dashboards in .* are called Routing"):
+    with pytest.raises(Problem, match=r"several dashboards in .* are called Routing"):
         there.compare([OURS], "f")
 
 
@@ -190,21 +191,21 @@ def test_the_data_source_is_made_once_and_moved_when_the_address_changes(
 def test_a_token_that_is_wrong_or_may_too_little_is_explained(
     fake: FakeGrafana, token: str, problem: str, remedy: str
 ) -> None:
-    with pytest.raises(GrafanaError) as error:
+    with pytest.raises(Problem) as error:
         pushed(Grafana(fake.url, token), [OURS])
     assert problem in error.value.message and remedy in error.value.remedy
     assert token not in str(error.value)
 
 
 def test_a_data_source_needs_another_role(there: Grafana) -> None:
-    with pytest.raises(GrafanaError, match="role Admin"):
+    with pytest.raises(Problem, match="role Admin"):
         there.point_datasource("http://a:9090")
 
 
 @pytest.mark.parametrize("version", ["9.5.2", "10.4.0"])
 def test_an_old_grafana_is_refused(fake: FakeGrafana, there: Grafana, version: str) -> None:
     fake.version = version
-    with pytest.raises(GrafanaError, match=f"Grafana {version} at .* is too old"):
+    with pytest.raises(Problem, match=f"Grafana {version} at .* is too old"):
         there.check()
 
 
@@ -217,13 +218,13 @@ def test_a_newer_grafana_and_one_that_hides_its_version_will_do(
 
 
 def test_a_server_that_is_no_grafana_is_explained(fake: FakeGrafana) -> None:
-    with pytest.raises(GrafanaError) as error:
+    with pytest.raises(Problem) as error:
         Grafana(f"{fake.url}/elsewhere", "glsa_editor").check()
     assert "GRAFANA_URL" in error.value.remedy or "tell its version" in error.value.message
 
 
 def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address() -> None:
-    with pytest.raises(GrafanaError) as error:
+    with pytest.raises(Problem) as error:
         Grafana("http://admin:hunter2@127.0.0.1:1", "glsa_editor").check()
     assert error.value.message == "Grafana does not answer at http://127.0.0.1:1"
     assert "hunter2" not in str(error.value)
@@ -231,7 +232,7 @@ def test_a_grafana_that_is_away_is_explained_without_the_password_of_its_address
 
 @pytest.mark.parametrize("url", ["", "grafana", "ftp://grafana", "http://", "http://grafana:x"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(GrafanaError, match="GRAFANA_URL is not an address"):
+    with pytest.raises(Problem, match="GRAFANA_URL is not an address"):
         Grafana(url, "glsa_editor")
 
 
@@ -250,5 +251,5 @@ def test_a_folder_that_cannot_be_pushed_is_explained(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(GrafanaError, match=problem):
+    with pytest.raises(Problem, match=problem):
         grafana.read(tmp_path)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from common.errors import Problem
 from observability import GENERATED, alertmanager, rules, runbooks
 from observability.promtool import complaints
-from observability.slo import SloError, load
+from observability.slo import load
 from tests.missing import program
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ def test_an_alert_of_one_s_own_needs_a_runbook_of_one_s_own(tmp_path: Path) -> N
     file, beside = tmp_path / "mine.yaml", tmp_path / "runbooks.yaml"
     text = (ROOT / "observability" / "slo.yaml").read_text()
     file.write_text(text.replace("AntefixQueueDeep", "ShopQueueDeep"))
-    with pytest.raises(SloError, match=f"ShopQueueDeep has no runbook; write .*{beside}"):
+    with pytest.raises(Problem, match=f"ShopQueueDeep has no runbook; write .*{beside}"):
         runbooks.load(load(file), file)
     beside.write_text("ShopQueueDeep: {means: The shop waits., look: [The queue.], do: [Wait.]}\n")
     slo_file = load(file)
@@ -132,5 +133,5 @@ def test_a_runbook_s_mistake_is_named(tmp_path: Path) -> None:
     file, beside = tmp_path / "mine.yaml", tmp_path / "runbooks.yaml"
     file.write_text((ROOT / "observability" / "slo.yaml").read_text())
     beside.write_text("AntefixQueueDeep: {mean: It waits., look: [The queue.], do: [Wait.]}\n")
-    with pytest.raises(SloError, match=r"AntefixQueueDeep\.mean is not a key"):
+    with pytest.raises(Problem, match=r"AntefixQueueDeep\.mean is not a key"):
         runbooks.load(load(file), file)

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from observability.slo import BURNS, SHIPPED, SloError, SloFile, load
+from common.errors import Problem
+from observability.slo import BURNS, SHIPPED, SloFile, load
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -125,7 +126,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 def test_what_is_wrong_is_named_with_its_remedy(case: str, tmp_path: Path) -> None:
     change, says = WRONG[case]
     file = changed(tmp_path, change)
-    with pytest.raises(SloError) as caught:
+    with pytest.raises(Problem) as caught:
         load(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert says in str(caught.value)
@@ -137,7 +138,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         data["periode"] = "30d"
         slo(data, "ttft")["objective"] = 0
 
-    with pytest.raises(SloError) as caught:
+    with pytest.raises(Problem) as caught:
         load(changed(tmp_path, spoil))
     assert len(str(caught.value).splitlines()) == 2
 
@@ -154,18 +155,18 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_slo_file(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    with pytest.raises(SloError, match=says):
+    with pytest.raises(Problem, match=says):
         load(file)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SloError, match="no such file"):
+    with pytest.raises(Problem, match="no such file"):
         load(tmp_path / "none.yaml")
-    with pytest.raises(SloError, match="cannot be read: Is a directory"):
+    with pytest.raises(Problem, match="cannot be read: Is a directory"):
         load(tmp_path)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SloError, match="not UTF-8"):
+    with pytest.raises(Problem, match="not UTF-8"):
         load(binary)
 
 

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.traces import (
-    MOONCAKE_BLOCK_TOKENS,
-    SYNTHETIC,
-    Request,
-    Trace,
-    TraceError,
-    synthetic,
-)
+from common.errors import Problem
+from simulator.traces import MOONCAKE_BLOCK_TOKENS, SYNTHETIC, Request, Trace, synthetic
 from simulator.traces import read as read_trace
 
 
@@ -83,7 +77,7 @@ def test_an_azure_line_becomes_a_request_of_its_own_words(tmp_path: Path) -> Non
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(TraceError, match=r"mooncake\.jsonl:2: not a request") as caught:
+    with pytest.raises(Problem, match=r"mooncake\.jsonl:2: not a request") as caught:
         read_trace(mooncake(tmp_path, asked(0), line))
     assert "correct or remove that line" in caught.value.remedy
 
@@ -91,7 +85,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
 def test_a_bad_line_of_a_table_is_named(tmp_path: Path) -> None:
     file = tmp_path / "azure.csv"
     file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n")
-    with pytest.raises(TraceError, match=r"azure\.csv:2: not a request"):
+    with pytest.raises(Problem, match=r"azure\.csv:2: not a request"):
         read_trace(file)
 
 
@@ -99,7 +93,7 @@ def test_a_bad_line_of_a_table_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, name: str) -> None:
     if not name.startswith("missing"):
         (tmp_path / name).write_text("")
-    with pytest.raises(TraceError, match=name):
+    with pytest.raises(Problem, match=name):
         read_trace(tmp_path / name)
 
 

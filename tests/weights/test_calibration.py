@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import Problem
 from weights.calibration import LEAST_TOKENS, Sample, read_samples, token_windows
-from weights.errors import WeightsError
 
 
 def jsonl(folder: Path, *lines: object) -> Path:
@@ -49,37 +49,37 @@ def test_a_text_file_is_one_sample(tmp_path: Path) -> None:
 )
 def test_a_line_without_text_is_an_error_with_its_number(tmp_path: Path, line: object) -> None:
     file = jsonl(tmp_path, {"text": "good"}, line)
-    with pytest.raises(WeightsError, match=r"text\.jsonl:2 has none of the keys"):
+    with pytest.raises(Problem, match=r"text\.jsonl:2 has none of the keys"):
         read_samples(file)
 
 
 def test_a_broken_line_is_an_error_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "text.jsonl"
     file.write_text('{"text": "a"}\n{"text":\n')
-    with pytest.raises(WeightsError, match=r"text\.jsonl:2 is no JSON"):
+    with pytest.raises(Problem, match=r"text\.jsonl:2 is no JSON"):
         read_samples(file)
 
 
 @pytest.mark.parametrize("name", ["text.txt", "text.jsonl"])
 def test_an_empty_file_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("\n")
-    with pytest.raises(WeightsError, match="is empty"):
+    with pytest.raises(Problem, match="is empty"):
         read_samples(tmp_path / name)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="cannot be read"):
+    with pytest.raises(Problem, match="cannot be read"):
         read_samples(tmp_path / "none.txt")
     (tmp_path / "image.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(WeightsError, match=r"not UTF-8 text \(byte 0\)"):
+    with pytest.raises(Problem, match=r"not UTF-8 text \(byte 0\)"):
         read_samples(tmp_path / "image.txt")
     (tmp_path / "table.csv").write_text("a,b")
-    with pytest.raises(WeightsError, match="unknown ending"):
+    with pytest.raises(Problem, match="unknown ending"):
         read_samples(tmp_path / "table.csv")
 
 
 def test_too_little_text_is_an_error_with_what_is_asked_for() -> None:
-    with pytest.raises(WeightsError, match=r"has 5 tokens, 256 are the least.* 1024 tokens"):
+    with pytest.raises(Problem, match=r"has 5 tokens, 256 are the least.* 1024 tokens"):
         token_windows(["hello"], length, 2, 512)
 
 

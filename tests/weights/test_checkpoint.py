@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.errors import Problem
 from tests.weights.checkpoints import write_model, write_safetensors
 from weights.checkpoint import weight_bytes, weights_by_dtype, weights_digest
-from weights.errors import WeightsError
 
 
 def test_bytes_and_types_are_those_of_all_files(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_notes_beside_the_weights_do_not_change_the_digest(tmp_path: Path) -> No
 
 
 def test_a_folder_without_weights_is_told(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"no \*\.safetensors file"):
+    with pytest.raises(Problem, match=r"no \*\.safetensors file"):
         weights_digest(tmp_path)
 
 
@@ -65,5 +65,5 @@ def test_a_folder_without_weights_is_told(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(WeightsError, match="not a whole safetensors file"):
+    with pytest.raises(Problem, match="not a whole safetensors file"):
         weights_digest(tmp_path)

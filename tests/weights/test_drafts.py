@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as tensors
 
+from common.errors import Problem
 from weights.drafts import first_layers, main
-from weights.errors import WeightsError
 
 EMBEDDINGS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -65,14 +65,14 @@ def test_the_tokenizer_comes_along_and_the_sums_do_not(model: Path, tmp_path: Pa
 def test_a_draft_has_fewer_layers_than_its_model_and_at_least_one(
     model: Path, tmp_path: Path, layers: int
 ) -> None:
-    with pytest.raises(WeightsError, match=f"{layers} layers .* name 1 to 11"):
+    with pytest.raises(Problem, match=f"{layers} layers .* name 1 to 11"):
         first_layers(model, layers, tmp_path / "draft")
 
 
 def test_a_damaged_model_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
     file = model / "model-00001-of-00002.safetensors"
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(WeightsError, match="ends too early"):
+    with pytest.raises(Problem, match="ends too early"):
         first_layers(model, 11, tmp_path / "draft")
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
@@ -80,12 +80,12 @@ def test_a_damaged_model_leaves_nothing_behind(model: Path, tmp_path: Path) -> N
 def test_weights_whose_layers_cannot_be_told_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
     tensors.save_file({"h.0.weight": EMBEDDINGS}, tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match="names its layers"):
+    with pytest.raises(Problem, match="names its layers"):
         first_layers(tmp_path, 2, tmp_path / "draft")
 
 
 def test_a_folder_that_is_there_is_not_overwritten(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="is there already"):
+    with pytest.raises(Problem, match="is there already"):
         first_layers(model, 2, model)
     assert (model / "SHA256SUMS").exists()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.gpus import GPUS, Gpu, gpu_called, gpu_of_ray
 
 
@@ -13,7 +13,7 @@ def test_a_gpu_is_found_by_either_name(gpu: Gpu) -> None:
 
 
 def test_an_unknown_gpu_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(WeightsError, match=r"'a1000'.*a100-80g"):
+    with pytest.raises(Problem, match=r"'a1000'.*a100-80g"):
         gpu_called("a1000")
 
 

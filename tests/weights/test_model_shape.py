@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.known_models import known_config, known_models
 from weights.model_shape import shape_of
 
@@ -68,7 +68,7 @@ def test_every_model_that_ships_can_be_described(model: str) -> None:
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "vocab_size"])
 def test_a_missing_key_is_named(key: str) -> None:
     config = {name: value for name, value in LLAMA.items() if name != key}
-    with pytest.raises(WeightsError, match=key):
+    with pytest.raises(Problem, match=key):
         shape_of(config)
 
 
@@ -108,7 +108,7 @@ def test_a_window_that_no_layer_uses_is_none(unused: dict[str, Any]) -> None:
 
 
 def test_layers_without_a_cache_for_each_token_are_refused() -> None:
-    with pytest.raises(WeightsError, match="linear_attention"):
+    with pytest.raises(Problem, match="linear_attention"):
         shape_of({**LLAMA, "layer_types": ["linear_attention"] * 6})
 
 

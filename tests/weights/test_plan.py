@@ -8,10 +8,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.errors import Problem
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.models.model_config import EMBEDDED_CONFIG
 from tests.weights.planned import ENGINE_ARGS
-from weights.errors import WeightsError
 from weights.gpus import GPUS, gpu_called
 from weights.known_models import known_config
 from weights.memory import W4A16
@@ -52,7 +52,7 @@ gpus = st.sampled_from(GPUS)
 def planned(shape: ModelShape, gpu: Any, wish: Wish) -> Plan | None:
     try:
         return plan_for(shape, gpu, wish)
-    except WeightsError:
+    except Problem:
         return None
 
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_is_said_with_the_number(
     if words is None:
         assert planned(shape, gpu_called(gpu), wish) is not None
         return
-    with pytest.raises(WeightsError, match=words):
+    with pytest.raises(Problem, match=words):
         plan_for(shape, gpu_called(gpu), wish)
 
 
@@ -250,7 +250,7 @@ def test_groups_are_taken_as_they_are_stored() -> None:
 def test_what_is_stored_as_the_gpu_cannot_compute_it_is_refused(
     stored: dict[str, Any], gpu: str, words: str
 ) -> None:
-    with pytest.raises(WeightsError, match=words):
+    with pytest.raises(Problem, match=words):
         plan_for(replace(LLAMA_8B, quantization=stored), gpu_called(gpu), WISH)
 
 

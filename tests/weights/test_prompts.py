@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.prompts import read_prompts, read_texts
 
 
@@ -60,13 +60,13 @@ def test_documents_stay_apart_from_conversations(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_with_its_line(
     tmp_path: Path, name: str, content: str, complaint: str
 ) -> None:
-    with pytest.raises(WeightsError, match=complaint):
+    with pytest.raises(Problem, match=complaint):
         read_prompts(written(tmp_path, name, content))
 
 
 def test_a_file_that_is_not_text_or_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="cannot be read: no such file"):
+    with pytest.raises(Problem, match="cannot be read: no such file"):
         read_texts(tmp_path / "none.txt")
     (tmp_path / "p.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(WeightsError, match="not UTF-8"):
+    with pytest.raises(Problem, match="not UTF-8"):
         read_prompts(tmp_path / "p.txt")

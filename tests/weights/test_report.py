@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from common.errors import Problem
 from tests.weights.evaluations import evaluation, side
 from weights import report
-from weights.errors import WeightsError
 from weights.estimate import Estimate
 from weights.report_page import markdown, plot, text
 
@@ -31,7 +31,7 @@ def test_a_folder_without_a_report_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{}", "[", '{"kl": 1}'])
 def test_a_report_that_is_none_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "antefix-evaluation.json").write_text(content)
-    with pytest.raises(WeightsError, match="cannot be read as an evaluation"):
+    with pytest.raises(Problem, match="cannot be read as an evaluation"):
         report.read(tmp_path)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.schemes import GROUP_SIZES, SCHEMES, fitting_group, scheme_called
 
 SMOLLM2 = {"model.layers.0.self_attn.o_proj": 576, "model.layers.0.mlp.down_proj": 1536}
@@ -31,7 +31,7 @@ def test_a_layer_that_is_cut_along_its_outputs_keeps_all_its_inputs() -> None:
 
 
 def test_a_group_size_that_does_not_divide_names_the_layer_and_those_that_do() -> None:
-    with pytest.raises(WeightsError) as error:
+    with pytest.raises(Problem) as error:
         fitting_group(SMOLLM2, 128, 1)
     assert error.value.message == (
         "a group size of 128 does not divide the 576 inputs of model.layers.0.self_attn.o_proj"
@@ -40,12 +40,12 @@ def test_a_group_size_that_does_not_divide_names_the_layer_and_those_that_do() -
 
 
 def test_a_share_of_a_layer_is_named_as_such() -> None:
-    with pytest.raises(WeightsError, match=r"the 72 inputs of \S+o_proj on each of 8 GPUs"):
+    with pytest.raises(Problem, match=r"the 72 inputs of \S+o_proj on each of 8 GPUs"):
         fitting_group(SMOLLM2, 64, 8)
 
 
 def test_a_layer_that_no_group_fits_is_an_error_with_the_schemes_that_need_none() -> None:
-    with pytest.raises(WeightsError) as error:
+    with pytest.raises(Problem) as error:
         fitting_group({"layer.q_proj": 100}, None, 1)
     assert "100 inputs of layer.q_proj" in error.value.message
     assert "w8a8" in error.value.remedy
@@ -53,7 +53,7 @@ def test_a_layer_that_no_group_fits_is_an_error_with_the_schemes_that_need_none(
 
 
 def test_a_degree_that_does_not_cut_a_layer_evenly_is_an_error() -> None:
-    with pytest.raises(WeightsError, match="parallelism of 5 does not divide the 576 inputs"):
+    with pytest.raises(Problem, match="parallelism of 5 does not divide the 576 inputs"):
         fitting_group(SMOLLM2, None, 5)
 
 
@@ -63,11 +63,11 @@ def test_what_is_chosen_fits_when_it_is_asked_for(
 ) -> None:
     try:
         chosen = fitting_group(inputs, None, tensor_parallel)
-    except WeightsError:
+    except Problem:
         return
     assert fitting_group(inputs, chosen, tensor_parallel) == chosen
     for larger in (size for size in GROUP_SIZES if size > chosen):
-        with pytest.raises(WeightsError):
+        with pytest.raises(Problem):
             fitting_group(inputs, larger, tensor_parallel)
 
 
@@ -75,13 +75,13 @@ def test_what_is_chosen_fits_when_it_is_asked_for(
 def test_more_gpus_never_allow_a_larger_group(inputs: dict[str, int], degree: int) -> None:
     try:
         cut = fitting_group(inputs, None, degree)
-    except WeightsError:
+    except Problem:
         return
     assert cut <= fitting_group(inputs, None, 1)
 
 
 def test_an_unknown_scheme_is_answered_with_those_there_are() -> None:
-    with pytest.raises(WeightsError, match="no scheme is called 'q4_k'; use one of: awq, gptq"):
+    with pytest.raises(Problem, match="no scheme is called 'q4_k'; use one of: awq, gptq"):
         scheme_called("q4_k")
 
 

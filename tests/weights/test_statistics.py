@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weights.errors import WeightsError
+from common.errors import Problem
 from weights.statistics import (
     common_prefix,
     compared,
@@ -66,7 +66,7 @@ def test_what_the_reference_rules_out_adds_nothing() -> None:
 
 @pytest.mark.parametrize("ruined", [[1.0, 0.0], [float("nan"), 0.5]])
 def test_a_candidate_that_has_no_probability_for_a_token_is_told(ruined: list[float]) -> None:
-    with pytest.raises(WeightsError, match="of 1 tokens, 1 have probabilities that are 0 or no"):
+    with pytest.raises(Problem, match="of 1 tokens, 1 have probabilities that are 0 or no"):
         compared(rows([0.5, 0.5]), rows(ruined), np.array([1]))
 
 

@@ -9,6 +9,7 @@ from pydantic_core import CoreSchema
 
 from autoscaling.overflow import OverflowRules
 from autoscaling.slo import PriorityClass, Slo
+from common.errors import Problem
 from deployments.fleet.settings.fleet_rules import refuse
 from deployments.fleet.settings.section import Section
 from observability import slo
@@ -65,7 +66,7 @@ class Objectives(Section):
         folder: Path = (info.context or {}).get("folder", Path())
         try:
             targets = slo.load(None if data == DEFAULT else folder / data).targets
-        except slo.SloError as error:
+        except Problem as error:
             raise refuse(
                 f"no usable SLO file: {error.message}",
                 error.remedy or "Write `default`, a path, or interactive: {ttft_s: ...}",

@@ -12,11 +12,11 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from common.errors import Problem
 from deployments.fleet.settings.fleet_rules import Broken, refuse
 from deployments.fleet.settings.section import Section
 from weights import report
 from weights.checkpoint import weights_digest
-from weights.errors import WeightsError
 
 
 class Quality(Section):
@@ -56,7 +56,7 @@ def broken_by_quality(quality: Quality | None, model: str) -> Iterator[Broken]:
 
 
 def prove(folder: Path, quality: Quality) -> None:
-    """Raises WeightsError unless a report beside the weights keeps the limits, and is of them.
+    """Raises Problem unless a report beside the weights keeps the limits, and is of them.
 
     Reads some megabytes at most.
     """
@@ -65,15 +65,15 @@ def prove(folder: Path, quality: Quality) -> None:
     remedy = f"run antefix evaluate ORIGINAL {folder} --text FILE {flags}"
     found = report.read(folder)
     if found is None:
-        raise WeightsError(f"the weights in {folder} have no evaluation report", remedy)
+        raise Problem(f"the weights in {folder} have no evaluation report", remedy)
     if found.candidate.digest != weights_digest(folder):
-        raise WeightsError(
+        raise Problem(
             f"the weights in {folder} are not those that {report.NAME}.json beside them judges "
             f"(it is of {found.date})",
             remedy,
         )
     if broken := found.exceeded(quality.max_kl, quality.max_ppl_increase):
-        raise WeightsError(
+        raise Problem(
             f"the weights in {folder} lost too much: {'; '.join(broken)}, "
             f"by {report.NAME}.json of {found.date}",
             "serve others, or raise the limit",

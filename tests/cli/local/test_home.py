@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.local.home import FleetState, Home, home_folder
-from common.errors import SetupError
+from common.errors import Problem
 
 STATE = FleetState(
     run_id="r",
@@ -85,14 +85,14 @@ def test_no_secret_is_in_a_repr(home: Home) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"unknown": 1}'])
 def test_a_damaged_file_is_named_with_the_remedy(home: Home, text: str) -> None:
     (home.folder / "state.json").write_text(text)
-    with pytest.raises(SetupError, match=r"state\.json is damaged") as error:
+    with pytest.raises(Problem, match=r"state\.json is damaged") as error:
         home.state()
     assert error.value.remedy == f"remove it: rm {home.folder / 'state.json'}"
 
 
 def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match="set ANTEFIX_HOME"):
+    with pytest.raises(Problem, match="set ANTEFIX_HOME"):
         Home(tmp_path / "file" / "home")
 
 

@@ -16,7 +16,7 @@ import pytest
 from cli.local import monitoring, processes
 from cli.local.monitoring import Monitoring
 from cli.local.ports import free_ports
-from common.errors import SetupError
+from common.errors import Problem
 from observability import GENERATED
 from tests.fakes.metrics_endpoint import metrics_endpoint
 from tests.missing import program
@@ -164,7 +164,7 @@ def test_a_wrong_file_is_told_with_its_reason_and_leaves_nothing_running(
     file: str, text: str, said: str, beside: Beside, metrics_url: str
 ) -> None:
     (beside.generated / file).write_text(text)
-    with pytest.raises(SetupError, match=f"does not start: .*{said}"):
+    with pytest.raises(Problem, match=f"does not start: .*{said}"):
         beside.start(metrics_url)
     assert processes.processes(beside.run_id) == []
 
@@ -177,7 +177,7 @@ def test_one_that_is_never_ready_is_given_up(
     idle.write_text("#!/bin/sh\nexec sleep 600\n")
     idle.chmod(0o700)
     programs = monitoring.Programs(str(idle), str(idle))
-    with pytest.raises(SetupError, match="alertmanager does not start: not ready within"):
+    with pytest.raises(Problem, match="alertmanager does not start: not ready within"):
         monitoring.start(
             programs, beside.folder, beside.logs, metrics_url, beside.run_id, beside.generated
         )
@@ -208,7 +208,7 @@ def test_a_missing_program_is_named_with_its_packages(
     there: list[str], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_on_path(there, tmp_path, monkeypatch)
-    with pytest.raises(SetupError, match=f"needs {missing}, not found on PATH") as error:
+    with pytest.raises(Problem, match=f"needs {missing}, not found on PATH") as error:
         monitoring.find_programs()
     assert "apt-get install" in error.value.remedy
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.local.quantizer import quantize
-from common.errors import SetupError
+from common.errors import Problem
 from weights.quantize_job import QuantizeJob
 
 WRITES = """
@@ -63,7 +63,7 @@ def test_what_is_made_gets_its_name_and_nothing_else_is_left(quantizer: Quantize
 
 def test_what_is_there_is_not_touched(quantizer: Quantizer) -> None:
     quantizer.out.mkdir()
-    with pytest.raises(SetupError, match=r"is there already.*--force"):
+    with pytest.raises(Problem, match=r"is there already.*--force"):
         quantizer.run()
     assert list(quantizer.out.iterdir()) == []
 
@@ -72,7 +72,7 @@ def test_what_is_replaced_stays_until_the_new_one_is_whole(quantizer: Quantizer)
     quantizer.out.mkdir()
     (quantizer.out / "weights").write_text("old")
     quantizer.does("sys.exit('no')")
-    with pytest.raises(SetupError, match="quantizing failed: no; see"):
+    with pytest.raises(Problem, match="quantizing failed: no; see"):
         quantizer.run(replace=True)
     assert (quantizer.out / "weights").read_text() == "old"
     quantizer.does(WRITES)
@@ -83,14 +83,14 @@ def test_what_is_replaced_stays_until_the_new_one_is_whole(quantizer: Quantizer)
 def test_killed_between_the_two_names_the_old_one_comes_back(quantizer: Quantizer) -> None:
     (quantizer.partial / "replaced").mkdir(parents=True)
     (quantizer.partial / "replaced" / "weights").write_text("old")
-    with pytest.raises(SetupError, match="is there already"):
+    with pytest.raises(Problem, match="is there already"):
         quantizer.run()
     assert (quantizer.out / "weights").read_text() == "old"
 
 
 def test_the_same_job_finds_its_layers_again(quantizer: Quantizer) -> None:
     quantizer.does(KEEPS_A_LAYER + "os.kill(os.getpid(), 9)")
-    with pytest.raises(SetupError, match="was killed, perhaps for want of memory"):
+    with pytest.raises(Problem, match="was killed, perhaps for want of memory"):
         quantizer.run()
     quantizer.does("assert (folder / 'layers' / '0000.safetensors').exists()" + WRITES)
     quantizer.run()
@@ -99,7 +99,7 @@ def test_the_same_job_finds_its_layers_again(quantizer: Quantizer) -> None:
 
 def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
     quantizer.does(KEEPS_A_LAYER + "sys.exit(1)")
-    with pytest.raises(SetupError):
+    with pytest.raises(Problem):
         quantizer.run()
     quantizer.job = dataclasses.replace(quantizer.job, scheme="w8a8")
     quantizer.does("assert not (folder / 'layers').exists()" + WRITES)
@@ -109,12 +109,12 @@ def test_another_job_starts_over_and_says_so(quantizer: Quantizer) -> None:
 
 def test_what_the_process_says_to_the_user_reaches_them(quantizer: Quantizer) -> None:
     quantizer.does("""print('error {"message": "bad", "remedy": "do"}', flush=True); sys.exit(1)""")
-    with pytest.raises(SetupError) as error:
+    with pytest.raises(Problem) as error:
         quantizer.run()
     assert (error.value.message, error.value.remedy) == ("bad", "do")
 
 
 def test_a_full_disk_is_told(quantizer: Quantizer) -> None:
     quantizer.does("sys.exit('OSError: [Errno 28] No space left on device')")
-    with pytest.raises(SetupError, match="the disk is full"):
+    with pytest.raises(Problem, match="the disk is full"):
         quantizer.run()

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from cli.local import redis_server
 from cli.local.redis_server import RedisServer
-from common.errors import SetupError
+from common.errors import Problem
 
 NO_RETRY = Retry(NoBackoff(), retries=0)
 
@@ -136,7 +136,7 @@ def test_a_server_that_cannot_start_is_told_with_its_last_words(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(redis_server, "_free_port", lambda: taken.getsockname()[1])
-        with pytest.raises(SetupError, match="Address already in use") as error:
+        with pytest.raises(Problem, match="Address already in use") as error:
             redis_server.start(tmp_path / "data", log_file, os.environ)
     assert str(log_file) in error.value.remedy
 
@@ -174,5 +174,5 @@ def test_without_any_redis_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SetupError, match="install redis-server"):
+    with pytest.raises(Problem, match="install redis-server"):
         redis_server.find_executable({"PATH": str(tmp_path)})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.gateway.api_keys import ApiKeys, keys_in, read_keys
 from deployments.gateway.errors import ApiError
 from tests.sentences import assert_sentences
@@ -84,16 +84,16 @@ def test_a_tenant_may_have_two_keys_while_one_is_rotated() -> None:
 
 @pytest.mark.parametrize("text", ["red=k1\nsk-secret", "=sk-secret", "red="])
 def test_what_is_no_key_is_refused_without_showing_it(text: str) -> None:
-    with pytest.raises(SetupError, match=r"API key \d is not tenant=key") as refused:
+    with pytest.raises(Problem, match=r"API key \d is not tenant=key") as refused:
         keys_in(text)
     assert "sk-secret" not in refused.value.message + refused.value.remedy
 
 
 def test_a_file_without_keys_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="cannot be read: No such file"):
+    with pytest.raises(Problem, match="cannot be read: No such file"):
         read_keys(tmp_path / "keys")
     (tmp_path / "keys").write_text("# none yet\n")
-    with pytest.raises(SetupError, match="holds no API key"):
+    with pytest.raises(Problem, match="holds no API key"):
         read_keys(tmp_path / "keys")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.models import model
 from deployments.models.checksums import SUMS_FILE, damage
 from deployments.models.model import Report, embedded_model, resolve_model
@@ -162,7 +162,7 @@ def test_progress_never_goes_back() -> None:
 
 
 def test_a_full_disk_is_told_with_what_to_free() -> None:
-    with pytest.raises(SetupError, match="the disk is full") as error:
+    with pytest.raises(Problem, match="the disk is full") as error:
         make(Conversion(OSError(errno.ENOSPC, "No space left on device")))
     assert "ANTEFIX_CACHE" in error.value.remedy
 
@@ -171,7 +171,7 @@ def test_too_little_space_is_told_before_the_download(monkeypatch: pytest.Monkey
     usage = type(shutil.disk_usage("/"))(10**9, 10**9, 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     conversion = Conversion()
-    with pytest.raises(SetupError, match="the disk is full"):
+    with pytest.raises(Problem, match="the disk is full"):
         make(conversion)
     assert conversion.times == 0
 
@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ANTEFIX_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(SetupError, match="cannot be written: Not a directory"):
+    with pytest.raises(Problem, match="cannot be written: Not a directory"):
         make(Conversion())
 
 
@@ -227,7 +227,7 @@ def test_a_local_folder_becomes_absolute(
 
 @pytest.mark.parametrize("given", ["/no/such/model", "./no-such-model", "~/no-such-model"])
 def test_a_local_folder_that_is_not_there_is_named(given: str) -> None:
-    with pytest.raises(SetupError, match="does not exist") as error:
+    with pytest.raises(Problem, match="does not exist") as error:
         resolve_model(given, ignore)
     assert given in error.value.message
 

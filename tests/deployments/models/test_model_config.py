@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.models.model import embedded_model
 from deployments.models.model_config import EMBEDDED_CONFIG, model_config
 from weights.model_shape import shape_of
 
 
-def refused(*arguments: Any, **more: Any) -> SetupError:
-    with pytest.raises(SetupError) as caught:
+def refused(*arguments: Any, **more: Any) -> Problem:
+    with pytest.raises(Problem) as caught:
         model_config(*arguments, **more)
     return caught.value
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.models.wheel_download import PinnedWheel, download
 
 
@@ -66,7 +66,7 @@ def test_another_file_under_the_same_name_is_refused(
     published: Path, tmp_path: Path, held: int
 ) -> None:
     wheel = PinnedWheel("toy", "1.0", "0" * 64, 1)
-    with pytest.raises(SetupError, match=r"another file than is pinned for .*\(toy 1\.0\)"):
+    with pytest.raises(Problem, match=r"another file than is pinned for .*\(toy 1\.0\)"):
         download(wheel, tmp_path / "to", ignore, held)
 
 
@@ -82,6 +82,6 @@ def test_without_a_network_the_error_says_so(
         "PIP_RETRIES": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SetupError, match="cannot be downloaded") as error:
+    with pytest.raises(Problem, match="cannot be downloaded") as error:
         download(wheel, tmp_path / "to", ignore, held)
     assert "connect this machine" in error.value.remedy

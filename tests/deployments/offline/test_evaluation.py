@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from common.errors import Problem
 from deployments.offline import evaluation
 from deployments.offline.evaluation import Asked, Window, evaluate
 from deployments.offline.offline_engine import Generated, Loaded, OfflineEngine, Tokens
-from weights.errors import WeightsError
 from weights.report import Evaluation
 from weights.statistics import TokenFigures, compared
 
@@ -173,7 +173,7 @@ def test_fewer_windows_are_spread_over_the_text() -> None:
 
 
 def test_models_of_different_vocabularies_are_refused() -> None:
-    with pytest.raises(WeightsError, match="different vocabularies"):
+    with pytest.raises(Problem, match="different vocabularies"):
         run(TinyEngine(1), TinyEngine(1, vocabulary="other"), asked())
 
 
@@ -185,14 +185,14 @@ def test_models_of_different_vocabularies_are_refused() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(WeightsError, match=complaint):
+    with pytest.raises(Problem, match=complaint):
         run(TinyEngine(1), TinyEngine(1), asked(**changes))
 
 
 def test_a_window_longer_than_a_step_is_refused() -> None:
     a = TinyEngine(1)
     a.loaded = Loaded(**{**vars(a.loaded), "max_step_tokens": 16})
-    with pytest.raises(WeightsError, match="a window of 32 tokens does not fit into one step"):
+    with pytest.raises(Problem, match="a window of 32 tokens does not fit into one step"):
         run(a, TinyEngine(1), asked())
 
 
@@ -204,6 +204,6 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_read(
 
     monkeypatch.setattr("shutil.disk_usage", lambda path: Full)
     a = TinyEngine(1)
-    with pytest.raises(WeightsError, match="set TMPDIR"):
+    with pytest.raises(Problem, match="set TMPDIR"):
         run(a, TinyEngine(1), asked())
     assert a.files == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.offline import offline_engine
 from deployments.offline.offline_engine import OfflineEngine
 
@@ -42,7 +42,7 @@ def started(tmp_path: Path) -> Iterator[Start]:
 
 def test_a_child_that_dies_is_told_with_its_last_words(started: Start, tmp_path: Path) -> None:
     engine = started("raise MemoryError('no room for the weights')")
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(Problem) as caught:
         engine.text([[1]])
     assert "the engine of org/model failed" in caught.value.message
     assert "MemoryError: no room for the weights" in caught.value.message
@@ -55,7 +55,7 @@ def test_what_the_child_refuses_is_told_and_it_goes_on(started: Start) -> None:
         "for line, name, said in zip(sys.stdin, ('error', 'result'), ('ValueError: no', ['Hi'])):\n"
         "    import json; print(json.dumps({name: said}), flush=True)"
     )
-    with pytest.raises(SetupError, match="ValueError: no"):
+    with pytest.raises(Problem, match="ValueError: no"):
         engine.text([[1]])
     assert engine.text([[1]]) == ["Hi"]
 

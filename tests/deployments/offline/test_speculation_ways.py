@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as tensors
 
-from common.errors import SetupError
+from common.errors import Problem
 from deployments.fleet.fleet import Pool
 from deployments.offline import speculation_ways as ways
 from deployments.offline.speculation_ways import Draft
@@ -32,7 +32,7 @@ def test_lengths_are_tried_in_order_and_once() -> None:
 
 @pytest.mark.parametrize("text", ["0", "1,-2", "two", "", "1,,2"])
 def test_lengths_below_one_and_other_words_are_refused(text: str) -> None:
-    with pytest.raises(SetupError, match=r"no list of numbers above 0; write it as 1,2,4"):
+    with pytest.raises(Problem, match=r"no list of numbers above 0; write it as 1,2,4"):
         ways.lengths_of(text)
 
 
@@ -62,7 +62,7 @@ def test_what_is_tried_without_being_asked_for(
     ],
 )
 def test_what_does_not_fit_together_is_refused(text: str | None, draft: Draft, words: str) -> None:
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(Problem, match=words):
         ways.methods_of(text, False, draft)
 
 
@@ -116,7 +116,7 @@ def test_two_engines_share_the_memory_of_a_gpu(given: float | None, each: float)
 def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
     model, draft = model_in(tmp_path / "model"), model_in(tmp_path / "draft", vocabulary=5)
     pool = Pool(model=str(model))
-    with pytest.raises(SetupError, match=r"vocabulary of 5 tokens, .*model of 4"):
+    with pytest.raises(Problem, match=r"vocabulary of 5 tokens, .*model of 4"):
         ways.draft_of(Draft(str(draft)), str(model), pool)
     assert ways.draft_of(Draft(str(model)), str(model), pool) == str(model)
 
@@ -139,5 +139,5 @@ def test_a_draft_is_cut_once_and_again_when_the_model_has_changed(
 
 
 def test_a_model_that_is_no_folder_cannot_be_cut() -> None:
-    with pytest.raises(SetupError, match=r"a/b is no folder; name a folder .* or give --draft"):
+    with pytest.raises(Problem, match=r"a/b is no folder; name a folder .* or give --draft"):
         ways.draft_of(Draft(layers=1), "a/b", Pool(model="a/b"))

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import Problem
 from deployments.fleet.fleet_file import FleetError, parse_fleet
 from deployments.fleet.settings.quality import Quality, prove
 from tests.weights.checkpoints import write_model
 from tests.weights.evaluations import evaluation, side
 from weights import report
 from weights.checkpoint import weights_digest
-from weights.errors import WeightsError
 
 LIMITS = Quality(max_kl=0.06, max_ppl_increase=0.1)
 
@@ -34,13 +34,13 @@ def test_weights_within_the_limits_are_served(model: Path) -> None:
 
 
 def test_weights_over_a_limit_are_refused_with_figure_and_limit(model: Path) -> None:
-    with pytest.raises(WeightsError, match=r"lost too much: .* up to 0\.05 .* 0\.02 is allowed"):
+    with pytest.raises(Problem, match=r"lost too much: .* up to 0\.05 .* 0\.02 is allowed"):
         prove(model, Quality(max_kl=0.02))
 
 
 def test_weights_without_a_report_are_refused_with_the_command(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "bare")
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(Problem) as caught:
         prove(folder, LIMITS)
     assert "have no evaluation report" in caught.value.message
     assert f"antefix evaluate ORIGINAL {folder} --text FILE --max-kl 0.06" in caught.value.remedy
@@ -48,7 +48,7 @@ def test_weights_without_a_report_are_refused_with_the_command(tmp_path: Path) -
 
 def test_other_weights_under_an_old_report_are_refused(model: Path) -> None:
     write_model(model, seed=5)
-    with pytest.raises(WeightsError, match="are not those that antefix-evaluation"):
+    with pytest.raises(Problem, match="are not those that antefix-evaluation"):
         prove(model, LIMITS)
 
 
