@@ -64,8 +64,8 @@ async def test_tls_is_spoken(tmp_path: Path, port: int) -> None:
     try:
         server = running(tmp_path, port, settings)
         server.__enter__()
-    except AssertionError as error:
-        pytest.skip(f"this redis-server has no TLS: {error}")
+    except AssertionError:
+        pytest.skip("the embedded Redis has no TLS (a redis-server on PATH is taken instead of it)")
     try:
         await keeps_a_lease(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}")
         with pytest.raises(Exception, match=r"(?i)certificate"):
