@@ -2,7 +2,7 @@
 
 A file is looked for in $ANTEFIX_TEST_DATA, in `shared/data` beside the repository and in the cache
 of downloads, and is else downloaded from where its makers published it. It is always the pinned
-one, byte for byte: `find` raises `Missing` rather than giving another.
+one, byte for byte: `find` raises Problem rather than giving another.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import Problem
 from deployments.models.model import cache_folder
 
 BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
 WITHIN_S = 30.0
 _GITHUB = "https://raw.githubusercontent.com"
-
-
-class Missing(Exception):
-    """The file and why it cannot be had, with what to do: a clause without its full stop."""
 
 
 @dataclass(frozen=True)
@@ -67,30 +64,30 @@ SOURCES = {
 
 
 def find(name: str) -> Path:
-    """The file, which is one of SOURCES. Raises Missing."""
+    """The file, which is one of SOURCES. Raises Problem."""
     found = _find(name)
-    if isinstance(found, Missing):
+    if isinstance(found, Problem):
         raise found
     return found
 
 
 @functools.cache  # a machine without a network is asked once, not by every test
-def _find(name: str) -> Path | Missing:
+def _find(name: str) -> Path | Problem:
     source = SOURCES[name]
     for folder in (os.environ.get("ANTEFIX_TEST_DATA"), BESIDE):
         if folder and (file := Path(folder).expanduser() / name).is_file():
             if _sha256(file.read_bytes()) == source.sha256:
                 return file
-            return Missing(f"{file} is not the file at {source.url}: replace it or remove it")
+            return Problem(f"{file} is not the file at {source.url}", "replace it or remove it")
     cached = cache_folder() / "data" / name
     try:
         if not (cached.is_file() and _sha256(cached.read_bytes()) == source.sha256):
             _download(source, cached)
     except (OSError, http.client.HTTPException) as error:
         why = str(error).strip("<>")
-        return Missing(
-            f"{name} cannot be downloaded from {source.url} ({why}): connect this machine, or set "
-            f"ANTEFIX_TEST_DATA to a folder that has {name}"
+        return Problem(
+            f"{name} cannot be downloaded from {source.url} ({why})",
+            f"connect this machine, or set ANTEFIX_TEST_DATA to a folder that has {name}",
         )
     return cached
 

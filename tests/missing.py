@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 
 from benchmarks import public_data
+from common.errors import Problem
 from tests import programs
 
 # Names the file in which the sessions of one `make test` note what they skipped.
@@ -31,8 +32,8 @@ def data(name: str) -> Path:
     """One of `public_data.SOURCES`."""
     try:
         return public_data.find(name)
-    except public_data.Missing as error:
-        missing(str(error))
+    except Problem as problem:
+        missing(f"{problem.message}: {problem.remedy}")
 
 
 def missing(why: str) -> NoReturn:

@@ -20,6 +20,7 @@ from typing import Any
 from autoscaling.slo import Slo
 from benchmarks import public_data, report
 from benchmarks.backtest import page
+from common.errors import Problem
 from simulator import calibration, plot, traces
 from simulator.calibration import EngineCalibration
 from simulator.results import Summary, as_json, best_within, mean, summary, table
@@ -200,7 +201,7 @@ def _recorded() -> tuple[list[Path], str]:
     wanted = (public_data.CONVERSATION_TRACE, public_data.AZURE_TRACE)
     try:
         return [public_data.find(name) for name in wanted], ""
-    except public_data.Missing as error:
+    except Problem as error:
         return [], str(error)
 
 

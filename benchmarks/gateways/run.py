@@ -43,8 +43,9 @@ from benchmarks.gateways.results import (
     table,
 )
 from benchmarks.gateways.traffic import Arrival, conversations, from_trace
-from benchmarks.public_data import CONVERSATION_TRACE, Missing, find
+from benchmarks.public_data import CONVERSATION_TRACE, find
 from cli.local import redis_server
+from common.errors import Problem
 from simulator.engines import Hardware
 
 GATEWAYS = (1, 2, 4, 8)
@@ -207,7 +208,7 @@ def main() -> None:
     began = time.monotonic()
     try:
         found = measure(options)
-    except Missing as error:
+    except Problem as error:
         sys.exit(f"There is no trace to play: {error}.")
     judged = goals(found)
     print("\n" + table(found) + "\n")

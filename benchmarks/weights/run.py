@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.public_data import QUESTIONS, Missing, find
+from benchmarks.public_data import QUESTIONS, find
 from benchmarks.weights.page import page
 from cli.exit_codes import ExitCode
+from common.errors import Problem
 from deployments.models.model import EMBEDDED, embedded_model
 from deployments.models.model_config import model_config
 from deployments.offline.offline_engine import OfflineEngine
@@ -55,7 +56,7 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         prompts = asked.prompts or find(QUESTIONS)
-    except Missing as error:
+    except Problem as error:
         sys.exit(f"There are no prompts to answer: {error}; or name others with --prompts FILE.")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:

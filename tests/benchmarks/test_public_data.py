@@ -13,7 +13,8 @@ from threading import Thread
 import pytest
 
 from benchmarks import public_data
-from benchmarks.public_data import SOURCES, Missing, Source, find
+from benchmarks.public_data import SOURCES, Source, find
+from common.errors import Problem
 
 NAME, CONTENT, OTHER = "crds/thing.yaml", b"the pinned file\n", b"another file\n"
 Serve = Callable[[bytes | None], str]
@@ -100,7 +101,7 @@ def test_a_download_that_was_damaged_in_the_cache_is_made_again(places: Places) 
 
 def test_another_file_than_the_pinned_one_is_refused_and_not_kept(places: Places) -> None:
     places.put(places.served, OTHER)
-    with pytest.raises(Missing, match=r"what was served is not the pinned file"):
+    with pytest.raises(Problem, match=r"what was served is not the pinned file"):
         find(NAME)
     assert not places.cached.exists()
 
@@ -108,20 +109,20 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(places: Places
 def test_another_file_in_a_folder_of_the_users_is_named(places: Places) -> None:
     given = places.put(places.given, OTHER)
     places.put(places.served, CONTENT)
-    with pytest.raises(Missing) as caught:
+    with pytest.raises(Problem) as caught:
         find(NAME)
     assert str(caught.value).startswith(f"{given} is not the file at http://127.0.0.1:")
-    assert str(caught.value).endswith("/published: replace it or remove it")
+    assert str(caught.value).endswith("/published; replace it or remove it")
 
 
 def test_what_cannot_be_had_says_why_and_what_to_do(places: Places) -> None:
-    with pytest.raises(Missing) as caught:
+    with pytest.raises(Problem) as caught:
         find(NAME)
     said = str(caught.value)
     assert said.startswith(f"{NAME} cannot be downloaded from http://127.0.0.1:")
     assert "404" in said
     assert said.endswith(
-        f": connect this machine, or set ANTEFIX_TEST_DATA to a folder that has {NAME}"
+        f"; connect this machine, or set ANTEFIX_TEST_DATA to a folder that has {NAME}"
     )
 
 
