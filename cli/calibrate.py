@@ -35,9 +35,9 @@ def calibrate(
             raise CommandError(
                 f"no pool is called {name!r}", f"pools here: {', '.join(pools)}", ExitCode.USAGE
             )
-        if not pools[name]["replicas"]:
+        if not any(replica["url"] for replica in pools[name]["replicas"]):
             raise CommandError(
-                f"the pool {name} has no replica that serves",
+                f"the pool {name} has no replica whose address is known",
                 "see antefix status",
                 ExitCode.DEGRADED,
             )
@@ -64,7 +64,7 @@ async def _measured(pool: dict[str, Any], secret: str) -> bytes:
     from deployments.wire.headers import SECRET_HEADER
     from simulator import calibration
 
-    replica = pool["replicas"][0]
+    replica = next(replica for replica in pool["replicas"] if replica["url"])
     endpoint = stream_client.Endpoint(replica["replica"], replica["url"], {SECRET_HEADER: secret})
     try:
         async with stream_client.session() as http:

@@ -106,15 +106,26 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
             replica["replica"],
             replica["role"],
             replica["node_ip"],
-            str(replica["running"]),
-            str(replica["waiting"]),
-            f"{replica['kv_use']:.0%}",
-            f"{replica['predicted_ttft_s']:.2f} s",
+            *_load_in_words(replica),
         )
     return table
 
 
+def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
+    """Requests that run and wait, KV use and TTFT."""
+    if replica["role"] == "unknown":
+        return ("?",) * 4
+    return (
+        str(replica["running"]),
+        str(replica["waiting"]),
+        f"{replica['kv_use']:.0%}",
+        f"{replica['predicted_ttft_s']:.2f} s",
+    )
+
+
 def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
+    if any(replica["role"] == "unknown" for replica in pool["replicas"]):
+        yield "Redis does not answer: the replicas serve, and their loads are not known"
     yield _routing_in_words(pool)
     yield _admission_in_words(pool)
     if known := [replica["speculation"] for replica in pool["replicas"] if replica["speculation"]]:

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import ray
 from ray import serve
+from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeStatus
 
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool_client import PoolClient
 from router.cost import predict_ttft
-from router.load import ReplicaLoad
+from router.load import LoadBoard, ReplicaLoad
 
 APP_NAME = "antefix"
 _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
@@ -32,18 +33,24 @@ async def pools_ready(pools: Mapping[str, PoolClient]) -> list[str]:
 
 
 async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[str, Any]:
+    """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads."""
     states = await replica_states()
+    all_read = all(pool.router.placer.board.is_read for pool in pools.values())
+    running = {} if all_read else await running_replicas()
     return {
         "fleet": fleet.name,
         "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
         "gateways": states.get("gateway", {}),
-        "pools": {name: _pool_status(pool, states.get(name, {})) for name, pool in pools.items()},
+        "pools": {
+            name: _pool_status(pool, states.get(name, {}), running.get(name, {}))
+            for name, pool in pools.items()
+        },
     }
 
 
-def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
-    board = pool.router.placer.board
-    active, warm, leaving = board.loads(), board.warm(), board.leaving()
+def _pool_status(
+    pool: PoolClient, states: Mapping[str, int], running: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "model": pool.pool.served_model_name,
         "target_replicas": _target_replicas(pool, states),
@@ -53,10 +60,19 @@ def _pool_status(pool: PoolClient, states: Mapping[str, int]) -> dict[str, Any]:
         "admission": pool.entrance.status(),
         "overflow_to": pool.pool.overflow.to if pool.pool.overflow else None,
         "autoscaler": msgspec.to_builtins(pool.router.decided),
-        "replicas": [_replica_status(active[key], "active") for key in sorted(active)]
-        + [_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()]
-        + [_replica_status(leaving[key], "leaving") for key in sorted(leaving)],
+        "replicas": _replicas(pool.router.placer.board, running),
     }
+
+
+def _replicas(board: LoadBoard, running: Mapping[str, str]) -> list[dict[str, Any]]:
+    if not board.is_read:
+        return [_unknown_replica(key, running[key]) for key in sorted(running)]
+    active, warm, leaving = board.loads(), board.warm(), board.leaving()
+    return [
+        *(_replica_status(active[key], "active") for key in sorted(active)),
+        *(_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()),
+        *(_replica_status(leaving[key], "leaving") for key in sorted(leaving)),
+    ]
 
 
 def replica_counts(
@@ -99,6 +115,16 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
     }
 
 
+def _unknown_replica(replica_id: str, node_ip: str) -> dict[str, Any]:
+    """`_replica_status` of one whose load is not known: null for what only that would tell."""
+    of_load = (
+        *("slot", "synced", "url", "waiting", "running", "queued_prefill_tokens", "kv_use"),
+        *("predicted_ttft_s", "startup_s", "speculation"),
+    )
+    known = {"replica": replica_id, "role": "unknown", "node_ip": node_ip}
+    return known | dict.fromkeys(of_load)
+
+
 def _target_replicas(pool: PoolClient, states: Mapping[str, int]) -> int:
     """How many there should be; with autoscaling, as many as there are or are coming."""
     if pool.pool.autoscaling is None:
@@ -123,4 +149,23 @@ async def replica_states() -> dict[str, dict[str, int]]:
     return {
         name: {str(state): count for state, count in deployment.replica_states.items()}
         for name, deployment in application.deployments.items()
+    }
+
+
+async def running_replicas() -> dict[str, dict[str, str]]:
+    """The addresses of the running replicas' nodes by replica id, by deployment, from Ray Serve's
+    controller."""
+    if not ray.is_initialized():
+        return {}
+    client = _get_global_client()
+    assert client is not None  # it raises where there is no controller
+    instance = await asyncio.to_thread(client.get_serve_details)
+    application = instance["applications"].get(APP_NAME, {"deployments": {}})
+    return {
+        name: {
+            replica["replica_id"]: replica["node_ip"]
+            for replica in deployment["replicas"]
+            if replica["state"] == "RUNNING"
+        }
+        for name, deployment in application["deployments"].items()
     }

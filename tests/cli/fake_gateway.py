@@ -34,6 +34,7 @@ class FakeGateway:
             "overflow_share": 0.0,
         }
         self.speculation: dict[str, Any] | None = None
+        self.redis_is_away = False
         self.target = 1
         self.answers = ["Par", "is", "."]
         self.ending = "stop"
@@ -57,6 +58,9 @@ class FakeGateway:
             "predicted_ttft_s": 1.5,
             "speculation": self.speculation,
         }
+        if self.redis_is_away:
+            told_by_serve = {"replica": "abc", "role": "unknown", "node_ip": "10.0.0.1"}
+            replica = dict.fromkeys(replica) | told_by_serve
         pool = {
             "model": "small",
             "target_replicas": self.target,

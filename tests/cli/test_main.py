@@ -166,6 +166,15 @@ def test_a_pool_that_is_scaled_to_zero_is_fine(fleet: FakeGateway) -> None:
     assert "scaled to zero" in result.stdout
 
 
+def test_without_redis_status_shows_the_replicas_and_no_loads(fleet: FakeGateway) -> None:
+    fleet.redis_is_away = True
+    result = antefix("status")
+    assert result.exit_code == ExitCode.OK
+    (row,) = (line for line in result.stdout.splitlines() if "abc" in line)
+    assert row.split() == ["abc", "unknown", "10.0.0.1", "?", "?", "?", "?"]
+    assert "Redis does not answer" in " ".join(result.stdout.split())
+
+
 def test_status_as_json_is_one_object(fleet: FakeGateway) -> None:
     answer = json.loads(antefix("status", "--json").stdout)
     assert answer["base_url"] == fleet.base_url

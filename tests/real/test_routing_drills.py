@@ -122,8 +122,16 @@ async def test_redis_killed_and_started_empty(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     async with through(fleet, "Redis killed, then started empty") as traffic:
+        before = {replica["replica"] for replica in (await status(http))["replicas"]}
         fleet.redis.kill()
         await requests(traffic, 6)
+
+        async def loads_are_unknown() -> bool:
+            replicas = (await status(http))["replicas"]
+            return {replica["role"] for replica in replicas} == {"unknown"}
+
+        await eventually(loads_are_unknown, WITHIN_S)
+        assert {replica["replica"] for replica in (await status(http))["replicas"]} == before
         fleet.redis.start()
         await in_step(http)
 

@@ -63,7 +63,7 @@ function update(card, pool, decisions, reference, redisAway) {
   renew(part("figures"), [pool, result, source, redisAway], () => figures(pool, result, source, redisAway));
   renew(part("promise"), [result, decisions.map((d) => [d.request_id, d.at])], () => promise(result, decisions));
   renew(part("reuse"), source, () => reuseOf(source));
-  renew(part("replicas"), [pool, redisAway], () => replicas(pool, reference, redisAway));
+  renew(part("replicas"), pool, () => replicas(pool, reference));
 }
 
 function figure(name, title, value, kind, more) {
@@ -197,29 +197,31 @@ const ROLES = {
   warm: ["info", "Loaded and idle: takes traffic at once when the SLO would be missed without it"],
   asleep: ["plain", "Loaded, its GPU memory given back; wakes in seconds"],
   leaving: ["plain", "Its node is drained: it finishes the requests it has"],
+  unknown: ["plain", "Ray Serve runs it; what it is busy with is not known while Redis is away"],
 };
 
-function replicas(pool, reference, redisAway) {
+const ofLoad = (show) => (of) => (of.role === "unknown" ? "?" : show(of));
+
+function replicas(pool, reference) {
   const title = el("h3", {}, "Replicas");
-  if (!pool.replicas.length) return [title, el("p", { class: "empty" }, whyNone(pool, redisAway))];
+  if (!pool.replicas.length) return [title, el("p", { class: "empty" }, whyNone(pool))];
   const columns = [
     ["Replica", "Ray Serve's id of it", (of) => el("code", {}, of.replica)],
     ["Role", "Whether it takes traffic", (of) => chip(of.role, ...(ROLES[of.role] ?? ["plain"]))],
     ["Node", "Address of its machine", (of) => of.node_ip],
-    ["Running", "Requests that have got their first token", (of) => count(of.running), "num"],
-    ["Waiting", "Requests there without a first token yet", (of) => count(of.waiting), "num"],
-    ["Queued", "Prompt tokens to be computed before a new one's", (of) => tokens(of.queued_prefill_tokens), "num"],
-    ["KV use", "Share of its KV cache that running requests need", (of) => el("span", { class: "meter" },
-      bar([[of.kv_use > 0.9 ? "bad" : "used", of.kv_use]], 1, `KV use ${percent(of.kv_use)}`), percent(of.kv_use)), "num"],
-    [`TTFT of ${count(reference)} tok`, "Predicted for a prompt of that length, nothing of it cached", (of) => seconds(of.predicted_ttft_s), "num"],
-    ["Index", "Synced: all that it holds is in the index", (of) => (of.synced ? "synced" : chip("not synced", "warn")) ],
+    ["Running", "Requests that have got their first token", ofLoad((of) => count(of.running)), "num"],
+    ["Waiting", "Requests there without a first token yet", ofLoad((of) => count(of.waiting)), "num"],
+    ["Queued", "Prompt tokens to be computed before a new one's", ofLoad((of) => tokens(of.queued_prefill_tokens)), "num"],
+    ["KV use", "Share of its KV cache that running requests need", ofLoad((of) => el("span", { class: "meter" },
+      bar([[of.kv_use > 0.9 ? "bad" : "used", of.kv_use]], 1, `KV use ${percent(of.kv_use)}`), percent(of.kv_use))), "num"],
+    [`TTFT of ${count(reference)} tok`, "Predicted for a prompt of that length, nothing of it cached", ofLoad((of) => seconds(of.predicted_ttft_s)), "num"],
+    ["Index", "Synced: all that it holds is in the index", ofLoad((of) => (of.synced ? "synced" : chip("not synced", "warn")))],
   ];
   return [title, table(`Replicas of ${pool.model}`, columns, pool.replicas)];
 }
 
-function whyNone(pool, redisAway) {
+function whyNone(pool) {
   const starting = (pool.states.STARTING ?? 0) + (pool.states.UPDATING ?? 0) + (pool.states.RECOVERING ?? 0);
-  if (pool.states.RUNNING && redisAway) return "Not known while Redis is away: replicas tell their loads there. Requests go to those that were last known.";
   if (starting) return `No replica serves yet: ${starting} starting. Loading a model takes from seconds to minutes.`;
   if (pool.states.RUNNING) return "Running, but none has told its load yet. That takes a second.";
   if (!pool.target_replicas) return "Scaled to zero: the first request starts one.";

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -166,6 +167,30 @@ async def test_status_shows_each_replicas_predicted_ttft(
     async with front.get("/antefix/status") as answer:
         pool = (await answer.json())["pools"]["main"]
     assert pool["replicas"][0]["predicted_ttft_s"] == 0.512
+
+
+async def test_without_redis_status_shows_the_replicas_that_serve_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def running() -> dict[str, dict[str, str]]:
+        return {"gateway": {"g": "10.0.0.1"}, "main": {"r2": "10.0.0.2", "r1": "10.0.0.1"}}
+
+    monkeypatch.setattr(status, "running_replicas", running)
+    async with gateway_before(FakeEngine()) as front:
+
+        async def replicas() -> list[dict[str, Any]]:
+            async with front.get("/antefix/status") as answer:
+                shown: list[dict[str, Any]] = (await answer.json())["pools"]["main"]["replicas"]
+            return shown
+
+        (heard_of,) = await replicas()
+        front.router.placer.board._read_at = float("-inf")
+        without_redis = await replicas()
+    assert [replica["replica"] for replica in without_redis] == ["r1", "r2"]
+    assert [replica["node_ip"] for replica in without_redis] == ["10.0.0.1", "10.0.0.2"]
+    for replica in without_redis:
+        assert replica.keys() == heard_of.keys()
+        assert (replica["role"], replica["running"]) == ("unknown", None)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -303,6 +303,22 @@ async def test_without_redis_the_page_says_so(browser: Browser) -> None:
         await expect(reader.page.locator("#pools")).to_contain_text("placing by load")
 
 
+async def test_without_redis_the_page_shows_the_replicas_that_serve_runs(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def running() -> dict[str, dict[str, str]]:
+        return {"main": {"r7": "10.0.0.7"}}
+
+    monkeypatch.setattr(status, "running_replicas", running)
+    async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
+        front.router.placer.board._read_at = float("-inf")
+        await reader.opens()
+        cells = reader.page.get_by_role("table", name=f"Replicas of {MODEL}").locator(
+            "tbody tr > *"
+        )
+        await expect(cells).to_have_text(["r7", "unknown", "10.0.0.7", *"??????"])
+
+
 async def test_a_fleet_that_begins_says_what_is_missing(
     browser: Browser, server: RedisProcess, ray: dict[str, dict[str, int]]
 ) -> None:
