@@ -14,10 +14,10 @@ import yaml
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
 from common.errors import Problem
+from common.yaml_file import Fault
 from deployments.fleet.fleet_file import (
     CheckedFleet,
     FleetError,
-    FleetProblem,
     check_fleet,
     check_text,
 )
@@ -152,15 +152,15 @@ def _checked(
     try:
         checked = check_text(text, source, check_engine_args=ask_vllm)
     except FleetError as error:
-        raise FleetError(source, [_inside(problem) for problem in error.problems]) from None
+        raise FleetError(source, [_inside(fault) for fault in error.faults]) from None
     for warning in checked.warnings:
         note(f"warning: {_inside(warning).text(source)}")
     return checked
 
 
-def _inside(problem: FleetProblem) -> FleetProblem:
+def _inside(fault: Fault) -> Fault:
     """As the values have it, of whose text no line is known."""
-    return replace(problem, path=f"fleet.{problem.path}".rstrip("."), line=None)
+    return replace(fault, path=f"fleet.{fault.path}".rstrip("."), line=None)
 
 
 def _without_variables(data: Any) -> Any:

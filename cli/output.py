@@ -21,6 +21,7 @@ from rich.console import Console
 from cli.exit_codes import ExitCode
 from cli.local.home import home_folder
 from common.errors import Problem
+from common.yaml_file import FileError
 from deployments.fleet.fleet_file import FleetError
 
 notes = Console(stderr=True, highlight=False)
@@ -52,9 +53,10 @@ def answering(as_json: bool = False) -> Iterator[None]:
     """Turns what goes wrong inside into one line, or one JSON object, and an exit code."""
     try:
         yield
-    except FleetError as error:
-        problems = [vars(problem) for problem in error.problems]
-        _fail(str(error), "", ExitCode.INVALID_FLEET, as_json, {"problems": problems})
+    except FileError as error:
+        code = ExitCode.INVALID_FLEET if isinstance(error, FleetError) else ExitCode.FAILED
+        faults = [vars(fault) for fault in error.faults]
+        _fail(str(error), "", code, as_json, {"problems": faults})
     except CommandError as error:
         _fail(error.message, error.remedy, error.exit_code, as_json)
     except Problem as error:

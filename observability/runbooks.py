@@ -13,9 +13,9 @@ from typing import Annotated, Any
 from pydantic import Field, RootModel
 
 from common.errors import Problem
+from common.section import Section
 from observability.rules import alerts
-from observability.slo import SHIPPED, SloFile
-from observability.slo_yaml import Section, read
+from observability.slo import SHIPPED, SloFile, read
 
 FILE_NAME = "runbooks.yaml"
 INDEX = "README.md"
@@ -43,9 +43,9 @@ def load(slo_file: SloFile, path: Path | None = None) -> dict[str, Runbook]:
     Raises `Problem` for an alert without one.
     """
     beside = (path or SHIPPED).with_name(FILE_NAME)
-    texts = dict(read(SHIPPED.with_name(FILE_NAME), _Runbooks).root)
+    texts = dict(read(SHIPPED.with_name(FILE_NAME), _Runbooks, FILE_NAME).root)
     if beside.exists():
-        texts |= read(beside, _Runbooks).root
+        texts |= read(beside, _Runbooks, FILE_NAME).root
     for name in slo_file.alert_names():
         if name not in texts:
             remedy = f"write its means, look and do into {beside}"

@@ -3,18 +3,19 @@
 One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with two sections of our
 own: `targets`, what a pool promises whose fleet file says `slo: default`, and `levels`, alerts on
 a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager and dashboards all
-follow it. Reading one gives frozen data that is consistent in itself, or raises `Problem`.
+follow it. Reading one gives frozen data that is consistent in itself, or raises `FileError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from observability.slo_yaml import Section, broken, read
+from common.section import Broken, Section, faults_of, raise_all, refuse
+from common.yaml_file import Fault, FileError, read_yaml, unreadable
 
 __all__ = [
     "SHIPPED",
@@ -33,6 +34,8 @@ SHIPPED = Path(__file__).parent / "slo.yaml"
 WINDOW = "{{.window}}"
 PERIOD: Final = "30d"
 
+Model = TypeVar("Model", bound=BaseModel)
+
 Severity = Literal["page", "ticket"]
 SEVERITIES: tuple[Severity, ...] = ("page", "ticket")
 
@@ -46,15 +49,35 @@ BURNS: Mapping[Severity, tuple[tuple[float, str, str], ...]] = {
 
 
 def load(path: Path | None = None) -> SloFile:
-    """The SLO file at `path`; None: the one that ships. Raises `Problem`."""
-    return read(path or SHIPPED, SloFile)
+    """The SLO file at `path`; None: the one that ships. Raises `FileError`."""
+    return read(path or SHIPPED, SloFile, SHIPPED.name)
+
+
+def read(path: Path, model: type[Model], like: str) -> Model:
+    """The YAML file at `path` as a `model`. Raises `FileError` with every fault of the file.
+
+    `like` is the file that ships.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        file = read_yaml(text, f"Copy observability/{like} and change that")
+        faults = list(file.faults)
+        if not faults:
+            return model.model_validate(file.data)
+    except FileNotFoundError:
+        faults = [Fault("", None, "no such file", "Write its path, or `default`")]
+    except (OSError, UnicodeDecodeError) as error:
+        faults = [unreadable(error)]
+    except ValidationError as error:
+        faults = file.located(faults_of(error, model, file.data, "docs/slo.md"))
+    raise FileError(str(path), faults)
 
 
 def _of_a_pool(query: str) -> str:
     for needed in (WINDOW, "by (pool)"):
         if needed not in query:
-            raise broken(
-                f"holds no {needed}", f"write it as sum by (pool) (rate(a_counter[{WINDOW}]))"
+            raise refuse(
+                f"holds no {needed}", f"Write it as sum by (pool) (rate(a_counter[{WINDOW}]))"
             )
     return query
 
@@ -70,7 +93,7 @@ class Target(Section):
     def _half_come_no_later_than_nearly_all(self) -> Self:
         if self.ttft_p50_s is not None and self.ttft_p50_s > self.ttft_s:
             message = f"ttft_p50_s {self.ttft_p50_s} is above ttft_s {self.ttft_s}"
-            raise broken(message, "half of the requests cannot come later: lower ttft_p50_s")
+            raise refuse(message, "Half of the requests cannot come later: lower ttft_p50_s")
         return self
 
 
@@ -134,10 +157,10 @@ class Slo(Section):
     def _every_alert_can_fire(self) -> Self:
         for severity in SEVERITIES:
             if not self.alerting.of(severity).disable and not self.burns(severity):
-                raise broken(
+                raise refuse(
                     f"its {severity} can never fire: with an objective of {self.objective} % the "
                     f"budget burns at most {1 / self.budget:.3g} times as fast as planned",
-                    f"set alerting.{severity}_alert: {{disable: true}}, or raise the objective",
+                    f"Set alerting.{severity}_alert: {{disable: true}}, or raise the objective",
                 )
         return self
 
@@ -152,10 +175,10 @@ class Limit(Section):
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
         if self.above is None and self.below is None:
-            raise broken("neither above nor below", "give one of them a number")
+            raise refuse("neither above nor below", "Give one of them a number")
         if self.above is not None and self.below is not None and self.below >= self.above:
             message = f"below {self.below} and above {self.above} leave nothing between"
-            raise broken(message, "lower below, or raise above")
+            raise refuse(message, "Lower `below`, or raise `above`")
         return self
 
 
@@ -178,14 +201,14 @@ class Level(Section):
     def _a_page_is_the_worse(self) -> Self:
         page, ticket = self.page, self.ticket
         if page is None and ticket is None:
-            raise broken("neither page nor ticket", "say when somebody is told")
+            raise refuse("neither page nor ticket", "Say when somebody is told")
         if page is None or ticket is None:
             return self
         for end, sign in (("above", 1), ("below", -1)):
             paged, ticketed = getattr(page, end), getattr(ticket, end)
             if paged is not None and ticketed is not None and sign * paged < sign * ticketed:
                 message = f"it pages {end} {paged}, before the ticket {end} {ticketed}"
-                raise broken(message, "swap the two numbers")
+                raise refuse(message, "Swap the two numbers")
         return self
 
 
@@ -212,16 +235,24 @@ class SloFile(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if not self.labels.get("owner"):
-            raise broken("labels.owner is missing", "name the team that is told")
-        for what, names in (
-            ("SLO", [slo.name for slo in self.slos]),
-            ("alert", self.alert_names()),
-        ):
-            for twice in _given_twice(names):
-                raise broken(f"two {what}s are called {twice}", "rename one of them")
+        slos, levels = list(enumerate(self.slos)), list(enumerate(self.levels))
+        names = [(("slos", place, "name"), slo.name) for place, slo in slos]
+        alerts = [
+            *((("slos", place, "alerting", "name"), slo.alerting.name) for place, slo in slos),
+            *((("levels", place, "name"), level.name) for place, level in levels),
+        ]
+        raise_all([*_unowned(self.labels), *_given_twice(names), *_given_twice(alerts)])
         return self
 
 
-def _given_twice(names: list[str]) -> Iterator[str]:
-    return (name for place, name in enumerate(names) if name in names[:place])
+def _unowned(labels: Mapping[str, str]) -> Iterator[Broken]:
+    if not labels.get("owner"):
+        yield Broken(("labels", "owner"), ..., "missing", "Name the team that is told")
+
+
+def _given_twice(names: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterator[Broken]:
+    seen: set[str] = set()
+    for loc, name in names:
+        if name in seen:
+            yield Broken(loc, name, "another one has this name", "Rename one of the two")
+        seen.add(name)

@@ -80,8 +80,8 @@ HOUSE = (
         "deployments/engine/vllm",
         "all that imports vLLM or depends on how one release of it works inside",
         (
-            *("deployments/fleet", "deployments/prompt", "deployments/wire"),
-            *("autoscaling", "weights", "observability"),
+            *("deployments/prompt", "deployments/wire"),
+            *("autoscaling", "weights", "observability", "common"),
         ),
     ),
     Room(
@@ -127,7 +127,10 @@ HOUSE = (
         ("common",),
     ),
     Room("router", "decides where a request goes; the prefix index and the load board in Redis"),
-    Room("common", "what every room may use: errors with a remedy, a file lock, plots"),
+    Room(
+        "common",
+        "what every room may use: errors, YAML files, a file lock, plots",
+    ),
 )
 FOLDERS = [room.folder for room in HOUSE]
 TOPS = {folder.partition("/")[0] for folder in FOLDERS}

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from autoscaling.slo import PriorityClass
+from common.section import Section, raise_all
 from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
 from deployments.fleet.settings import masking, redis_url
@@ -32,7 +33,6 @@ from deployments.fleet.settings.objectives import (
     Tenant,
 )
 from deployments.fleet.settings.quality import Quality, broken_by_quality
-from deployments.fleet.settings.section import Section
 from deployments.fleet.settings.speculation import Speculation, broken_by_speculation
 
 __all__ = [
@@ -346,10 +346,10 @@ class Pool(Section):
 
     @model_validator(mode="after")
     def _resources_fit(self) -> Self:
-        rules.raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
-        rules.raise_all(rules.broken_by_objectives(self))
-        rules.raise_all(broken_by_speculation(self.speculation, self.engine_args))
-        rules.raise_all(broken_by_quality(self.quality, self.model))
+        raise_all(rules.broken_by_pool(self.engine_args, self.resources.gpus))
+        raise_all(rules.broken_by_objectives(self))
+        raise_all(broken_by_speculation(self.speculation, self.engine_args))
+        raise_all(broken_by_quality(self.quality, self.model))
         return self
 
     @property
@@ -441,9 +441,9 @@ class Fleet(Section):
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> Self:
-        rules.raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
-        rules.raise_all(rules.broken_by_budget(self))
-        rules.raise_all(rules.broken_by_ports(self))
+        raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
+        raise_all(rules.broken_by_budget(self))
+        raise_all(rules.broken_by_ports(self))
         return self
 
     # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither

@@ -1,7 +1,8 @@
 """The fleet file: from a path to a `Fleet`, or to everything that is wrong with it.
 
 deployments.fleet.fleet        what may be written, and what it means
-deployments.fleet.fleet_yaml   YAML with line numbers
+common.yaml_file               YAML with line numbers
+common.section                 what pydantic refuses, in words
 deployments.fleet.settings.environment  ${VARIABLE}
 deployments.fleet.settings.engine_args  vLLM's opinion of the engine arguments
 deployments.fleet.settings.quality       what weights have to prove before they are served
@@ -17,19 +18,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from common.errors import Problem
+from common.section import did_you_mean, faults_of
+from common.yaml_file import Fault, FileError, Keys, YamlFile, read_yaml, unreadable
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.fleet_problem import FleetError, FleetProblem, problem_at, problems_of
-from deployments.fleet.fleet_yaml import Keys, YamlDocument, read_yaml
+from deployments.fleet.settings import masking
 from deployments.fleet.settings.engine_args import refused_by_vllm
 from deployments.fleet.settings.environment import resolved
-from deployments.fleet.settings.fleet_rules import broken_by_pools, did_you_mean, engine_arg_name
+from deployments.fleet.settings.fleet_rules import broken_by_pools, engine_arg_name
 from deployments.fleet.settings.quality import prove
 from deployments.fleet.weights_check import check_weights
 
 __all__ = [
     "CheckedFleet",
     "FleetError",
-    "FleetProblem",
     "check_fleet",
     "check_text",
     "load_fleet",
@@ -40,6 +41,10 @@ __all__ = [
 SHIPPED = Path(__file__).parents[2] / "fleets"
 
 
+class FleetError(FileError):
+    """A fleet file that cannot be used."""
+
+
 @dataclass(frozen=True)
 class CheckedFleet:
     """A fleet whose weights were checked. `warnings`: what works, but slowly or other than meant;
@@ -47,7 +52,7 @@ class CheckedFleet:
 
     source: str
     fleet: Fleet
-    warnings: tuple[FleetProblem, ...]
+    warnings: tuple[Fault, ...]
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -81,41 +86,33 @@ def check_text(
     text: str, source: str = "fleet.yaml", check_engine_args: bool = True
 ) -> CheckedFleet:
     """As `check_fleet`, of the text of a file."""
-    fleet, document = _read(text, source, check_engine_args)
+    fleet, file = _read(text, source, check_engine_args)
     check = check_weights(fleet)
-    refused: list[FleetProblem] = []
-    warnings: list[FleetProblem] = []
+    found: dict[bool, list[tuple[Keys, Fault]]] = {True: [], False: []}
     for keys, each in check.found:
         value = ... if each.value is None else each.value
-        problem = problem_at(keys, value, each.message, each.remedy)
-        line = document.line_of(_as_spelled(document.data, keys))
-        (refused if each.refuses else warnings).append(replace(problem, line=line))
-    if refused:
-        raise FleetError(source, sorted(refused, key=lambda problem: problem.line or 0))
-    warnings.sort(key=lambda problem: problem.line or 0)
+        fault = fault_at(keys, value, each.message, each.remedy)
+        found[each.refuses].append((_as_spelled(file.data, keys), fault))
+    if refused := file.located(found[True]):
+        raise FleetError(source, refused)
+    warnings = file.located(found[False])
     return CheckedFleet(source, fleet, tuple(warnings), tuple(check.notes))
 
 
-def _read(text: str, source: str, check_engine_args: bool) -> tuple[Fleet, YamlDocument]:
-    document = read_yaml(text)
-    if document.problems:
-        raise FleetError(source, document.problems)
-    if not isinstance(document.data, Mapping):
-        message = "the file is empty" if document.data is None else "not a mapping"
-        remedy = "Begin with name: and pools:, as fleets/laptop.yaml does"
-        raise FleetError(source, [FleetProblem("", None, message, remedy, 1)])
-
-    found: dict[Keys, FleetProblem] = {}
-    data = _with_environment(document.data, found)
+def _read(text: str, source: str, check_engine_args: bool) -> tuple[Fleet, YamlFile]:
+    file = read_yaml(text, "Begin with name: and pools:, as fleets/laptop.yaml does")
+    if file.faults:
+        raise FleetError(source, file.faults)
+    found: dict[Keys, Fault] = {}
+    data = _with_environment(file.data, found)
     fleet = _validated(data, found, Path(source).parent)
     if check_engine_args:
         _ask_vllm(data, found)
     if fleet is not None:
         _add(found, _unproven(fleet))
     if fleet is None or found:
-        located = (replace(found[keys], line=document.line_of(keys)) for keys in found)
-        raise FleetError(source, sorted(located, key=lambda problem: problem.line or 0))
-    return fleet, document
+        raise FleetError(source, file.located(found.items()))
+    return fleet, file
 
 
 def _file_at(path: str | Path) -> Path:
@@ -147,17 +144,13 @@ def _text_of(file: Path, asked_for: str) -> str:
         near = did_you_mean(Path(asked_for).stem, names)
         remedy = f"{near} " if near else ""
         remedy += f"Fleets that ship: {', '.join(names)}; for your own write its path, ./my.yaml"
-        problem = FleetProblem("", None, "no such fleet file", remedy)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        problem = FleetProblem("", None, f"cannot be read: {reason}", "Name a readable file")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        problem = FleetProblem("", None, "not UTF-8", "Save the file as UTF-8", line)
-    raise FleetError(asked_for, [problem])
+        fault = Fault("", None, "no such fleet file", remedy)
+    except (OSError, UnicodeDecodeError) as error:
+        fault = unreadable(error)
+    raise FleetError(asked_for, [fault])
 
 
-def _with_environment(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> dict[Any, Any]:
+def _with_environment(data: Mapping[Any, Any], found: dict[Keys, Fault]) -> dict[Any, Any]:
     """`data` with ${VARIABLE} replaced in the few places that may hold one."""
     copy = dict(data)
     for loc in _places_for_variables(data):
@@ -169,7 +162,7 @@ def _with_environment(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) 
         text = section[last]
         section[last], unresolved = resolved(text, os.environ)
         if unresolved:
-            found[loc] = problem_at(loc, text, *unresolved[0])
+            found[loc] = fault_at(loc, text, *unresolved[0])
     return copy
 
 
@@ -181,24 +174,23 @@ def _places_for_variables(data: Mapping[Any, Any]) -> Iterator[Keys]:
         yield from ((*section, name) for name, value in env.items() if isinstance(value, str))
 
 
-def _validated(
-    data: Mapping[Any, Any], found: dict[Keys, FleetProblem], folder: Path
-) -> Fleet | None:
+def _validated(data: Mapping[Any, Any], found: dict[Keys, Fault], folder: Path) -> Fleet | None:
     try:
         return Fleet.model_validate(data, context={"folder": folder})
     except ValidationError as error:
-        _add(found, problems_of(error))
+        page = "docs/fleet-file.md"
+        _add(found, faults_of(error, Fleet, data, page, masking.shown, opaque="engine_args"))
     # pydantic asks these of a fleet without other faults only
     pools = data.get("pools")
     broken = broken_by_pools(pools) if isinstance(pools, Mapping) else ()
     _add(
         found,
-        ((r.loc, problem_at(r.loc, r.value, r.message, r.remedy)) for r in broken),
+        ((r.loc, fault_at(r.loc, r.value, r.message, r.remedy)) for r in broken),
     )
     return None
 
 
-def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> None:
+def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, Fault]) -> None:
     """Add what vLLM says of the engine arguments that are not already at fault."""
     asked: dict[str, dict[str, Any]] = {}
     spelled: dict[tuple[str, str], str] = {}
@@ -211,12 +203,12 @@ def _ask_vllm(data: Mapping[Any, Any], found: dict[Keys, FleetProblem]) -> None:
         outer, *inner = refusal.key.split(".")
         keys = [spelled.get((refusal.pool, outer), outer), *inner] if refusal.key else []
         loc: Keys = ("pools", refusal.pool, "engine_args", *keys)
-        problem = problem_at(loc, refusal.value, refusal.message, refusal.remedy)
+        fault = fault_at(loc, refusal.value, refusal.message, refusal.remedy)
         says_nothing = not refusal.key or refusal.value is None
-        _add(found, [(loc, replace(problem, value=None) if says_nothing else problem)])
+        _add(found, [(loc, replace(fault, value=None) if says_nothing else fault)])
 
 
-def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, FleetProblem]]:
+def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, Fault]]:
     """Pools whose weights are here, and do not keep what their `quality` asks of them."""
     for name, pool in fleet.pools.items():
         folder = Path(pool.model).absolute()
@@ -226,7 +218,7 @@ def _unproven(fleet: Fleet) -> Iterator[tuple[Keys, FleetProblem]]:
             prove(folder, pool.quality)
         except Problem as error:
             keys: Keys = ("pools", name, "quality")
-            yield keys, problem_at(keys, ..., error.message, error.remedy)
+            yield keys, fault_at(keys, ..., error.message, error.remedy)
 
 
 def _sections_of_pools(
@@ -240,7 +232,15 @@ def _sections_of_pools(
             yield str(name), ("pools", name, key), section
 
 
-def _add(found: dict[Keys, FleetProblem], problems: Iterable[tuple[Keys, FleetProblem]]) -> None:
+def _add(found: dict[Keys, Fault], problems: Iterable[tuple[Keys, Fault]]) -> None:
     """Keep the first problem of a place: what follows from it would only distract."""
     for keys, problem in problems:
         found.setdefault(keys, problem)
+
+
+def fault_at(keys: Iterable[object], value: object, message: str, remedy: str) -> Fault:
+    """What is wrong with `value`, which stands at `keys`; `...` is not shown."""
+    path = tuple(map(str, keys))
+    return Fault(
+        ".".join(path), None if value is ... else masking.shown(path, value), message, remedy
+    )

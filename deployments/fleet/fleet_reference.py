@@ -10,8 +10,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from common.yaml_file import Fault
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.fleet_file import FleetProblem
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_ENV
 
 _INTRODUCTION = """\
@@ -97,14 +97,14 @@ def reference() -> str:
         _table(("Flag", "Instead"), ((f"`{k}`", v) for k, v in RESERVED_ENGINE_ARGS.items())),
         _ENV,
         _table(("Variable", "Instead"), ((f"`{k}`", v) for k, v in RESERVED_ENV.items())),
-        _ERRORS.format(examples="\n".join(problem.text("fleet.yaml") for problem in _EXAMPLES)),
+        _ERRORS.format(examples="\n".join(fault.text("fleet.yaml") for fault in _EXAMPLES)),
     ]
     return "\n".join(sections)
 
 
 _EXAMPLES = (
-    FleetProblem("gateway.port", "80000", "must be at most 65535", "Change it", 4),
-    FleetProblem("pools.engine.replica", None, "unknown key", "Did you mean replicas?", 9),
+    Fault("gateway.port", "80000", "must be at most 65535", "Change it", 4),
+    Fault("pools.engine.replica", None, "unknown key", "Did you mean replicas?", 9),
 )
 
 

@@ -48,6 +48,7 @@ BEYOND_A_SCHEMA = {
     "one model name in two pools",
     "a LoRA adapter named as a model",
     "redis without scheme",
+    "redis without scheme, with a password",
     "redis of another kind",
     "redis with a slash in its password",
     "redis with a port out of range",

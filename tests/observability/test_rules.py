@@ -133,5 +133,5 @@ def test_a_runbook_s_mistake_is_named(tmp_path: Path) -> None:
     file, beside = tmp_path / "mine.yaml", tmp_path / "runbooks.yaml"
     file.write_text((ROOT / "observability" / "slo.yaml").read_text())
     beside.write_text("AntefixQueueDeep: {mean: It waits., look: [The queue.], do: [Wait.]}\n")
-    with pytest.raises(Problem, match=r"AntefixQueueDeep\.mean is not a key"):
+    with pytest.raises(Problem, match=r"runbooks\.yaml:1: AntefixQueueDeep\.mean: unknown key"):
         runbooks.load(load(file), file)

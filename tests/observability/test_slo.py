@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from common.errors import Problem
+from common.yaml_file import FileError
 from observability.slo import BURNS, SHIPPED, SloFile, load
 
 Change = Callable[[dict[str, Any]], object]
@@ -41,37 +43,37 @@ def events(data: dict[str, Any]) -> dict[str, Any]:
 WRONG: dict[str, tuple[Change, str]] = {
     "unknown key": (
         lambda data: data.update(target={}),
-        "target is not a key; did you mean targets?",
+        "target: unknown key. Did you mean targets?",
     ),
     "unknown class": (
         lambda data: data["targets"].update(urgent={"ttft_s": 1}),
-        "targets.urgent = 'urgent': string should match pattern",
+        "targets.urgent: string should match pattern",
     ),
     "median above the promise": (
         lambda data: data["targets"]["interactive"].update(ttft_p50_s=2),
-        "targets.interactive: ttft_p50_s 2.0 is above ttft_s 0.5; half of the requests cannot come "
+        "targets.interactive: ttft_p50_s 2.0 is above ttft_s 0.5. Half of the requests cannot come "
         "later: lower ttft_p50_s",
     ),
     "no time": (
         lambda data: data["targets"]["batch"].update(ttft_s=0),
-        "targets.batch.ttft_s = 0: input should be greater than 0",
+        "targets.batch.ttft_s = 0: too low. Write more than 0.",
     ),
     "text for a number": (
         lambda data: slo(data, "ttft").update(objective="99"),
-        "slos.ttft.objective = '99': input should be a valid number",
+        "slos.ttft.objective = '99': not a number. Write 99, without quotes.",
     ),
     "nothing may fail": (
         lambda data: slo(data, "ttft").update(objective=100),
-        "slos.ttft.objective = 100: input should be less than 100",
+        "slos.ttft.objective = 100: too high. Write less than 100.",
     ),
     "missing": (
         lambda data: slo(data, "ttft").pop("objective"),
-        "slos.ttft.objective is missing; add it: it has no default",
+        "slos.ttft.objective: missing. Add it: it has no default",
     ),
     "no window": (
         lambda data: events(data).update(error_query="sum by (pool) (rate(bad[5m]))"),
-        "slos.ttft.sli.events.error_query = 'sum by (pool) (rate(bad[5m]))': holds no {{.window}}; "
-        "write it as sum by (pool) (rate(a_counter[{{.window}}]))",
+        "slos.ttft.sli.events.error_query = sum by (pool) (rate(bad[5m])): holds no {{.window}}. "
+        "Write it as sum by (pool) (rate(a_counter[{{.window}}]))",
     ),
     "no pool": (
         lambda data: events(data).update(total_query="sum(rate(all[{{.window}}]))"),
@@ -80,32 +82,32 @@ WRONG: dict[str, tuple[Change, str]] = {
     "an alert that cannot fire": (
         lambda data: slo(data, "ttft-p50")["alerting"].update(page_alert={}),
         "slos.ttft-p50: its page can never fire: with an objective of 50.0 % the budget burns at "
-        "most 2 times as fast as planned; set alerting.page_alert: {disable: true}, or raise the "
+        "most 2 times as fast as planned. Set alerting.page_alert: {disable: true}, or raise the "
         "objective",
     ),
     "two SLOs of a name": (
         lambda data: slo(data, "tpot").update(name="ttft"),
-        "two SLOs are called ttft; rename one of them",
+        "slos.ttft.name = ttft: another one has this name. Rename one of the two.",
     ),
     "two alerts of a name": (
         lambda data: level(data, "AntefixQueueDeep").update(name="AntefixTtftBudgetBurn"),
-        "two alerts are called AntefixTtftBudgetBurn",
+        "levels.AntefixTtftBudgetBurn.name = AntefixTtftBudgetBurn: another one has this name",
     ),
     "nobody's": (
         lambda data: data.update(labels={"team": "x"}),
-        "labels.owner is missing; name the team that is told",
+        "labels.owner: missing. Name the team that is told",
     ),
     "no limit": (
         lambda data: level(data, "AntefixQueueDeep").update(page={"for": "5m"}),
-        "levels.AntefixQueueDeep.page: neither above nor below; give one of them a number",
+        "levels.AntefixQueueDeep.page: neither above nor below. Give one of them a number",
     ),
     "no severity": (
         lambda data: level(data, "AntefixOverflowLong").pop("ticket"),
-        "levels.AntefixOverflowLong: neither page nor ticket; say when somebody is told",
+        "levels.AntefixOverflowLong: neither page nor ticket. Say when somebody is told",
     ),
     "a page before the ticket": (
         lambda data: level(data, "AntefixQueueDeep")["page"].update(above=50),
-        "levels.AntefixQueueDeep: it pages above 50.0, before the ticket above 100.0; swap the two",
+        "levels.AntefixQueueDeep: it pages above 50.0, before the ticket above 100.0. Swap the two",
     ),
     "nothing between": (
         lambda data: level(data, "AntefixGpuUtilisation")["ticket"].update(below=99),
@@ -113,11 +115,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "a duration": (
         lambda data: level(data, "AntefixQueueDeep")["page"].update({"for": "5 minutes"}),
-        "levels.AntefixQueueDeep.page.for = '5 minutes': string should match pattern",
+        "levels.AntefixQueueDeep.page.for = 5 minutes: string should match pattern",
     ),
     "another period": (
         lambda data: data.update(period="7d"),
-        "period = '7d': input should be '30d'",
+        "period = 7d: input should be '30d'",
     ),
 }
 
@@ -128,7 +130,7 @@ def test_what_is_wrong_is_named_with_its_remedy(case: str, tmp_path: Path) -> No
     file = changed(tmp_path, change)
     with pytest.raises(Problem) as caught:
         load(file)
-    assert str(caught.value).startswith(f"{file}: ")
+    assert re.match(rf"{re.escape(str(file))}:\d+: ", str(caught.value))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -143,13 +145,30 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    lines = SHIPPED.read_text().splitlines()
+    high = next(n for n, line in enumerate(lines) if line.strip() == "objective: 99.9")
+    lines[high] = lines[high].replace("99.9", "999")
+    owner = next(n for n, line in enumerate(lines) if "{owner: serving}" in line)
+    lines[owner] = lines[owner].replace("serving", "1")
+    file = tmp_path / "mine.yaml"
+    file.write_text("\n".join([*lines, "periode: 30d"]))
+    with pytest.raises(FileError) as caught:
+        load(file)
+    assert str(caught.value).splitlines() == [
+        f"{file}:{owner + 1}: labels.owner = 1: not text. Put quotes around it.",
+        f"{file}:{high + 1}: slos.availability.objective = 999: too high. Write less than 100.",
+        f"{file}:{len(lines) + 1}: periode: unknown key. Did you mean period?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "the file is empty"),
         ("- a\n", "not a mapping"),
         ("version: [\n", "not YAML"),
-        ("service: a\nservice: b\n", "the key service is given twice"),
+        ("service: a\nservice: b\n", ":2: service: given twice, first on line 1"),
     ],
 )
 def test_a_file_that_is_no_slo_file(text: str, says: str, tmp_path: Path) -> None:
@@ -162,7 +181,7 @@ def test_a_file_that_is_no_slo_file(text: str, says: str, tmp_path: Path) -> Non
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="no such file"):
         load(tmp_path / "none.yaml")
-    with pytest.raises(Problem, match="cannot be read: Is a directory"):
+    with pytest.raises(Problem, match="cannot be read: is a directory"):
         load(tmp_path)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")

@@ -19,10 +19,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
+from common.section import did_you_mean, out_of_bounds
 from deployments.engine.vllm.flag_complaints import misfit, not_one_of, one_line, plain_words
 from deployments.engine.vllm.speculative_args import SpeculativeRefusal, broken_speculative_config
-from deployments.fleet.settings.bounds import out_of_bounds
-from deployments.fleet.settings.fleet_rules import did_you_mean
 
 
 class Refused(NamedTuple):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.fleet.settings.fleet_rules import did_you_mean
+from common.section import did_you_mean
 
 
 def misfit(action: argparse.Action, value: Any) -> tuple[str, str] | None:

@@ -11,8 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from deployments.fleet.settings.bounds import out_of_bounds
-from deployments.fleet.settings.fleet_rules import did_you_mean
+from common.section import did_you_mean, out_of_bounds
 
 # vLLM fills these in itself
 _INTERNAL = frozenset(

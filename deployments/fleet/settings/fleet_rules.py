@@ -5,13 +5,10 @@ something else is wrong.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
-
+from common.section import Broken, did_you_mean, raise_all, refuse
 from deployments.fleet.settings import redis_url
 from deployments.fleet.settings.reserved import RESERVED_ENV, why_reserved
 
@@ -29,37 +26,6 @@ _PARALLEL_SIZES = (
     "pipeline_parallel_size",
     "prefill_context_parallel_size",
 )
-
-
-class Broken(NamedTuple):
-    """A rule broken at `loc`, a path below the thing that was checked. `...` as value: none."""
-
-    loc: tuple[str, ...]
-    value: object
-    message: str
-    remedy: str
-
-
-def refuse(message: str, remedy: str) -> PydanticCustomError:
-    """An error for pydantic that keeps the remedy apart from the message."""
-    context = {"message": message, "remedy": remedy}
-    return PydanticCustomError("fleet_rule", "{message}. {remedy}", context)
-
-
-def raise_all(broken: Iterable[Broken]) -> None:
-    """Raise every broken rule at its own place, or return."""
-    details = [
-        InitErrorDetails(type=refuse(rule.message, rule.remedy), loc=rule.loc, input=rule.value)
-        for rule in broken
-    ]
-    if details:
-        raise ValidationError.from_exception_data("fleet", details)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The remedy that names the nearest known word, where one is near."""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"Did you mean {near[0]}?" if near else None
 
 
 def dns_label(name: str) -> str:

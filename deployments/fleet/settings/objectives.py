@@ -9,9 +9,8 @@ from pydantic_core import CoreSchema
 
 from autoscaling.overflow import OverflowRules
 from autoscaling.slo import PriorityClass, Slo
-from common.errors import Problem
-from deployments.fleet.settings.fleet_rules import refuse
-from deployments.fleet.settings.section import Section
+from common.section import Section, refuse
+from common.yaml_file import FileError
 from observability import slo
 
 DEFAULT = "default"
@@ -66,11 +65,11 @@ class Objectives(Section):
         folder: Path = (info.context or {}).get("folder", Path())
         try:
             targets = slo.load(None if data == DEFAULT else folder / data).targets
-        except Problem as error:
-            raise refuse(
-                f"no usable SLO file: {error.message}",
-                error.remedy or "Write `default`, a path, or interactive: {ttft_s: ...}",
-            ) from None
+        except FileError as error:
+            *others, last = error.faults
+            said = "".join(f"{fault.text(error.source)} " for fault in others)
+            said += last.without_remedy(error.source)
+            raise refuse(f"no usable SLO file: {said}", last.remedy) from None
         return {name: target.model_dump() for name, target in targets.items()}
 
     @classmethod

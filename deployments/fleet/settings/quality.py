@@ -13,8 +13,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from common.errors import Problem
-from deployments.fleet.settings.fleet_rules import Broken, refuse
-from deployments.fleet.settings.section import Section
+from common.section import Broken, Section, refuse
 from weights import report
 from weights.checkpoint import weights_digest
 

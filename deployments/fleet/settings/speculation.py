@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from deployments.fleet.settings.fleet_rules import Broken, engine_arg_name
-from deployments.fleet.settings.section import Section
+from common.section import Broken, Section
+from deployments.fleet.settings.fleet_rules import engine_arg_name
 from weights.speculation_rule import WhenSlower
 
 # vLLM's flags for it; the others are short for keys of the first.

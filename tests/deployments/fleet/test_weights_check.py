@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from cli.exit_codes import ExitCode
 from cli.main import app
 from common.errors import Problem
+from common.yaml_file import Fault
 from deployments.fleet.fleet_file import (
     CheckedFleet,
     FleetError,
-    FleetProblem,
     check_fleet,
     check_text,
     shipped_fleets,
@@ -54,7 +54,7 @@ def check(tmp_path: Path, pool: Pool) -> CheckedFleet:
     return check_fleet(fleet_file(tmp_path, pool), check_engine_args=False)
 
 
-def said(problems: Iterable[FleetProblem]) -> list[str]:
+def said(problems: Iterable[Fault]) -> list[str]:
     return [replace(problem, line=None).text("") for problem in problems]
 
 
@@ -67,7 +67,7 @@ def expected(case: Case, tmp_path: Path) -> str:
 def test_what_cannot_work_is_refused(case: Case, tmp_path: Path) -> None:
     with pytest.raises(FleetError) as caught:
         check(tmp_path, case.wrong)
-    assert said(caught.value.problems) == [expected(case, tmp_path)]
+    assert said(caught.value.faults) == [expected(case, tmp_path)]
 
 
 @pytest.mark.parametrize("case", WARNED.values(), ids=WARNED)

@@ -98,6 +98,10 @@ WRONG: dict[str, tuple[str, str]] = {
         ":3: pools.engine.served_model_name = my model: not a model name."
         " Use letters, digits and . _ : / @ + -, 128 at most.",
     ),
+    "a pool that is no mapping, with the name of a secret": (
+        "name: a\npools: {token: 5}\n",
+        ":2: pools.token = 5: not a mapping. Write keys below it, each with a value.",
+    ),
     "mistyped key": (
         with_pool("replica: 2"),
         ":5: pools.engine.replica: unknown key. Did you mean replicas?",
@@ -241,7 +245,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "an SLO file that is not there": (
         with_pool("slo: my-slo.yaml"),
         ":5: pools.engine.slo = my-slo.yaml: no usable SLO file: my-slo.yaml: no such file."
-        " write its path, or `default`.",
+        " Write its path, or `default`.",
     ),
     "a budget that is too small": (
         with_pool("replicas: 2\nengine_args: {tensor_parallel_size: 4}") + "gpu_budget: 6\n",
@@ -288,6 +292,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "redis without scheme": (
         with_redis("localhost:6379"),
         ":6: redis.url = localhost:6379: not a Redis URL. Write it as redis://host:6379/0.",
+    ),
+    "redis without scheme, with a password": (
+        with_redis("me:hunter2@h:6379"),
+        ":6: redis.url = me:***@h:6379: not a Redis URL. Write it as redis://host:6379/0.",
     ),
     "redis of another kind": (
         with_redis("valkeys://h"),
@@ -348,7 +356,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     )
     with pytest.raises(FleetError) as caught:
         fleet_of(text)
-    assert [(problem.line, problem.path) for problem in caught.value.problems] == [
+    assert [(problem.line, problem.path) for problem in caught.value.faults] == [
         (1, "name"),
         (2, "gateway.prot"),
         (3, "redis.url"),

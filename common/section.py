@@ -1,0 +1,225 @@
+"""What a YAML file may say, as pydantic models, and pydantic's refusals as words for its writer."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from common.yaml_file import Fault, Keys
+
+_LONGEST_SHOWN = 80
+
+
+class Section(BaseModel):
+    """A mapping of a file. A null is the default."""
+
+    # strict: YAML has types of its own, so `replicas: true` or `port: "80"` is a mistake
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_the_default(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: value for key, value in data.items() if value is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        for name, key in schema["properties"].items():
+            if name not in schema.get("required", ()):
+                schema["properties"][name] = {"anyOf": [key, {"type": "null"}]}
+        return reference
+
+
+class Broken(NamedTuple):
+    """A rule broken at `loc`, a path below the thing that was checked. `...` as value: none."""
+
+    loc: tuple[str | int, ...]
+    value: object
+    message: str
+    remedy: str
+
+
+def refuse(message: str, remedy: str) -> PydanticCustomError:
+    """What a validator raises: it keeps the remedy, which pydantic would hide of another error."""
+    context = {"message": message, "remedy": remedy}
+    return PydanticCustomError("rule", "{message}. {remedy}", context)
+
+
+def raise_all(broken: Iterable[Broken]) -> None:
+    """Raise every broken rule at its own place, or return."""
+    details = [
+        InitErrorDetails(type=refuse(rule.message, rule.remedy), loc=rule.loc, input=rule.value)
+        for rule in broken
+    ]
+    if details:
+        raise ValidationError.from_exception_data("rules", details)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The remedy that names the nearest known word, where one is near."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else None
+
+
+def shown(value: object) -> str:
+    """`value` as one short piece of YAML for a message."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = str(value)
+    quoted = isinstance(value, str) and (text == "" or text != text.strip() or _needs_quotes(text))
+    text = f"'{text}'" if quoted else text
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
+def _needs_quotes(text: str) -> bool:
+    """Text that would read as a number, a truth value or nothing, were it not quoted."""
+    return bool(re.fullmatch(r"[-+.\d][\d._e+-]*|true|false|yes|no|on|off|null|~", text, re.I))
+
+
+def faults_of(
+    error: ValidationError,
+    model: type[BaseModel],
+    data: Any,
+    page: str,
+    show: Callable[[tuple[str, ...], object], str] = lambda keys, value: shown(value),
+    opaque: str = "",
+) -> Iterator[tuple[Keys, Fault]]:
+    """Every fault that pydantic found in `data`, with the keys that lead to it.
+
+    `page` documents the file; `show` shows the value at some keys; below `opaque` a key's own
+    name is the last that leads anywhere.
+    """
+    for details in error.errors():
+        keys: Keys = tuple(key for key in details["loc"] if key != "[key]")
+        if opaque in keys:
+            keys = keys[: keys.index(opaque) + 2]
+        kind, value = details["type"], details["input"]
+        says_nothing = (
+            value is ...
+            # under a mistyped key may be a secret
+            or kind in ("missing", "extra_forbidden")
+            or details["loc"][-1:] == ("[key]",)
+            or (kind == "rule" and isinstance(value, Mapping) and bool(value))
+        )
+        said = None if says_nothing else show(tuple(map(str, keys)), value)
+        yield keys, Fault(_path(keys, data), said, *_words_for(details, keys, model, page))
+
+
+def _path(keys: Keys, data: Any) -> str:
+    """An entry of a list goes by its name."""
+    parts = []
+    for key in keys:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            data = None
+        name = data.get("name") if isinstance(key, int) and isinstance(data, Mapping) else None
+        parts.append(name if isinstance(name, str) else str(key))
+    return ".".join(parts)
+
+
+def _words_for(
+    details: ErrorDetails, keys: Keys, model: type[BaseModel], page: str
+) -> tuple[str, str]:
+    """The message and the remedy for one of pydantic's errors."""
+    kind, context, value = details["type"], details.get("ctx", {}), details["input"]
+    if kind == "rule":
+        return context["message"], context["remedy"]
+    if kind == "extra_forbidden":
+        known = _keys_at(keys[:-1], model)
+        return "unknown key", (
+            did_you_mean(str(keys[-1]), known) or f"Known here: {', '.join(known)}"
+        )
+    if kind in _WORDS:
+        message, remedy = _WORDS[kind]
+        if kind in ("int_type", "float_type", "int_from_float") and isinstance(value, str):
+            remedy = _number_remedy(value, remedy)
+        if kind == "string_type" and isinstance(value, int | float):
+            # without the value: it may be a secret
+            remedy = "Put quotes around it"
+        return message, remedy
+    said = details["msg"]
+    return out_of_bounds(details) or (said[:1].lower() + said[1:], f"See {page}")
+
+
+def _keys_at(keys: Keys, section: type[BaseModel]) -> list[str]:
+    """The keys of the section that `keys` lead to; where they lead into a mapping, its values'."""
+    for key in keys:
+        fields = section.model_fields
+        field = fields.get(str(key)) or fields.get("root")
+        if field is not None:
+            section = _section_in(field.annotation) or section
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
+
+
+def out_of_bounds(details: ErrorDetails) -> tuple[str, str] | None:
+    """Message and remedy; None when `details` is about something else than a bound."""
+    if details["type"] not in _BOUNDS:
+        return None
+    message, remedy = _BOUNDS[details["type"]]
+    limit = next(iter(details["ctx"].values()))
+    return message, f"{remedy} {limit:g}" if isinstance(limit, float) else f"{remedy} {limit}"
+
+
+def _number_remedy(text: str, remedy: str) -> str:
+    """YAML reads 1e6 and "8000" as text; say so when that is all that is wrong."""
+    try:
+        number = float(text)
+    except ValueError:
+        return remedy
+    whole = number.is_integer() and abs(number) < 1e15
+    return f"Write {int(number)}, without quotes" if whole else f"Write {number}, without quotes"
+
+
+_BOUNDS = {
+    "greater_than": ("too low", "Write more than"),
+    "greater_than_equal": ("too low", "Write at least"),
+    "less_than": ("too high", "Write less than"),
+    "less_than_equal": ("too high", "Write at most"),
+}
+_WORDS = {
+    "missing": ("missing", "Add it: it has no default"),
+    "int_type": ("not a whole number", "Write one, such as 1"),
+    "int_from_float": ("not a whole number", "Write it without a fraction"),
+    "float_type": ("not a number", "Write one, such as 0.5"),
+    "finite_number": ("not a finite number", "Write one, such as 600"),
+    "bool_type": ("neither true nor false", "Write one of the two"),
+    "string_type": ("not text", "Write text"),
+    "string_too_short": ("empty", "Write something, or leave the key out"),
+    "model_type": ("not a mapping", "Write keys below it, each with a value"),
+    "dict_type": ("not a mapping", "Write keys below it, each with a value"),
+    "mapping_type": ("not a mapping", "Write keys below it, each with a value"),
+    "list_type": ("not a list", "Write each entry on a line of its own, after a dash"),
+    "too_short": ("empty", "Add at least one entry"),
+    "invalid_key": ("not text", "Quote the key"),
+    "invalid-json-value": ("not plain data", "Use text, numbers, lists, mappings"),
+}
