@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate
 from autoscaling.step_time import StepTime
 from router.kv_events import BlockRemoved, BlockStored, KvEvent
@@ -38,31 +39,6 @@ class Hardware:
     sequences: int = 64
     block_tokens: int = 16
     blocks: int = 8192
-
-
-class Mean:
-    """Exponentially weighted, each sample by its weight; 0 before the first."""
-
-    def __init__(self, memory: float) -> None:
-        self._memory = memory
-        self._amount = 0.0
-        self._weight = 0.0
-
-    def add(self, amount: float, weight: float) -> None:
-        keep = max(0.0, 1.0 - weight / self._memory)
-        self._amount = self._amount * keep + amount
-        self._weight = self._weight * keep + weight
-
-    def add_times(self, amount: float, times: int) -> None:
-        """The same as so many samples of weight 1, one after the other."""
-        keep = max(0.0, 1.0 - 1.0 / self._memory) ** times
-        added = (1.0 - keep) * self._memory
-        self._amount = self._amount * keep + amount * added
-        self._weight = self._weight * keep + added
-
-    @property
-    def value(self) -> float:
-        return self._amount / self._weight if self._weight else 0.0
 
 
 @dataclass(eq=False)
@@ -146,8 +122,8 @@ class SimulatedEngine:
         # whether it computes on no prompt
         self._decodes_only = False
         # learned as the engine's adapter does
-        self._inter_token = Mean(memory=20.0)
-        self._decode = Mean(memory=20.0)
+        self._inter_token = Ewma(memory=20.0)
+        self._decode = Ewma(memory=20.0)
         self._step_time = StepTime()
         self._prefill_rate = PrefillRate()
         # what the last two say; None: to be asked again
@@ -209,11 +185,11 @@ class SimulatedEngine:
             "kv_capacity_tokens": self._hardware.blocks * self._hardware.block_tokens,
             "prefill_rate": prefill_rate or self._hardware.prefill_rate,
             "prefill_learned": prefill_rate is not None,
-            "inter_token_latency": self._inter_token.value if self._running else 0.0,
+            "inter_token_latency": self._inter_token.mean if self._running else 0.0,
             "step_s": step_s,
             "sequence_s": sequence_s,
             "max_sequences": self._hardware.sequences,
-            "decode_s": self._decode.value,
+            "decode_s": self._decode.mean,
             "output_tokens": self.generated,
         }
 

@@ -129,7 +129,7 @@ HOUSE = (
     Room("router", "decides where a request goes; the prefix index and the load board in Redis"),
     Room(
         "common",
-        "what every room may use: errors, YAML files, a file lock, plots",
+        "what every room may use: errors, YAML files, a file lock, child processes, plots",
     ),
 )
 FOLDERS = [room.folder for room in HOUSE]

@@ -9,21 +9,17 @@ Killed at any moment, the same command goes on from the layers done; another one
 """
 
 import errno
-import json
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from common.child_process import Report, run_module
 from common.errors import Problem
 from common.file_lock import only_one
 from deployments.models.checksums import flush_to_disk
-from deployments.models.model import Report
 from weights.quantize_job import QuantizeJob
 
 ROOT = Path(__file__).parents[2]
@@ -102,34 +98,9 @@ def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, held: 
     }
     if job.local:
         environment["HF_HUB_OFFLINE"] = "1"
-    refused: dict[str, str] | None = None
-    with (
-        log.open("w") as complaints,
-        subprocess.Popen(
-            [sys.executable, "-m", "weights.quantizing", str(partial)],
-            cwd=partial,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-            pass_fds=(held,),
-        ) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if step := re.fullmatch(r"([\d.]+) (.+)\n", line):
-                    report(float(step[1]), step[2])
-                elif line.startswith("error "):
-                    refused = json.loads(line.removeprefix("error "))
-        except BaseException:
-            process.kill()
-            raise
-    if refused is not None:
-        raise Problem(refused["message"], refused["remedy"])
-    if process.returncode != 0:
-        raise _failure(process.returncode, log, partial)
+    code = run_module("weights.quantizing", [str(partial)], partial, environment, log, report, held)
+    if code != 0:
+        raise _failure(code, log, partial)
 
 
 def _failure(code: int, log: Path, partial: Path) -> Problem:

@@ -16,9 +16,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from common.child_process import Report
 from common.errors import Problem
 from common.file_lock import only_one
-from deployments.models.model import Report, cache_folder
+from deployments.models.model import cache_folder
 from deployments.models.wheel_download import disk_full, run_pip
 
 LOCK = Path(__file__).parents[2] / "requirements" / "quantize.lock"

