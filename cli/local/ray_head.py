@@ -70,6 +70,10 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(home.ray_token_file()),
         "RAY_START_HOOK": "cli.local.ray_start_hook.keep_to_loopback",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Else Ray's processes write their state into their logs every minute, hundreds of lines
+        # among which nobody finds another. Once a day: what should switch it off, -1, lets one
+        # of them write without a pause (Ray 2.60).
+        "RAY_event_stats_print_interval_ms": "86400000",
         # Ray runs its workers at nice 15, which lets anything else on the machine starve them.
         "RAY_worker_niceness": "0",
         books.FOLDER: str(home.metrics_folder(run_id)),

@@ -117,6 +117,12 @@ def test_logs_name_their_component(fleet: Fleet) -> None:
     assert "redis   | " in done.stdout
 
 
+def test_the_last_lines_of_all_logs_are_no_more_than_asked_for(fleet: Fleet) -> None:
+    shown = fleet.antefix("logs", "-n", "15").stdout
+    assert len(shown.splitlines()) == 15
+    assert "[state-dump]" not in shown
+
+
 def test_every_process_carries_the_run_id(fleet: Fleet) -> None:
     found = processes.processes(fleet.run_id())
     titles = " ".join(process.cmdline()[0] for process in found)
