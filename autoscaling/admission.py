@@ -2,8 +2,8 @@
 
 A request goes where it is predicted to hold its SLO. If that is nowhere, a batch request waits for
 its turn; any other overflows, if it may, and is refused if not, with the time after which the
-backlog will be short enough. One object decides for one pool in one gateway; the simulator
-calls the same. Times are passed in, in seconds of any one clock.
+backlog will be short enough. `autoscaling.pool_scheduler` asks it for one pool in one gateway.
+Times are passed in, in seconds of any one clock.
 
 What is not known admits: without candidates or predictions, or without an SLO. So does a replica
 where nobody waits: no prediction, however wrong, can close a pool for good.
@@ -46,8 +46,8 @@ class Outlook(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`index`: the candidate, of the own pool or (overflow) of the other. `best_ttft_s`: the
-    best prediction in the own pool, None when nothing is known."""
+    """`reason` completes "because ...". `index`: the candidate, of the own pool or (overflow) of
+    the other. `best_ttft_s`: the best prediction in the own pool, None when nothing is known."""
 
     kind: Literal["admit", "wait", "overflow", "reject"]
     reason: str
@@ -94,6 +94,31 @@ class Admission:
             self.gate.count(verdict.kind == "overflow", now)
         return verdict
 
+    def confirm_overflow(
+        self,
+        verdict: Verdict,
+        priority: PriorityClass,
+        elapsed_s: float,
+        overflow: Sequence[Outlook],
+        now: float,
+        doubt: float = 0.0,
+        unfit: str | None = None,
+    ) -> Verdict:
+        """A verdict to overflow, once the other pool has read the request; or its refusal.
+
+        `overflow`: the other pool's replicas as they are now. `unfit`: why the request proved to
+        be none for that pool; None: it is one.
+        """
+        if unfit is None and not self.is_lost(elapsed_s, overflow, doubt, priority):
+            return verdict
+        if self.gate is not None:
+            self.gate.take_back(now)
+        reason = unfit or "others have filled the overflow pool meanwhile"
+        due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
+        if unfit is None:
+            due = min([due, *(candidate.predicted_ttft for candidate in overflow)])
+        return _refusal(self._slos.get(priority), due, reason, verdict.best_ttft_s)
+
     def is_lost(
         self,
         elapsed_s: float,
@@ -136,23 +161,24 @@ class Admission:
             return self._elsewhere(slo, elapsed_s, overflow, best, now, asked=True)
         if not ranked and overflow:
             verdict = self._elsewhere(slo, elapsed_s, overflow, best, now)
-            return verdict if verdict.kind == "overflow" else Verdict("admit", "no replica is up")
+            waits = Verdict("admit", "no replica is up yet")
+            return verdict if verdict.kind == "overflow" else waits
         if slo is None or not math.isfinite(best):
-            return Verdict("admit", "no SLO" if slo is None else "no prediction")
+            return Verdict("admit", "there is no SLO" if slo is None else "nothing is predicted")
         if priority == "interactive":
             due = best
             going = _first_holding(ranked, slo, elapsed_s)
             if self.gate is not None:
-                self.gate.feel(_pressure(ranked, slo, elapsed_s))
+                self.gate.update(_pressure(ranked, slo, elapsed_s))
         else:
             # those who wait go first, and the replicas work on them side by side
             due = best + self.room.work_s / len(ranked)
             going = None if len(self.room) else self.may_leave(0.0, ranked)
-        within = Verdict("admit", "within the SLO", going or 0, best_ttft_s=best)
+        within = Verdict("admit", "the SLO is held", going or 0, best_ttft_s=best)
         if going is not None and not self._should_recover(ranked[going], overflow):
             return within
         if priority == "batch" and not self.room.full and due <= slo.ttft_s:
-            return Verdict("wait", "until its turn", best_ttft_s=best)
+            return Verdict("wait", "it is not its turn yet", best_ttft_s=best)
         verdict = self._elsewhere(slo, elapsed_s, overflow, due, now)
         return within if verdict.kind == "reject" and going is not None else verdict
 
@@ -171,20 +197,24 @@ class Admission:
     ) -> Verdict:
         """`due`: seconds until this pool would give it a first token."""
         best = due if math.isfinite(due) else None
-        reason = "the SLO cannot be held"
+        reason = "no replica can hold the SLO"
         if overflow is not None and self.gate is not None:
             index = _first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft for c in overflow))
-                reason = "the SLO cannot be held, by the overflow pool neither"
+                reason = "the overflow pool cannot hold the SLO either"
             elif asked or self.gate.has_room(now):
-                return Verdict("overflow", "asked for" if asked else reason, index, 0, best)
+                return Verdict("overflow", "it was asked for" if asked else reason, index, 0, best)
             else:
-                reason = "the SLO cannot be held, and no larger share may overflow"
-        # a backlog drains by a second in a second
-        excess = due - slo.ttft_s if slo is not None else 0.0
-        seconds = math.ceil(excess) if math.isfinite(excess) else 1
-        return Verdict("reject", reason, 0, max(1, min(seconds, MAX_RETRY_AFTER_S)), best)
+                reason = "no larger share of the requests may overflow"
+        return _refusal(slo, due, reason, best)
+
+
+def _refusal(slo: Slo | None, due: float, reason: str, best_ttft_s: float | None) -> Verdict:
+    # a backlog drains by a second in a second
+    excess = due - slo.ttft_s if slo is not None else 0.0
+    seconds = math.ceil(excess) if math.isfinite(excess) else 1
+    return Verdict("reject", reason, 0, max(1, min(seconds, MAX_RETRY_AFTER_S)), best_ttft_s)
 
 
 def _doubted(slo: Slo, doubt: float) -> Slo:

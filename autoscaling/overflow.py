@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # What a request says of it: X-Antefix-Overflow.
-OverflowWish = Literal["never", "allow", "only"]
+OverflowChoice = Literal["never", "allow", "only"]
 SHARE_WINDOW_S = 60.0
 
 
@@ -35,8 +35,8 @@ class OverflowGate:
         self._overflowed = 0.0
         self.open = False
 
-    def feel(self, pressure: float) -> None:
-        """`pressure`: the best predicted TTFT as a multiple of the SLO."""
+    def update(self, pressure: float) -> None:
+        """Open or close. `pressure`: the best predicted TTFT as a multiple of the SLO."""
         limit = self._rules.leave if self.open else self._rules.enter
         self.open = pressure > limit
 
@@ -52,6 +52,11 @@ class OverflowGate:
         self._fade(now)
         self._requests += 1.0
         self._overflowed += overflowed
+
+    def take_back(self, now: float) -> None:
+        """One that was counted as overflowed was refused instead."""
+        self._fade(now)
+        self._overflowed = max(0.0, self._overflowed - 1.0)
 
     def share(self, now: float) -> float:
         """Of about the last minute's requests, how many overflowed: 0 to 1."""

@@ -17,12 +17,14 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Waiter(Generic[T]):
-    """One that waits, since `since`; `work_s`: seconds of a replica's time that it will take."""
+    """One that waits, since `since`; `work_s`: seconds of a replica's time that it will take,
+    `tokens`: prompt tokens that are to be computed for it."""
 
     what: T
     tenant: str
     work_s: float
     since: float
+    tokens: int = 0
 
 
 class WaitingRoom(Generic[T]):

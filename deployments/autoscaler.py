@@ -28,6 +28,7 @@ from deployments.fleet.fleet import Fleet, Pool
 from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
 from router.load import LoadBoard
+from router.load_reader import LoadReader
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 
 logger = logging.getLogger("ray.serve")
@@ -71,9 +72,9 @@ class Watch:
 
     async def _run(self) -> None:
         redis = connect(self.redis_url)
-        board, reader = LoadBoard(redis, self.board), DemandReader(redis, self.board)
+        board, reader = LoadBoard(time.monotonic), DemandReader(redis, self.board)
         output = GrowingSum()
-        reading = asyncio.create_task(board.run())
+        reading = asyncio.create_task(LoadReader(redis, self.board, board).run())
         while not reading.done() and time.monotonic() < self._until:
             demand = await reader.read()
             loads = {**board.loads(), **board.warm()}

@@ -1,32 +1,27 @@
 """What each replica is busy with, as one gateway knows it: snapshots plus what was placed since.
 
-Replicas publish `ReplicaLoad` in their leases (`router.slots`), ten times a second; a replica
-that stops publishing is off the board when its lease ends. A placement, of this gateway or of
-another, counts against its replica until a snapshot names it as arrived. How many replicas take
-traffic is one number (`router.active`): the most senior ones do, the others are warm. One whose
-node is drained is neither, unless no other is left. Nothing here raises into a request: while
-Redis is slow or gone `loads` empties, and `last_known` says who was there, all of them.
+Replicas publish `ReplicaLoad` in their leases, ten times a second; `router.load_reader` brings
+them here. A replica that stops publishing is off the board when its lease ends. A placement, of
+this gateway or of another, counts against its replica until a snapshot names it as arrived. How
+many replicas take traffic is one number (`router.active`): the most senior ones do, the others
+are warm. One whose node is drained is neither, unless no other is left. All of it is memory, on
+a clock that is passed in; nothing here raises into a request: where no snapshots come `loads`
+empties, and `last_known` says who was there, all of them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import logging
-import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
 
-from router import active, slots
 from router.active import Active
-from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.slots import LEASE_S
 
-logger = logging.getLogger(__name__)
-
-READ_PERIOD_S = 0.1
 # A placement that no snapshot names by then is waiting elsewhere, or never arrived.
 UNSEEN_S = 1.0
 # How long a board that cannot be read still says who may be alive.
@@ -127,26 +122,13 @@ class LoadReport:
         return cls(sequence, waiting, running, queued)
 
 
-_decode = msgspec.json.Decoder(ReplicaLoad).decode
-
-
 class LoadBoard:
-    """One pool's loads. All but `run` and `promote` is plain memory.
+    """One pool's loads, in memory alone; `clock` gives seconds.
 
-    `active_seen`: the number of replicas that take traffic, as last heard of; None: all do, as
-    always when the pool is not `scaled`.
+    `active_seen`: the number of replicas that take traffic, as last heard of; None: all do.
     """
 
-    def __init__(
-        self,
-        redis: AsyncRedis,
-        pool: str,
-        clock: Callable[[], float] = time.monotonic,
-        scaled: bool = True,
-    ) -> None:
-        self._scaled = scaled
-        self._redis = redis
-        self._pool = pool
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._read_at = float("-inf")
         self._last_known_at = float("-inf")
@@ -156,50 +138,10 @@ class LoadBoard:
         self._loads: dict[str, ReplicaLoad] = {}
         self.active_seen: Active | None = None
         self._by_seniority: list[str] = []
-        # A reading that began before a promotion may be older than it.
-        self._promotions = 0
         self._replica_in: dict[int, str] = {}
         # ticket -> when placed, slot, uncached tokens; oldest first. And their sums by slot.
         self._unseen: dict[str, tuple[float, int, int]] = {}
         self._unseen_in: dict[int, tuple[int, int]] = {}
-
-    async def run(self, period_s: float = READ_PERIOD_S) -> None:
-        """Refresh the snapshots until cancelled."""
-        failing = False
-        while True:
-            try:
-                await self._read()
-                failing = False
-            except REDIS_FAILURES as error:
-                if not failing:
-                    logger.warning("load board of %s not readable: %s", self._pool, error)
-                failing = True
-            await asyncio.sleep(period_s)
-
-    async def _read(self) -> None:
-        promotions = self._promotions
-        snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
-        current = active.parsed(value) if self._promotions == promotions else self.active_seen
-        # a number that was left by a fleet file of another day says nothing
-        current = current if self._scaled else None
-        self.update(_readable(snapshots), current)
-
-    async def promote(self) -> bool:
-        """Let the next warm replica take traffic, here at once and soon at every gateway.
-
-        True also when another gateway was faster; False without a warm replica, or an answer
-        of Redis within slots.REDIS_TIMEOUT_S.
-        """
-        seen = self.active_seen
-        if seen is None or not self.warm():
-            return False
-        try:
-            self.active_seen = await active.promote(self._redis, self._pool, seen)
-        except REDIS_FAILURES as error:
-            logger.warning("no replica of %s promoted: %s", self._pool, error)
-            return False
-        self._promotions += 1
-        return self.active_seen is None or self.active_seen.count > seen.count
 
     def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
         # A pool's engines are alike: what one has learned is true of all, and the chance of
@@ -274,7 +216,7 @@ class LoadBoard:
     @property
     def is_read(self) -> bool:
         """Redis answered lately: where the board is empty, no replica is live."""
-        return self._clock() - self._read_at <= slots.LEASE_S
+        return self._clock() - self._read_at <= LEASE_S
 
     @property
     def _active_count(self) -> int:
@@ -309,6 +251,13 @@ class LoadBoard:
             )
         self._loads[replica_id] = load
 
+    @property
+    def segment_tokens(self) -> int:
+        """What the pool's replicas publish under; 0: none of them caches prefixes."""
+        loads = self.loads() or self.last_known()
+        sizes = Counter(load.segment_tokens for load in loads.values())
+        return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
     def last_known(self) -> Mapping[str, ReplicaLoad]:
         """The replicas of the last board that had any: for when `loads` is empty."""
         known = self._clock() - self._last_known_at <= LAST_KNOWN_S
@@ -323,14 +272,3 @@ def _reported(load: ReplicaLoad, newer: ReplicaLoad | LoadReport) -> ReplicaLoad
         running=newer.running,
         queued_prefill_tokens=newer.queued_prefill_tokens,
     )
-
-
-def _readable(snapshots: dict[int, str]) -> list[ReplicaLoad]:
-    """A snapshot of another release must not take the others off the board."""
-    loads = []
-    for slot, snapshot in snapshots.items():
-        try:
-            loads.append(_decode(snapshot))
-        except msgspec.MsgspecError as error:
-            logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
-    return loads

@@ -59,6 +59,10 @@ class Placement:
     def chosen(self) -> Candidate | None:
         return self.ranked[0] if self.ranked else None
 
+    def candidate(self, replica_id: str) -> Candidate | None:
+        """That replica, if it was one of the candidates."""
+        return next((c for c in self.ranked if c.replica_id == replica_id), None)
+
     def preferring(self, index: int) -> Placement:
         """The same with the candidate at `index` as the chosen one."""
         if index == 0:

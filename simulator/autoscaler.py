@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaling.admission import Admission
 from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
-from simulator.gateway import Gateway, Pool
+from simulator.gateway import Gateway, ScheduledFleet
 from simulator.types import FleetSettings
 
 
 class AutoscaledGateway(Gateway):
     """Asked once a second; what it is told of counters is what it was the time before."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        admission: Admission,
-        settings: FleetSettings,
-        overflow: Pool | None = None,
-    ) -> None:
-        super().__init__(pool, admission, overflow)
+    def __init__(self, pool: ScheduledFleet, settings: FleetSettings) -> None:
+        super().__init__(pool)
         self._state = State()
         self._startup_s = settings.startup_s
         self._limits = Limits(
@@ -41,7 +34,15 @@ class AutoscaledGateway(Gateway):
         # it is kept as JSON between the calls
         self._state = State.from_dict(decision.state.to_dict())
         output_tokens = self._pool.fleet.generated
-        self._told = {**vars(self.counts), "output_tokens": output_tokens, "told_at": now}
+        counts = self._pool.scheduler.demand
+        self._told = {
+            "arrived": counts.arrived,
+            "refused": counts.refused + counts.overflowed,
+            "prompt_tokens": counts.prompt_tokens,
+            "uncached_tokens": counts.uncached_tokens,
+            "output_tokens": output_tokens,
+            "told_at": now,
+        }
         self.demand(decision.demand)
         self._pool.fleet.scale_to(decision.target, now)
         return decision.reasons
@@ -50,14 +51,15 @@ class AutoscaledGateway(Gateway):
         fleet = self._pool.fleet
         loads = [replica.load(0) for replica in fleet.serving]
         queued_tokens = sum(load.queued_prefill_tokens for load in loads)
+        demand = self._pool.scheduler.refresh_demand()
         return Signals(
             now=now,
             **self._told,
             running=len(loads),
             starting=len(fleet.starting),
             in_flight=sum(load.waiting + load.running for load in loads),
-            waiting=self.waiting,
-            queued_tokens=queued_tokens + self.queued_tokens,
+            waiting=demand.waiting,
+            queued_tokens=queued_tokens + demand.queued_tokens,
             promoted=self.promoted,
             engine=rates_of(loads),
             startup_s=self._startup_s if loads else None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autoscaling.pool_scheduler import Attempt
 from autoscaling.slo import PriorityClass
 from router.load import ReplicaLoad
 from simulator.engines import Hardware, Job, SimulatedEngine
@@ -27,7 +28,7 @@ class Call:
     overflowed: bool = False
     rejected_at: float | None = None
     placed_at: float | None = None
-    raw_ttft: float | None = None
+    attempt: Attempt | None = None
     first_at: float | None = None
     ended_at: float | None = None
 

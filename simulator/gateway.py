@@ -1,124 +1,93 @@
-"""Requests as a gateway places, admits and refuses them: the code that runs in production.
+"""Requests as a gateway serves them: one `PoolScheduler`, fed from simulated engines.
 
-Placement is `router.placement.place` with the policy `prefix`, its index exact; admission, the
-waiting room and overflow are `autoscaling.admission`'s. The gateway sees every replica's queue as
-it is: a real board is up to 0.1 s old, but counts what was placed meanwhile. It knows no answer's
-length before that has ended.
+The scheduler is the one that runs in production; here its board is told every replica's queue as
+it is (a real one is up to 0.1 s old, but counts what was placed meanwhile), and its index is the
+engines' own caches. It knows no answer's length before that has ended.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
-from autoscaling.admission import Admission, Verdict
+from autoscaling.pool_scheduler import (
+    Attempt,
+    Considered,
+    Decision,
+    PoolScheduler,
+    PoolSettings,
+    SchedulingRequest,
+)
 from autoscaling.waiting import Waiter
-from router.cost import Calibration
-from router.placement import Placement, place
-from router.policies import Candidate, PlacementRequest, make_policy
-from router.recent import Placed, Recent, RecentPlacements, announcement
-from simulator.fleet import Call, Fleet, Progress, Replica
+from router.active import Active
+from router.placement import Placement
+from router.policies import PlacementRequest
+from router.recent import Recent
+from simulator.fleet import Call, Fleet, Progress
 
 TENANT = "trace"
 KEY_MASK = 2**64 - 1
 
 
-@dataclass(frozen=True)
-class Considered:
-    """What a placement would be."""
+class ScheduledFleet:
+    """A fleet and the scheduler of its pool. `segment_tokens` is 0 where nothing is shared."""
 
-    placement: Placement
-    request: PlacementRequest
-    recent: Recent
-
-    @property
-    def ranked(self) -> tuple[Candidate, ...]:
-        return self.placement.ranked
-
-    @property
-    def uncached_tokens(self) -> int:
-        """Of its prompt, where most of it is cached."""
-        cached = max((candidate.cached_tokens for candidate in self.ranked), default=0)
-        return max(0, self.request.prompt_tokens - cached)
-
-
-class Pool:
-    """A fleet and what gateways know of it. `segment_tokens` is 0 where nothing is shared."""
-
-    def __init__(self, fleet: Fleet, segment_tokens: int, seed: int) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: PoolSettings,
+        segment_tokens: int,
+        seed: int,
+        overflow: ScheduledFleet | None = None,
+    ) -> None:
         self.fleet = fleet
+        self.overflow = overflow
         self._segment_tokens = segment_tokens
-        self._rng = random.Random(seed)
-        self._policy = make_policy("prefix")
-        self._recent = RecentPlacements()
-        self._calibration = Calibration()
-
-    @property
-    def doubt(self) -> float:
-        """By how much predictions are off."""
-        return self._calibration.error or 0.0
-
-    def consider(self, call: Call, replicas: Sequence[Replica], now: float) -> Considered:
-        """These replicas as the request sees them, best first."""
-        blocks = call.request.blocks
-        held = {r.slot: r.engine.cached_blocks(blocks) for r in replicas} if blocks else {}
-        keys = tuple((block & KEY_MASK).to_bytes(8, "big") for block in blocks)
-        request = PlacementRequest(call.request.prompt_tokens, keys)
-        incarnations = {replica.slot: replica.name for replica in replicas}
-        recent = self._recent.about(keys, held, incarnations, now)
-        told = [replica.load(self._segment_tokens) for replica in replicas]
-        # as a board does
-        learned = [load.prefill_rate for load in told if load.prefill_learned]
-        rates = learned or [load.prefill_rate for load in told]
-        rate = sum(rates) / max(1, len(rates))
-        loads = {load.replica_id: replace(load, prefill_rate=rate) for load in told}
-        placement = place(request, loads, held, recent, self._policy, self._rng, self._calibration)
-        return Considered(placement, request, recent)
-
-    def submit(self, call: Call, considered: Considered, index: int, now: float) -> None:
-        chosen = considered.ranked[index]
-        [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
-        confirmed = chosen.confirmed_tokens // max(1, self._segment_tokens)
-        placed = Placed(
-            gateway="",
-            ticket=str(call.number),
-            slot=chosen.slot,
-            incarnation=chosen.incarnation,
-            prompt_tokens=call.request.prompt_tokens,
-            uncached_tokens=call.request.prompt_tokens - chosen.cached_tokens,
-            predicted_ttft=chosen.predicted_ttft,
-            matched=considered.recent.matched,
-            announced=announcement(considered.request.keys, confirmed),
+        self._now = 0.0
+        elsewhere: PoolScheduler | None = overflow.scheduler if overflow else None
+        self.scheduler: PoolScheduler = PoolScheduler(
+            lambda: self._now, settings, elsewhere, random.Random(seed)
         )
-        self._recent.add(placed, now)
-        call.raw_ttft = chosen.raw_ttft
-        replica.submit(call, chosen.cached_tokens, now)
 
-    def learn(self, calls: Sequence[Call]) -> None:
-        """They got their first token."""
-        for call in calls:
-            if call.raw_ttft is not None and call.first_at is not None:
+    def look(self, now: float, active: int | None = None) -> None:
+        """Tell the scheduler what the replicas are busy with; the oldest `active` take traffic."""
+        self._now = now
+        loads = [replica.load(self._segment_tokens) for replica in self.fleet.serving]
+        self.scheduler.board.update(loads, None if active is None else Active(active))
+
+    def request(self, call: Call) -> SchedulingRequest:
+        """As a gateway would ask: blocks of 64 bits are the segments, each replica's cache the
+        index."""
+        blocks = call.request.blocks
+        serving = self.fleet.serving if blocks else []
+        keys = tuple((block & KEY_MASK).to_bytes(8, "big") for block in blocks)
+        return SchedulingRequest(
+            PlacementRequest(call.request.prompt_tokens, keys),
+            {replica.slot: replica.engine.cached_blocks(blocks) for replica in serving},
+            call.request.at,
+            TENANT,
+            call.priority,
+        )
+
+    def submit(self, call: Call, attempt: Attempt) -> None:
+        """Give a request to the replica that was chosen for it."""
+        chosen = attempt.chosen
+        assert chosen is not None
+        [replica] = [r for r in self.fleet.serving if r.slot == chosen.slot]
+        call.attempt = attempt
+        replica.submit(call, chosen.cached_tokens, self._now)
+        # the next look sees it there
+        self.scheduler.board.unplaced(attempt.ticket)
+
+    def learn(self, progress: Progress) -> None:
+        for call in progress.first_tokens:
+            if call.attempt is not None and (chosen := call.attempt.chosen) is not None:
                 assert call.placed_at is not None
-                self._calibration.observe(call.raw_ttft, call.first_at - call.placed_at)
-
-
-@dataclass
-class Counts:
-    """Since the beginning; tokens of prompts."""
-
-    arrived: int = 0
-    refused: int = 0
-    prompt_tokens: int = 0
-    uncached_tokens: int = 0
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A batch request that waits for its own; prompt tokens to compute."""
-
-    call: Call
-    uncached_tokens: int
+                assert call.first_at is not None
+                self.scheduler.observed(chosen, call.first_at - call.placed_at)
+        for call in progress.finished:
+            if call.attempt is not None and call.replica is not None:
+                self.scheduler.ended(call.attempt, call.replica.name)
 
 
 class Gateway:
@@ -128,27 +97,21 @@ class Gateway:
     those that it promoted since; the rest are warm. Without a replica requests wait for one.
     """
 
-    def __init__(self, pool: Pool, admission: Admission, overflow: Pool | None = None) -> None:
+    def __init__(self, pool: ScheduledFleet) -> None:
         self._pool = pool
-        self._overflow = overflow
-        self._admission = admission
-        self._held: list[Call] = []
+        self._unassigned: list[tuple[Call, Attempt]] = []
+        self._turns: dict[Waiter[SchedulingRequest], Call] = {}
         self._demand: int | None = None
-        self.counts = Counts()
         self.promoted = 0
 
     @property
     def waiting(self) -> int:
-        return len(self._held) + len(self._admission.room)
-
-    @property
-    def queued_tokens(self) -> int:
-        """Prompt tokens to compute for those who wait for their turn."""
-        return sum(waiter.what.uncached_tokens for waiter in self._admission.room)
+        return self._pool.scheduler.refresh_demand().waiting
 
     @property
     def active(self) -> int:
-        return len(self._taking_traffic())
+        serving = len(self._pool.fleet.serving)
+        return serving if self._demand is None else min(serving, self._most_active)
 
     def tick(self, now: float) -> Mapping[str, float | str]:
         return {}
@@ -158,80 +121,66 @@ class Gateway:
         self._demand, self.promoted = replicas, 0
 
     def arrive(self, call: Call, now: float) -> None:
-        considered = self._consider(call, now)
-        lost = self._admission.is_lost(0.0, considered.ranked, self._pool.doubt)
-        if lost and call.priority == "interactive" and self._promote():
-            considered = self._consider(call, now)
-        self.counts.arrived += 1
-        self.counts.prompt_tokens += call.request.prompt_tokens
-        self.counts.uncached_tokens += considered.uncached_tokens
-        if not considered.ranked:
-            self._held.append(call)
-            return
-        elsewhere = None
-        if self._overflow is not None:
-            elsewhere = self._overflow.consider(call, self._overflow.fleet.serving, now)
-        verdict = self._admission.decide(
-            call.priority,
-            0.0,
-            considered.ranked,
-            elsewhere.ranked if elsewhere else None,
-            now,
-            doubt=self._pool.doubt,
-        )
-        self._follow(verdict, call, considered, elsewhere, now)
+        scheduler = self._pool.scheduler
+        self._look(now)
+        request = self._pool.request(call)
+        considered = scheduler.consider(request)
+        if not self._pool.fleet.serving:  # a real one would try those that were last known
+            considered = Considered(Placement(()), Recent())
+        if scheduler.needs_warm(request, considered):
+            self.promoted += 1
+            self._look(now)
+            considered = scheduler.consider(request)
+        self._follow(call, scheduler.decide(request, considered))
 
     def progressed(self, progress: Progress, now: float) -> None:
         """The pool's replicas went on; whoever can go goes."""
-        self._pool.learn(progress.first_tokens)
-        if self._held and self._pool.fleet.serving:
-            held, self._held = self._held, []
-            for call in held:
-                self._pool.submit(call, self._consider(call, now), 0, now)
-        room = self._admission.room
-        while self._pool.fleet.serving and (waiter := room.next()) is not None:
-            call = waiter.what.call
-            considered = self._consider(call, now)
-            index = self._admission.may_leave(now - waiter.since, considered.ranked)
-            if index is None:
+        scheduler = self._pool.scheduler
+        self._pool.learn(progress)
+        if self._unassigned and self._pool.fleet.serving:
+            unassigned, self._unassigned = self._unassigned, []
+            for call, attempt in unassigned:
+                scheduler.ended(attempt, None)
+                self._look(now)
+                self._go(call, scheduler.place(self._pool.request(call)))
+        while self._pool.fleet.serving and len(scheduler.admission.room):
+            self._look(now)
+            if (turn := scheduler.next_turn()) is None:
                 return
-            room.leave(waiter)
-            self._pool.submit(call, considered, index, now)
+            waiter, attempt = turn
+            self._go(self._turns.pop(waiter), attempt)
 
-    def _consider(self, call: Call, now: float) -> Considered:
-        return self._pool.consider(call, self._taking_traffic(), now)
+    @property
+    def _most_active(self) -> int:
+        return max(1, (self._demand or 0) + self.promoted)
 
-    def _taking_traffic(self) -> list[Replica]:
-        serving = self._pool.fleet.serving
-        return serving if self._demand is None else serving[: max(1, self._demand + self.promoted)]
+    def _look(self, now: float) -> None:
+        self._pool.look(now, None if self._demand is None else self._most_active)
+        if self._pool.overflow is not None:
+            self._pool.overflow.look(now)
 
-    def _promote(self) -> bool:
-        if self.active >= len(self._pool.fleet.serving):
-            return False
-        self.promoted += 1
-        return True
-
-    def _follow(
-        self,
-        verdict: Verdict,
-        call: Call,
-        considered: Considered,
-        elsewhere: Considered | None,
-        now: float,
-    ) -> None:
-        if verdict.kind == "admit":
-            self._pool.submit(call, considered, verdict.index, now)
-        elif verdict.kind == "overflow":
-            assert self._overflow is not None
-            assert elsewhere is not None
-            call.overflowed = True
-            self.counts.refused += 1
-            self._overflow.submit(call, elsewhere, verdict.index, now)
-        elif verdict.kind == "wait":
-            best = min(considered.ranked, key=lambda candidate: candidate.raw_ttft)
-            turn = Turn(call, call.request.prompt_tokens - best.cached_tokens)
-            work_s = max(0.0, best.raw_ttft - best.wait)
-            self._admission.room.enter(Waiter(turn, TENANT, work_s, now))
+    def _follow(self, call: Call, decision: Decision) -> None:
+        kind = decision.verdict.kind
+        if decision.attempt is not None:
+            self._go(call, decision.attempt)
+        elif decision.waiter is not None:
+            self._turns[decision.waiter] = call
+        elif kind == "overflow" and (overflow := self._pool.overflow) is not None:
+            request, scheduler = overflow.request(call), overflow.scheduler
+            final = scheduler.stand_in(request, self._pool.scheduler, decision)
+            if final.attempt is not None:
+                call.overflowed = True
+                overflow.submit(call, final.attempt)
+            else:
+                self._refuse(call)
         else:
-            call.rejected_at = now
-            self.counts.refused += 1
+            self._refuse(call)
+
+    def _refuse(self, call: Call) -> None:
+        call.rejected_at = call.request.at
+
+    def _go(self, call: Call, attempt: Attempt) -> None:
+        if attempt.chosen is None:
+            self._unassigned.append((call, attempt))
+        else:
+            self._pool.submit(call, attempt)

@@ -40,9 +40,8 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.metrics_utils import QUEUED_REQUESTS_KEY, InMemoryMetricsStore
 from ray.serve.config import AutoscalingConfig
 
-from autoscaling.admission import Admission
 from simulator.fleet import Call, Fleet, Progress, Replica
-from simulator.gateway import Gateway, Pool
+from simulator.gateway import Gateway, ScheduledFleet
 from simulator.types import FleetSettings
 
 TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
@@ -122,14 +121,8 @@ class Autoscaler:
 class ServeScaledGateway(Gateway):
     """Our routing and admission on a fleet that Ray Serve's autoscaler scales."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        admission: Admission,
-        settings: FleetSettings,
-        overflow: Pool | None = None,
-    ) -> None:
-        super().__init__(pool, admission, overflow)
+    def __init__(self, pool: ScheduledFleet, settings: FleetSettings) -> None:
+        super().__init__(pool)
         self._autoscaler = Autoscaler(settings, TARGET_ONGOING_REQUESTS)
 
     def tick(self, now: float) -> Mapping[str, float | str]:

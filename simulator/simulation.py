@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from autoscaling.admission import Admission
+from autoscaling.pool_scheduler import PoolSettings
 from autoscaling.slo import PriorityClass, Slo
 from simulator.engines import Hardware
 from simulator.fleet import Call, Fleet, Progress
-from simulator.gateway import Gateway, Pool
+from simulator.gateway import Gateway, ScheduledFleet
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
@@ -104,18 +104,20 @@ def _antefix(
     if settings.batch_slo is not None:
         slos["batch"] = settings.batch_slo
     rules = settings.overflow.rules if settings.overflow else None
-    admission = Admission(slos, settings.batch_queue, rules)
-    pool = Pool(fleet, segment_tokens, settings.seed)
-    overflow = Pool(elsewhere, segment_tokens, settings.seed) if elsewhere else None
+    overflow = None
+    if elsewhere is not None:
+        overflow = ScheduledFleet(elsewhere, PoolSettings(), segment_tokens, settings.seed)
+    asked = PoolSettings(slos, settings.batch_queue, rules)
+    pool = ScheduledFleet(fleet, asked, segment_tokens, settings.seed, overflow)
     if kind == "fixed":
-        return Gateway(pool, admission, overflow)
+        return Gateway(pool)
     if kind == "serve-scaling":
         from simulator.serve_default import ServeScaledGateway
 
-        return ServeScaledGateway(pool, admission, settings, overflow)
+        return ServeScaledGateway(pool, settings)
     from simulator.autoscaler import AutoscaledGateway
 
-    return AutoscaledGateway(pool, admission, settings, overflow)
+    return AutoscaledGateway(pool, settings)
 
 
 def _play(

@@ -24,7 +24,7 @@ from tests.house import (
 # Outside these, `router` and `autoscaling` are pure: a decision is a function of data.
 RIM = {
     "router/request_router.py": {"ray"},
-    "router/load.py": {"asyncio", "time"},
+    "router/load_reader.py": {"asyncio"},
     "router/active.py": {"asyncio"},
     "router/demand.py": {"asyncio", "time"},
     "router/redis_client.py": {"redis"},
@@ -35,7 +35,7 @@ RIM = {
     "router/event_stream.py": {"asyncio", "zmq"},
     "router/index.py": {"redis", "asyncio", "time"},
     "router/placed_stream.py": {"asyncio"},
-    "router/placer.py": {"asyncio", "time"},
+    "router/pool_feeds.py": {"asyncio", "time"},
 }
 IMPURE = {
     "ray",

@@ -1,7 +1,7 @@
 """One gateway process with what it takes to place requests, and nothing of HTTP.
 
 It plays its share of the arrivals: token ids become segment keys, the index is asked, the
-placer decides, the request goes to a simulated engine, and what came of it is noted. What a
+scheduler decides, the request goes to a simulated engine, and what came of it is noted. What a
 gateway without a shared index would know is `OwnPlacements`. Ends with its parent.
 """
 
@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings, SchedulingRequest
 from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear, say
 from benchmarks.gateways.results import GatewayReport, Served
 from benchmarks.gateways.traffic import Arrival
-from router.placer import Placer
 from router.policies import PlacementRequest
+from router.pool_feeds import PoolFeeds
 from router.redis_client import connect
 from router.segment_keys import Namespace, SegmentHasher, pack
 
@@ -74,7 +75,20 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, max_segments: int = 65536) -> None:
         self._settings = settings
         text, binary = (connect(settings.redis_url, decode=decode) for decode in (True, False))
-        self._placer = Placer(text, binary, settings.pool, settings.policy, None, settings.budget_s)
+        self._scheduler = scheduler = PoolScheduler(
+            time.monotonic, PoolSettings(policy=settings.policy)
+        )
+        self._feeds = PoolFeeds(
+            text,
+            binary,
+            settings.pool,
+            scheduler.board,
+            scheduler.gateway,
+            scheduler.heard,
+            settings.budget_s,
+        )
+        if settings.shared:
+            scheduler.announce = self._feeds.announce
         self._hasher = SegmentHasher(settings.index_key)
         self._own = None if settings.shared else OwnPlacements(max_segments)
         self._answers: dict[str, asyncio.Queue[Told]] = {}
@@ -83,7 +97,7 @@ class Gateway:
 
     def background(self) -> Coroutine[Any, Any, None]:
         """What keeps it informed: of loads, and of all else where that is shared."""
-        return self._placer.run() if self._own is None else self._placer.board.run()
+        return self._feeds.run() if self._own is None else self._feeds.loads.run()
 
     async def listen(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(self._settings.socket)
@@ -109,7 +123,7 @@ class Gateway:
         return served
 
     def report(self, served: list[Served]) -> GatewayReport:
-        index = self._placer.index
+        index = self._feeds.index
         return GatewayReport(
             served,
             self.failed,
@@ -119,7 +133,7 @@ class Gateway:
         )
 
     def _ready(self) -> bool:
-        loads = self._placer.board.loads()
+        loads = self._scheduler.board.loads()
         return len(loads) == self._settings.replicas and all(x.synced for x in loads.values())
 
     async def _serve(self, arrival: Arrival, start: float) -> Served:
@@ -127,13 +141,15 @@ class Gateway:
         await asyncio.sleep(due - time.monotonic())
         began = time.monotonic()
         prompt = arrival.prompt_token_ids()
-        keys = self._hasher.keys(Namespace(MODEL), prompt, self._placer.segment_tokens)
-        held: Mapping[int, int] | None
+        keys = self._hasher.keys(Namespace(MODEL), prompt, self._scheduler.board.segment_tokens)
+        depths: Mapping[int, int] | None
         if self._own is None:
-            held = await self._placer.look_up(keys)
+            depths = await self._feeds.look_up(keys)
         else:
-            held = self._own.depths(keys)
-        attempt = self._placer.place(PlacementRequest(len(prompt), tuple(keys)), held)
+            depths = self._own.depths(keys)
+        attempt = self._scheduler.place(
+            SchedulingRequest(PlacementRequest(len(prompt), tuple(keys)), depths, began)
+        )
         chosen = attempt.chosen
         if chosen is None:
             raise RuntimeError("no replica is known")
@@ -147,9 +163,9 @@ class Gateway:
         try:
             first = await answers.get()
             first_at = time.monotonic()
-            self._placer.observed(chosen, first_at - began)
+            self._scheduler.observed(chosen, first_at - began)
             await answers.get()
-            self._placer.ended(attempt, chosen.replica_id)
+            self._scheduler.ended(attempt, chosen.replica_id)
         finally:
             del self._answers[attempt.ticket]
         return Served(

@@ -21,12 +21,13 @@ from typing import Any, cast
 import uvloop
 from redis.asyncio import Redis
 
+from autoscaling.pool_scheduler import Attempt, PoolScheduler, SchedulingRequest
 from benchmarks import report
 from benchmarks.index import alternatives, page, pool, publishing
 from router.index import BUDGET_S, PrefixIndex
 from router.load import ReplicaLoad
-from router.placer import Attempt, Placer
 from router.policies import PlacementRequest
+from router.pool_feeds import PoolFeeds
 from router.redis_client import AsyncRedis, connect
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 
@@ -117,7 +118,7 @@ def board_of(replicas: int) -> list[ReplicaLoad]:
     ]
 
 
-def placement_cases(url: str, placer: Placer) -> list[Case]:
+def placement_cases(url: str, scheduler: PoolScheduler, feeds: PoolFeeds) -> list[Case]:
     """A prompt of 32,768 tokens on a board of 64 replicas, from its keys and from its tokens."""
     tokens = [random.randrange(150_000) for _ in range(256 * SEGMENT_TOKENS)]
     hasher = SegmentHasher(index_secret("bench"))
@@ -125,20 +126,21 @@ def placement_cases(url: str, placer: Placer) -> list[Case]:
     keys = hasher.keys(namespace, tokens, SEGMENT_TOKENS)
     pool.hold(url, keys, pool.depths_of("conversation", len(keys), SMALL))
     board = board_of(SMALL)
-    placer.board.update(board)
+    scheduler.board.update(board)
 
     async def from_keys(keys: list[bytes]) -> Attempt:
-        held = await placer.look_up(keys)
-        return placer.place(PlacementRequest(len(tokens), tuple(keys)), held)
+        depths = await feeds.look_up(keys)
+        prompt = PlacementRequest(len(tokens), tuple(keys))
+        return scheduler.place(SchedulingRequest(prompt, depths, 0.0))
 
     async def from_tokens() -> Attempt:
         return await from_keys(hasher.keys(namespace, tokens, SEGMENT_TOKENS))
 
     def forget(attempt: Attempt) -> None:
-        placer.ended(attempt, served_by=None)
+        scheduler.ended(attempt, served_by=None)
 
     async def read_board() -> None:
-        placer.board.update(board)
+        scheduler.board.update(board)
 
     return [
         Case(None, read_board, turn=1),
@@ -199,20 +201,23 @@ async def measure_lookups(small_url: str, large_url: str, results: Results) -> N
 
         small = PrefixIndex(client(small_url), pool.POOL, PATIENT_S)
         large = PrefixIndex(client(large_url), pool.POOL, PATIENT_S)
-        placer = Placer(
+        scheduler = PoolScheduler(time.monotonic)
+        feeds = PoolFeeds(
             client(small_url, decode=True),
             client(small_url),
             pool.POOL,
-            "prefix",
-            None,
+            scheduler.board,
+            scheduler.gateway,
+            scheduler.heard,
             PATIENT_S,
         )
-        for index in (small, large, placer.index):
+        scheduler.announce = feeds.announce
+        for index in (small, large, feeds.index):
             stack.push_async_callback(index.aclose)
         cases = [
             *lookup_cases(small_url, small, SMALL),
             *lookup_cases(large_url, large, LARGE),
-            *placement_cases(small_url, placer),
+            *placement_cases(small_url, scheduler, feeds),
             *alternative_cases(small_url, cast(Redis, client(small_url))),
         ]
         tell(cases, await in_turn(cases), results)

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from logging.handlers import RotatingFileHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,9 +28,8 @@ from benchmarks.observability.engines import ENGINES
 from deployments.fleet.fleet import Fleet
 from deployments.gateway import request_log, request_watch
 from deployments.gateway.gateway import Gateway, Secrets
-from deployments.gateway.pool_router import Admitted, Outcome, PoolRouter, Prompt
-from deployments.gateway.relay import EngineRequest, Relay
-from router.placer import Attempt
+from deployments.gateway.pool import GatewayPool
+from deployments.gateway.relay import Relay
 
 METRICS, EXPLANATIONS, LOG = PARTS = ("metrics", "explanations", "log")
 READY_S = 30.0
@@ -89,29 +87,30 @@ class Parts:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._router: PoolRouter = next(iter(gateway._pools.values())).router
-        self._entrance = next(iter(gateway._pools.values())).entrance
+        self.pool: GatewayPool = next(iter(gateway._pools.values()))
         self._watch = gateway._watch
-        self._counts = (self._router._metrics, self._entrance._metrics, self._watch._metrics)
+        self._routing, self._admission = self.pool._routing_metrics, self.pool._admission_metrics
+        self._requests = self._watch._metrics
         self._pass_on = Relay._pass_on_body
 
     def leave(self, parts: frozenset[str]) -> None:
         """Only these go on; from the next request on."""
         nothing: Any = _Nothing()
-        router, watch = self._router, self._watch
+        pool, watch, reporter = self.pool, self._watch, self.pool.reporter
         told = METRICS in parts
         self._gateway._watch = watch if parts & {METRICS, LOG} else nothing
-        router._metrics, self._entrance._metrics, watch._metrics = (
-            self._counts if told else (nothing, nothing, nothing)
-        )
+        routing = self._routing if told else nothing
+        pool._routing_metrics = pool.reader._metrics = reporter._metrics = routing
+        pool._admission_metrics = self._admission if told else nothing
+        watch._metrics = self._requests if told else nothing
         _replace(Relay, "_pass_on_body", self._pass_on if told else _pass_on_alone)
         log = request_log.log_request if LOG in parts else _nothing
         _replace(request_watch, "log_request", log)
         learns = parts & {METRICS, EXPLANATIONS}
-        _replace(router, "learn", None if learns else partial(_learn_alone, router))
+        _replace(reporter, "answered", None if learns else _nothing)
         explains = EXPLANATIONS in parts
-        _replace(router, "_told", None if explains else _tell_nothing)
-        _replace(router._explanations, "keep", None if explains else _nothing)
+        _replace(reporter, "_explanation", None if explains else _tell_nothing)
+        _replace(reporter._explanations, "keep", None if explains else _nothing)
         _replace(self._gateway, "refresh_metrics", None if told else _nothing)
 
 
@@ -126,20 +125,6 @@ def _replace(where: Any, name: str, by: object) -> None:
 async def _pass_on_alone(self: Relay, upstream: aiohttp.ClientResponse, send: Send) -> None:
     async for chunk in upstream.content.iter_any():
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-
-
-def _learn_alone(
-    router: PoolRouter,
-    attempt: Attempt,
-    request: EngineRequest,
-    prompt: Prompt,
-    outcome: Outcome,
-    admitted: Admitted,
-) -> None:
-    """What routing itself learns from."""
-    served = {c.replica_id: c for c in attempt.placement.ranked}.get(outcome.replica_id)
-    if served is not None and outcome.prompt_tokens is not None:
-        router.placer.observed(served, outcome.ttft)
 
 
 def _tell_nothing(*args: object) -> dict[str, Any]:
@@ -160,7 +145,7 @@ async def gateway(settings: GatewaySettings, pipe: Connection) -> None:
     await here.__init__(settings.fleet, secrets, handles)  # type: ignore[misc]
     try:
         parts = Parts(here)
-        await _until_ready(parts._router)
+        await _until_ready(parts.pool)
         say(pipe, "ready")
         with contextlib.suppress(EOFError):
             while (left := await hear(pipe)) is not None:
@@ -171,9 +156,9 @@ async def gateway(settings: GatewaySettings, pipe: Connection) -> None:
         await Gateway.__del__(here)
 
 
-async def _until_ready(router: PoolRouter) -> None:
+async def _until_ready(pool: GatewayPool) -> None:
     async with asyncio.timeout(READY_S):
-        while len(router.placer.board.loads()) < ENGINES or not router._renderer.prompt_tokens:  # noqa: ASYNC110  # nothing tells when
+        while len(pool.scheduler.board.loads()) < ENGINES or not pool.reader.renderer.prompt_tokens:  # noqa: ASYNC110  # nothing tells when
             await asyncio.sleep(0.05)
 
 

@@ -40,6 +40,7 @@ from observability.metrics import ReplicaMetrics
 from router.event_stream import EventStream
 from router.held_blocks import HeldBlocks
 from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
+from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
@@ -84,7 +85,8 @@ class EngineReplica:
             model, pool.served_model_name, pool.engine_args, when_slower
         )
         redis = connect(redis_url)
-        self._board = LoadBoard(redis, board, scaled=pool.is_scaled)
+        self._board = LoadBoard(time.monotonic)
+        self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled)
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._tickets = Tickets(pool.max_ongoing_requests)
@@ -159,7 +161,7 @@ class EngineReplica:
 
     async def _sleep_while_warm(self) -> None:
         if self._engine.can_sleep:
-            await asyncio.gather(self._board.run(BOARD_PERIOD_S), self._sleeper.run())
+            await asyncio.gather(self._board_reader.run(BOARD_PERIOD_S), self._sleeper.run())
 
     async def _leave(self, after_s: float) -> None:
         self._leaving = True

@@ -18,7 +18,6 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
@@ -36,13 +35,16 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from deployments.fleet.fleet import Fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys
+from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import DECISIONS, EXPLANATION_TTL_S, Explanations
 from deployments.gateway.health import Health, unheard_s
+from deployments.gateway.model_cards import ModelCards
 from deployments.gateway.page import add_page
-from deployments.gateway.pool_client import PoolClient
-from deployments.gateway.pool_router import Connections, PoolRouter
-from deployments.gateway.relay import EngineRequest, Relay
+from deployments.gateway.pool import Connections, GatewayPool
+from deployments.gateway.relay import Relay
+from deployments.gateway.request import EngineRequest
+from deployments.gateway.request_options import options_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.gateway.status import fleet_status, replica_counts, replica_states
@@ -74,6 +76,8 @@ METRICS_PERIOD_S = 1.0
 STATES_TICKS = 5
 VERSION = importlib.metadata.version("antefix")
 TIMEOUT_HEADER = "x-antefix-timeout"
+# Nobody reads it; logs of proxies call it so.
+CLIENT_LEFT = 499
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -121,10 +125,11 @@ class Gateway:
         )
         self._watch = RequestWatch(self._requests)
         self._tracing = tracing_of(os.environ, VERSION)
-        clients: dict[str, PoolClient] = {}
-        self._pools = {
-            name: self._pool_client(name, secrets.engine_secret, handles, clients)
-            for name in fleet.pools
+        self._pools: dict[str, GatewayPool] = {}
+        for name in fleet.pools:
+            self._add_pool(name, secrets.engine_secret, handles)
+        self._cards = {
+            name: ModelCards(pool.settings, pool.transport) for name, pool in self._pools.items()
         }
         self._health = Health(self._pools)
         self._pool_by_model = {
@@ -194,27 +199,23 @@ class Gateway:
         # last: it writes what all have counted
         self._requests.refresh(asyncio.get_running_loop().time())
 
-    def _pool_client(
-        self,
-        name: str,
-        secret: str,
-        handles: Mapping[str, DeploymentHandle[Any]],
-        made: dict[str, PoolClient],
-    ) -> PoolClient:
-        """The pool's client, made after that of the pool it overflows to."""
-        if name in made:
-            return made[name]
-        pool, overflow = self._fleet.pools[name], None
-        if pool.overflow is not None:
-            overflow = self._pool_client(pool.overflow.to, secret, handles, made)
-        connections = Connections(self._text, self._binary, self._session, secret)
-        router = PoolRouter(
-            self._fleet, name, connections, self._explanations, RoutingMetrics(self._metrics, name)
-        )
-        transport = Transport(handles[name], secret)
-        metrics = AdmissionMetrics(self._metrics, name)
-        made[name] = PoolClient(name, pool, transport, router, overflow, metrics)
-        return made[name]
+    def _add_pool(
+        self, name: str, secret: str, handles: Mapping[str, DeploymentHandle[Any]]
+    ) -> GatewayPool:
+        """The pool, made after the one that it overflows to."""
+        if name not in self._pools:
+            overflow = self._fleet.pools[name].overflow
+            self._pools[name] = GatewayPool(
+                self._fleet,
+                name,
+                Connections(self._text, self._binary, self._session, secret),
+                Transport(handles[name], secret),
+                self._add_pool(overflow.to, secret, handles) if overflow else None,
+                self._explanations,
+                RoutingMetrics(self._metrics, name),
+                AdmissionMetrics(self._metrics, name),
+            )
+        return self._pools[name]
 
     def _app(self) -> FastAPI:
         app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)
@@ -244,61 +245,73 @@ class Gateway:
         record = RequestRecord(_request_id(request), tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
-            return await self._relay(request, record)
+            attempt = await self._attempt(request, record)
+        except ClientDisconnect:
+            self._watch.ended(record)
+            return Response(status_code=CLIENT_LEFT)
         except BaseException as error:
             if isinstance(error, ApiError):
                 record.failed(error.status, error.code)
-            elif isinstance(error, Exception) and not isinstance(error, ClientDisconnect):
+            elif isinstance(error, Exception):
                 record.failed(500, "gateway_error")
             self._watch.ended(record)
             raise
+        return Relay(self._session, attempt, self._watch)
 
-    async def _relay(self, request: Request, record: RequestRecord) -> Relay:
-        arrived, tenant = record.arrived, record.tenant
+    async def _attempt(self, request: Request, record: RequestRecord) -> EngineAttempt:
+        """Read the request, check it, and have it scheduled. Raises ApiError."""
         limits = self._fleet.gateway
         timeout_s = _timeout(request.headers, limits.request_timeout_s)
-        deadline = arrived + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                body = await request_body.read(
-                    request.headers, request.stream(), limits.max_body_bytes
-                )
-        except TimeoutError:
-            message = (
-                f"The body did not arrive within {timeout_s:g} s. Send a smaller one, or faster."
-            )
-            raise ApiError(408, message, code="body_timeout") from None
+        deadline = record.arrived + timeout_s
+        body = await self._body(request, deadline, timeout_s)
         fields = request_body.parse(body, limits.max_list_items)
         model = request_body.model_of(fields)
         pool = self._pool_of(model)
         record.model, record.pool = model, pool.name
-        since_s = asyncio.get_running_loop().time() - arrived
+        since_s = asyncio.get_running_loop().time() - record.arrived
         record.trace = self._tracing.request(request.headers, since_s)
         self._watch.begun(record)
+        options = options_of(request.headers, fields, limits.priority_of(record.tenant))
+        record.priority = options.priority
         engine_request = EngineRequest(
             request_id=record.request_id,
-            tenant=tenant,
+            tenant=record.tenant,
             path=record.path,
             body=body,
             model=model,
-            arrived=arrived,
+            arrived=record.arrived,
             deadline=deadline,
             timeout_s=timeout_s,
             record=record,
         )
-        right = self._fleet.gateway.priority_of(tenant)
-        visit = await pool.visit(engine_request, fields, request.headers, right)
-        admit = partial(pool.entrance.admit, visit)
-        return Relay(self._session, admit, engine_request, self._watch)
+        pool_request = await pool.read(engine_request, fields, request.headers, options)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await pool.schedule(pool_request, request.receive)
+        except TimeoutError:
+            raise engine_request.deadline_passed() from None
+
+    async def _body(self, request: Request, deadline: float, timeout_s: float) -> bytes:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await request_body.read(
+                    request.headers, request.stream(), self._fleet.gateway.max_body_bytes
+                )
+        except TimeoutError:
+            message = (
+                f"The body did not arrive within {timeout_s:g} s."
+                f" Send it faster, or ask for more time with {TIMEOUT_HEADER}."
+            )
+            raise ApiError(408, message, code="body_timeout") from None
 
     async def models(self, request: Request) -> Response:
         self._keys.check(request.headers)
-        cards = [await pool.model_cards(self._session) for pool in self._pools.values()]
+        cards = [await of.models(self._session) for of in self._cards.values()]
         return JSONResponse({"object": "list", "data": [card for of in cards for card in of]})
 
     async def model(self, request: Request, model: str) -> Response:
         self._keys.check(request.headers)
-        cards = await self._pool_of(model).model_cards(self._session)
+        cards = await self._cards[self._pool_of(model).name].models(self._session)
         return JSONResponse(next(card for card in cards if card["id"] == model))
 
     async def status(self, request: Request) -> Response:
@@ -335,13 +348,13 @@ class Gateway:
         )
 
     async def openapi(self) -> Response:
-        first = next(iter(self._pools.values()))
+        first = next(iter(self._cards.values()))
         return JSONResponse(await first.openapi(self._session, INFERENCE_PATHS))
 
     async def docs(self) -> HTMLResponse:
         return get_swagger_ui_html(openapi_url="/openapi.json", title="Antefix API")
 
-    def _pool_of(self, model: str) -> PoolClient:
+    def _pool_of(self, model: str) -> GatewayPool:
         if pool := self._pool_by_model.get(model):
             return pool
         names = ", ".join(sorted(self._pool_by_model))

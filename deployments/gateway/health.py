@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
-from deployments.gateway.pool_client import PoolClient
+from deployments.gateway.pool import GatewayPool
 from deployments.gateway.status import pools_ready
 
 
@@ -23,7 +23,7 @@ def unheard_s() -> float:
 class Health:
     """`leaving` is set once this gateway should get no more requests."""
 
-    def __init__(self, pools: Mapping[str, PoolClient]) -> None:
+    def __init__(self, pools: Mapping[str, GatewayPool]) -> None:
         self.leaving = False
         self._has_served = False
         self._pools = pools

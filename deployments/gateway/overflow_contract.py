@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoscaling.overflow import Needs, Offers
+from autoscaling.overflow import Needs, Offers, refusal
 from deployments.fleet.fleet import Pool
-from deployments.gateway.relay import EngineRequest
+from deployments.gateway.request import EngineRequest, PoolRequest
 from router.load import ReplicaLoad
 
 _OVERFLOWING_PATHS = ("/v1/chat/completions", "/v1/completions")
@@ -18,6 +18,18 @@ _MAX_LOGPROBS = 20
 _TOKEN_ID_FIELDS = ("logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_embeds")
 _FORMAT_FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex")
 _MEDIA_PARTS = ("image_url", "input_audio", "video_url", "audio_url", "image_embeds", "file")
+
+
+def refusal_of(
+    request: PoolRequest, of: Pool, pool: Pool, loads: Iterable[ReplicaLoad]
+) -> str | None:
+    """Why a request for the pool `of` must not be served by `pool`, whose replicas these are.
+
+    None: it may. Never raises.
+    """
+    engine = request.engine
+    needs = needs_of(engine.path, request.fields, engine.model, of, request.tokens)
+    return refusal(needs, offers_of(pool, of.model, loads))
 
 
 def needs_of(

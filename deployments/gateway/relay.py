@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import aiohttp
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.errors import ApiError, from_engine
+from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
-from deployments.gateway.transport import ReplicaFailed, Route, Slot, Transport
+from deployments.gateway.transport import ReplicaFailed, Reservation
 from deployments.wire.confirmation import count_in, without_output_tokens
 from deployments.wire.headers import (
     ENGINE_TTFT_HEADER,
@@ -29,7 +29,7 @@ from deployments.wire.headers import (
     OUTPUT_TOKENS_COMMENT,
     OUTPUT_TOKENS_HEADER,
 )
-from observability.request_record import Fact, Leg, RequestRecord
+from observability.request_record import Leg
 
 logger = logging.getLogger("ray.serve")
 
@@ -38,68 +38,20 @@ ATTEMPTS = 2
 _PASSED_ON = {"content-type", "content-length"}
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """What an engine is asked: the client's own bytes; since and until when (s, loop time).
-
-    Whoever learns something of it writes that to its `record`.
-    """
-
-    request_id: str
-    tenant: str
-    path: str
-    body: bytes
-    model: str
-    arrived: float
-    deadline: float
-    timeout_s: float
-    record: RequestRecord
-
-
-class Attempt(Protocol):
-    """One try at a request: where it should go, and what is learned from how it went.
-
-    `request` is what that engine is asked: another model's, where the request overflowed.
-    """
-
-    request: EngineRequest
-    transport: Transport
-    route: Route
-    expected_cached: int
-
-    def answered(
-        self, slot: Slot, engine_headers: Mapping[str, str], ttft: float
-    ) -> Mapping[str, str]:
-        """The first token came `ttft` seconds after the request; headers for the client."""
-
-    def facts(self) -> Mapping[str, Fact | None]:
-        """Where it is placed and why, for its trace."""
-
-    def again(self, failed: frozenset[str]) -> Attempt:
-        """The next try, avoiding replicas that failed it."""
-
-    def ended(self) -> None:
-        """The try is over, however it went."""
-
-
 class Relay(Response):
-    """Carries `request` to where `admit` lets it, and its answer back.
-
-    `admit` may take its time, and raises ApiError for a request that is not let in.
-    """
+    """Carries a request that was let in to where `attempt` says, and its answer back."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        admit: Callable[[], Awaitable[Attempt]],
-        request: EngineRequest,
+        attempt: EngineAttempt,
         watch: RequestWatch,
     ) -> None:
         super().__init__()
         self._watch = watch
         self._session = session
-        self._admit = admit
-        self._request = request
+        self._attempt = attempt
+        self._request = attempt.request
         self._streaming = False
         self._started = False
         self._sent = 0.0
@@ -110,7 +62,7 @@ class Relay(Response):
             await send(message)
 
         work = asyncio.ensure_future(self._answer(tracked))
-        gone = asyncio.ensure_future(_client_gone(receive))
+        gone = asyncio.ensure_future(client_gone(receive))
         timeout = max(0.0, self._request.deadline - asyncio.get_running_loop().time())
         try:
             await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +70,7 @@ class Relay(Response):
                 work.result()
             elif not gone.done():
                 await _cancelled(work)
-                raise self._deadline_passed()
+                raise self._request.deadline_passed()
         except ApiError as error:
             self._request.record.failed(error.status, error.code)
             await self._fail(error, scope, receive, send)
@@ -134,7 +86,7 @@ class Relay(Response):
         failed: frozenset[str] = frozenset()
         failure = _broken_off()
         record = self._request.record
-        attempt = await self._admit()
+        attempt = self._attempt
         record.trace.placed(attempt.facts)
         for _ in range(ATTEMPTS):
             if failed:
@@ -143,12 +95,12 @@ class Relay(Response):
                 try:
                     async with attempt.transport.exchange(
                         partial(self._send, attempt, leg), attempt.route
-                    ) as (slot, upstream):
-                        error = await self._pass_on(attempt, slot, upstream, send)
+                    ) as (place, upstream):
+                        error = await self._pass_on(attempt, place, upstream, send)
                         if error is None:
                             record.outcome = "ok"
                             return
-                        failure, failed = error, failed | {slot.replica_id}
+                        failure, failed = error, failed | {place.replica_id}
                 except ReplicaFailed as broken:
                     failure, failed = _broken_off(), failed | {broken.replica_id}
                 finally:
@@ -159,21 +111,29 @@ class Relay(Response):
                 break
         raise failure
 
-    async def _send(self, attempt: Attempt, leg: Leg, slot: Slot) -> aiohttp.ClientResponse:
-        request, leg.replica_id = attempt.request, slot.replica_id
+    async def _send(
+        self, attempt: EngineAttempt, leg: Leg, place: Reservation
+    ) -> aiohttp.ClientResponse:
+        request, leg.replica_id = attempt.request, place.replica_id
         headers = {
             **leg.headers,
-            **slot.headers,
+            **place.headers,
             "content-type": "application/json",
             "accept-encoding": "identity",
             "x-request-id": request.request_id,
             EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
         }
         self._sent = asyncio.get_running_loop().time()
-        return await self._session.post(slot.url + request.path, data=request.body, headers=headers)
+        return await self._session.post(
+            place.url + request.path, data=request.body, headers=headers
+        )
 
     async def _pass_on(
-        self, attempt: Attempt, slot: Slot, upstream: aiohttp.ClientResponse, send: Send
+        self,
+        attempt: EngineAttempt,
+        place: Reservation,
+        upstream: aiohttp.ClientResponse,
+        send: Send,
     ) -> ApiError | None:
         """None when the answer is passed on; the error when the engine failed before it spoke."""
         try:
@@ -184,19 +144,19 @@ class Relay(Response):
                 raise error
             content_type = upstream.headers.get("content-type", "")
             self._streaming = content_type.startswith("text/event-stream")
-            told = attempt.answered(slot, upstream.headers, self._ttft(upstream))
+            told = attempt.answered(place, upstream.headers, self._ttft(upstream))
             record = self._request.record
             record.status = upstream.status
             if not self._streaming:
                 record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
             # the client has waited for its first token long enough
             asyncio.get_running_loop().call_soon(self._watch.first_token, record)
-            await send(self._start(slot, upstream, told))
+            await send(self._start(place, upstream, told))
             await self._pass_on_body(upstream, send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return None
         except aiohttp.ClientError as error:
-            raise ReplicaFailed(slot.replica_id) from error
+            raise ReplicaFailed(place.replica_id) from error
 
     async def _pass_on_body(self, upstream: aiohttp.ClientResponse, send: Send) -> None:
         record, now = self._request.record, asyncio.get_running_loop().time
@@ -223,11 +183,11 @@ class Relay(Response):
         return until - self._request.arrived
 
     def _start(
-        self, slot: Slot, upstream: aiohttp.ClientResponse, told: Mapping[str, str]
+        self, place: Reservation, upstream: aiohttp.ClientResponse, told: Mapping[str, str]
     ) -> Message:
         headers = [(k.lower(), v) for k, v in upstream.headers.items() if k.lower() in _PASSED_ON]
         headers.append(("x-request-id", self._request.request_id))
-        headers.append(("x-antefix-replica", slot.replica_id))
+        headers.append(("x-antefix-replica", place.replica_id))
         headers += told.items()
         if self._streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
@@ -239,13 +199,6 @@ class Relay(Response):
             message = f"the model {self._request.model!r} does not support {self._request.path}"
             return ApiError(400, message, code="unsupported_endpoint", param="model")
         return from_engine(status, body, self._request.request_id)
-
-    def _deadline_passed(self) -> ApiError:
-        message = (
-            f"the request was not finished within {self._request.timeout_s:g} s and was stopped;"
-            " ask for fewer tokens, or for more time"
-        )
-        return ApiError(504, message, code="deadline_exceeded")
 
     async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._started:
@@ -261,11 +214,6 @@ class Relay(Response):
 def _broken_off() -> ApiError:
     message = "the engine broke off; send the request again"
     return ApiError(503, message, code="engine_unavailable", retry_after=1)
-
-
-async def _client_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _cancelled(task: asyncio.Future[None]) -> None:

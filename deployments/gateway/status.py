@@ -13,7 +13,7 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeStatus
 
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.pool_client import PoolClient
+from deployments.gateway.pool import GatewayPool
 from router.cost import predict_ttft
 from router.load import LoadBoard, ReplicaLoad
 
@@ -23,19 +23,19 @@ _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
 REFERENCE_PROMPT_TOKENS = 512
 
 
-async def pools_ready(pools: Mapping[str, PoolClient]) -> list[str]:
+async def pools_ready(pools: Mapping[str, GatewayPool]) -> list[str]:
     """The pools that should have a running replica, and have none."""
     wanted = {name: pool for name, pool in pools.items() if _least_replicas(pool)}
-    if all(pool.router.placer.board.loads() for pool in wanted.values()):
+    if all(pool.scheduler.board.loads() for pool in wanted.values()):
         return []
     states = await replica_states()
     return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
 
 
-async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[str, Any]:
+async def fleet_status(fleet: Fleet, pools: Mapping[str, GatewayPool]) -> dict[str, Any]:
     """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads."""
     states = await replica_states()
-    all_read = all(pool.router.placer.board.is_read for pool in pools.values())
+    all_read = all(pool.scheduler.board.is_read for pool in pools.values())
     running = {} if all_read else await running_replicas()
     return {
         "fleet": fleet.name,
@@ -49,18 +49,18 @@ async def fleet_status(fleet: Fleet, pools: Mapping[str, PoolClient]) -> dict[st
 
 
 def _pool_status(
-    pool: PoolClient, states: Mapping[str, int], running: Mapping[str, str]
+    pool: GatewayPool, states: Mapping[str, int], running: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        "model": pool.pool.served_model_name,
+        "model": pool.settings.served_model_name,
         "target_replicas": _target_replicas(pool, states),
         "states": dict(states),
-        "policy": pool.pool.policy,
-        "index": pool.router.index_status(),
-        "admission": pool.entrance.status(),
-        "overflow_to": pool.pool.overflow.to if pool.pool.overflow else None,
-        "autoscaler": msgspec.to_builtins(pool.router.decided),
-        "replicas": _replicas(pool.router.placer.board, running),
+        "policy": pool.settings.policy,
+        "index": pool.index_status(),
+        "admission": pool.admission_status(),
+        "overflow_to": pool.settings.overflow.to if pool.settings.overflow else None,
+        "autoscaler": msgspec.to_builtins(pool.decided),
+        "replicas": _replicas(pool.scheduler.board, running),
     }
 
 
@@ -76,13 +76,13 @@ def _replicas(board: LoadBoard, running: Mapping[str, str]) -> list[dict[str, An
 
 
 def replica_counts(
-    pool: PoolClient, states: Mapping[str, Mapping[str, int]]
+    pool: GatewayPool, states: Mapping[str, Mapping[str, int]]
 ) -> tuple[dict[str, int], int]:
     """Replicas by the states of the metric `antefix_replicas`, and how many there should be.
 
     `states` is what `replica_states` says.
     """
-    board, serves = pool.router.placer.board, states.get(pool.name, {})
+    board, serves = pool.scheduler.board, states.get(pool.name, {})
     warm = board.warm().values()
     asleep = sum(load.asleep for load in warm)
     counts = {
@@ -93,7 +93,7 @@ def replica_counts(
         "starting": sum(n for state, n in serves.items() if state not in _NOT_STARTING),
         "stopping": serves.get("STOPPING", 0),
     }
-    decided = pool.router.decided
+    decided = pool.decided
     return counts, decided.target if decided else _target_replicas(pool, serves)
 
 
@@ -125,17 +125,17 @@ def _unknown_replica(replica_id: str, node_ip: str) -> dict[str, Any]:
     return known | dict.fromkeys(of_load)
 
 
-def _target_replicas(pool: PoolClient, states: Mapping[str, int]) -> int:
+def _target_replicas(pool: GatewayPool, states: Mapping[str, int]) -> int:
     """How many there should be; with autoscaling, as many as there are or are coming."""
-    if pool.pool.autoscaling is None:
-        return pool.pool.first_replicas
+    if pool.settings.autoscaling is None:
+        return pool.settings.first_replicas
     there = sum(count for state, count in states.items() if state != "STOPPING")
     return max(_least_replicas(pool), there)
 
 
-def _least_replicas(pool: PoolClient) -> int:
-    autoscaling = pool.pool.autoscaling
-    return autoscaling.min_replicas if autoscaling else pool.pool.first_replicas
+def _least_replicas(pool: GatewayPool) -> int:
+    autoscaling = pool.settings.autoscaling
+    return autoscaling.min_replicas if autoscaling else pool.settings.first_replicas
 
 
 async def replica_states() -> dict[str, dict[str, int]]:

@@ -33,8 +33,9 @@ LOOK_PERIOD_S = 0.25
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A place on one replica; `headers` let a request into it."""
+class Reservation:
+    """A place on one replica, reserved through Ray Serve or asked for without; `headers` let a
+    request into it."""
 
     replica_id: str
     url: str
@@ -54,7 +55,7 @@ class Route:
     is_alive: Callable[[str], bool] = lambda replica_id: False
 
 
-SendRequest = Callable[[Slot], Awaitable[aiohttp.ClientResponse]]
+SendRequest = Callable[[Reservation], Awaitable[aiohttp.ClientResponse]]
 
 
 class ReplicaFailed(Exception):
@@ -76,17 +77,17 @@ class Transport:
     @asynccontextmanager
     async def exchange(
         self, send: SendRequest, route: Route | None = None
-    ) -> AsyncIterator[tuple[Slot, aiohttp.ClientResponse]]:
+    ) -> AsyncIterator[tuple[Reservation, aiohttp.ClientResponse]]:
         """Send a request to the best replica that has room; yields where, and its answer.
 
         Waits while none has room. Without a route any replica will do. Raises ReplicaFailed,
         or ApiError: 429 when the pool's queue is full, 503 when Ray Serve has no replica.
         """
         route = route or Route()
-        reserved: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        reserved: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         best = None
         if route.best_url:
-            best = Slot(route.ranked_ids[0], route.best_url, self._headers(route.ticket))
+            best = Reservation(route.ranked_ids[0], route.best_url, self._headers(route.ticket))
         # Before the reservation, which takes longer to prepare than this to send.
         attempt = asyncio.ensure_future(_sent(send, best)) if best else None
         # An empty context: Ray Serve takes the request id from the current one, and calls
@@ -116,14 +117,14 @@ class Transport:
             if reserved.done() and not reserved.cancelled():
                 reserved.exception()  # seen: the answer came without the slot
 
-    async def _hold(self, route: Route, reserved: asyncio.Future[Slot]) -> None:
+    async def _hold(self, route: Route, reserved: asyncio.Future[Reservation]) -> None:
         try:
             async with self._handle.choose_replica(route.ranked_ids) as selection:
                 response = self._handle.dispatch(selection, route.ticket)
                 headers = self._headers(route.ticket) | {RESERVED_HEADER: "1"}
                 url = selection.replica_metadata["url"]
                 if not reserved.done():
-                    reserved.set_result(Slot(selection.replica_id, url, headers))
+                    reserved.set_result(Reservation(selection.replica_id, url, headers))
                 await response
         except Exception as error:
             if reserved.done():
@@ -136,7 +137,9 @@ class Transport:
 
 
 async def _answer_of(
-    attempt: asyncio.Future[aiohttp.ClientResponse], route: Route, reserved: asyncio.Future[Slot]
+    attempt: asyncio.Future[aiohttp.ClientResponse],
+    route: Route,
+    reserved: asyncio.Future[Reservation],
 ) -> aiohttp.ClientResponse | None:
     """The answer to the attempt; None when the request has to go where the slot is.
 
@@ -165,18 +168,18 @@ async def _answer_of(
         attempt.cancel()
 
 
-async def _sent(send: SendRequest, slot: Slot) -> aiohttp.ClientResponse:
+async def _sent(send: SendRequest, slot: Reservation) -> aiohttp.ClientResponse:
     try:
         return await send(slot)
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
         raise ReplicaFailed(slot.replica_id) from error
 
 
-def _has_slot(reserved: asyncio.Future[Slot]) -> bool:
+def _has_slot(reserved: asyncio.Future[Reservation]) -> bool:
     return reserved.done() and not reserved.cancelled() and reserved.exception() is None
 
 
-def _holds(reserved: asyncio.Future[Slot], replica_id: str | None) -> bool:
+def _holds(reserved: asyncio.Future[Reservation], replica_id: str | None) -> bool:
     return _has_slot(reserved) and reserved.result().replica_id == replica_id
 
 

@@ -17,7 +17,7 @@ def test_it_begins_later_than_it_ends() -> None:
     gate = OverflowGate(RULES)
     seen = []
     for pressure in (0.9, 1.0, 1.1, 0.9, 0.71, 0.7, 0.9, 1.0, 1.01):
-        gate.feel(pressure)
+        gate.update(pressure)
         seen.append(gate.open)
     assert seen == [False, False, True, True, True, False, False, False, True]
 

@@ -51,7 +51,7 @@ async def fleet(redis_url: str, *engines: FakeEngine, **pool: Any) -> AsyncItera
     async with gateway_before(
         *engines, redis_url=redis_url, lookup_budget_ms=1000.0, pool=pool
     ) as front:
-        await until(lambda: front.router._renderer.prompt_tokens)
+        await until(lambda: front.pool.reader.renderer.prompt_tokens)
         yield front
 
 
@@ -63,7 +63,7 @@ async def caching(
 
     async def caches() -> None:
         await until(lambda: engine.bodies)
-        renderer = front.router._renderer.prompt_tokens
+        renderer = front.pool.reader.renderer.prompt_tokens
         assert renderer is not None
         prompts = renderer.token_ids(CHAT, json.loads(engine.bodies[0]))
         assert prompts
@@ -152,7 +152,7 @@ async def test_engines_without_prefix_caching_are_told_so(redis_url: str) -> Non
     engine = FakeEngine()
     async with fleet(redis_url, engine) as front:
         engine.segment_tokens = 0
-        await until(lambda: not front.router.placer.segment_tokens)
+        await until(lambda: not front.pool.scheduler.board.segment_tokens)
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
     assert "pool main has no prefix index" in result.stderr

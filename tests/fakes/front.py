@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cli.local.ports import free_ports
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
-from deployments.gateway.pool_router import PoolRouter
+from deployments.gateway.pool import GatewayPool
 from router.load import LoadBoard
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.publishing import MODEL_PATH, Publishing
@@ -59,8 +59,8 @@ class Front:
         self.published: dict[str, Publishing] = {}
 
     @property
-    def router(self) -> PoolRouter:
-        return self.gateway._pools["main"].router
+    def pool(self) -> GatewayPool:
+        return self.gateway._pools["main"]
 
     def sees(self, *engines: FakeEngine, pool: str = "main") -> None:
         """Put the engines on the board, the first with the shortest queue; none: forget all."""
@@ -68,7 +68,7 @@ class Front:
 
     def sees_queues(self, tokens: Mapping[FakeEngine, int], pool: str = "main") -> None:
         """Put the engines on the board, each with so many prompt tokens queued."""
-        board = self.gateway._pools[pool].router.placer.board
+        board = self.gateway._pools[pool].scheduler.board
         board.update([engine.load(queued) for engine, queued in tokens.items()])
         if not tokens:
             board._last_known = {}
@@ -167,7 +167,7 @@ async def gateway_before(
 
 async def _publish(front: Front, engines: Sequence[FakeEngine], redis_url: str) -> None:
     """Each in its order, so that the first has the lowest slot."""
-    board = front.router.placer.board
+    board = front.pool.scheduler.board
     for count, engine in enumerate(engines):
         front.published[engine.replica_id] = published = Publishing(engine, redis_url, POOL)
         published.start()

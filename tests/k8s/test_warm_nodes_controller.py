@@ -207,7 +207,7 @@ async def test_a_right_that_is_missing_is_said_and_asked_for_again(
 
 async def test_a_real_gateway_is_understood(fleet: Fleet) -> None:
     async with gateway_before(FakeEngine()) as front:
-        front.router.decided = GROWING
+        front.pool.decided = GROWING
         url = f"{front.url}/antefix/status"
         pool = replace(fleet.settings.pools[0], name="main")
         fleet.settings = replace(fleet.settings, status_url=url, pools=(pool,))

@@ -22,7 +22,6 @@ from router.load import LoadBoard, ReplicaLoad
 from router.placement import place, reusable_tokens
 from router.policies import PlacementRequest, make_policy
 from router.recent import Placed, RecentPlacements, announcement
-from router.redis_client import connect
 
 SEGMENT = 128
 SNAPSHOT_PERIOD_S = 0.1
@@ -187,10 +186,7 @@ class SimulatedPool:
         self._rng = random.Random(seed)
         self._policy = make_policy(policy)
         self._engines = [Engine(hardware) for _ in range(replicas)]
-        nowhere = connect("redis://127.0.0.1:1")
-        self._gateways = [
-            Gateway(LoadBoard(nowhere, "main", lambda: self._now)) for _ in range(gateways)
-        ]
+        self._gateways = [Gateway(LoadBoard(lambda: self._now)) for _ in range(gateways)]
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()
         self._ever_cached: set[bytes] = set()

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from cli.local.redis_server import RedisServer
 from router import active, slots
 from router.active import Active
 from router.load import LAST_KNOWN_S, UNSEEN_S, LoadBoard, LoadReport, ReplicaLoad
+from router.load_reader import LoadReader
 from router.redis_client import AsyncRedis, connect
 from tests.router.loads import load
 from tests.waiting import cancelled, until
@@ -38,11 +40,16 @@ async def redis(server: RedisServer) -> AsyncIterator[AsyncRedis]:
     await client.aclose()
 
 
+def reader_of(redis: AsyncRedis) -> LoadReader:
+    """With an empty board."""
+    return LoadReader(redis, POOL, LoadBoard(time.monotonic))
+
+
 @pytest.fixture
 async def reading(redis: AsyncRedis) -> AsyncIterator[LoadBoard]:
-    board = LoadBoard(redis, POOL)
-    task = asyncio.create_task(board.run())
-    yield board
+    reader = reader_of(redis)
+    task = asyncio.create_task(reader.run())
+    yield reader.board
     assert not task.done()
     task.cancel()
 
@@ -105,7 +112,7 @@ def clock() -> Clock:
 @pytest.fixture
 def board(clock: Clock) -> LoadBoard:
     """Read a moment ago: two idle replicas."""
-    board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL, clock)
+    board = LoadBoard(clock)
     board.update([load("a", slot=0), load("b", slot=1)])
     return board
 
@@ -187,7 +194,7 @@ def test_an_empty_board_still_says_who_was_there(board: LoadBoard, clock: Clock)
 
 
 def test_a_board_that_was_never_read_is_empty() -> None:
-    board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL)
+    board = LoadBoard(time.monotonic)
     assert board.loads() == board.last_known() == {}
 
 
@@ -289,19 +296,20 @@ async def test_how_many_take_traffic_is_read_with_the_snapshots(
 
 
 async def test_a_promotion_takes_effect_at_once_and_once(redis: AsyncRedis) -> None:
-    boards = [LoadBoard(redis, POOL) for _ in range(4)]
+    readers = [reader_of(redis) for _ in range(4)]
     await active.publish(redis, POOL, 1, None)
-    for board in boards:
-        board.update(seniors(100.0, 200.0, 300.0), Active(1))
-    assert await asyncio.gather(*(board.promote() for board in boards)) == [True] * 4
-    assert [list(board.loads()) for board in boards] == [["r0", "r1"]] * 4
+    for reader in readers:
+        reader.board.update(seniors(100.0, 200.0, 300.0), Active(1))
+    assert await asyncio.gather(*(reader.promote() for reader in readers)) == [True] * 4
+    assert [list(reader.board.loads()) for reader in readers] == [["r0", "r1"]] * 4
     assert await active.read(redis, POOL) == Active(2, 1)
 
 
 async def test_a_reading_from_before_a_promotion_does_not_undo_it(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = LoadBoard(redis, POOL)
+    reader = reader_of(redis)
+    board = reader.board
     await active.publish(redis, POOL, 1, None)
     board.update(seniors(100.0, 200.0), Active(1))
     read, may_end = slots.live, asyncio.Event()
@@ -314,9 +322,9 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
     for replica in seniors(100.0, 200.0):
         await publish(redis, replica)
     monkeypatch.setattr(slots, "live", slow)
-    task = asyncio.create_task(board.run())
+    task = asyncio.create_task(reader.run())
     await asyncio.sleep(0.05)
-    assert await board.promote()
+    assert await reader.promote()
     may_end.set()
     await asyncio.sleep(0.05)
     assert list(board.loads()) == ["r0", "r1"]
@@ -325,28 +333,31 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
 
 
 async def test_nothing_is_promoted_where_nothing_is_warm(redis: AsyncRedis) -> None:
-    board = LoadBoard(redis, POOL)
+    reader = reader_of(redis)
+    board = reader.board
     for current in (None, Active(2)):
         board.update(seniors(100.0, 200.0), current)
-        assert not await board.promote()
+        assert not await reader.promote()
     assert await active.read(redis, POOL) is None
 
 
 async def test_a_number_that_went_away_lets_all_serve(redis: AsyncRedis) -> None:
-    board = LoadBoard(redis, POOL)
+    reader = reader_of(redis)
+    board = reader.board
     board.update(seniors(100.0, 200.0), Active(1))
-    assert await board.promote()
+    assert await reader.promote()
     assert len(board.loads()) == 2
 
 
 async def test_a_promotion_without_redis_raises_nothing(board: LoadBoard) -> None:
+    reader = LoadReader(connect("redis://127.0.0.1:1/0"), POOL, board)
     board.update(seniors(100.0, 200.0), Active(1))
-    assert not await board.promote()
+    assert not await reader.promote()
     assert list(board.warm()) == ["r1"]
 
 
 def test_a_replica_that_leaves_gets_no_traffic_and_a_warm_one_takes_its_place() -> None:
-    board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL)
+    board = LoadBoard(time.monotonic)
     replicas = [load(f"r{i}", slot=i, started_at=float(i), leaving=i == 0) for i in range(3)]
     board.update(replicas, Active(2))
     assert list(board.loads()) == ["r1", "r2"]
@@ -356,6 +367,6 @@ def test_a_replica_that_leaves_gets_no_traffic_and_a_warm_one_takes_its_place() 
 
 def test_where_all_leave_they_serve_to_the_end() -> None:
     """A cluster that is taken away as a whole: its gateways have nowhere else to send to."""
-    board = LoadBoard(connect("redis://127.0.0.1:1/0"), POOL)
+    board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, leaving=True) for i in range(2)])
     assert list(board.loads()) == ["r0", "r1"] and not board.leaving()

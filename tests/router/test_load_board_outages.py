@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from cli.local.ports import free_ports
 from router.held_blocks import HeldBlocks
 from router.load import LoadBoard
+from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.slots import LEASE_S
@@ -32,8 +34,8 @@ async def board_and_publisher(url: str) -> AsyncIterator[LoadBoard]:
     publisher = IndexPublisher(
         publishing, "main", HeldBlocks(HASHER, "main", None, SEGMENT_TOKENS), _snapshot
     )
-    board = LoadBoard(reading, "main")
-    task = asyncio.create_task(board.run())
+    board = LoadBoard(time.monotonic)
+    task = asyncio.create_task(LoadReader(reading, "main", board).run())
     publisher.start(Feed().batches())
     try:
         yield board

@@ -54,7 +54,8 @@ function admission(decision) {
   return [
     chip(verdict, VERDICTS[verdict] ?? "plain"), ` Class ${priority}`,
     decision.slo_ttft_s === null ? ", no objective" : `, first token promised within ${objective(decision.slo_ttft_s)}`,
-    waited === undefined ? "" : `, let in ${seconds(waited)} after it came`, `: ${reason}.`,
+    verdict === "refused" ? "" : `, let in ${seconds(waited)} after it came`,
+    `: ${reason.replace(/\.$/, "")}.`,
   ];
 }
 

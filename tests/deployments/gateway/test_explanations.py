@@ -194,7 +194,7 @@ async def front(redis: AsyncRedis, server: RedisProcess) -> AsyncIterator[Front]
     for engine in engines:
         engine.renderer = facts()
     async with gateway_before(*engines, redis_url=server.url, lookup_budget_ms=1000.0) as front:
-        await until(lambda: front.router._renderer.prompt_tokens)
+        await until(lambda: front.pool.reader.renderer.prompt_tokens)
         yield front
 
 

@@ -74,7 +74,7 @@ async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
 async def test_an_engine_whose_node_is_drained_is_shown_as_leaving(front: Front) -> None:
     staying = FakeEngine("r0").load(0)
     leaving = replace(FakeEngine("r1").load(0), leaving=True, slot=1)
-    front.router.placer.board.update([leaving, staying])
+    front.pool.scheduler.board.update([leaving, staying])
     async with front.get("/antefix/status") as answer:
         replicas = (await answer.json())["pools"]["main"]["replicas"]
     assert {r["replica"]: r["role"] for r in replicas} == {

@@ -311,7 +311,7 @@ async def test_without_redis_the_page_shows_the_replicas_that_serve_runs(
 
     monkeypatch.setattr(status, "running_replicas", running)
     async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
-        front.router.placer.board._read_at = float("-inf")
+        front.pool.scheduler.board._read_at = float("-inf")
         await reader.opens()
         cells = reader.page.get_by_role("table", name=f"Replicas of {MODEL}").locator(
             "tbody tr > *"

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from deployments.autoscaler import Watch
-from deployments.gateway.entrance import TURN_PERIOD_S
+from deployments.gateway.pool import TURN_PERIOD_S
 from router import active
 from router.active import Active
 from router.redis_client import connect
@@ -39,18 +39,18 @@ async def front(engines: tuple[FakeEngine, FakeEngine], redis_url: str) -> Async
         redis = connect(redis_url)
         await active.publish(redis, POOL, 1, None)
         await redis.aclose()
-        await until(lambda: front.router.placer.board.active_seen == Active(1))
+        await until(lambda: front.pool.scheduler.board.active_seen == Active(1))
         yield front
 
 
 def is_full(front: Front, engine: FakeEngine) -> None:
     """The engine's replica is known to have a queue, which no snapshot takes back."""
-    slot = front.router.placer.board.loads()[engine.replica_id].slot
-    front.router.placer.board.placed("elsewhere", slot, FULL)
+    slot = front.pool.scheduler.board.loads()[engine.replica_id].slot
+    front.pool.scheduler.board.placed("elsewhere", slot, FULL)
 
 
 def _has_warm(front: Front, count: int) -> bool:
-    return len(front.router.placer.board.warm()) == count
+    return len(front.pool.scheduler.board.warm()) == count
 
 
 async def answered_by(front: Front) -> str:
@@ -108,7 +108,7 @@ async def test_a_promotion_is_taken_for_demand(
     assert watch.signals is not None
     assert (watch.signals.running, watch.signals.arrived) == (2, 1)
     watch.demand = 2
-    await until(lambda: front.router.placer.board.active_seen == Active(2, promoted=0))
+    await until(lambda: front.pool.scheduler.board.active_seen == Active(2, promoted=0))
     watch.demand = None  # it goes on for a while
 
 
@@ -116,7 +116,7 @@ async def test_a_dead_replica_is_replaced_by_the_warm_one(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
     await front.published["r0"].stop()
-    await until(lambda: front.router.placer.board.loads().keys() == {"r1"})
+    await until(lambda: front.pool.scheduler.board.loads().keys() == {"r1"})
     assert await answered_by(front) == "r1"
 
 

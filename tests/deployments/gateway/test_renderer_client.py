@@ -12,10 +12,8 @@ from deployments.gateway import renderer_client
 from deployments.gateway.renderer_client import RendererClient
 from deployments.prompt import PromptTokens
 from router.load import LoadBoard
-from router.redis_client import connect
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import SECRET, FakeEngine
-from tests.fakes.front import NO_REDIS
 from tests.waiting import cancelled, until
 
 CHAT = {"messages": [{"role": "user", "content": "All work and no play"}]}
@@ -41,7 +39,7 @@ async def engines() -> AsyncIterator[list[FakeEngine]]:
 
 @pytest.fixture
 def board() -> LoadBoard:
-    return LoadBoard(connect(NO_REDIS), "main", clock=lambda: 0.0)
+    return LoadBoard(lambda: 0.0)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError
 from starlette.responses import JSONResponse
 
-from deployments.gateway.entrance import Entrance
-from deployments.gateway.pool_router import PoolRouter
+from autoscaling.pool_scheduler import PoolScheduler
+from deployments.gateway.pool import GatewayPool
+from deployments.gateway.prompt_reader import PromptReader
 from deployments.gateway.request_log import MESSAGE
 from deployments.process.serve_log import JsonLines
 from tests.fakes.collector import Collector, collector
@@ -234,9 +235,10 @@ def fails(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("part", "method", "status", "outcome"),
     [
-        (PoolRouter, "read", 500, "failed"),
-        (Entrance, "admit", 500, "failed"),
-        (Entrance, "_decide", 200, "ok"),
+        (PromptReader, "read", 200, "ok"),
+        (GatewayPool, "schedule", 500, "failed"),
+        (PoolScheduler, "consider", 200, "ok"),
+        (PoolScheduler, "decide", 200, "ok"),
     ],
 )
 async def test_what_a_fault_of_the_gateway_quotes_is_in_no_line_or_span(

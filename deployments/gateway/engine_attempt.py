@@ -6,115 +6,122 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from deployments.gateway.pool_router import POLICY_HEADER, Admitted, Outcome, PoolRouter, Prompt
-from deployments.gateway.relay import EngineRequest
-from deployments.gateway.transport import Route, Slot, Transport
+from autoscaling.pool_scheduler import Attempt, PoolScheduler
+from deployments.gateway.pool_reporter import Admitted, Outcome, PoolReporter
+from deployments.gateway.request import PoolRequest
+from deployments.gateway.request_options import POLICY_HEADER
+from deployments.gateway.transport import Reservation, Route, Transport
 from deployments.wire.confirmation import count_in
 from deployments.wire.headers import CACHED_TOKENS_HEADER, LOAD_HEADER, PROMPT_TOKENS_HEADER
 from observability.request_record import Fact
 from router.load import LoadReport
-from router.placer import Attempt
-from router.policies import POLICY_NAMES
 
 logger = logging.getLogger("ray.serve")
 
 
-class RoutedAttempt:
-    """One try at a request (`relay.Attempt`)."""
+class EngineAttempt:
+    """`request` is what that engine is asked: another model's, where the request overflowed."""
 
     def __init__(
         self,
-        router: PoolRouter,
+        scheduler: PoolScheduler,
+        reporter: PoolReporter,
         transport: Transport,
-        request: EngineRequest,
-        prompt: Prompt,
+        request: PoolRequest,
         attempt: Attempt,
         admitted: Admitted,
     ) -> None:
-        self._router = router
-        self._prompt = prompt
+        self._scheduler = scheduler
+        self._reporter = reporter
+        self._pool_request = request
         self._attempt = attempt
         self._admitted = admitted
         self._served_by: str | None = None
         chosen = attempt.chosen
-        self._is_held = chosen is None
-        router.held += self._is_held
         self.transport = transport
-        self.request = request
+        self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.route = Route(
             ranked_ids=attempt.placement.replica_ids,
             best_url=chosen.url if chosen else None,
             ticket=attempt.ticket,
-            is_alive=router.placer.board.is_live,
+            is_alive=scheduler.board.is_live,
         )
 
     def facts(self) -> Mapping[str, Fact | None]:
-        placement, prompt, chosen = self._attempt.placement, self._prompt, self._attempt.chosen
+        """Where it is placed and why, for its trace."""
+        placement, chosen = self._attempt.placement, self._attempt.chosen
+        prompt = self._pool_request.prompt
         return {
-            "pool": self._router.name,
+            "pool": self._reporter.pool,
             "verdict": self.request.record.verdict,
             "waited_s": self._admitted.waited_s,
             "policy": placement.policy,
             "candidates": len(placement.ranked),
-            "index_answered": prompt.held is not None,
+            "index_answered": prompt.depths is not None,
             "index_lookup_s": prompt.lookup_s,
             "prompt_read_s": prompt.read_s,
-            "prompt_tokens_counted": prompt.request.prompt_tokens,
+            "prompt_tokens_counted": prompt.placement.prompt_tokens,
             "chosen_replica": chosen.replica_id if chosen else None,
             "predicted_ttft_s": chosen.predicted_ttft if chosen else None,
             "cached_tokens_predicted": chosen.cached_tokens if chosen else None,
         }
 
-    def again(self, failed: frozenset[str]) -> RoutedAttempt:
+    def again(self, failed: frozenset[str]) -> EngineAttempt:
         """The next try, elsewhere: one that was let in is not refused any more."""
-        prompt, policy = self._prompt, self._attempt.placement.policy
-        attempt = self._router.placer.place(
-            prompt.request, prompt.held, failed, policy if policy in POLICY_NAMES else None
-        )
-        return RoutedAttempt(
-            self._router, self.transport, self.request, prompt, attempt, self._admitted
+        attempt = self._scheduler.place(self._attempt.request, failed)
+        return EngineAttempt(
+            self._scheduler,
+            self._reporter,
+            self.transport,
+            self._pool_request,
+            attempt,
+            self._admitted,
         )
 
     def answered(
-        self, slot: Slot, engine_headers: Mapping[str, str], ttft: float
+        self, reservation: Reservation, engine_headers: Mapping[str, str], ttft_s: float
     ) -> Mapping[str, str]:
-        self._served_by = slot.replica_id
-        self._release()
+        """The first token came `ttft_s` seconds after the request; headers for the client."""
+        self._served_by = reservation.replica_id
         record = self.request.record
-        record.served_by, record.replica_id = self._router.name, slot.replica_id
-        record.ttft_s = ttft
+        record.served_by, record.replica_id = self._reporter.pool, reservation.replica_id
+        record.ttft_s = ttft_s
         record.prompt_tokens = count_in(engine_headers, PROMPT_TOKENS_HEADER)
         record.cached_tokens = count_in(engine_headers, CACHED_TOKENS_HEADER)
-        outcome = Outcome(slot.replica_id, ttft, record.prompt_tokens, record.cached_tokens)
+        outcome = Outcome(
+            reservation.replica_id, ttft_s, record.prompt_tokens, record.cached_tokens
+        )
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
         return self._headers(outcome)
 
+    def ended(self) -> None:
+        """The try is over, however it went."""
+        self._scheduler.ended(self._attempt, self._served_by)
+
     def _learn(self, outcome: Outcome, report: LoadReport | None) -> None:
+        placement, scheduler = self._attempt.placement, self._scheduler
         try:
-            self._router.placer.answered(self._attempt, outcome.replica_id, report)
-            self._router.learn(self._attempt, self.request, self._prompt, outcome, self._admitted)
+            scheduler.answered(self._attempt, outcome.replica_id, report)
+            served = placement.candidate(outcome.replica_id)
+            if served is not None and outcome.prompt_tokens is not None:
+                scheduler.observed(served, outcome.ttft_s)
+            self._reporter.answered(
+                self.request, self._pool_request.prompt, placement, self._admitted, outcome
+            )
         except Exception:  # an explanation must not cost the answer
             logger.exception("request %s is not explained", self.request.request_id)
 
-    def ended(self) -> None:
-        self._release()
-        self._router.placer.ended(self._attempt, self._served_by)
-
-    def _release(self) -> None:
-        self._router.held -= self._is_held
-        self._is_held = False
-
     def _headers(self, outcome: Outcome) -> dict[str, str]:
         placement, admitted = self._attempt.placement, self._admitted
-        served = next((c for c in placement.ranked if c.replica_id == outcome.replica_id), None)
+        served = placement.candidate(outcome.replica_id)
         headers = {
             POLICY_HEADER: placement.policy,
             "x-antefix-model": self.request.model,
             "x-antefix-admission": admitted.verdict,
-            "x-antefix-ttft-ms": f"{outcome.ttft * 1000:.1f}",
-            "x-antefix-index-ms": f"{self._prompt.lookup_s * 1000:.2f}",
+            "x-antefix-ttft-ms": f"{outcome.ttft_s * 1000:.1f}",
+            "x-antefix-index-ms": f"{self._pool_request.prompt.lookup_s * 1000:.2f}",
         }
         if served is not None:
             headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft * 1000:.1f}"

@@ -1,4 +1,4 @@
-"""Requests at a pool's entrance: let in, made to wait, sent elsewhere, refused; real gateway."""
+"""Requests that come for a pool: let in, made to wait, sent elsewhere, refused; real gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from deployments.gateway.pool_router import Prompt
+from deployments.gateway.request import Prompt
+from router.policies import PlacementRequest
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, Front, gateway_before
 from tests.waiting import until
@@ -127,10 +128,10 @@ async def test_a_refusal_counts_against_no_replica(
     for _ in range(3):
         async with front.post() as answer:
             assert answer.status == 429
-    assert all(load.waiting == 0 for load in front.router.placer.board.loads().values())
+    assert all(load.waiting == 0 for load in front.pool.scheduler.board.loads().values())
     metrics = await front.metrics()
     assert metrics["antefix_admissions_total", "interactive", "reject"] == 3
-    assert front.router.demand.refused == front.router.demand.arrived == 3
+    assert front.pool.scheduler.demand.refused == front.pool.scheduler.demand.arrived == 3
 
 
 async def test_where_nobody_waits_a_prompt_of_any_length_is_let_in(
@@ -154,7 +155,7 @@ async def test_a_decision_that_fails_lets_the_request_in(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: FULL, other: FULL})
-    admission = front.gateway._pools["main"].entrance.admission
+    admission = front.pool.scheduler.admission
     with patch.object(admission, "decide", side_effect=ZeroDivisionError):
         assert await served_by(front) == "small"
 
@@ -174,13 +175,13 @@ async def test_a_batch_request_waits_for_its_turn(
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     waiting = asyncio.ensure_future(served_by(front, BATCH))
-    await until(lambda: len(front.gateway._pools["main"].entrance.admission.room) == 1)
+    await until(lambda: len(front.pool.scheduler.admission.room) == 1)
     assert not engine.bodies
     assert (await front.metrics())["antefix_batch_waiting_requests",] == 1
-    await until(lambda: front.router.demand.waiting == 1)
+    await until(lambda: front.pool.scheduler.demand.waiting == 1)
     front.sees_queues({engine: FREE, other: FULL})
     assert await waiting == "small"
-    assert len(front.gateway._pools["main"].entrance.admission.room) == 0
+    assert len(front.pool.scheduler.admission.room) == 0
     assert (await front.metrics())["antefix_admissions_total", "batch", "wait"] == 1
 
 
@@ -189,7 +190,7 @@ async def test_an_interactive_request_overtakes_those_who_wait(
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     waiting = asyncio.ensure_future(served_by(front, BATCH))
-    await until(lambda: len(front.gateway._pools["main"].entrance.admission.room) == 1)
+    await until(lambda: len(front.pool.scheduler.admission.room) == 1)
     await served_by(front)
     assert not waiting.done()
     front.sees_queues({engine: FREE, other: FULL})
@@ -198,7 +199,7 @@ async def test_an_interactive_request_overtakes_those_who_wait(
 
 async def test_the_queue_is_bounded(front: Front, engine: FakeEngine, other: FakeEngine) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
-    room = front.gateway._pools["main"].entrance.admission.room
+    room = front.pool.scheduler.admission.room
     waiting = [asyncio.ensure_future(served_by(front, BATCH)) for _ in range(2)]
     await until(lambda: len(room) == 2)
     async with front.post(headers=BATCH) as answer:
@@ -212,7 +213,7 @@ async def test_who_leaves_while_waiting_leaves_nothing_behind(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
-    room = front.gateway._pools["main"].entrance.admission.room
+    room = front.pool.scheduler.admission.room
     waiting = asyncio.ensure_future(served_by(front, BATCH))
     await until(lambda: len(room) == 1)
     waiting.cancel()
@@ -229,13 +230,13 @@ async def test_a_deadline_that_passes_while_waiting_is_told(
     front.sees_queues({engine: BUSY, other: FULL})
     async with front.post(headers={**BATCH, "x-antefix-timeout": "0.2"}) as answer:
         assert answer.status == 504
-    assert len(front.gateway._pools["main"].entrance.admission.room) == 0
+    assert len(front.pool.scheduler.admission.room) == 0
 
 
 async def test_the_flex_tier_is_batch(front: Front, engine: FakeEngine, other: FakeEngine) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     waiting = asyncio.ensure_future(served_by(front, service_tier="flex"))
-    await until(lambda: len(front.gateway._pools["main"].entrance.admission.room) == 1)
+    await until(lambda: len(front.pool.scheduler.admission.room) == 1)
     front.sees_queues({engine: FREE, other: FULL})
     await waiting
     await served_by(front, service_tier="default")
@@ -288,7 +289,7 @@ async def test_what_cannot_be_held_overflows_and_says_so(
     assert asked["messages"] == [{"role": "user", "content": "hello"}]
     metrics = await overflowing.metrics()
     assert metrics["antefix_admissions_total", "interactive", "overflow"] == 1
-    assert overflowing.router.demand.overflowed == 1
+    assert overflowing.pool.scheduler.demand.overflowed == 1
 
 
 async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
@@ -297,22 +298,66 @@ async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
     """Each is read between the decision, when nobody is there, and the place that it takes."""
     overflowing.sees_queues({engine: FULL})
     small.limit, small.pauses_after = 64, 0
-    router = overflowing.gateway._pools["small"].router
-    read = router.read
+    reader = overflowing.gateway._pools["small"].reader
+    read, reading, all_decided = reader.read, 0, asyncio.Event()
 
-    async def slowly(*asked: Any) -> Prompt:
-        await asyncio.sleep(0.2)
+    async def after_all_are_decided(*asked: Any) -> Prompt:
+        nonlocal reading
+        reading += 1
+        await all_decided.wait()
         return await read(*asked)
 
     messages = [{"role": "user", "content": "w" * 900}]
-    with patch.object(router, "read", slowly):
+    with (
+        patch.object(reader, "read", after_all_are_decided),
+        explained(overflowing) as explanations,
+    ):
         posts = [asyncio.ensure_future(overflowing.post(messages=messages)) for _ in range(60)]
-        await until(lambda: any(post.done() for post in posts))
-    small.go_on.set()
-    answers = await asyncio.gather(*posts)
+        await until(lambda: reading + sum(post.done() for post in posts) == 60)
+        all_decided.set()
+        await until(lambda: overflowing.pool.scheduler.demand.arrived == 60)
+        small.go_on.set()
+        answers = await asyncio.gather(*posts)
     assert {answer.status for answer in answers} == {200, 429}
-    refused = [await error_of(answer) for answer in answers if answer.status == 429]
-    assert any("has no room left" in error["message"] for error in refused)
+    refused = [answer for answer in answers if answer.status == 429]
+    late = [answer for answer in refused if "meanwhile" in (await error_of(answer))["message"]]
+    assert late
+    assert all(1 <= int(answer.headers["retry-after"]) <= 7 for answer in late)
+    told = {one["request_id"]: one["admission"] for one in explanations}
+    for answer in refused:
+        assert told[answer.headers["x-request-id"]]["verdict"] == "refused"
+    served = len(answers) - len(refused)
+    metrics = await overflowing.metrics()
+    assert metrics["antefix_admissions_total", "interactive", "overflow"] == served
+    assert metrics["antefix_admissions_total", "interactive", "reject"] == len(refused)
+    demand = overflowing.pool.scheduler.demand
+    assert (demand.arrived, demand.overflowed, demand.refused) == (60, served, len(refused))
+
+
+async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    """Only once it is read in that model's tokens: this prompt is longer there."""
+    overflowing.sees_queues({engine: FULL})
+    reader = overflowing.gateway._pools["small"].reader
+
+    async def longer(*asked: Any) -> Prompt:
+        return Prompt(PlacementRequest(5000), True, {}, 0.0, 0.0)
+
+    with patch.object(reader, "read", longer), explained(overflowing) as explanations:
+        answer = await overflowing.post()
+    assert answer.status == 429
+    # the backlog of its own pool, not a guess
+    assert 7 <= int(answer.headers["retry-after"]) <= 8
+    assert "its context holds 1000" in (await error_of(answer))["message"]
+    (told,) = explanations
+    assert (told["pool"], told["admission"]["verdict"]) == ("main", "refused")
+    assert not small.bodies
+    demand = overflowing.pool.scheduler.demand
+    assert (demand.arrived, demand.refused, demand.overflowed) == (1, 1, 0)
+    assert overflowing.gateway._pools["small"].scheduler.demand.arrived == 0
+    # nothing of the share is used up
+    assert overflowing.pool.admission_status()["overflow_share"] == 0.0
 
 
 async def test_a_stream_names_the_model_in_every_event(
@@ -415,11 +460,11 @@ async def test_while_no_replica_is_up_a_request_is_held_for_one(
     front.sees()
     front.handle.may_pick.clear()
     held = asyncio.ensure_future(served_by(front))
-    await until(lambda: front.router.demand.waiting == 1)
-    assert front.gateway._pools["main"].entrance.status()["held"] == 1
+    await until(lambda: front.pool.scheduler.demand.waiting == 1)
+    assert front.pool.admission_status()["held"] == 1
     front.handle.may_pick.set()
     assert await held == "small"
-    assert front.router.held == 0
+    assert front.pool.scheduler.unassigned == 0
 
 
 async def test_while_no_replica_is_up_a_request_overflows(overflowing: Front) -> None:

@@ -50,7 +50,7 @@ async def test_a_report_with_an_answer_is_on_the_board_at_once() -> None:
     engine = FakeEngine()
     engine.pauses_after = 1
     async with gateway_before(engine) as front:
-        board = front.router.placer.board
+        board = front.pool.scheduler.board
         async with front.post(stream=True) as answer:
             load = board.loads()["r0"]
             assert (load.waiting, load.running, load.sequence) == (0, 1, 1)
@@ -90,7 +90,7 @@ async def test_a_redis_that_stands_still_costs_the_budget_and_then_nothing(
         async with gateway_before(
             *engines, redis_url=f"redis://127.0.0.1:{port}/0", lookup_budget_ms=BUDGET_MS
         ) as front:
-            await until(lambda: front.router._renderer.prompt_tokens)
+            await until(lambda: front.pool.reader.renderer.prompt_tokens)
             os.kill(server.process.pid, signal.SIGSTOP)
             try:
                 told = [await headers_of(front) for _ in range(8)]
@@ -105,7 +105,7 @@ async def test_a_redis_that_stands_still_costs_the_budget_and_then_nothing(
             assert metrics["antefix_index_breaker_open",] == 1
             placed = {name[1:]: v for name, v in metrics.items() if name[0] == PLACEMENTS}
             assert sum(v for (_, signal), v in placed.items() if signal == "load") == 8
-            await until(lambda: not front.router.placer.index.breaker_open, within_s=10)
+            await until(lambda: not front.pool.feeds.index.breaker_open, within_s=10)
             await headers_of(front)
             assert (await front.metrics())["antefix_index_breaker_open",] == 0
 
@@ -116,9 +116,9 @@ async def test_without_redis_requests_go_to_who_was_last_known(
     (port,) = free_ports(1)
     with running(tmp_path, port, f"port {port}\n") as server:
         async with gateway_before(*engines, redis_url=f"redis://127.0.0.1:{port}/0") as front:
-            await until(lambda: front.router._renderer.prompt_tokens)
+            await until(lambda: front.pool.reader.renderer.prompt_tokens)
             server.process.kill()
-            await until(lambda: not front.router.placer.board.loads())
+            await until(lambda: not front.pool.scheduler.board.loads())
             told = [await headers_of(front) for _ in range(4)]
             async with front.get("/health/live") as live:
                 assert live.status == 200

@@ -1,4 +1,4 @@
-"""What a request asks of admission: its priority class, and whether another model may answer it."""
+"""What a request asks for in headers of ours: priority class, overflow, routing policy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from autoscaling.overflow import OverflowWish
+from autoscaling.overflow import OverflowChoice
 from autoscaling.slo import PriorityClass
 from deployments.gateway.errors import ApiError
+from router.policies import POLICY_NAMES
 
+POLICY_HEADER = "x-antefix-policy"
 PRIORITY_HEADER = "x-antefix-priority"
 OVERFLOW_HEADER = "x-antefix-overflow"
 # https://platform.openai.com/docs/guides/flex-processing; all other tiers leave it to the key.
@@ -17,21 +19,28 @@ _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "int
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """`overflow` only: by the overflow pool, or not at all."""
+class RequestOptions:
+    """`overflow` only: by the overflow pool, or not at all. `policy` None: the pool's own."""
 
     priority: PriorityClass
-    overflow: OverflowWish
+    overflow: OverflowChoice
+    policy: str | None
 
 
-def wishes_of(
+def options_of(
     headers: Mapping[str, str], fields: Mapping[str, Any], right: PriorityClass
-) -> Wishes:
-    """What the header asks for, else the body's `service_tier`, else what the key may have.
+) -> RequestOptions:
+    """What the headers ask for; the class also by the body's `service_tier`, else the key's own.
 
     `right`: the highest class of the key. Raises ApiError: 400 for a word that is none, 403 for a
     class beyond the key's right.
     """
+    policy = headers.get(POLICY_HEADER)
+    if policy is not None and policy not in POLICY_NAMES:
+        message = (
+            f"{POLICY_HEADER} is {policy[:100]!r}; it must be one of {', '.join(POLICY_NAMES)}."
+        )
+        raise ApiError(400, message, code="unknown_policy", param=POLICY_HEADER)
     tier = fields.get("service_tier")
     of_tier = _CLASS_OF_TIER.get(tier) if isinstance(tier, str) else None
     asked = _word_of(headers, PRIORITY_HEADER, get_args(PriorityClass))
@@ -39,17 +48,17 @@ def wishes_of(
     if right == "batch" and priority == "interactive":
         where = PRIORITY_HEADER if asked else "service_tier"
         message = (
-            "this key's requests have the class 'batch'; leave the class out, or ask the operators"
-            f" for another right of this key (asked for in {where})"
+            f"{where} asks for the class 'interactive', and this key may have only 'batch'."
+            f" Leave {where} out, or ask the operators to let this key have it."
         )
         raise ApiError(403, message, code="priority_not_allowed", param=where)
-    overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowWish))
-    return Wishes(priority, cast(OverflowWish, overflow or "allow"))
+    overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice))
+    return RequestOptions(priority, cast(OverflowChoice, overflow or "allow"), policy)
 
 
 def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> str | None:
     word = headers.get(name)
     if word is not None and word not in words:
-        message = f"{name} is {word[:100]!r}; it must be one of {', '.join(words)}"
+        message = f"{name} is {word[:100]!r}; it must be one of {', '.join(words)}."
         raise ApiError(400, message, code="invalid_header", param=name)
     return word

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from deployments.gateway.pool_router import LONG_BODY_BYTES
+from deployments.gateway.prompt_reader import LONG_BODY_BYTES
 from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     EXPECTED_CACHED_HEADER,
@@ -57,7 +57,7 @@ async def front(engines: tuple[FakeEngine, FakeEngine], redis_url: str) -> Async
 
 
 async def knows_prompts(front: Front) -> None:
-    await until(lambda: front.router._renderer.prompt_tokens)
+    await until(lambda: front.pool.reader.renderer.prompt_tokens)
 
 
 async def headers_of(
@@ -184,7 +184,7 @@ async def test_of_several_prompts_the_longest_decides(front: Front) -> None:
 
 async def test_chats_go_by_the_engines_template(front: Front) -> None:
     messages = [{"role": "user", "content": "All work and no play makes Jack a dull boy." * 3}]
-    prompt_tokens = front.router._renderer.prompt_tokens
+    prompt_tokens = front.pool.reader.renderer.prompt_tokens
     assert prompt_tokens is not None
     path = "/v1/chat/completions"
     rendered = prompt_tokens.token_ids(path, {"messages": messages})
@@ -255,7 +255,7 @@ async def test_a_long_body_is_rendered_beside_the_event_loop(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = _Recorder()
-    monkeypatch.setattr(front.router._renderer, "prompt_tokens", recorder)
+    monkeypatch.setattr(front.pool.reader.renderer, "prompt_tokens", recorder)
     await headers_of(front)
     await headers_of(front, metadata={"padding": "x" * LONG_BODY_BYTES})
     assert recorder.threads[0] == threading.get_ident() != recorder.threads[1]
@@ -266,7 +266,7 @@ async def test_losses_say_where_reusable_tokens_were_lost(
 ) -> None:
     await front.published["r1"].caches(PROMPT[:48])
     engines[1].cached_tokens = 32  # a segment went between the decision and the prefill
-    board = front.router.placer.board
+    board = front.pool.scheduler.board
     await until(lambda: all(load.synced for load in board.loads().values()))
     told = await headers_of(front)
     metrics = await front.metrics()
@@ -321,4 +321,4 @@ async def test_an_answer_without_tokens_is_relayed_and_not_learned_from(
     metrics = await front.metrics()
     assert ("antefix_placements_total", "prefix", "index") not in metrics
     assert metrics["antefix_prompt_tokens_total",] == 0
-    assert front.router.placer.calibration.error is None
+    assert front.pool.scheduler.calibration.error is None

@@ -1,0 +1,355 @@
+"""One pool's mind in one gateway: where each request goes, or what it is told instead.
+
+It remembers the replicas' loads, what all gateways placed lately, how far predictions are off,
+who waits for a turn and how much overflows; and decides from that: `consider` ranks the replicas,
+`decide` lets the request go, wait, overflow or be refused, `next_turn` lets go who waited. What it
+lets go counts against its replica at once, and is announced to the other gateways.
+
+It is memory and arithmetic alone, on a clock that is passed in: a gateway feeds it from Redis and
+HTTP, the simulator from simulated engines, and both decide by the same code.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autoscaling.admission import Admission, Outlook, Verdict
+from autoscaling.overflow import OverflowChoice, OverflowRules
+from autoscaling.slo import PriorityClass, Slo
+from autoscaling.waiting import Waiter
+from router.cost import Calibration
+from router.demand import DemandCounters
+from router.load import LoadBoard, LoadReport
+from router.placement import Placement, place, place_blind
+from router.policies import Candidate, PlacementRequest, Policy, make_policy
+from router.recent import Placed, Recent, RecentPlacements, announcement
+
+
+@dataclass(frozen=True)
+class SchedulingRequest:
+    """One request, as a scheduler sees it.
+
+    `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
+    answer. `arrived`: when the request came, in seconds of the scheduler's clock. `policy` None:
+    the pool's own. `no_overflow`: why the overflow pool may not serve it; None: it may.
+    """
+
+    prompt: PlacementRequest
+    depths: Mapping[int, int] | None
+    arrived: float
+    tenant: str = ""
+    priority: PriorityClass = "interactive"
+    policy: str | None = None
+    overflow: OverflowChoice = "allow"
+    no_overflow: str | None = None
+
+
+@dataclass(frozen=True)
+class Considered:
+    """What a placement would be, counted nowhere yet; `placement` ranks the replicas."""
+
+    placement: Placement
+    recent: Recent
+
+    @property
+    def ranked(self) -> tuple[Candidate, ...]:
+        return self.placement.ranked
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One placement that is under way: `chosen` is None when any replica may serve it."""
+
+    ticket: str
+    request: SchedulingRequest
+    placement: Placement
+    chosen: Candidate | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a request is told, and from what. `attempt` is there when it goes, `waiter` when it
+    waits; one that overflows goes to the other pool's `stand_in`."""
+
+    request: SchedulingRequest
+    considered: Considered
+    verdict: Verdict
+    attempt: Attempt | None = None
+    waiter: Waiter[SchedulingRequest] | None = None
+
+
+def _nobody(placed: Placed) -> None:
+    """For a pool that one gateway has to itself."""
+
+
+@dataclass
+class PoolSettings:
+    """What a scheduler is told of its pool; see the fleet file's reference."""
+
+    slos: Mapping[PriorityClass, Slo] = field(default_factory=dict)
+    batch_queue: int = 0
+    overflow: OverflowRules | None = None
+    policy: str = "prefix"
+    shadow_policy: str | None = None
+
+
+class PoolScheduler:
+    """`board`, `calibration`, `admission` and `demand` are to read; feeds update the board.
+
+    `overflow` is the scheduler of the pool that may serve in place of this one. `announce` is told
+    of each placement, for the other gateways, whose own come in through `heard`.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        settings: PoolSettings | None = None,
+        overflow: PoolScheduler | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        settings = settings or PoolSettings()
+        self._clock = clock
+        self._overflow = overflow
+        self._rng = rng or random.Random()
+        self._default_policy = settings.policy
+        self._policies: dict[str, Policy] = {}
+        shadow = settings.shadow_policy
+        self._shadow = make_policy(shadow) if shadow else None
+        self._recent = RecentPlacements()
+        self._in_flight: Counter[str] = Counter()
+        self._unassigned: set[str] = set()
+        self.gateway = secrets.token_hex(8)
+        self.announce: Callable[[Placed], None] = _nobody
+        self.board = LoadBoard(clock)
+        self.calibration = Calibration()
+        self.admission = Admission(settings.slos, settings.batch_queue, settings.overflow)
+        self.demand = DemandCounters()
+
+    @property
+    def unassigned(self) -> int:
+        """Requests that were let go while no replica was known, and wait for any to take them."""
+        return len(self._unassigned)
+
+    def consider(
+        self, request: SchedulingRequest, avoid: Collection[str] = frozenset()
+    ) -> Considered:
+        """Rank the replicas for a request, but for those to `avoid`.
+
+        Raises ValueError for a policy that does not exist.
+        """
+        prompt, depths = request.prompt, request.depths
+        loads = {r: load for r, load in self.board.loads().items() if r not in avoid}
+        if not loads:
+            known = {r: load for r, load in self.board.last_known().items() if r not in avoid}
+            blind = place_blind(prompt, known, self._in_flight, self._rng)
+            return Considered(blind, Recent())
+        incarnations = {load.slot: load.incarnation for load in loads.values()}
+        recent = self._recent.about(prompt.keys, depths or {}, incarnations, self._clock())
+        placement = place(
+            prompt,
+            loads,
+            depths,
+            recent,
+            self._policy(request.policy or self._default_policy),
+            self._rng,
+            self.calibration,
+            self._shadow,
+        )
+        return Considered(placement, recent)
+
+    def needs_warm(self, request: SchedulingRequest, considered: Considered) -> bool:
+        """Whether a warm replica should take traffic now: the SLO is lost without."""
+        if request.priority != "interactive" or not self.board.warm():
+            return False
+        elapsed_s = self._clock() - request.arrived
+        return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt)
+
+    def decide(self, request: SchedulingRequest, considered: Considered) -> Decision:
+        """Whether the request goes, waits, overflows or is refused: once, before its first attempt.
+
+        What was considered must be fresh: nothing may have been placed since.
+        """
+        now, elsewhere = self._clock(), None
+        may_overflow = request.no_overflow is None and request.overflow != "never"
+        if self._overflow is not None and may_overflow:
+            elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
+        verdict = self.admission.decide(
+            request.priority,
+            now - request.arrived,
+            considered.ranked,
+            elsewhere,
+            now,
+            request.overflow == "only",
+            self._doubt,
+        )
+        decision = Decision(request, considered, verdict)
+        if verdict.kind == "overflow":
+            return decision  # counted when the other pool has read it
+        self._count(decision)
+        if verdict.kind == "admit":
+            attempt = self._take(request, considered, verdict.index)
+            return Decision(request, considered, verdict, attempt)
+        if verdict.kind == "wait":
+            waiter = self._waiting(request, considered, now)
+            return Decision(request, considered, verdict, waiter=waiter)
+        return decision
+
+    def outlook(self, prompt_tokens: int) -> Sequence[Outlook]:
+        """How soon a prompt of about this length would be served here, nothing of it cached."""
+        unknown = SchedulingRequest(PlacementRequest(prompt_tokens), None, self._clock())
+        return self.consider(unknown).ranked
+
+    def stand_in(
+        self,
+        request: SchedulingRequest,
+        origin: PoolScheduler,
+        asked: Decision,
+        unfit: str | None = None,
+    ) -> Decision:
+        """Let a request go here that `origin` decided (`asked`) to let overflow, where its first
+        token comes soonest; or refuse it there.
+
+        `request` is the same in this pool's tokens. `unfit`: why it proved to be none for this
+        pool. It is refused also where others have filled this pool while it was read.
+        """
+        considered, now = self.consider(request), self._clock()
+        verdict = origin.admission.confirm_overflow(
+            asked.verdict,
+            request.priority,
+            now - request.arrived,
+            considered.ranked,
+            now,
+            self._doubt,
+            unfit,
+        )
+        final = Decision(asked.request, asked.considered, verdict)
+        origin._count(final)
+        if verdict.kind == "reject":
+            return final
+        self._count(Decision(request, considered, Verdict("admit", verdict.reason)))
+        ttfts = [candidate.predicted_ttft for candidate in considered.ranked]
+        soonest = ttfts.index(min(ttfts)) if ttfts else 0
+        attempt = self._take(request, considered, soonest)
+        return Decision(request, considered, verdict, attempt)
+
+    def next_turn(self) -> tuple[Waiter[SchedulingRequest], Attempt] | None:
+        """Who waited and goes now; None: nobody else goes yet. To be asked until it is None."""
+        if (waiter := self.admission.room.next()) is None:
+            return None
+        request = waiter.what
+        considered = self.consider(request)
+        waited_s = self._clock() - waiter.since
+        index = self.admission.may_leave(waited_s, considered.ranked)
+        if index is None:
+            return None
+        self.admission.room.leave(waiter)
+        return waiter, self._take(request, considered, index)
+
+    def left(self, waiter: Waiter[SchedulingRequest]) -> None:
+        """Its client did not wait any longer. Nothing when its turn has come."""
+        self.admission.room.leave(waiter)
+
+    def place(self, request: SchedulingRequest, avoid: Collection[str] = frozenset()) -> Attempt:
+        """Let the request go where it is best, whatever the SLO: it was let in before."""
+        return self._take(request, self.consider(request, avoid), 0)
+
+    def place_anywhere(self, request: SchedulingRequest) -> Attempt:
+        """Let the request go to whoever takes it: for one that cannot be decided."""
+        return self._take(request, Considered(Placement(()), Recent()), 0)
+
+    def answered(self, attempt: Attempt, replica_id: str, report: LoadReport | None) -> None:
+        """The first token came from that replica, and with it how busy it is."""
+        self._unassigned.discard(attempt.ticket)
+        self.board.unplaced(attempt.ticket)
+        if report is not None:
+            self.board.reported(replica_id, report)
+
+    def observed(self, candidate: Candidate, ttft_s: float) -> None:
+        """A request got its first token `ttft_s` seconds after it came to the gateway."""
+        self.calibration.observe(candidate.raw_ttft, ttft_s)
+
+    def ended(self, attempt: Attempt, served_by: str | None) -> None:
+        """The attempt is over: served by that replica, or (None) not at all."""
+        self._unassigned.discard(attempt.ticket)
+        if (chosen := attempt.chosen) is None:
+            return
+        self._in_flight[chosen.replica_id] -= 1
+        self.board.unplaced(attempt.ticket)
+        if served_by != chosen.replica_id:
+            self._recent.withdraw(attempt.ticket)
+
+    def heard(self, placed: Placed) -> None:
+        """Another gateway placed something, or this one did."""
+        self._recent.add(placed, self._clock())
+        self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens)
+
+    def refresh_demand(self) -> DemandCounters:
+        """The counters, with who waits now."""
+        room = self.admission.room
+        self.demand.waiting = len(room) + self.unassigned
+        self.demand.queued_tokens = sum(waiter.tokens for waiter in room)
+        return self.demand
+
+    @property
+    def _doubt(self) -> float:
+        return self.calibration.error or 0.0
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._policies:
+            self._policies[name] = make_policy(name)
+        return self._policies[name]
+
+    def _take(self, request: SchedulingRequest, considered: Considered, index: int) -> Attempt:
+        """Choose the candidate at `index`: it counts there until it is seen there."""
+        ticket = secrets.token_hex(16)
+        placement = considered.placement.preferring(index)
+        chosen = placement.chosen
+        if chosen is None:
+            self._unassigned.add(ticket)
+            return Attempt(ticket, request, placement, None)
+        prompt = request.prompt
+        confirmed = (request.depths or {}).get(chosen.slot, 0)
+        placed = Placed(
+            gateway=self.gateway,
+            ticket=ticket,
+            slot=chosen.slot,
+            incarnation=chosen.incarnation,
+            prompt_tokens=prompt.prompt_tokens,
+            uncached_tokens=max(0, prompt.prompt_tokens - chosen.cached_tokens),
+            predicted_ttft=chosen.predicted_ttft,
+            matched=considered.recent.matched,
+            # all that is not in the index: another's announcement of it may be withdrawn
+            announced=announcement(prompt.keys, confirmed),
+        )
+        self._in_flight[chosen.replica_id] += 1
+        self.heard(placed)
+        self.announce(placed)
+        return Attempt(ticket, request, placement, chosen)
+
+    def _waiting(
+        self, request: SchedulingRequest, considered: Considered, now: float
+    ) -> Waiter[SchedulingRequest]:
+        best = min(considered.ranked, key=lambda candidate: candidate.raw_ttft)
+        waiter = Waiter(
+            request,
+            request.tenant,
+            work_s=max(0.0, best.raw_ttft - best.wait),
+            since=now,
+            tokens=max(0, request.prompt.prompt_tokens - best.cached_tokens),
+        )
+        self.admission.room.enter(waiter)
+        return waiter
+
+    def _count(self, decision: Decision) -> None:
+        demand, kind = self.demand, decision.verdict.kind
+        prompt_tokens = decision.request.prompt.prompt_tokens
+        cached = max((c.cached_tokens for c in decision.considered.ranked), default=0)
+        demand.arrived += 1
+        demand.prompt_tokens += prompt_tokens
+        demand.uncached_tokens += max(0, prompt_tokens - cached)
+        demand.refused += kind == "reject"
+        demand.overflowed += kind == "overflow"

@@ -1,0 +1,156 @@
+"""Tells what became of one pool's requests: metrics, and why each went where it went.
+
+What was predicted is compared with what the engine confirms; an explanation is kept for a while
+under GET /antefix/requests/{id}, of refused requests too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autoscaling.slo import PriorityClass, Slo
+from deployments.gateway.explanations import Explanations
+from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
+from observability.metrics import RoutingMetrics, Served, ShadowChoice
+from router.load import LoadBoard
+from router.loss import split
+from router.placement import Placement, reusable_tokens
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request: by whom, `ttft_s`, tokens as the engine counts them."""
+
+    replica_id: str
+    ttft_s: float
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """How a request was decided: `waited_s` seconds after it came. Its fields are an explanation's
+    `admission`."""
+
+    priority: PriorityClass
+    verdict: Literal["admitted", "overflowed", "refused"]
+    reason: str
+    waited_s: float
+
+
+class PoolReporter:
+    """`pool` is its name."""
+
+    def __init__(
+        self,
+        pool: str,
+        slos: Mapping[PriorityClass, Slo],
+        board: LoadBoard,
+        explanations: Explanations,
+        metrics: RoutingMetrics,
+    ) -> None:
+        self.pool = pool
+        self._slos = slos
+        self._board = board
+        self._explanations = explanations
+        self._metrics = metrics
+        # warm replicas that were given traffic -> when the request came that needed them
+        self._promoted: dict[str, float] = {}
+
+    def promoted(self, replica_id: str, since: float) -> None:
+        """A warm replica takes traffic; `since` is when the request came that needs it."""
+        self._promoted[replica_id] = since
+        self._metrics.promoted()
+
+    def answered(
+        self,
+        request: EngineRequest,
+        prompt: Prompt,
+        placement: Placement,
+        admitted: Admitted,
+        outcome: Outcome,
+    ) -> None:
+        """One request got its first token: compare, count and keep the explanation."""
+        if (since := self._promoted.pop(outcome.replica_id, None)) is not None:
+            self._metrics.promotion(request.arrived + outcome.ttft_s - since)
+        served = placement.candidate(outcome.replica_id)
+        loss: dict[str, int] = {}
+        if served is not None and outcome.prompt_tokens is not None:
+            loss = vars(
+                split(
+                    reusable=reusable_tokens(outcome.prompt_tokens, self._board.segment_tokens),
+                    best_cached=placement.best_cached_tokens,
+                    chosen_cached=served.confirmed_tokens,
+                    confirmed=outcome.cached_tokens or 0,
+                    signal=placement.signal and bool(prompt.placement.keys),
+                    all_synced=all(c.synced for c in placement.ranked),
+                )
+            )
+        if outcome.prompt_tokens is not None:
+            self._metrics.served(
+                Served(
+                    policy=placement.policy,
+                    signal=placement.signal,
+                    predicted_ttft=served.predicted_ttft if served else None,
+                    prompt_tokens=outcome.prompt_tokens,
+                    cached_predicted=served.cached_tokens if served else 0,
+                    cached_confirmed=outcome.cached_tokens,
+                    loss=loss,
+                )
+            )
+        if shadow := placement.shadow:
+            agrees = shadow.replica_id == outcome.replica_id
+            self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret))
+        explanation = self._explanation(request, prompt, placement, admitted)
+        explanation |= {
+            "replica": outcome.replica_id,
+            "cached_tokens": {
+                "predicted": served.cached_tokens if served else None,
+                "in_index": served.confirmed_tokens if served else None,
+                "confirmed": outcome.cached_tokens,
+            },
+            "ttft_s": {
+                "predicted": served.predicted_ttft if served else None,
+                "observed": outcome.ttft_s,
+            },
+            "reuse_loss_tokens": loss,
+            "shadow": vars(placement.shadow) if placement.shadow else None,
+        }
+        explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
+        self._explanations.keep(request.tenant, request.request_id, explanation)
+
+    def refused(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
+        """A request was not let in: keep the explanation of that."""
+        explanation = self._explanation(request.engine, request.prompt, placement, admitted)
+        self._explanations.keep(request.engine.tenant, request.engine.request_id, explanation)
+
+    def _explanation(
+        self,
+        request: EngineRequest,
+        prompt: Prompt,
+        placement: Placement,
+        admitted: Admitted,
+    ) -> dict[str, Any]:
+        slo = self._slos.get(admitted.priority)
+        return {
+            "request_id": request.request_id,
+            "tenant": request.tenant,
+            "at": time.time(),
+            "pool": self.pool,
+            "model": request.model,
+            "path": request.path,
+            "policy": placement.policy,
+            "admission": {**vars(admitted)},
+            "slo_ttft_s": slo.ttft_s if slo else None,
+            "index_answered": prompt.depths is not None,
+            "prompt_known": prompt.known,
+            "segments": len(prompt.placement.keys),
+            "popularity": round(placement.popularity, 2),
+            "prompt_tokens": {"counted": prompt.placement.prompt_tokens, "confirmed": None},
+            "read_s": prompt.read_s,
+            "lookup_s": prompt.lookup_s,
+            "candidates": placement.ranked,
+        }

@@ -1,0 +1,76 @@
+"""A request on its way through a gateway: what its engine is asked, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Receive
+
+from deployments.gateway.errors import ApiError
+from deployments.gateway.request_options import RequestOptions
+from observability.request_record import RequestRecord
+from router.index import Depths
+from router.policies import PlacementRequest
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """What an engine is asked: the client's own bytes; since and until when (s, loop time).
+
+    Whoever learns something of it writes that to its `record`.
+    """
+
+    request_id: str
+    tenant: str
+    path: str
+    body: bytes
+    model: str
+    arrived: float
+    deadline: float
+    timeout_s: float
+    record: RequestRecord
+
+    def deadline_passed(self) -> ApiError:
+        message = (
+            f"The request was not finished within {self.timeout_s:g} s and was stopped."
+            " Ask for fewer tokens, or for more time."
+        )
+        return ApiError(504, message, code="deadline_exceeded")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request's prompt as far as it is known here; `depths` None: the index did not say.
+
+    `known`: it was rendered and tokenized as the engine will; else its length is an estimate.
+    """
+
+    placement: PlacementRequest
+    known: bool
+    depths: Depths | None
+    read_s: float
+    lookup_s: float
+
+
+@dataclass(frozen=True)
+class PoolRequest:
+    """A request that has been read for one pool: its engine's, its JSON, headers and prompt."""
+
+    engine: EngineRequest
+    fields: Mapping[str, Any]
+    headers: Mapping[str, str]
+    options: RequestOptions
+    prompt: Prompt
+
+    @property
+    def tokens(self) -> int:
+        """Of its prompt."""
+        return self.prompt.placement.prompt_tokens
+
+
+async def client_gone(receive: Receive) -> None:
+    """Return when the client has left. Its body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

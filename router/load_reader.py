@@ -1,0 +1,85 @@
+"""Keeps a `LoadBoard` current out of the replicas' leases in Redis (`router.slots`).
+
+Nothing here raises: while Redis is slow or gone the board is not updated, and empties when what
+it knows is older than a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from router import active, slots
+from router.load import LoadBoard, ReplicaLoad
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+
+logger = logging.getLogger(__name__)
+
+READ_PERIOD_S = 0.1
+
+_decode = msgspec.json.Decoder(ReplicaLoad).decode
+
+
+class LoadReader:
+    """`board` is public. `scaled`: not all of the pool's replicas take traffic; where all do, what
+    Redis says of that is old."""
+
+    def __init__(self, redis: AsyncRedis, pool: str, board: LoadBoard, scaled: bool = True) -> None:
+        self._redis = redis
+        self._pool = pool
+        self.board = board
+        self._scaled = scaled
+        # A reading that began before a promotion may be older than it.
+        self._promotions = 0
+
+    async def run(self, period_s: float = READ_PERIOD_S) -> None:
+        """Refresh the board until cancelled."""
+        failing = False
+        while True:
+            try:
+                await self.read()
+                failing = False
+            except REDIS_FAILURES as error:
+                if not failing:
+                    logger.warning("load board of %s not readable: %s", self._pool, error)
+                failing = True
+            await asyncio.sleep(period_s)
+
+    async def read(self) -> None:
+        """Refresh the board once. Raises one of REDIS_FAILURES."""
+        promotions = self._promotions
+        snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
+        seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
+        # a number that was left by a fleet file of another day says nothing
+        self.board.update(_readable(snapshots), seen if self._scaled else None)
+
+    async def promote(self) -> bool:
+        """Let the next warm replica take traffic, here at once and soon at every gateway.
+
+        True also when another gateway was faster; False without a warm replica, or an answer
+        of Redis within slots.REDIS_TIMEOUT_S.
+        """
+        seen = self.board.active_seen
+        if seen is None or not self.board.warm():
+            return False
+        try:
+            now = await active.promote(self._redis, self._pool, seen)
+        except REDIS_FAILURES as error:
+            logger.warning("no replica of %s promoted: %s", self._pool, error)
+            return False
+        self.board.active_seen = now
+        self._promotions += 1
+        return now is None or now.count > seen.count
+
+
+def _readable(snapshots: dict[int, str]) -> list[ReplicaLoad]:
+    """A snapshot of another release must not take the others off the board."""
+    loads = []
+    for slot, snapshot in snapshots.items():
+        try:
+            loads.append(_decode(snapshot))
+        except msgspec.MsgspecError as error:
+            logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
+    return loads

@@ -1,0 +1,63 @@
+"""What one gateway hears of one pool through Redis, and what it tells the other gateways.
+
+It keeps a `LoadBoard` current, looks prompts up in the prefix index, hears what other gateways
+placed and sweeps up after dead replicas. Nothing here fails a request: `look_up` keeps to its
+budget, `announce` never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from router.index import Depths, PrefixIndex
+from router.load import LoadBoard
+from router.load_reader import LoadReader
+from router.placed_stream import PlacedStream
+from router.recent import Placed
+from router.redis_client import AsyncRedis
+from router.sweeper import Sweeper
+
+
+class PoolFeeds:
+    """`text` decodes its replies, for the board, the leases and the scripts; `binary` gives bytes,
+    for the index and the stream of placements.
+
+    `gateway` names this one in what it announces; `heard` is told what the others placed. `loads`
+    and `index` are public.
+    """
+
+    def __init__(
+        self,
+        text: AsyncRedis,
+        binary: AsyncRedis,
+        pool: str,
+        board: LoadBoard,
+        gateway: str,
+        heard: Callable[[Placed], None],
+        lookup_budget_s: float,
+        scaled: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loads = LoadReader(text, pool, board, scaled)
+        self._placements = PlacedStream(binary, pool, gateway, heard)
+        self._sweeper = Sweeper(text, pool)
+        self.index = PrefixIndex(binary, pool, lookup_budget_s, clock)
+
+    async def run(self) -> None:
+        """Keep what is known current until cancelled."""
+        parts = (self.loads, self.index, self._placements, self._sweeper)
+        await asyncio.gather(*(part.run() for part in parts))
+
+    async def look_up(self, keys: Sequence[bytes]) -> Depths | None:
+        """Leading segments cached, by slot; None without an answer within the budget."""
+        return await self.index.lookup(keys)
+
+    def announce(self, placed: Placed) -> None:
+        """Tell the other gateways of a placement of this one."""
+        self._placements.append(placed)
+
+    async def promote(self) -> bool:
+        """See `LoadReader.promote`."""
+        return await self.loads.promote()

@@ -1,0 +1,137 @@
+"""What gateways hear of each other's placements and of the index, through a real Redis."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from autoscaling.pool_scheduler import Attempt, PoolScheduler, SchedulingRequest
+from router import slots
+from router.index import Depths
+from router.load import ReplicaLoad
+from router.policies import PlacementRequest
+from router.pool_feeds import PoolFeeds
+from router.redis_client import AsyncRedis, connect
+from tests.router.index_redis import POOL, control
+from tests.router.loads import load
+from tests.router.redis_process import RedisProcess
+from tests.waiting import cancelled, until
+
+KEYS = tuple(b"%016d" % segment for segment in range(5))
+# 5 segments of 128 tokens and a bit: all 5 can be reused.
+REQUEST = PlacementRequest(700, KEYS)
+PATIENT_S = 5.0
+
+
+class Placer:
+    """A gateway's scheduler of one pool, and its feeds."""
+
+    def __init__(self, url: str) -> None:
+        self.scheduler = scheduler = PoolScheduler(time.monotonic)
+        text, binary = connect(url), connect(url, decode=False)
+        self.feeds = PoolFeeds(
+            text, binary, POOL, scheduler.board, scheduler.gateway, scheduler.heard, PATIENT_S
+        )
+        scheduler.announce = self.feeds.announce
+
+    def place(self, request: PlacementRequest, depths: Mapping[int, int] | None) -> Attempt:
+        return self.scheduler.place(SchedulingRequest(request, depths, 0.0))
+
+
+def waiting(placer: Placer) -> dict[str, int]:
+    loads = placer.scheduler.board.loads()
+    return {replica_id: of.waiting for replica_id, of in loads.items()}
+
+
+def chosen_of(attempt: Attempt) -> str:
+    assert attempt.chosen is not None
+    return attempt.chosen.replica_id
+
+
+def cached(attempt: Attempt) -> dict[str, tuple[int, int]]:
+    """Replica -> tokens that the index confirms, and with those announced."""
+    return {c.replica_id: (c.confirmed_tokens, c.cached_tokens) for c in attempt.placement.ranked}
+
+
+@pytest.fixture
+async def redis(redis: AsyncRedis) -> AsyncIterator[AsyncRedis]:
+    """Two replicas live, in slots 0 and 1; their leases are renewed."""
+    loads = [load("r0", slot=0), load("r1", slot=1)]
+    for of in loads:
+        await slots.claim(redis, POOL, of.incarnation, of.slot)
+    task = asyncio.create_task(_renewed(redis, loads))
+    yield redis
+    await cancelled(task)
+
+
+async def _renewed(client: AsyncRedis, loads: list[ReplicaLoad]) -> None:
+    while True:
+        for of in loads:
+            await slots.renew(client, POOL, of.slot, of.incarnation, of.to_json())
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def gateway(server: RedisProcess, replicas: int = 2) -> AsyncIterator[Placer]:
+    """Another gateway's feeds at work; its task may not end by itself."""
+    placer = Placer(server.url)
+    task = asyncio.create_task(placer.feeds.run())
+    try:
+        await until(lambda: len(placer.scheduler.board.loads()) == replicas)
+        yield placer
+        assert not task.done()
+    finally:
+        await cancelled(task)
+
+
+async def test_what_another_gateway_placed_counts_here(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with gateway(server) as one, gateway(server) as other:
+        attempt = one.place(REQUEST, {})
+        await until(lambda: waiting(other)[chosen_of(attempt)] == 1)
+        assert other.scheduler.board.loads()[chosen_of(attempt)].queued_prefill_tokens == 700
+
+
+async def test_what_another_gateway_announced_is_expected_here(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with gateway(server) as one, gateway(server) as other:
+        attempt = one.place(REQUEST, {})
+        await until(lambda: sum(waiting(other).values()) == 1)
+        assert cached(other.place(REQUEST, {}))[chosen_of(attempt)] == (0, 640)
+
+
+async def test_a_gateway_hears_its_own_placements_once(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with gateway(server) as one, gateway(server) as other:
+        attempt = one.place(REQUEST, {})
+        one.scheduler.ended(attempt, chosen_of(attempt))
+        await until(lambda: sum(waiting(other).values()) == 1)
+        assert sum(waiting(one).values()) == 0
+
+
+async def test_bits_are_read_as_those_of_the_replica_that_lives_in_the_slot(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    assert await slots.write_bits(redis, POOL, 1, "r1-1", KEYS[:3], [])
+    async with gateway(server) as placer:
+        depths: Depths | None = await placer.feeds.look_up(KEYS)
+        assert depths == {1: 3}
+        assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0), "r1": (384, 384)}
+
+
+async def test_bits_of_an_incarnation_that_is_gone_are_given_to_nobody(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    await slots.claim(redis, POOL, "dead", 7)
+    assert await slots.write_bits(redis, POOL, 7, "dead", KEYS, [])
+    with control(server) as client:
+        client.hset(slots.slots_key(POOL), "1", "another incarnation")
+    async with gateway(server, replicas=1) as placer:
+        depths: Depths | None = await placer.feeds.look_up(KEYS)
+        assert depths == {7: 5}
+        assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0)}
