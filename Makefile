@@ -9,6 +9,9 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 image = docker build --file docker/$(1).Dockerfile --tag antefix/antefix-$(1):$(VERSION) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
 
+# uv compiles nothing: without .pyc files each process of an engine compiles vLLM for ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights
@@ -26,7 +29,7 @@ down: ## Stop the fleet that `make up` started
 	@if [ -x $(BIN)/antefix ]; then $(BIN)/antefix down $(ARGS); fi
 
 SKIPPED := .cache/skipped-tests.jsonl
-NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED)
+NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=.cache/slowest-tests.tsv
 
 # Two engines at once, each with threads for both cores, would wait for each other.
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)

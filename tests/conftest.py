@@ -3,13 +3,18 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from deployments.models.model import embedded_model
 from tests import missing, programs
 from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
+from weights.drafts import first_layers
 
 # A busy machine is slow, not wrong. Laws that want a share of these examples take
 # `settings().max_examples // n`, so that `make fuzz` gives them more too.
@@ -38,6 +43,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's first layers, for what is not about answers: they are gibberish."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    first_layers(embedded_model(lambda fraction, what: None), 4, folder)
+    return folder
+
+
 @pytest.fixture
 def redis_url(server: RedisProcess) -> str:
     """The server's, emptied."""
@@ -61,3 +74,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     reasons = (report.longrepr[2] for report in reporter.stats.get("skipped", ()))
     missing.note(Counter(reason.removeprefix("Skipped: ") for reason in reasons))
+    if file := os.environ.get("ANTEFIX_SLOWEST_TESTS"):
+        append_slowest(Path(file), config.option.markexpr, reporter.stats)
+
+
+def append_slowest(file: Path, phase: str, stats: dict[str, list[Any]]) -> None:
+    """Lines of when, which tests, seconds and which test, for the sum of all and the slowest 25."""
+    seconds: Counter[str] = Counter()
+    for report in (report for reports in stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid] += report.duration  # type: ignore[assignment]
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    lines = [("all together", sum(seconds.values())), *seconds.most_common(25)]
+    with file.open("a") as out:
+        out.writelines(f"{now}\t{phase}\t{took:.1f}\t{test}\n" for test, took in lines)
