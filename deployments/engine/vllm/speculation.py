@@ -1,8 +1,9 @@
-"""vLLM's own schedulers, with speculative decoding measured, and switched off where it loses.
+"""What stands before vLLM's schedulers: measures speculative decoding, switches off what loses.
 
-`measure` has an engine use them. What they learn is in a small file, for the process that started
-the engine. Where drafting cannot be switched, only what it brings is told. They never fail or
-hold up a request: after an error of theirs, which is logged, vLLM goes on as configured.
+`measure` has an engine use `measured_schedulers.py`. What they learn is in a small file, for the
+process that started the engine. Where drafting cannot be switched, only what it brings is told.
+They never fail or hold up a request: after an error of theirs, which is logged, vLLM goes on as
+configured.
 
 vLLM can draft a number of tokens that changes from step to step ("dynamic speculative decoding"):
 its scheduler looks it up by batch size in `dynamic_sd_lookup`. For methods that take no other
@@ -18,22 +19,21 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from vllm.config import VllmConfig
-from vllm.config.speculative import MTPModelTypes
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 
 from weights.speculation_rule import SpeculationReport, SpeculationRule, Step, WhenSlower
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 logger = logging.getLogger("vllm.antefix")
 
 # For the engine's process, which vLLM starts: what `measure` was asked for.
 _ASKED = "ANTEFIX_SPECULATION"
 # Their proposers take 0 for the number of tokens, and keep the draft's KV cache up to date.
-_TAKE_ANY_NUMBER = {"ngram", "draft_model", "eagle", "eagle3", "mtp", *get_args(MTPModelTypes)}
+TAKE_ANY_NUMBER = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
 # After a switch: one step verifies what was drafted before it, one more is under way.
 _SETTLING_STEPS = 2
 _REPORT_PERIOD_S = 1.0
@@ -48,10 +48,9 @@ def measure(config: VllmConfig, when_slower: WhenSlower, report: Path) -> None:
     if config.scheduler_config.scheduler_cls is not None:
         logger.warning("speculation is not measured: the engine has a scheduler_cls of its own")
         return
-    scheduler = MeasuredScheduler
-    if config.scheduler_config.async_scheduling:
-        scheduler = MeasuredAsyncScheduler
-    config.scheduler_config.scheduler_cls = f"{__name__}.{scheduler.__name__}"
+    kind = "Async" if config.scheduler_config.async_scheduling else ""
+    scheduler = f"{__package__}.measured_schedulers.Measured{kind}Scheduler"
+    config.scheduler_config.scheduler_cls = scheduler
     os.environ[_ASKED] = json.dumps({"when_slower": when_slower, "report": str(report)})
 
 
@@ -66,7 +65,7 @@ def read(report: Path) -> SpeculationReport | None:
 class _Watch:
     """Of one scheduler: sees its steps, and decides before each whether it speculates."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, take_any_number: frozenset[str]) -> None:
         asked = json.loads(os.environ[_ASKED])
         self._report = Path(asked["report"])
         self._rule = SpeculationRule(asked["when_slower"])
@@ -74,7 +73,7 @@ class _Watch:
         config = scheduler.vllm_config
         speculative = config.speculative_config
         self._any_number = (
-            speculative.method in _TAKE_ANY_NUMBER and not speculative.parallel_drafting
+            speculative.method in take_any_number and not speculative.parallel_drafting
         )
         # the asynchronous scheduler has no drafts to drop: they never leave the device
         self._switches = self._any_number or not config.scheduler_config.async_scheduling
@@ -144,14 +143,16 @@ def _passes(scheduled: Any, output: Any) -> Iterator[tuple[int, int]]:
             yield drafted - (unusable or {}).get(request, 0), len(told) - 1
 
 
-class _Measured:
+class Measured:
     """In front of a scheduler of vLLM's."""
+
+    take_any_number = TAKE_ANY_NUMBER
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._watch: _Watch | None = None
         try:
-            self._watch = _Watch(self)
+            self._watch = _Watch(self, self.take_any_number)
         except Exception:
             logger.exception("speculation is not measured")
 
@@ -178,11 +179,3 @@ class _Measured:
         if self._watch is not None:
             self._watch.give_up()
         self._watch = None
-
-
-class MeasuredScheduler(_Measured, Scheduler):  # type: ignore[misc]  # vLLM's types are not read
-    pass
-
-
-class MeasuredAsyncScheduler(_Measured, AsyncScheduler):  # type: ignore[misc]
-    pass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.engine.vllm import speculation
-from deployments.engine.vllm.speculation import _Measured, measure, read
+from deployments.engine.vllm.speculation import Measured, measure, read
 
 DRAFTED = 3
 
@@ -54,7 +54,7 @@ class OneRequest:
         return {0: SimpleNamespace(outputs=[SimpleNamespace(new_token_ids=[1])])}
 
 
-class Watched(_Measured, OneRequest):
+class Watched(Measured, OneRequest):
     pass
 
 
@@ -140,20 +140,6 @@ def test_an_engine_that_cannot_be_watched_starts_all_the_same(
     engine = Engine(clock, Watched("eagle", False, None))
     engine.run(10)
     assert engine.checked[-1] == DRAFTED
-
-
-@pytest.mark.parametrize(
-    ("asynchronous", "scheduler"), [(False, "MeasuredScheduler"), (True, "MeasuredAsyncScheduler")]
-)
-def test_the_kind_of_scheduler_stays_as_vllm_would_have_it(
-    asynchronous: bool, scheduler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ANTEFIX_SPECULATION", "")
-    kind = SimpleNamespace(scheduler_cls=None, async_scheduling=asynchronous)
-    config: Any = SimpleNamespace(speculative_config=object(), scheduler_config=kind)
-    measure(config, "keep", tmp_path / "report")
-    assert kind.scheduler_cls == f"deployments.engine.vllm.speculation.{scheduler}"
-    assert hasattr(speculation, scheduler)
 
 
 def test_an_engine_with_a_scheduler_of_its_own_keeps_it(tmp_path: Path) -> None:
