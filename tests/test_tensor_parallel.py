@@ -107,12 +107,3 @@ def test_two_tensor_parallel_workers_say_what_the_whole_model_says(model: Path) 
     assert workers == {"VLLM::Worker_TP0", "VLLM::Worker_TP1"}
     assert [len(ids) for ids in split["token_ids"]] == [TOKENS] * len(PROMPTS)
     assert split["token_ids"] == greedy_answers(model)
-
-
-def test_the_cpu_build_still_does_not_know_ray() -> None:
-    """Why `deployments.app` keeps its replicas in one node, and why stages on two nodes are tested
-    with GPUs alone. (Its pipeline of processes loads, and fails at the first request.)
-    """
-    from vllm.platforms.cpu import CpuPlatform
-
-    assert not CpuPlatform.ray_device_key

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-import msgspec
 import pytest
 
 from tests import contract
@@ -58,31 +57,3 @@ async def test_the_engine_has_the_metrics_we_rely_on(fleet: RunningFleet) -> Non
             text = await answer.text()
     names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines()}
     assert names >= METRICS
-
-
-def test_kv_events_have_the_fields_we_rely_on() -> None:
-    from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
-
-    def fields(event: type) -> set[str]:
-        return {field.name for field in msgspec.structs.fields(event)}
-
-    stored = {"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"}
-    assert fields(BlockStored) >= stored
-    assert fields(BlockRemoved) >= {"block_hashes"}
-    assert fields(EventBatch) >= {"ts", "events"}
-    assert issubclass(AllBlocksCleared, msgspec.Struct)
-
-
-def test_request_states_tell_what_is_queued() -> None:
-    import inspect
-
-    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
-    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
-
-    assert "self.request_states" in inspect.getsource(OutputProcessor.__init__)
-    state = inspect.getsource(RequestState.__init__)
-    assert "self.is_prefilling" in state and "self.prompt_len" in state
-    assert "kv_cache_usage" in SchedulerStats.__dataclass_fields__
-    finished = FinishedRequestStats.__dataclass_fields__
-    assert {"num_prompt_tokens", "num_cached_tokens", "prefill_time"} <= finished.keys()
-    assert IterationStats().inter_token_latencies_iter == []

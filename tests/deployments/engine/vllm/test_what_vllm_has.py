@@ -1,0 +1,80 @@
+"""What we rely on in vLLM is still there. One file, so that one process imports vLLM for it."""
+
+import fnmatch
+import inspect
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from deployments.engine.vllm.args import _flags, parse
+from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
+from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+
+def test_kv_events_have_the_fields_we_rely_on() -> None:
+    from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+
+    def fields(event: type) -> set[str]:
+        return {field.name for field in msgspec.structs.fields(event)}
+
+    stored = {"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"}
+    assert fields(BlockStored) >= stored
+    assert fields(BlockRemoved) >= {"block_hashes"}
+    assert fields(EventBatch) >= {"ts", "events"}
+    assert issubclass(AllBlocksCleared, msgspec.Struct)
+
+
+def test_request_states_tell_what_is_queued() -> None:
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+
+    assert "self.request_states" in inspect.getsource(OutputProcessor.__init__)
+    state = inspect.getsource(RequestState.__init__)
+    assert "self.is_prefilling" in state and "self.prompt_len" in state
+    assert "kv_cache_usage" in SchedulerStats.__dataclass_fields__
+    finished = FinishedRequestStats.__dataclass_fields__
+    assert {"num_prompt_tokens", "num_cached_tokens", "prefill_time"} <= finished.keys()
+    assert IterationStats().inter_token_latencies_iter == []
+
+
+def test_the_cpu_build_still_does_not_know_ray() -> None:
+    """Why `deployments.app` keeps its replicas in one node, and why stages on two nodes are tested
+    with GPUs alone. (Its pipeline of processes loads, and fails at the first request.)
+    """
+    from vllm.platforms.cpu import CpuPlatform
+
+    assert not CpuPlatform.ray_device_key
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "scheduler"), [(False, "MeasuredScheduler"), (True, "MeasuredAsyncScheduler")]
+)
+def test_the_kind_of_scheduler_stays_as_vllm_would_have_it(
+    asynchronous: bool, scheduler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ANTEFIX_SPECULATION", "")
+    kind = SimpleNamespace(scheduler_cls=None, async_scheduling=asynchronous)
+    config: Any = SimpleNamespace(speculative_config=object(), scheduler_config=kind)
+    measure(config, "keep", tmp_path / "report")
+    assert kind.scheduler_cls == f"deployments.engine.vllm.measured_schedulers.{scheduler}"
+    module, _, name = kind.scheduler_cls.rpartition(".")
+    made = getattr(import_module(module), name)
+    assert issubclass(made, Measured)
+    assert made.take_any_number > TAKE_ANY_NUMBER
+
+
+def test_every_reserved_flag_is_one_of_vllms() -> None:
+    unknown = [name for name in RESERVED_ENGINE_ARGS if not fnmatch.filter(_flags(), name)]
+    # the positional argument, which has no flag
+    assert unknown == ["model_tag"]
+
+
+def test_a_fleets_arguments_arrive() -> None:
+    args = parse("a/b", "b", {"max-model-len": "2k", "kv_events_config": {"topic": "t"}})
+    assert (args.model, args.served_model_name, args.max_model_len) == ("a/b", ["b"], 2000)
