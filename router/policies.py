@@ -2,8 +2,8 @@
 
 Each ranks all candidates, best first, so that the rest are there when the best cannot take the
 request, and breaks the ties it has left at random. Ranking is pure but for what `round_robin`
-remembers; no policy raises, none leaves a candidate out. To add one, write it and name it in
-POLICIES: the fleet file, the header and the metrics know it from there.
+remembers; no policy raises, none leaves a candidate out. To add one, write it, name it in
+PolicyName and put it in POLICIES: the fleet file, the header and the metrics know it from there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -173,13 +173,14 @@ class Session:
         return sorted(candidates, key=lambda c: rendezvous(key, c.replica_id), reverse=True)
 
 
+PolicyName = Literal["prefix", "random", "round_robin", "least_loaded", "power_of_two", "session"]
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         policy.name: policy
         for policy in (Prefix, Random, RoundRobin, LeastLoaded, PowerOfTwo, Session)
     }
 )
-POLICY_NAMES = tuple(POLICIES)
+POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 
 
 def make_policy(name: str) -> Policy:

@@ -105,7 +105,7 @@ HOUSE = (
     Room(
         "deployments/fleet",
         "the fleet file: what it says, what is wrong with it, its reference",
-        ("deployments/models", "autoscaling", "weights", "observability", "common"),
+        ("deployments/models", "autoscaling", "weights", "observability", "router", "common"),
     ),
     Room("deployments/models", "where weights come from", ("common",)),
     Room("deployments/prompt", "a request's prompt as token ids, the same at both ends"),

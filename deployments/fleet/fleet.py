@@ -6,7 +6,7 @@ for the default. Times are seconds, sizes bytes, rates tokens per second.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import (
@@ -34,6 +34,7 @@ from deployments.fleet.settings.objectives import (
 )
 from deployments.fleet.settings.quality import Quality, broken_by_quality
 from deployments.fleet.settings.speculation import Speculation, broken_by_speculation
+from router.policies import PolicyName
 
 __all__ = [
     "EMBEDDED_MODEL",
@@ -56,7 +57,6 @@ __all__ = [
 
 
 DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
-PolicyName = Literal["prefix", "random", "round_robin", "least_loaded", "power_of_two", "session"]
 
 
 class Gateway(Section):
