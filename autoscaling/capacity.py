@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Load:
+class ReplicaShare:
     """One replica's share of a workload.
 
     `wait_s` is what all but MISSES of the requests wait at most before their own prefill, which
@@ -74,7 +74,7 @@ class Load:
         return self.wait_s + self.prefill_s
 
 
-FULL = Load(math.inf, math.inf, math.inf, math.inf, math.inf)
+FULL = ReplicaShare(math.inf, math.inf, math.inf, math.inf, math.inf)
 
 
 def sequences_per_replica(engine: EngineRates, work: Workload) -> float:
@@ -86,7 +86,7 @@ def sequences_per_replica(engine: EngineRates, work: Workload) -> float:
     return max(1.0, room)
 
 
-def share(engine: EngineRates, work: Workload, replicas: int) -> Load:
+def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
     """What each of so many replicas has to bear; `engine.prefill_rate` is known."""
     speed = engine.prefill_rate or math.inf
     per_s = work.requests_per_s / replicas
@@ -102,7 +102,7 @@ def share(engine: EngineRates, work: Workload, replicas: int) -> Load:
     taken = (sequences + MISSES_SIGMA * math.sqrt(sequences)) / room
     wait = quantile_wait(busy, work.burst_tokens / speed, replicas)
     prefill = max(work.burst_tokens, work.uncached_tokens) / speed + tpot
-    return Load(busy, wait, prefill, tpot, taken)
+    return ReplicaShare(busy, wait, prefill, tpot, taken)
 
 
 def quantile_wait(busy: float, burst_s: float, replicas: int) -> float:
@@ -119,7 +119,7 @@ def quantile_wait(busy: float, burst_s: float, replicas: int) -> float:
     return burst_s / 2.0 / (replicas * (1.0 - busy)) * math.log(waits / MISSES)
 
 
-def holds(load: Load, slo: Slo) -> bool:
+def holds(load: ReplicaShare, slo: Slo) -> bool:
     """Whether all but MISSES get their first token in time, and tokens come as promised."""
     if load.room > 1.0 or (slo.tpot_s is not None and load.tpot_s > slo.tpot_s):
         return False

@@ -28,7 +28,7 @@ RECENT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolDemand:
     """What is known of a pool, made sane. Times are in seconds, `up_in_s` until what starts is up.
 
     `request` is the workload of one request a second.
@@ -74,7 +74,7 @@ def work_of_a_request(history: History) -> Workload:
     )
 
 
-def for_forecast(pool: Pool, ahead_s: float, sigmas: float = 0.0) -> int:
+def for_forecast(pool: PoolDemand, ahead_s: float, sigmas: float = 0.0) -> int:
     """What holds the SLO for what is expected; 0 when the engine's rates are not known."""
     if pool.engine.prefill_rate is None:
         return 0
@@ -82,7 +82,7 @@ def for_forecast(pool: Pool, ahead_s: float, sigmas: float = 0.0) -> int:
     return needed(pool.engine, work, pool.slo, pool.most)
 
 
-def for_backlog(pool: Pool) -> int:
+def for_backlog(pool: PoolDemand) -> int:
     """What works off what waits, beside what comes, within the time that a replica takes to start:
     of what is gone before, a new one would see nothing."""
     if pool.queued_tokens <= 0.0 or math.isinf(pool.speed):
@@ -106,7 +106,7 @@ def for_backlog(pool: Pool) -> int:
     return max(asked_for, enough(left(tokens, asked_for, later)))
 
 
-def for_in_flight(pool: Pool) -> int:
+def for_in_flight(pool: PoolDemand) -> int:
     """What has room for the requests that are in the replicas now."""
     room = sequences_per_replica(pool.engine, pool.request)
     return math.ceil(min(pool.most, pool.in_flight / room)) if pool.in_flight else 0

@@ -33,7 +33,7 @@ PRIOR_S = 30.0
 OUTLIER = 16.0
 
 
-class Sample(NamedTuple):
+class DemandSample(NamedTuple):
     """Counts since ever at a time in seconds; None where nobody told.
 
     `refused` of those that arrived were sent away or elsewhere. `progressed` have been answered:
@@ -86,12 +86,12 @@ class History:
     exponential sizes.
     """
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[DemandSample, ...] = ()
     changed_at: float = 0.0
     dispersion: float = 1.0
     token_dispersion: float = 2.0
 
-    def heard(self, sample: Sample) -> History:
+    def heard(self, sample: DemandSample) -> History:
         """With the newest sample; the same when it is hardly newer than the last."""
         silent = sample.at - self.samples[-1].at if self.samples else math.inf
         if silent < LEAST_S:
@@ -129,13 +129,13 @@ class History:
     def per_request(self, count: str) -> float | None:
         """Tokens of the mean request, over all samples; None when nothing came or nobody told.
 
-        `count` is a token count of `Sample`; output tokens go by what `progressed`.
+        `count` is a token count of `DemandSample`; output tokens go by what `progressed`.
         """
         unit = "progressed" if count == "output_tokens" else "arrived"
         return _growth(self.samples, count, unit)
 
 
-def _added(samples: Sequence[Sample], sample: Sample) -> tuple[Sample, ...]:
+def _added(samples: Sequence[DemandSample], sample: DemandSample) -> tuple[DemandSample, ...]:
     """A count that went down (a gateway was restarted) is counted on from its new value."""
     fallen = [_fallen(old, new) for old, new in zip(samples[-1], sample, strict=True)]
     if any(fallen[1:]):
@@ -147,13 +147,13 @@ def _fallen(old: float | None, new: float | None) -> float:
     return 0.0 if old is None or new is None else max(0.0, old - new)
 
 
-def _lowered(sample: Sample, fallen: Sequence[float]) -> Sample:
+def _lowered(sample: DemandSample, fallen: Sequence[float]) -> DemandSample:
     at, *counts = sample
     lower = [None if c is None else c - f for c, f in zip(counts, fallen[1:], strict=True)]
-    return Sample._make([at, *lower])
+    return DemandSample._make([at, *lower])
 
 
-def _thinned(samples: Sequence[Sample], now: float) -> list[Sample]:
+def _thinned(samples: Sequence[DemandSample], now: float) -> list[DemandSample]:
     first = _index(samples, now - HISTORY_S)
     kept = [samples[first]]
     for index in range(first + 1, len(samples)):
@@ -163,7 +163,7 @@ def _thinned(samples: Sequence[Sample], now: float) -> list[Sample]:
     return kept
 
 
-def _fit(samples: Sequence[Sample], dispersion: float) -> Forecast:
+def _fit(samples: Sequence[DemandSample], dispersion: float) -> Forecast:
     """The line through the arrivals, each second weighing as much."""
     if len(samples) < 2:
         return Forecast()
@@ -193,7 +193,7 @@ def _fit(samples: Sequence[Sample], dispersion: float) -> Forecast:
     )
 
 
-def _changed_at(samples: Sequence[Sample], since: float, dispersion: float) -> float:
+def _changed_at(samples: Sequence[DemandSample], since: float, dispersion: float) -> float:
     """When what comes changed for the last time: `since`, or the start of the first window in
     which more or less came than noise explains."""
     first = _index(samples, since)
@@ -226,10 +226,10 @@ def _learned(
     return dispersion + min(1.0, lasted_s / memory_s) * (surprise - dispersion)
 
 
-def _growth(samples: Sequence[Sample], count: str, unit: str) -> float | None:
+def _growth(samples: Sequence[DemandSample], count: str, unit: str) -> float | None:
     counted, units = attrgetter(count), attrgetter(unit)
 
-    def told(sample: Sample) -> bool:
+    def told(sample: DemandSample) -> bool:
         return counted(sample) is not None and units(sample) is not None
 
     first = next(filter(told, samples), None)
@@ -240,10 +240,10 @@ def _growth(samples: Sequence[Sample], count: str, unit: str) -> float | None:
     return growth
 
 
-def _from(samples: Sequence[Sample], begin: float) -> Sequence[Sample]:
+def _from(samples: Sequence[DemandSample], begin: float) -> Sequence[DemandSample]:
     return samples[_index(samples, begin) :]
 
 
-def _index(samples: Sequence[Sample], at: float) -> int:
+def _index(samples: Sequence[DemandSample], at: float) -> int:
     """The newest sample that is no newer than this; the oldest if all are."""
     return max(0, bisect_right(samples, at, key=lambda sample: sample.at) - 1)

@@ -20,7 +20,7 @@ SURGE, SURGE_HOLD_S = 2, 300.0
 REMEMBERED_S = 900.0
 
 
-class Level(NamedTuple):
+class ReplicaHold(NamedTuple):
     """When as many replicas as its place says were needed last, and how long they are held."""
 
     needed_at: float
@@ -28,24 +28,24 @@ class Level(NamedTuple):
 
 
 def watched(
-    levels: Sequence[Level], needed: int, now: float, elapsed_s: float, hold_s: float
-) -> tuple[Level, ...]:
+    levels: Sequence[ReplicaHold], needed: int, now: float, elapsed_s: float, hold_s: float
+) -> tuple[ReplicaHold, ...]:
     """The levels after `elapsed_s` more seconds, with so many needed now; `hold_s` at least."""
     fading = min(1.0, elapsed_s / REMEMBERED_S)
     after = []
     for count, level in enumerate(levels, start=1):
         hold = max(hold_s, level.hold_s + fading * (hold_s - level.hold_s))
         if count > needed:
-            after.append(Level(level.needed_at, hold))
+            after.append(ReplicaHold(level.needed_at, hold))
             continue
         gap = now - level.needed_at
         if gap <= MAX_HOLD_S:
             hold = max(hold, min(MAX_HOLD_S, MARGIN * gap))
-        after.append(Level(now, hold))
-    return (*after, *[Level(now, hold_s)] * (needed - len(levels)))
+        after.append(ReplicaHold(now, hold))
+    return (*after, *[ReplicaHold(now, hold_s)] * (needed - len(levels)))
 
 
-def raised(levels: Sequence[Level], before: int, after: int) -> tuple[Level, ...]:
+def raised(levels: Sequence[ReplicaHold], before: int, after: int) -> tuple[ReplicaHold, ...]:
     """The levels when so many replicas become so many more: those of a surge are held for long."""
     if after - before < SURGE:
         return tuple(levels)
@@ -53,7 +53,7 @@ def raised(levels: Sequence[Level], before: int, after: int) -> tuple[Level, ...
     return (*levels[:before], *new, *levels[after:])
 
 
-def held(levels: Sequence[Level], now: float) -> int:
+def held(levels: Sequence[ReplicaHold], now: float) -> int:
     """The most replicas of which it is not yet certain that they are not needed."""
     for count in range(len(levels), 0, -1):
         needed_at, hold_s = levels[count - 1]

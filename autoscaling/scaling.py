@@ -15,7 +15,7 @@ from autoscaling.capacity import EngineRates, share
 from autoscaling.demand import (
     DOWN_SIGMA,
     RECENT_S,
-    Pool,
+    PoolDemand,
     for_backlog,
     for_forecast,
     for_in_flight,
@@ -23,12 +23,12 @@ from autoscaling.demand import (
     seen_speed,
     work_of_a_request,
 )
-from autoscaling.forecast import History, Sample
-from autoscaling.holding import Level, held, raised, watched
+from autoscaling.forecast import DemandSample, History
+from autoscaling.holding import ReplicaHold, held, raised, watched
 from autoscaling.slo import Slo
 from autoscaling.state import MAX_TIME_S, State, known
 
-__all__ = ["Decision", "EngineRates", "Limits", "Signals", "State", "decide"]
+__all__ = ["EngineRates", "Limits", "ScalingDecision", "Signals", "State", "decide"]
 
 # Counts older than this are not known: gateways tell theirs about every second.
 FRESH_S = 10.0
@@ -99,7 +99,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScalingDecision:
     """`demand` replicas should take traffic; `target` is what to ask for, warm ones included.
 
     `reasons`: `because` names what asked for the most replicas; the rest are its numbers.
@@ -111,7 +111,7 @@ class Decision:
     reasons: Mapping[str, float | str] = field(default_factory=dict)
 
 
-def decide(signals: Signals, state: State, limits: Limits) -> Decision:
+def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
     """To be called about once a second with the state that the last call returned."""
     now = known(signals.now, -MAX_TIME_S, MAX_TIME_S)
     now = state.now if now is None else now
@@ -184,7 +184,7 @@ def decide(signals: Signals, state: State, limits: Limits) -> Decision:
         replica_s=replica_s,
     )
     target = limits.clipped(demand + limits.warm_replicas)
-    return Decision(demand, target, state, _reasons(pool, because, asked, demand))
+    return ScalingDecision(demand, target, state, _reasons(pool, because, asked, demand))
 
 
 def _resumed(state: State, now: float, present: int, limits: Limits) -> State:
@@ -194,7 +194,7 @@ def _resumed(state: State, now: float, present: int, limits: Limits) -> State:
     # What is there was needed, as far as anybody knows.
     demand = present - limits.warm_replicas if state.demand is None else state.demand
     demand = limits.clipped(demand)
-    levels = [Level(now, limits.downscale_hold_s)] * demand
+    levels = [ReplicaHold(now, limits.downscale_hold_s)] * demand
     if state.demand is not None and now >= state.now:
         levels = [level._replace(needed_at=now) for level in state.levels[:demand]]
         replica_s = state.replica_s + present * (now - state.now)
@@ -210,15 +210,17 @@ def _resumed(state: State, now: float, present: int, limits: Limits) -> State:
     )
 
 
-def _came(history: History, sample: Sample) -> bool:
+def _came(history: History, sample: DemandSample) -> bool:
     return bool(history.samples) and sample.arrived > history.samples[-1].arrived
 
 
-def _pool(signals: Signals, state: State, history: History, limits: Limits, now: float) -> Pool:
+def _pool(
+    signals: Signals, state: State, history: History, limits: Limits, now: float
+) -> PoolDemand:
     startup = known(signals.startup_s, 0.0, MAX_STARTUP_S) or limits.startup_s
     starting = _count(signals.starting)
     up_in = state.raised_at + startup - now if starting else 0.0
-    return Pool(
+    return PoolDemand(
         line=history.line,
         request=work_of_a_request(history),
         engine=_engine(signals, history),
@@ -233,7 +235,7 @@ def _pool(signals: Signals, state: State, history: History, limits: Limits, now:
     )
 
 
-def _sample(signals: Signals, now: float, replica_s: float) -> Sample | None:
+def _sample(signals: Signals, now: float, replica_s: float) -> DemandSample | None:
     """The counts; None when they are missing or old."""
     told_at = known(signals.told_at, now - FRESH_S, now)
     arrived, uncached = known(signals.arrived), known(signals.uncached_tokens)
@@ -246,7 +248,7 @@ def _sample(signals: Signals, now: float, replica_s: float) -> Sample | None:
         # Of those in the replicas, about half of the answer is there.
         present = _count(signals.waiting) + _count(signals.in_flight) / 2.0
         progressed = arrived - refused - present
-    return Sample(told_at, arrived, refused, replica_s, uncached, output, prompts, progressed)
+    return DemandSample(told_at, arrived, refused, replica_s, uncached, output, prompts, progressed)
 
 
 def _engine(signals: Signals, history: History) -> EngineRates:
@@ -264,7 +266,7 @@ def _engine(signals: Signals, history: History) -> EngineRates:
 
 
 def _reasons(
-    pool: Pool, because: str, asked: Mapping[str, int], demand: int
+    pool: PoolDemand, because: str, asked: Mapping[str, int], demand: int
 ) -> dict[str, float | str]:
     reasons: dict[str, float | str] = {"because": because}
     reasons |= {f"for_{term}": float(replicas) for term, replicas in asked.items()}

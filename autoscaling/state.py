@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from autoscaling.forecast import History, Sample
-from autoscaling.holding import Level
+from autoscaling.forecast import DemandSample, History
+from autoscaling.holding import ReplicaHold
 
 # Beyond these, a number is no count and no time.
 MAX_COUNT, MAX_TIME_S = 1e15, 1e11
@@ -29,7 +29,7 @@ class State:
     now: float = 0.0
     demand: int | None = None
     history: History = field(default_factory=History)
-    levels: tuple[Level, ...] = ()
+    levels: tuple[ReplicaHold, ...] = ()
     busy_at: float = 0.0
     raised_at: float = 0.0
     lowered_at: float = 0.0
@@ -74,7 +74,7 @@ def _restored(stored: Any) -> State:
             dispersion=max(1.0, _finite(history["dispersion"])),
             token_dispersion=max(1.0, _finite(history["token_dispersion"])),
         ),
-        levels=tuple(Level(_finite(at), _finite(hold_s)) for at, hold_s in levels),
+        levels=tuple(ReplicaHold(_finite(at), _finite(hold_s)) for at, hold_s in levels),
         busy_at=_finite(stored["busy_at"]),
         raised_at=_finite(stored["raised_at"]),
         lowered_at=_finite(stored["lowered_at"]),
@@ -83,8 +83,8 @@ def _restored(stored: Any) -> State:
     )
 
 
-def _sample(*values: Any) -> Sample:
-    sample = Sample(*values)
+def _sample(*values: Any) -> DemandSample:
+    sample = DemandSample(*values)
     required, optional = sample[:6], sample[6:]
     for value in (*required, *(value for value in optional if value is not None)):
         _finite(value)

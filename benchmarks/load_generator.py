@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.workloads import Conversation, Turn
+from benchmarks.workloads import ChatTurn, Conversation
 from cli.stream_client import Endpoint
 
 MAX_TOKENS = 8
@@ -59,7 +59,7 @@ class Style:
     policy: str
     salt: str
 
-    def body(self, turn: Turn) -> dict[str, Any]:
+    def body(self, turn: ChatTurn) -> dict[str, Any]:
         return {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in turn.messages],
@@ -79,13 +79,13 @@ async def play(
 ) -> list[Answer | Failure]:
     """What came of each request, in order of conversation and turn."""
     began = asyncio.get_running_loop().time()
-    player = _Player(http, gateway, style, began)
+    player = _LoadPlayer(http, gateway, style, began)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(player.play(talk)) for talk in conversations]
     return [outcome for task in tasks for outcome in task.result()]
 
 
-class _Player:
+class _LoadPlayer:
     def __init__(
         self, http: aiohttp.ClientSession, gateway: Endpoint, style: Style, began: float
     ) -> None:
@@ -109,7 +109,7 @@ class _Player:
                 due = self._now()
         return outcomes
 
-    async def _ask(self, conversation: str, number: int, turn: Turn, due: float) -> Answer:
+    async def _ask(self, conversation: str, number: int, turn: ChatTurn, due: float) -> Answer:
         headers = {
             **self._gateway.headers,
             POLICY_HEADER: self._style.policy,

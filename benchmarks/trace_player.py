@@ -19,7 +19,7 @@ TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayedRequest:
     """One request. `status` 0: broken off. `ttft`: seconds since it was due, None without a first
     token; `predicted`, `replica` and `retry_after` as the answer's headers say."""
 
@@ -43,9 +43,9 @@ class Outcome:
 
 async def play(
     http: aiohttp.ClientSession, gateway: Endpoint, model: str, trace: Trace
-) -> list[Outcome]:
+) -> list[ReplayedRequest]:
     """What came of each request, in the trace's order."""
-    player = _Player(http, gateway, model, asyncio.get_running_loop().time())
+    player = _TracePlayer(http, gateway, model, asyncio.get_running_loop().time())
     tasks = []
     for request in trace.requests:
         await player.until(request.at)
@@ -74,7 +74,7 @@ def poisson(
     return Trace(name, tuple(requests), seconds)
 
 
-class _Player:
+class _TracePlayer:
     def __init__(
         self, http: aiohttp.ClientSession, gateway: Endpoint, model: str, began: float
     ) -> None:
@@ -91,7 +91,7 @@ class _Player:
     async def until(self, at: float) -> None:
         await asyncio.sleep(at - self._now())
 
-    async def ask(self, request: Request) -> Outcome:
+    async def ask(self, request: Request) -> ReplayedRequest:
         body = {
             "model": self._model,
             "prompt": self._rng.choices(TOKEN_IDS, k=request.prompt_tokens),
@@ -108,10 +108,10 @@ class _Player:
                         first = first or self._now()
                         last = (last + chunk)[-64:]
         except (aiohttp.ClientError, TimeoutError):
-            return Outcome(request.at, 0)
+            return ReplayedRequest(request.at, 0)
         told = answer.headers
         ended = answer.status == 200 and last.rstrip().endswith(b"data: [DONE]")
-        return Outcome(
+        return ReplayedRequest(
             request.at,
             answer.status if ended or answer.status != 200 else 0,
             first - request.at if first is not None and ended else None,

@@ -46,7 +46,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ChatTurn:
     """One request: the chat so far, sent `think_s` after the answer to the turn before."""
 
     messages: tuple[Message, ...]
@@ -59,10 +59,10 @@ class Conversation:
 
     name: str
     arrives_at: float
-    turns: tuple[Turn, ...]
+    turns: tuple[ChatTurn, ...]
 
 
-Maker = Callable[[random.Random, float], Iterator[tuple[float, tuple[Turn, ...]]]]
+Maker = Callable[[random.Random, float], Iterator[tuple[float, tuple[ChatTurn, ...]]]]
 
 
 def conversations(workload: str, seed: int, seconds: float) -> list[Conversation]:
@@ -75,7 +75,7 @@ def conversations(workload: str, seed: int, seconds: float) -> list[Conversation
     ]
 
 
-def multi_turn(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[Turn, ...]]]:
+def multi_turn(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[ChatTurn, ...]]]:
     # The last to come shall have time for most of their turns.
     window = max(seconds / 2, seconds - TURNS * sum(THINK_S) / 2)
     for arrives_at in _arrivals(rng, MULTI_TURN_RATE * seconds / TURNS, window):
@@ -83,18 +83,20 @@ def multi_turn(rng: random.Random, seconds: float) -> Iterator[tuple[float, tupl
         turns = []
         for turn in range(TURNS):
             chat.append(Message("user", _words(rng, 80, 180)))
-            turns.append(Turn(tuple(chat), rng.uniform(*THINK_S) if turn else 0.0))
+            turns.append(ChatTurn(tuple(chat), rng.uniform(*THINK_S) if turn else 0.0))
             chat.append(Message("assistant", _words(rng, 60, 140)))
         yield arrives_at, tuple(turns)
 
 
-def shared_system(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[Turn, ...]]]:
+def shared_system(
+    rng: random.Random, seconds: float
+) -> Iterator[tuple[float, tuple[ChatTurn, ...]]]:
     systems = [_words(rng, 1300, 1500) for _ in range(APPLICATIONS)]
     for arrives_at in _arrivals(rng, SHARED_SYSTEM_RATE * seconds, seconds):
         yield arrives_at, _once(rng.choice(systems), _words(rng, 60, 160))
 
 
-def hot_prefix(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[Turn, ...]]]:
+def hot_prefix(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[ChatTurn, ...]]]:
     hot = _words(rng, 1300, 1300)
     arrivals = _arrivals(rng, HOT_PREFIX_RATE * seconds, seconds)
     is_hot = [i < HOT_SHARE * len(arrivals) for i in range(len(arrivals))]
@@ -104,14 +106,14 @@ def hot_prefix(rng: random.Random, seconds: float) -> Iterator[tuple[float, tupl
         yield arrives_at, _once(prefix, _words(rng, 60, 160))
 
 
-def short(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[Turn, ...]]]:
+def short(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[ChatTurn, ...]]]:
     for arrives_at in _arrivals(rng, SHORT_RATE * seconds, seconds):
-        yield arrives_at, (Turn((Message("user", _words(rng, 10, 60)),)),)
+        yield arrives_at, (ChatTurn((Message("user", _words(rng, 10, 60)),)),)
 
 
-def no_reuse(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[Turn, ...]]]:
+def no_reuse(rng: random.Random, seconds: float) -> Iterator[tuple[float, tuple[ChatTurn, ...]]]:
     for arrives_at in _arrivals(rng, NO_REUSE_RATE * seconds, seconds):
-        yield arrives_at, (Turn((Message("user", _words(rng, 500, 1200)),)),)
+        yield arrives_at, (ChatTurn((Message("user", _words(rng, 500, 1200)),)),)
 
 
 WORKLOADS: Mapping[str, Maker] = MappingProxyType(
@@ -130,8 +132,8 @@ def _arrivals(rng: random.Random, count: float, window: float) -> list[float]:
     return sorted(rng.uniform(0.0, window) for _ in range(max(1, round(count))))
 
 
-def _once(system: str, question: str) -> tuple[Turn, ...]:
-    return (Turn((Message("system", system), Message("user", question))),)
+def _once(system: str, question: str) -> tuple[ChatTurn, ...]:
+    return (ChatTurn((Message("system", system), Message("user", question))),)
 
 
 def _words(rng: random.Random, at_least: int, at_most: int) -> str:

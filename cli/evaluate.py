@@ -15,13 +15,13 @@ import yaml
 from cli.exit_codes import ExitCode
 from cli.local.home import home_folder
 from cli.output import CommandError, answering, note, print_json
-from cli.progress import Step, Steps
+from cli.progress import ProgressStep, Steps
 from common.errors import Problem
 from deployments.models.model import EMBEDDED, resolve_model
 from weights.report import Evaluation, write
 
 if TYPE_CHECKING:
-    from deployments.offline.evaluation import Asked
+    from deployments.offline.evaluation import EvaluationTask
 
 # Two engines on one GPU, with room for what is not theirs.
 GPU_SHARE = 0.45
@@ -91,8 +91,8 @@ def _asked(
     concurrency: int,
     rounds: int,
     together: bool,
-) -> Asked:
-    from deployments.offline.evaluation import Asked
+) -> EvaluationTask:
+    from deployments.offline.evaluation import EvaluationTask
     from weights.prompts import read_prompts, read_texts
 
     if text is None and prompts is None:
@@ -101,7 +101,7 @@ def _asked(
             "name a text to read (--text), prompts to answer (--prompts), or both",
             ExitCode.USAGE,
         )
-    return Asked(
+    return EvaluationTask(
         texts=read_texts(text) if text else [],
         text=text.name if text else f"A's own greedy answers to {prompts and prompts.name}",
         prompts=read_prompts(prompts) if prompts else [],
@@ -157,7 +157,9 @@ def _beside(candidate: str, resolved: str) -> Path:
     return Path.cwd()
 
 
-def _evaluated(models: tuple[str, str], asked: Asked, arguments: dict[str, Any]) -> Evaluation:
+def _evaluated(
+    models: tuple[str, str], asked: EvaluationTask, arguments: dict[str, Any]
+) -> Evaluation:
     from deployments.offline.evaluation import evaluate as compare
     from deployments.offline.offline_engine import OfflineEngine
 
@@ -171,7 +173,7 @@ def _evaluated(models: tuple[str, str], asked: Asked, arguments: dict[str, Any])
     }
     logs = iter(home_folder() / "logs" / f"evaluate-{name}.log" for name in "ab")
     with Steps() as steps:
-        opened: dict[str, Step] = {}
+        opened: dict[str, ProgressStep] = {}
 
         def show(title: str, fraction: float | None, detail: str) -> None:
             if title not in opened:

@@ -50,7 +50,7 @@ def push(
 ) -> None:
     """Create or update the dashboards. What was edited in Grafana since the last push is kept."""
     with answering(as_json):
-        from observability.grafana import DATASOURCE, State
+        from observability.grafana import DATASOURCE, PushState
 
         ours, there = _dashboards(directory), _grafana()
         lines: list[dict[str, str]] = []
@@ -61,12 +61,12 @@ def push(
         uid = there.folder(folder)
         for compared in there.compare(ours, uid):
             state = compared.state
-            if state is State.SAME:
+            if state is PushState.SAME:
                 result = "unchanged"
-            elif state is State.EDITED and not force:
+            elif state is PushState.EDITED and not force:
                 result = "kept"
             else:
-                result = "created" if state is State.MISSING else "updated"
+                result = "created" if state is PushState.MISSING else "updated"
                 if not dry_run:
                     uid = uid or there.create_folder(folder)
                     there.save(compared, uid)

@@ -24,7 +24,7 @@ from deployments.fleet.fleet_file import (
 from deployments.fleet.settings.environment import escaped
 
 if TYPE_CHECKING:
-    from k8s.findings import Finding
+    from k8s.findings import PreflightFinding
     from k8s.status import GroupStatus, Report
 
 k8s = typer.Typer(
@@ -170,7 +170,7 @@ def _without_variables(data: Any) -> Any:
     return escaped(data) if isinstance(data, str) else data
 
 
-def _print_findings(found: list[Finding]) -> None:
+def _print_findings(found: list[PreflightFinding]) -> None:
     for finding in found:
         typer.echo(f"{finding.severity:<8} {finding.title}: {finding.seen}")
         if finding.remedy:

@@ -58,7 +58,7 @@ def plan(
         from weights.plan import plan_for
         from weights.plan_fleet import fleet_yaml
         from weights.plan_text import as_json as object_of
-        from weights.sizing import Wish
+        from weights.sizing import SizingTarget
 
         if as_json and as_fleet:
             raise _usage("--json and --fleet are two answers", "ask for one of them")
@@ -70,7 +70,7 @@ def plan(
         answer = output or max(1, context // 8 if prompt is None else context - prompt)
         kind = gpu_called(gpu)
         price = kind.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
-        wish = Wish(
+        target = SizingTarget(
             context=context,
             prompt=prompt or max(1, context - answer),
             output=answer,
@@ -81,7 +81,7 @@ def plan(
             kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
             price_per_gpu_hour=price,
         )
-        found = plan_for(shape_of(_config_of(model, download)), kind, wish)
+        found = plan_for(shape_of(_config_of(model, download)), kind, target)
         if as_json:
             print_json({"model": model, **object_of(found)})
         elif as_fleet:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from cli.output import note, notes
 
 
-class Step:
+class ProgressStep:
     """One bar. `show` takes how much is done, 0 to 1 or None where nobody knows."""
 
     def __init__(self, title: str, bars: Progress | None) -> None:
@@ -78,11 +78,11 @@ class Steps:
             self._bars.stop()
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
+    def step(self, title: str) -> Iterator[ProgressStep]:
         """Done when the block ends without an exception."""
         step = self.open(title)
         yield step
         step.done()
 
-    def open(self, title: str) -> Step:
-        return Step(title, self._bars)
+    def open(self, title: str) -> ProgressStep:
+        return ProgressStep(title, self._bars)

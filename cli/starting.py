@@ -17,7 +17,7 @@ from cli.local import cluster, monitoring
 from cli.local.home import FleetState, Home
 from cli.local.ports import LOOPBACK, free_ports, is_free
 from cli.output import CommandError, note
-from cli.progress import Step, Steps
+from cli.progress import ProgressStep, Steps
 from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import check_fleet
@@ -245,9 +245,9 @@ class _EngineSteps:
     """A bar a pool, from the moment Ray Serve is reached."""
 
     def __init__(self, steps: Steps, fleet: Fleet) -> None:
-        self._serve: Step | None = steps.open("Ray Serve")
+        self._serve: ProgressStep | None = steps.open("Ray Serve")
         self._steps = steps
-        self._bars: dict[str, Step] = {}
+        self._bars: dict[str, ProgressStep] = {}
         self._ready: set[str] = set()
 
     def show(self, pools: dict[str, Any], delay: str) -> None:

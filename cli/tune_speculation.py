@@ -16,7 +16,7 @@ from weights.speculation import MOST_ROUNDS, Recommendation, recommend
 
 if TYPE_CHECKING:
     from deployments.fleet.fleet import Pool
-    from deployments.offline.speculation_sweep import Measured, Sweep, Trial, Way
+    from deployments.offline.speculation_sweep import MeasuredArm, Sweep, Trial, Way
 
 
 def tune_speculation(
@@ -115,7 +115,7 @@ def _model(pool: Pool) -> str:
         return resolve_model(pool.model, step.show)
 
 
-def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, Measured | None, Recommendation]:
+def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, MeasuredArm | None, Recommendation]:
     """What was measured, what won once more, and what comes of it."""
     from deployments.offline.speculation_sweep import confirm, sweep
 
@@ -134,7 +134,7 @@ def _run(trial: Trial, tried: list[Way]) -> tuple[Sweep, Measured | None, Recomm
     return found, confirmed, recommend([confirmed.candidate])
 
 
-def _lines(pool: str, won: Measured) -> str:
+def _lines(pool: str, won: MeasuredArm) -> str:
     """For the fleet file."""
     import yaml
 
@@ -147,7 +147,7 @@ def _print(
     pool: str,
     concurrency: int,
     found: Sweep,
-    confirmed: Measured | None,
+    confirmed: MeasuredArm | None,
     advice: Recommendation,
 ) -> None:
     from rich import box
@@ -186,7 +186,7 @@ def _print(
     typer.echo("recommended: none")
 
 
-def _rows(found: Sweep, confirmed: Measured | None) -> Iterator[tuple[str, ...]]:
+def _rows(found: Sweep, confirmed: MeasuredArm | None) -> Iterator[tuple[str, ...]]:
     from deployments.offline.speculation_sweep import rate
 
     seconds = sum(run.tpot_s for run in found.without) / len(found.without)
@@ -198,7 +198,7 @@ def _rows(found: Sweep, confirmed: Measured | None) -> Iterator[tuple[str, ...]]
         yield _row("confirmed: " + confirmed.name, confirmed)
 
 
-def _row(name: str, one: Measured) -> tuple[str, ...]:
+def _row(name: str, one: MeasuredArm) -> tuple[str, ...]:
     speedup = one.candidate.speedup
     return (
         name,
@@ -223,7 +223,7 @@ def _json(
     pool: str,
     concurrency: int,
     found: Sweep,
-    confirmed: Measured | None,
+    confirmed: MeasuredArm | None,
     advice: Recommendation,
     left_out: list[str],
 ) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _json(
     }
 
 
-def _as_json(one: Measured) -> dict[str, Any]:
+def _as_json(one: MeasuredArm) -> dict[str, Any]:
     return {
         "name": one.name,
         "speculative_config": dict(one.config),

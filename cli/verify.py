@@ -35,7 +35,7 @@ HEADERS = {"x-antefix-overflow": "never"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class VerifiedAnswer:
     """One question's answer and what the fleet told of it; tokens are the prompt's."""
 
     request_id: str
@@ -75,7 +75,7 @@ def verify(
             typer.echo(f"ready       after {ready_s:.1f} s, {model} at {url}")
         system = _new_system_prompt()
 
-        def ask(question: str) -> tuple[Asked, Mapping[str, Any]]:
+        def ask(question: str) -> tuple[VerifiedAnswer, Mapping[str, Any]]:
             return _ask(client, model, system, question, timeout)
 
         first, _ = ask(FIRST_QUESTION)
@@ -141,7 +141,7 @@ def _new_system_prompt() -> str:
 
 def _ask(
     client: GatewayClient, model: str, system: str, question: str, timeout_s: float
-) -> tuple[Asked, Mapping[str, Any]]:
+) -> tuple[VerifiedAnswer, Mapping[str, Any]]:
     messages = [
         {"role": "system", "content": system},
         {"role": "user", "content": question},
@@ -150,7 +150,7 @@ def _ask(
     answer = client.stream(body, HEADERS, timeout_s)
     told = _explanation(client, answer.request_id)
     cached = told["cached_tokens"]
-    asked = Asked(
+    asked = VerifiedAnswer(
         request_id=answer.request_id,
         pool=told["pool"],
         replica=told["replica"],
@@ -176,11 +176,11 @@ def _explanation(client: GatewayClient, request_id: str) -> Mapping[str, Any]:
         time.sleep(0.1)
 
 
-def _is_hit(asked: Asked) -> bool:
+def _is_hit(asked: VerifiedAnswer) -> bool:
     return asked.cached_tokens > 0 and asked.cached_tokens_in_index > 0
 
 
-def _no_hit(asked: Asked, told: Mapping[str, Any]) -> Problem:
+def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any]) -> Problem:
     """Which part of the chain broke."""
     pool, counted = told["pool"], told["prompt_tokens"]["counted"]
     if not told["prompt_known"]:
@@ -204,7 +204,7 @@ def _no_hit(asked: Asked, told: Mapping[str, Any]) -> Problem:
     return Problem(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
 
 
-def _shown(asked: Asked) -> str:
+def _shown(asked: VerifiedAnswer) -> str:
     return (
         f"{asked.ttft_s:.2f} s to the first token; {asked.cached_tokens} of {asked.prompt_tokens} "
         f"prompt tokens from the cache of {asked.replica} (pool {asked.pool}, policy "

@@ -21,7 +21,7 @@ from typing import Any
 from ray import cloudpickle
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from autoscaling.budget import Wish, grants
+from autoscaling.budget import GpuRequest, grants
 from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
 from deployments.fleet.fleet import Fleet, Pool
@@ -37,9 +37,9 @@ DECIDE_PERIOD_S = 1.0
 READ_PERIOD_S = 0.5
 KEEP_S = 10.0
 _STATE = "antefix"
-# Pools that share a budget are decided in one process, Ray Serve's controller: what each wishes,
-# and when it said so.
-_WISHES: dict[str, dict[str, tuple[float, Wish]]] = {}
+# Pools that share a budget are decided in one process, Ray Serve's controller: what each asked for,
+# and when.
+_GPU_REQUESTS: dict[str, dict[str, tuple[float, GpuRequest]]] = {}
 
 
 @dataclass
@@ -194,11 +194,11 @@ class PoolAutoscaler:
         fleet, _, pool = self._board.partition("/")
         if self._budget is None or self._gpus <= 0:
             return target
-        now, wishes = time.monotonic(), _WISHES.setdefault(fleet, {})
-        wish = Wish(self._limits.min_replicas, demand, target, self._gpus)
-        wishes[pool] = (now, wish)
+        now, requests = time.monotonic(), _GPU_REQUESTS.setdefault(fleet, {})
+        request = GpuRequest(self._limits.min_replicas, demand, target, self._gpus)
+        requests[pool] = (now, request)
         # a pool that is not decided any more has gone
-        current = {name: wish for name, (at, wish) in wishes.items() if now - at <= KEEP_S}
+        current = {name: request for name, (at, request) in requests.items() if now - at <= KEEP_S}
         return grants(current, self._budget)[pool]
 
 

@@ -51,7 +51,7 @@ def _nothing_required(schema: JsonDict) -> None:
     schema.pop("required", None)
 
 
-class Section(BaseModel):
+class ChartSection(BaseModel):
     """Keys of values.yaml."""
 
     model_config = ConfigDict(
@@ -65,25 +65,25 @@ class KubernetesPart(BaseModel):
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
 
-class Image(Section):
+class Image(ChartSection):
     repository: Repository
     tag: TagOrNone
     digest: Digest
 
 
-class Images(Section):
+class Images(ChartSection):
     gpu: Image
     cpu: Image
     pull_policy: Literal["IfNotPresent", "Always", "Never"]
     pull_secrets: list[ObjectName]
 
 
-class Auth(Section):
+class Auth(ChartSection):
     existing_secret: ObjectNameOrNone
     tenants: list[TenantName]
 
 
-class Resources(KubernetesPart):
+class PodResources(KubernetesPart):
     requests: Mapping[LabelKey, Quantity] | None = None
     limits: Mapping[LabelKey, Quantity] | None = None
 
@@ -102,22 +102,22 @@ class Affinity(KubernetesPart):
     pod_anti_affinity: Mapping[str, object] | None = None
 
 
-class Pods(Section):
-    resources: Resources
+class Pods(ChartSection):
+    resources: PodResources
     node_selector: Labels
     tolerations: list[Toleration]
     affinity: Affinity
 
 
-class Source(KubernetesPart):
+class EnvSource(KubernetesPart):
     name: ObjectName
     optional: bool | None = None
 
 
 class EnvFrom(KubernetesPart):
     prefix: str | None = None
-    secret_ref: Source | None = None
-    config_map_ref: Source | None = None
+    secret_ref: EnvSource | None = None
+    config_map_ref: EnvSource | None = None
 
 
 class PoolPods(Pods):
@@ -129,20 +129,20 @@ class EnginePods(PoolPods):
     gpu_resource: LabelKey
 
 
-class Autoscaler(Section):
+class RayAutoscaler(ChartSection):
     enabled: bool
     idle_timeout_seconds: Seconds
     upscaling_mode: Literal["Default", "Aggressive", "Conservative"]
-    resources: Resources
+    resources: PodResources
 
 
-class Upgrade(Section):
+class Upgrade(ChartSection):
     strategy: Literal["NewCluster", "None"]
     deletion_delay_seconds: Seconds
     endpoint_removal_seconds: Seconds
 
 
-class Claim(Section):
+class VolumeClaim(ChartSection):
     existing_claim: ObjectNameOrNone
     size: Size
     storage_class: ObjectNameOrNone
@@ -151,66 +151,66 @@ class Claim(Section):
     ]
 
 
-class HostPath(Section):
+class HostPath(ChartSection):
     path: Path
 
 
-class Download(Section):
+class Download(ChartSection):
     enabled: bool
-    resources: Resources
+    resources: PodResources
 
 
-class Hub(Section):
+class Hub(ChartSection):
     existing_secret: ObjectNameOrNone
 
 
-class Models(Section):
+class Models(ChartSection):
     storage: Literal["none", "pvc", "hostPath"]
     mount_path: Path
-    pvc: Claim
+    pvc: VolumeClaim
     host_path: HostPath
     download: Download
     hub: Hub
 
 
-class RedisImage(Section):
+class RedisImage(ChartSection):
     repository: Repository
     tag: Tag
 
 
-class Persistence(Section):
+class Persistence(ChartSection):
     enabled: bool
     size: Size
     storage_class: ObjectNameOrNone
 
 
-class ExternalRedis(Section):
+class ExternalRedis(ChartSection):
     existing_secret: ObjectNameOrNone
     url: RedisUrl
 
 
-class Redis(Section):
+class ChartRedis(ChartSection):
     enabled: bool
     image: RedisImage
     existing_secret: ObjectNameOrNone
-    resources: Resources
+    resources: PodResources
     persistence: Persistence
     external: ExternalRedis
     node_selector: Labels
     tolerations: list[Toleration]
 
 
-class Switch(Section):
+class Switch(ChartSection):
     enabled: bool
 
 
-class Service(Section):
+class Service(ChartSection):
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"]
     port: Port
     annotations: Annotations
 
 
-class Ingress(Section):
+class Ingress(ChartSection):
     enabled: bool
     class_name: ObjectNameOrNone
     hosts: list[HostName]
@@ -227,37 +227,37 @@ class ParentRef(KubernetesPart):
     port: Port | None = None
 
 
-class HttpRoute(Section):
+class HttpRoute(ChartSection):
     enabled: bool
     parent_refs: list[ParentRef]
     hostnames: list[HostName]
 
 
-class PodMonitor(Section):
+class PodMonitor(ChartSection):
     enabled: bool
     interval_seconds: Annotated[int, Field(ge=1)]
     labels: Labels
 
 
-class Rules(Section):
+class Rules(ChartSection):
     enabled: bool
     labels: Labels
 
 
-class Dashboards(Section):
+class Dashboards(ChartSection):
     enabled: bool
     labels: Labels
     grafana_url: HttpUrl
 
 
-class Metrics(Section):
+class ChartMetrics(ChartSection):
     pod_monitor: PodMonitor
     rules: Rules
     dashboards: Dashboards
     prometheus_namespace: ObjectNameOrNone
 
 
-class Tracing(Section):
+class ChartTracing(ChartSection):
     otlp_endpoint: HttpUrl
 
 
@@ -285,32 +285,32 @@ class Peer(KubernetesPart):
     ip_block: IpBlock | None = None
 
 
-class NetworkPolicy(Section):
+class NetworkPolicy(ChartSection):
     enabled: bool
     allowed_clients: list[Peer]
 
 
-class WarmNodes(Section):
+class WarmNodes(ChartSection):
     enabled: bool
     max_per_pool: Annotated[int, Field(ge=0)]
     image: Annotated[str, Field(min_length=1)]
     # below -10, Cluster Autoscaler brings up no nodes (its FAQ, on pod priority)
     priority: Annotated[int, Field(ge=-10, lt=0)]
-    resources: Resources
+    resources: PodResources
 
 
-class ServiceAccount(Section):
+class ServiceAccount(ChartSection):
     create: bool
     name: ObjectNameOrNone
     annotations: Annotations
 
 
-class PodSecurity(Section):
+class PodSecurity(ChartSection):
     run_as_user: Id
     fs_group: Id
 
 
-class ChartValues(Section):
+class ChartValues(ChartSection):
     fullname_override: Fullname
     fleet: Fleet
     image: Images
@@ -319,16 +319,16 @@ class ChartValues(Section):
     gateway: Pods
     engine: EnginePods
     pools: Mapping[ObjectName, PoolPods]
-    autoscaler: Autoscaler
+    autoscaler: RayAutoscaler
     upgrade: Upgrade
     models: Models
-    redis: Redis
+    redis: ChartRedis
     gcs_fault_tolerance: Switch
     service: Service
     ingress: Ingress
     http_route: HttpRoute
-    metrics: Metrics
-    tracing: Tracing
+    metrics: ChartMetrics
+    tracing: ChartTracing
     network_policy: NetworkPolicy
     pod_disruption_budget: Switch
     warm_nodes: WarmNodes

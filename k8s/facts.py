@@ -7,7 +7,7 @@ from typing import TypeVar
 import kubernetes
 
 from k8s.cluster import Cluster, Denied, Object
-from k8s.needs import Needs, Reference
+from k8s.needs import ClusterNeeds, Reference
 
 RAYSERVICES = "ray.io/v1/rayservices"
 _OPERATOR = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
@@ -47,7 +47,7 @@ class Facts:
         )
 
 
-def gather(cluster: Cluster, needs: Needs, namespace: str, release: str) -> Facts:
+def gather(cluster: Cluster, needs: ClusterNeeds, namespace: str, release: str) -> Facts:
     """Raises Problem."""
     denied: list[Denied] = []
 

@@ -7,7 +7,7 @@ Severity = Literal["ok", "note", "warning", "problem"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class PreflightFinding:
     """`seen` is what the cluster showed; `remedy` is empty where nothing is to be done."""
 
     severity: Severity

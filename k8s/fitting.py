@@ -28,7 +28,7 @@ class Node:
 
 
 @dataclass
-class Placed:
+class PlacedPods:
     """Where a group's pods went: name of the node to number of pods."""
 
     group: PodGroup
@@ -44,7 +44,7 @@ class Placed:
 class Fit:
     """Every group, and what each node has left when all are placed."""
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedPods, ...]
     left: Mapping[str, Amounts]
 
     @property
@@ -73,7 +73,7 @@ def nodes_of(
 def place(groups: Sequence[tuple[PodGroup, int]], nodes: Sequence[Node]) -> Fit:
     """Each group with a number of pods, in the order given."""
     left = {node.name: dict(node.free) for node in nodes}
-    placed = tuple(Placed(group, count) for group, count in groups)
+    placed = tuple(PlacedPods(group, count) for group, count in groups)
     # large before small, and who has little choice before who has much
     for one in sorted(placed, key=lambda p: _size(p.group, nodes)):
         for node in _takers(one.group, nodes):

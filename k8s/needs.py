@@ -65,7 +65,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Needs:
+class ClusterNeeds:
     """`apis` maps what must be served, as group/version/plural, to the value that asks for it."""
 
     groups: tuple[PodGroup, ...]
@@ -78,7 +78,7 @@ class Needs:
     ingress_class: str
 
 
-def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Needs:
+def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
     """`objects` are what Helm renders of `values`: the chart's defaults with the user's over them.
 
     `fleet` is the one in the values, and tells how far a pool may grow.
@@ -89,7 +89,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Needs:
         for group in cluster["workerGroupSpecs"]
         if group["groupName"] in fleet.pools
     }
-    return Needs(
+    return ClusterNeeds(
         groups=(*_ray_groups(cluster, fleet, values), *_other_groups(objects)),
         references=tuple(_references(engines, values)),
         claims=tuple(_claims(values)),

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from k8s.facts import Facts
-from k8s.findings import Finding, some
-from k8s.needs import Needs, Reference, amounts, total
+from k8s.findings import PreflightFinding, some
+from k8s.needs import ClusterNeeds, Reference, amounts, total
 
 _DOCKER = "kubernetes.io/dockerconfigjson"
 # what an object is called, and how it is made
@@ -23,7 +23,7 @@ _TYPED = {
 }
 
 
-def quota_findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
+def quota_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     wanted = total(
         {f"requests.{n}": a * g.count for n, a in g.requests.items()} for g in needs.groups
     )
@@ -57,7 +57,7 @@ def quota_findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
         ]
         if over:
             # those of the release itself are among what is used
-            yield Finding(
+            yield PreflightFinding(
                 "warning" if facts.is_installed else "problem",
                 name,
                 "; ".join(over),
@@ -65,20 +65,20 @@ def quota_findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
             )
         for resource in dict.fromkeys(resource for resource, _ in unset):
             groups = [group for of, group in unset if of == resource]
-            yield Finding(
+            yield PreflightFinding(
                 "problem",
                 name,
                 f"counts limits.{resource}, and pods of {some(groups)} set none: it refuses them",
                 f"set resources.limits.{resource} for them, or a LimitRange with a default",
             )
         if not over and not unset:
-            yield Finding("ok", name, "leaves enough")
+            yield PreflightFinding("ok", name, "leaves enough")
 
 
-def pod_security_findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
+def pod_security_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     if facts.own_namespace is None:
         if not any(denied.resource == "namespaces" for denied in facts.denied):
-            yield Finding(
+            yield PreflightFinding(
                 "note",
                 f"namespace {facts.namespace}",
                 "not there yet",
@@ -88,17 +88,19 @@ def pod_security_findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
     labels = facts.own_namespace["metadata"].get("labels", {})
     level = labels.get("pod-security.kubernetes.io/enforce", "privileged")
     if needs.host_path and level != "privileged":
-        yield Finding(
+        yield PreflightFinding(
             "problem",
             "pod security",
             f"namespace {facts.namespace} enforces {level}, which refuses hostPath volumes",
             "set models.storage: pvc, or install in a namespace that enforces privileged",
         )
     else:
-        yield Finding("ok", "pod security", f"namespace {facts.namespace} enforces {level}")
+        yield PreflightFinding(
+            "ok", "pod security", f"namespace {facts.namespace} enforces {level}"
+        )
 
 
-def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterator[Finding]:
+def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterator[PreflightFinding]:
     for reference in references:
         if reference not in facts.referenced:
             continue
@@ -107,11 +109,11 @@ def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterato
         title, create = f"{kind} {reference.name}", _create(reference, facts.namespace)
         if there is None:
             seen = f"{reference.value} names it, and it is not there"
-            yield Finding("problem", title, seen, create)
+            yield PreflightFinding("problem", title, seen, create)
             continue
         lacks = [key for key in reference.keys if key not in (there.get("data") or {})]
         if lacks:
-            yield Finding(
+            yield PreflightFinding(
                 "problem",
                 title,
                 f"{reference.value} needs its key {' and '.join(lacks)}",
@@ -119,9 +121,9 @@ def reference_findings(facts: Facts, references: Sequence[Reference]) -> Iterato
             )
         elif reference.value == "image.pullSecrets" and there["type"] != _DOCKER:
             seen = f"of type {there['type']}; {reference.value} needs {_DOCKER}"
-            yield Finding("problem", title, seen, create)
+            yield PreflightFinding("problem", title, seen, create)
         else:
-            yield Finding("ok", title, f"as {reference.value} needs it")
+            yield PreflightFinding("ok", title, f"as {reference.value} needs it")
 
 
 def _create(reference: Reference, namespace: str) -> str:

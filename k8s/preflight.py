@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from k8s.cluster import Object
 from k8s.facts import RAYSERVICES, Facts
-from k8s.findings import Finding, some
+from k8s.findings import PreflightFinding, some
 from k8s.fitting import nodes_of
-from k8s.needs import HTTPROUTES, Claim, Needs
+from k8s.needs import HTTPROUTES, Claim, ClusterNeeds
 from k8s.own_namespace import pod_security_findings, quota_findings, reference_findings
 from k8s.room import gpu_findings, room_findings
 
@@ -26,7 +26,7 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 
 
-def findings(facts: Facts, needs: Needs) -> list[Finding]:
+def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
     found = [*_server(facts), *_kuberay(facts)]
     if facts.nodes is not None:
         # an upgrade replaces the release's own pods, so they are no hindrance to it
@@ -44,28 +44,32 @@ def findings(facts: Facts, needs: Needs) -> list[Finding]:
     ]
 
 
-def _server(facts: Facts) -> Iterator[Finding]:
+def _server(facts: Facts) -> Iterator[PreflightFinding]:
     # managed clusters write 27+
     minor = int(re.sub(r"\D.*", "", facts.version["minor"]))
     seen = facts.version.get("gitVersion", f"1.{minor}")
     if (1, minor) < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
-        yield Finding("problem", "Kubernetes", seen, f"upgrade the cluster to {oldest} or later")
+        yield PreflightFinding(
+            "problem", "Kubernetes", seen, f"upgrade the cluster to {oldest} or later"
+        )
     elif minor > facts.newest_known_minor:
         newest = f"newer than the 1.{facts.newest_known_minor} that this Antefix knows"
-        yield Finding("note", "Kubernetes", f"{seen}, {newest}")
+        yield PreflightFinding("note", "Kubernetes", f"{seen}, {newest}")
     else:
-        yield Finding("ok", "Kubernetes", seen)
+        yield PreflightFinding("ok", "Kubernetes", seen)
 
 
-def _kuberay(facts: Facts) -> Iterator[Finding]:
+def _kuberay(facts: Facts) -> Iterator[PreflightFinding]:
     if RAYSERVICES not in facts.apis:
-        yield Finding("problem", "KubeRay", "the cluster has no rayservices of ray.io/v1", _KUBERAY)
+        yield PreflightFinding(
+            "problem", "KubeRay", "the cluster has no rayservices of ray.io/v1", _KUBERAY
+        )
         return
     if facts.operators is None:
         return
     if not facts.operators:
-        yield Finding(
+        yield PreflightFinding(
             "warning",
             "KubeRay",
             "its CRDs are there, and no operator was found",
@@ -75,7 +79,7 @@ def _kuberay(facts: Facts) -> Iterator[Finding]:
         yield _operator(operator, facts.namespace)
 
 
-def _operator(operator: Object, namespace: str) -> Finding:
+def _operator(operator: Object, namespace: str) -> PreflightFinding:
     metadata, (container, *_) = (
         operator["metadata"],
         operator["spec"]["template"]["spec"]["containers"],
@@ -84,29 +88,29 @@ def _operator(operator: Object, namespace: str) -> Finding:
     found = re.search(r":v?(\d+)\.(\d+)[^:/]*$", image.partition("@")[0])
     if found and (int(found[1]), int(found[2])) < OLDEST_KUBERAY:
         oldest = ".".join(map(str, OLDEST_KUBERAY))
-        return Finding(
+        return PreflightFinding(
             "problem",
             "KubeRay",
             f"{image} is older than {oldest}",
             f"upgrade operator and CRDs {where}",
         )
     if not operator.get("status", {}).get("readyReplicas"):
-        return Finding(
+        return PreflightFinding(
             "problem",
             "KubeRay",
             f"its operator {metadata['name']} has no ready pod",
             f"kubectl describe deployment {metadata['name']} {where}",
         )
     if (watched := _watched(container)) and namespace not in watched:
-        return Finding(
+        return PreflightFinding(
             "problem",
             "KubeRay",
             f"its operator watches {some(sorted(watched))} only, not {namespace}",
             f"add {namespace} to its watchNamespace, or install Antefix in one of those",
         )
     if not found:
-        return Finding("note", "KubeRay", f"{image}: its version is not in the tag")
-    return Finding("ok", "KubeRay", image)
+        return PreflightFinding("note", "KubeRay", f"{image}: its version is not in the tag")
+    return PreflightFinding("ok", "KubeRay", image)
 
 
 def _watched(container: Object) -> set[str]:
@@ -116,7 +120,7 @@ def _watched(container: Object) -> set[str]:
     return set(filter(None, given[1].split(","))) if given else set()
 
 
-def _storage(facts: Facts, claims: Sequence[Claim]) -> Iterator[Finding]:
+def _storage(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightFinding]:
     if facts.storage_classes is None:
         return
     names = [of["metadata"]["name"] for of in facts.storage_classes]
@@ -128,7 +132,7 @@ def _storage(facts: Facts, claims: Sequence[Claim]) -> Iterator[Finding]:
     for claim in claims:
         title, chosen = "storage class", claim.storage_class or next(iter(default), "")
         if not chosen:
-            yield Finding(
+            yield PreflightFinding(
                 "problem",
                 title,
                 f"the cluster has no default one, and {claim.value} is empty",
@@ -136,7 +140,7 @@ def _storage(facts: Facts, claims: Sequence[Claim]) -> Iterator[Finding]:
             )
         elif chosen not in names:
             has = some(names) or "none"
-            yield Finding(
+            yield PreflightFinding(
                 "problem",
                 title,
                 f"{chosen} is not there; there is {has}",
@@ -148,7 +152,7 @@ def _storage(facts: Facts, claims: Sequence[Claim]) -> Iterator[Finding]:
                 for of in facts.storage_classes
                 if of["metadata"]["name"] == chosen
             )
-            yield Finding(
+            yield PreflightFinding(
                 "note",
                 title,
                 f"{chosen} ({provisioner}) must give ReadWriteMany, which block storage does not",
@@ -156,17 +160,17 @@ def _storage(facts: Facts, claims: Sequence[Claim]) -> Iterator[Finding]:
                 "models.pvc.accessModes: [ReadWriteOnce] for one node",
             )
         else:
-            yield Finding("ok", title, chosen)
+            yield PreflightFinding("ok", title, chosen)
 
 
-def _apis(facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _apis(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     for api, value in needs.apis.items():
         plural = api.rpartition("/")[2]
         if api in facts.apis:
-            yield Finding("ok", value, f"the cluster has {plural}")
+            yield PreflightFinding("ok", value, f"the cluster has {plural}")
             continue
         what = "Gateway API's CRDs" if api == HTTPROUTES else "Prometheus Operator"
-        yield Finding(
+        yield PreflightFinding(
             "problem",
             value,
             f"the cluster has no {plural} ({api.rpartition('/')[0]})",
@@ -174,7 +178,7 @@ def _apis(facts: Facts, needs: Needs) -> Iterator[Finding]:
         )
 
 
-def _ingress(facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _ingress(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     if not needs.ingress or facts.ingress_classes is None:
         return
     names = [of["metadata"]["name"] for of in facts.ingress_classes]
@@ -183,10 +187,10 @@ def _ingress(facts: Facts, needs: Needs) -> Iterator[Finding]:
         for of in facts.ingress_classes
     )
     if needs.ingress_class in names or (not needs.ingress_class and default):
-        yield Finding("ok", "ingress class", needs.ingress_class or "the default")
+        yield PreflightFinding("ok", "ingress class", needs.ingress_class or "the default")
         return
     missing = f"{needs.ingress_class} is not there" if needs.ingress_class else "no default one"
-    yield Finding(
+    yield PreflightFinding(
         "problem",
         "ingress class",
         f"{missing}; there is {some(names) or 'none'}",
@@ -194,10 +198,10 @@ def _ingress(facts: Facts, needs: Needs) -> Iterator[Finding]:
     )
 
 
-def _denied(facts: Facts) -> Iterator[Finding]:
+def _denied(facts: Facts) -> Iterator[PreflightFinding]:
     asked = dict.fromkeys((no.verb, no.resource, no.where) for no in facts.denied)
     for verb, resource, where in asked:
-        yield Finding(
+        yield PreflightFinding(
             "warning",
             f"may not {verb} {resource}",
             f"these credentials may not {verb} {resource} {where}, so {_unseen(resource)}",

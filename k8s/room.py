@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from k8s.findings import Finding, Severity, some
-from k8s.fitting import Fit, Node, Placed, against, lacking, place
-from k8s.needs import Needs, PodGroup
+from k8s.findings import PreflightFinding, Severity, some
+from k8s.fitting import Fit, Node, PlacedPods, against, lacking, place
+from k8s.needs import ClusterNeeds, PodGroup
 
 # what says which GPU a node has: NVIDIA's feature discovery, GKE, EKS with Karpenter, others
 _MODEL_LABELS = (
@@ -28,17 +28,17 @@ def model_of(node: Node) -> str:
     return "an unnamed GPU" if node.labels.get(_GPU_PRESENT) == "true" else ""
 
 
-def gpu_findings(needs: Needs, nodes: Sequence[Node]) -> Iterator[Finding]:
+def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
     """Which GPUs there are, and whether the device plugin offers them."""
     wanting = [group for group in needs.groups if group.gpus]
     if not wanting:
-        yield Finding("ok", "GPUs", "the fleet needs none")
+        yield PreflightFinding("ok", "GPUs", "the fleet needs none")
         return
     resources = sorted({group.gpu_resource for group in wanting})
     has = [n for n in nodes if any(n.allocatable.get(r) for r in resources)]
     hidden = [n.name for n in nodes if model_of(n) and n not in has and n.ready]
     if hidden:
-        yield Finding(
+        yield PreflightFinding(
             "problem" if not has else "warning",
             "device plugin",
             f"{some(hidden)}: labelled with a GPU, and no {' or '.join(resources)} allocatable",
@@ -55,10 +55,10 @@ def gpu_findings(needs: Needs, nodes: Sequence[Node]) -> Iterator[Finding]:
         each = [f"{n.name} {_count(n.allocatable, resources)}" for n in those]
         free = sum(_count(n.free, resources) for n in those)
         words.append(f"{model}: {some(each)} ({free} free)")
-    yield Finding("ok", "GPUs", "; ".join(words))
+    yield PreflightFinding("ok", "GPUs", "; ".join(words))
     for group in wanting:
         if group.accelerator and not group.node_selector and len(by_model) > 1:
-            yield Finding(
+            yield PreflightFinding(
                 "warning",
                 f"GPU of {group.name}",
                 f"the cluster has {some(sorted(by_model))}, and resources.accelerator_type "
@@ -68,13 +68,15 @@ def gpu_findings(needs: Needs, nodes: Sequence[Node]) -> Iterator[Finding]:
             )
 
 
-def room_findings(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[Finding]:
+def room_findings(
+    needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
+) -> Iterator[PreflightFinding]:
     """For every group whether its first pods fit, then growth and upgrades where they do."""
     first = place([(group, group.count) for group in needs.groups], nodes)
     for placed in first.placed:
         title = f"room for {placed.group.name}"
         if not placed.missing:
-            yield Finding(
+            yield PreflightFinding(
                 "ok",
                 title,
                 f"{_needs_in_words(placed.group, placed.wanted)}: on "
@@ -88,7 +90,7 @@ def room_findings(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iter
                 "warning",
                 f"new nodes may come, as the autoscaler's settings say; {remedy}",
             )
-        yield Finding(
+        yield PreflightFinding(
             severity, title, f"needs {_needs_in_words(placed.group, placed.wanted)}; {why}", remedy
         )
     if not first.short:
@@ -96,7 +98,7 @@ def room_findings(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iter
         yield from _upgrade(needs, nodes, nodes_come)
 
 
-def fit_as_json(needs: Needs, nodes: Sequence[Node]) -> dict[str, Any]:
+def fit_as_json(needs: ClusterNeeds, nodes: Sequence[Node]) -> dict[str, Any]:
     fit = place([(group, group.count) for group in needs.groups], nodes)
     resources = sorted({group.gpu_resource for group in needs.groups if group.gpus})
     return {
@@ -122,11 +124,13 @@ def fit_as_json(needs: Needs, nodes: Sequence[Node]) -> dict[str, Any]:
     }
 
 
-def _growth(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[Finding]:
+def _growth(
+    needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
+) -> Iterator[PreflightFinding]:
     grown = place([(group, group.most) for group in needs.groups], nodes)
     for placed in grown.placed:
         if placed.missing and not nodes_come:
-            yield Finding(
+            yield PreflightFinding(
                 "note",
                 f"growth of {placed.group.name}",
                 f"autoscaling may ask for {placed.group.most} pods, and there is room for "
@@ -135,12 +139,14 @@ def _growth(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[F
             )
 
 
-def _upgrade(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[Finding]:
+def _upgrade(
+    needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
+) -> Iterator[PreflightFinding]:
     if not needs.twice:
         return
     twice = place([(g, g.count * 2 if g.in_ray else g.count) for g in needs.groups], nodes)
     if twice.short:
-        yield Finding(
+        yield PreflightFinding(
             "note" if nodes_come else "warning",
             "room for an upgrade",
             "a change of pods brings up a second cluster, and there is no room for a second "
@@ -150,7 +156,7 @@ def _upgrade(needs: Needs, nodes: Sequence[Node], nodes_come: bool) -> Iterator[
         )
 
 
-def _misfit(placed: Placed, fit: Fit, nodes: Sequence[Node]) -> tuple[str, str]:
+def _misfit(placed: PlacedPods, fit: Fit, nodes: Sequence[Node]) -> tuple[str, str]:
     """Why pods of a group have no node, and what to do."""
     group = placed.group
     with_gpus = [n for n in nodes if not group.gpus or n.allocatable.get(group.gpu_resource)]

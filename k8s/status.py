@@ -17,7 +17,7 @@ _MOST_EVENTS = 5
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClusterObjects:
     """Plain objects; lists are empty where these credentials may not ask."""
 
     service: Object
@@ -89,7 +89,7 @@ def release_of(cluster: Cluster, namespace: str, release: str) -> Object | None:
     return found[0] if found else None
 
 
-def seen(cluster: Cluster, service: Object) -> Seen:
+def seen(cluster: Cluster, service: Object) -> ClusterObjects:
     """Raises Problem."""
     namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
     labels = f"app.kubernetes.io/instance={_release_name(service)}"
@@ -110,7 +110,7 @@ def seen(cluster: Cluster, service: Object) -> Seen:
         ]
         return [one for one in found if one is not None]
 
-    return Seen(
+    return ClusterObjects(
         service=service,
         clusters=ask(clusters),
         pods=ask(lambda: cluster.list("pods", "", namespace, labels)),
@@ -129,7 +129,7 @@ def seen(cluster: Cluster, service: Object) -> Seen:
     )
 
 
-def report(seen: Seen) -> Report:
+def report(seen: ClusterObjects) -> Report:
     metadata = seen.service["metadata"]
     active, pending = (of.get("rayClusterName", "") for of in _services(seen.service))
     conditions = seen.service.get("status", {}).get("conditions", [])
@@ -178,7 +178,7 @@ def _services(service: Object) -> tuple[Object, Object]:
     return status.get("activeServiceStatus", {}), status.get("pendingServiceStatus", {})
 
 
-def _ray_groups(seen: Seen, cluster: str) -> list[GroupStatus]:
+def _ray_groups(seen: ClusterObjects, cluster: str) -> list[GroupStatus]:
     if not cluster:
         return []
     pods = [p for p in seen.pods if p["metadata"]["labels"].get("ray.io/cluster") == cluster]

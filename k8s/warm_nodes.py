@@ -19,7 +19,7 @@ SLACK = 0.1
 
 
 @dataclass(frozen=True)
-class Pool:
+class WarmNodesPool:
     """What the chart says of a pool that is autoscaled on GPUs."""
 
     name: str
@@ -39,7 +39,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PodCounts:
     """A pool's pods that are there or coming, and its placeholders; `expected` None: not known."""
 
     pods: int
@@ -48,7 +48,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Limits:
+class WarmNodesLimits:
     """What binds all pools: placeholders of one, GPUs that the fleet's budget leaves free."""
 
     max_per_pool: int
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Decision:
+class WarmNodesDecision:
     """Placeholders by pool, and since when those that have too many have them."""
 
     placeholders: Mapping[str, int]
@@ -65,16 +65,16 @@ class Decision:
 
 
 def decide(
-    pools: Sequence[Pool],
-    seen: Mapping[str, Seen],
-    limits: Limits,
+    pools: Sequence[WarmNodesPool],
+    seen: Mapping[str, PodCounts],
+    limits: WarmNodesLimits,
     too_many_since: Mapping[str, float],
     now: float,
-) -> Decision:
+) -> WarmNodesDecision:
     """`now` and `too_many_since`: seconds of any clock that does not jump."""
     if limits.engine_waits:
-        return Decision({pool.name: 0 for pool in pools}, {})
-    wishes, since = {}, dict(too_many_since)
+        return WarmNodesDecision({pool.name: 0 for pool in pools}, {})
+    counts, since = {}, dict(too_many_since)
     for pool in pools:
         of = seen[pool.name]
         room = _room(pool, of.pods, limits.max_per_pool)
@@ -86,11 +86,11 @@ def decide(
         elif now - since.setdefault(pool.name, now) >= HOLD_S:
             held -= 1
             since[pool.name] = now
-        wishes[pool] = min(held, room)
-    return Decision(_within(wishes, limits.free_gpus), since)
+        counts[pool] = min(held, room)
+    return WarmNodesDecision(_within(counts, limits.free_gpus), since)
 
 
-def _wanted(pool: Pool, of: Seen) -> int:
+def _wanted(pool: WarmNodesPool, of: PodCounts) -> int:
     if of.expected is None:
         return of.placeholders
     replicas = _replicas_soon(of.expected, pool.max_replicas) + pool.warm_replicas
@@ -106,17 +106,17 @@ def _replicas_soon(expected: Expected, most: int) -> int:
     return ceil(min(most, forecast * demand / arrivals) - SLACK)
 
 
-def _room(pool: Pool, pods: int, max_per_pool: int) -> int:
+def _room(pool: WarmNodesPool, pods: int, max_per_pool: int) -> int:
     most_pods = pool.max_replicas * pool.pods_per_replica
     return max(0, min(max_per_pool, most_pods - pods))
 
 
-def _within(wishes: Mapping[Pool, int], free_gpus: float) -> dict[str, int]:
+def _within(wanted: Mapping[WarmNodesPool, int], free_gpus: float) -> dict[str, int]:
     """One after the other in turns, as long as the GPUs last."""
-    granted = {pool.name: 0 for pool in wishes}
-    for turn in range(max(wishes.values(), default=0)):
-        for pool, wished in wishes.items():
-            if turn < wished and turn == granted[pool.name] and pool.gpus_per_pod <= free_gpus:
+    granted = {pool.name: 0 for pool in wanted}
+    for turn in range(max(wanted.values(), default=0)):
+        for pool, count in wanted.items():
+            if turn < count and turn == granted[pool.name] and pool.gpus_per_pod <= free_gpus:
                 granted[pool.name] += 1
                 free_gpus -= pool.gpus_per_pod
     return granted

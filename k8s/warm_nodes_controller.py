@@ -26,7 +26,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from k8s.leadership import KUBERNETES_FAILURES, TIMEOUT_S, Leadership, impatient, said
-from k8s.warm_nodes import Expected, Limits, Pool, Seen, decide
+from k8s.warm_nodes import Expected, PodCounts, WarmNodesLimits, WarmNodesPool, decide
 
 logger = logging.getLogger("antefix.warm_nodes")
 
@@ -49,7 +49,7 @@ class Settings:
     status_url: str
     gpu_resource: str
     max_per_pool: int
-    pools: tuple[Pool, ...]
+    pools: tuple[WarmNodesPool, ...]
     gpu_budget: float | None = None
 
     def placeholders(self, pool: str) -> str:
@@ -91,11 +91,13 @@ class Controller:
         expected = self._expected()
         present = [pod.metadata.labels.get("antefix/pool") for pod in pods]
         seen = {
-            pool.name: Seen(present.count(pool.name), self._size(pool), expected.get(pool.name))
+            pool.name: PodCounts(
+                present.count(pool.name), self._size(pool), expected.get(pool.name)
+            )
             for pool in settings.pools
         }
         used = sum(gpus_of(pod, settings.gpu_resource) for pod in pods)
-        limits = Limits(
+        limits = WarmNodesLimits(
             max_per_pool=settings.max_per_pool,
             free_gpus=float("inf") if settings.gpu_budget is None else settings.gpu_budget - used,
             engine_waits=any(waits_for_gpu(pod, settings.gpu_resource) for pod in pods),
@@ -119,13 +121,13 @@ class Controller:
         )
         return [pod for pod in listed.items if stays(pod)]
 
-    def _size(self, pool: Pool) -> int:
+    def _size(self, pool: WarmNodesPool) -> int:
         scale = self._deployments.read_namespaced_deployment_scale(
             self._settings.placeholders(pool.name), self._settings.namespace
         )
         return (scale.spec.replicas if scale.spec else 0) or 0
 
-    def _resize(self, pool: Pool, replicas: int) -> bool:
+    def _resize(self, pool: WarmNodesPool, replicas: int) -> bool:
         """False: another may lead by now, and nothing was written."""
         scale, conflicts = {"spec": {"replicas": replicas}}, 0
         while self._leadership.holds():

@@ -41,7 +41,7 @@ _OF_THIS_GRAFANA = ("id", "uid", "version")
 Dashboard = Mapping[str, Any]
 
 
-class State(StrEnum):
+class PushState(StrEnum):
     """What a push does to a dashboard."""
 
     MISSING = "missing"
@@ -51,7 +51,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDashboard:
     """A dashboard as Grafana has it, and how it came there."""
 
     uid: str
@@ -67,23 +67,23 @@ class Compared:
 
     title: str
     ours: Dashboard
-    theirs: Found | None
+    theirs: FoundDashboard | None
 
     @property
-    def state(self) -> State:
+    def state(self) -> PushState:
         if self.theirs is None:
-            return State.MISSING
+            return PushState.MISSING
         if normalised(self.theirs.content) == normalised(self.ours):
-            return State.SAME
+            return PushState.SAME
         pushed = _PUSHED.fullmatch(self.theirs.message)
         if pushed is None:
-            return State.EDITED
+            return PushState.EDITED
         # Grafana may store what was pushed in another form: newer ones migrate the schema.
-        return State.SAME if pushed["digest"] == digest(self.ours) else State.OUTDATED
+        return PushState.SAME if pushed["digest"] == digest(self.ours) else PushState.OUTDATED
 
     def diff(self) -> str:
         """From Grafana's to ours, as a unified diff of JSON; empty when there is nothing to do."""
-        if self.state is State.SAME:
+        if self.state is PushState.SAME:
             return ""
         theirs = as_text(self.theirs.content) if self.theirs else ""
         lines = difflib.unified_diff(
@@ -191,14 +191,14 @@ class Grafana:
         _refuse_twins([hit["title"] for hit in hits], self.where)
         return {hit["title"]: hit["uid"] for hit in hits}
 
-    def dashboard(self, title: str, uid: str) -> Found:
+    def dashboard(self, title: str, uid: str) -> FoundDashboard:
         with self._explained(f"read {title}"):
             content = self._api.dashboard.get_dashboard(uid)["dashboard"]
             versions = self._api.dashboard_versions.get_dashboard_versions_by_uid(uid)
         # a list in older Grafanas, an object that holds one in newer ones
         listed = versions["versions"] if isinstance(versions, dict) else versions
         latest: dict[str, Any] = max(listed, key=lambda one: int(one["version"]), default={})
-        return Found(
+        return FoundDashboard(
             uid=uid,
             content=content,
             version=content["version"],

@@ -44,7 +44,7 @@ class Leg:
         """The engine failed before it had answered; `code` is the API's."""
 
 
-class Trace:
+class RequestTrace:
     """One request, whose client sent `headers`; this one makes no spans."""
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
@@ -62,12 +62,12 @@ class Trace:
         """It has ended, however it went."""
 
 
-class Tracing:
+class GatewayTracing:
     """Of one gateway; this one makes no spans."""
 
-    def request(self, headers: Mapping[str, str], since_s: float) -> Trace:
+    def request(self, headers: Mapping[str, str], since_s: float) -> RequestTrace:
         """A request that came `since_s` seconds ago and is to be placed now."""
-        return Trace(headers)
+        return RequestTrace(headers)
 
     async def close(self) -> None:
         """Send what is left, as far as the collector takes it now."""
@@ -102,7 +102,7 @@ class RequestRecord:
     status: int = 0
     outcome: Outcome = "cancelled"
     error: str = ""
-    trace: Trace = field(default_factory=Trace)
+    trace: RequestTrace = field(default_factory=RequestTrace)
 
     @property
     def tpot_s(self) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from observability.slo import PERIOD, SEVERITIES, WINDOW, Level, Limit, Slo, SloFile
+from observability.slo import PERIOD, SEVERITIES, WINDOW, Level, Limit, RatioSlo, SloFile
 
 Rule = dict[str, Any]
 
@@ -58,7 +58,7 @@ def _groups(slo_file: SloFile) -> list[Rule]:
     return [*groups, {"name": f"{slo_file.service}-alerts", "rules": alerts(slo_file)}]
 
 
-def _slo_records(slo_file: SloFile, slo: Slo) -> Iterator[Rule]:
+def _slo_records(slo_file: SloFile, slo: RatioSlo) -> Iterator[Rule]:
     labels = {"slo": slo.name, "service": slo_file.service, **slo_file.labels, **slo.labels}
 
     def record(name: str, expr: str) -> Rule:
@@ -92,20 +92,20 @@ def _slo_records(slo_file: SloFile, slo: Slo) -> Iterator[Rule]:
     )
 
 
-def _all(slo: Slo, window: str) -> str:
+def _all(slo: RatioSlo, window: str) -> str:
     return slo.sli.events.total_query.replace(WINDOW, window)
 
 
-def _bad(slo: Slo, window: str) -> str:
+def _bad(slo: RatioSlo, window: str) -> str:
     """0 where a pool has had events and no bad one yet."""
     return f"{slo.sli.events.error_query.replace(WINDOW, window)} or 0 * {_all(slo, window)}"
 
 
-def _selector(slo_file: SloFile, slo: Slo) -> str:
+def _selector(slo_file: SloFile, slo: RatioSlo) -> str:
     return f'{{slo="{slo.name}", service="{slo_file.service}"}}'
 
 
-def _burn_alerts(slo_file: SloFile, slo: Slo) -> Iterator[Rule]:
+def _burn_alerts(slo_file: SloFile, slo: RatioSlo) -> Iterator[Rule]:
     selector = _selector(slo_file, slo)
     for severity in SEVERITIES:
         conditions = []

@@ -23,8 +23,8 @@ __all__ = [
     "Events",
     "Level",
     "Limit",
+    "RatioSlo",
     "Severity",
-    "Slo",
     "SloFile",
     "Target",
     "load",
@@ -132,7 +132,7 @@ class Alerting(Section):
         return self.page_alert if severity == "page" else self.ticket_alert
 
 
-class Slo(Section):
+class RatioSlo(Section):
     """A share of events, in percent, that has to be good over the period."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
@@ -224,7 +224,7 @@ class SloFile(Section):
     period: Literal["30d"] = PERIOD
     runbook_base: str = "docs/runbooks"
     targets: Mapping[ClassName, Target]
-    slos: Annotated[list[Slo], Field(min_length=1)]
+    slos: Annotated[list[RatioSlo], Field(min_length=1)]
     levels: Sequence[Level] = ()
 
     def alert_names(self) -> list[str]:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from observability.request_record import Fact, Leg, RequestRecord, Trace, Tracing
+from observability.request_record import Fact, GatewayTracing, Leg, RequestRecord, RequestTrace
 
 # A collector that does not answer must not hold up a gateway that ends.
 CLOSE_S = 3.0
@@ -34,7 +34,7 @@ _OPERATIONS = {
 }
 
 
-class SpanTracing(Tracing):
+class SpanTracing(GatewayTracing):
     """Spans of one gateway, sent where the environment says, by `protocol`."""
 
     def __init__(self, protocol: str, version: str, service_is_named: bool) -> None:
@@ -46,7 +46,7 @@ class SpanTracing(Tracing):
         self._provider.add_span_processor(BatchSpanProcessor(_exporter(protocol)))
         self._tracer = self._provider.get_tracer("antefix", version)
 
-    def request(self, headers: Mapping[str, str], since_s: float) -> Trace:
+    def request(self, headers: Mapping[str, str], since_s: float) -> RequestTrace:
         return SpanTrace(self._tracer, headers, since_s)
 
     async def close(self) -> None:
@@ -66,7 +66,7 @@ def _exporter(protocol: str) -> SpanExporter:
     return Http()
 
 
-class SpanTrace(Trace):
+class SpanTrace(RequestTrace):
     """One request, from `since_s` seconds ago to `ended`; it is being placed from now on."""
 
     def __init__(self, tracer: Tracer, headers: Mapping[str, str], since_s: float) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from observability.request_record import Tracing
+from observability.request_record import GatewayTracing
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ def service_is_named(environment: Mapping[str, str]) -> bool:
     return bool(environment.get("OTEL_SERVICE_NAME")) or "service.name" in names
 
 
-def tracing_of(environment: Mapping[str, str], version: str) -> Tracing:
+def tracing_of(environment: Mapping[str, str], version: str) -> GatewayTracing:
     """A gateway's tracing, as the environment asks for it."""
     collector = collector_of(environment)
     if collector is None:
-        return Tracing()
+        return GatewayTracing()
     from observability.spans import SpanTracing
 
     return SpanTracing(collector.protocol, version, service_is_named(environment))

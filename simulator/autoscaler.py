@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
-from simulator.gateway import Gateway, ScheduledFleet
+from simulator.gateway import ScheduledFleet, SimulatedGateway
 from simulator.types import FleetSettings
 
 
-class AutoscaledGateway(Gateway):
+class AutoscaledGateway(SimulatedGateway):
     """Asked once a second; what it is told of counters is what it was the time before."""
 
     def __init__(self, pool: ScheduledFleet, settings: FleetSettings) -> None:

@@ -98,7 +98,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """What came of the steps that ended: each job with when it did, in order."""
 
     events: list[KvEvent] = field(default_factory=list)
@@ -145,8 +145,8 @@ class SimulatedEngine:
         if self.next_at is None:
             self._begin_step(now)
 
-    def advance(self, now: float) -> Outcome:
-        outcome = Outcome()
+    def advance(self, now: float) -> StepOutcome:
+        outcome = StepOutcome()
         while self.next_at is not None and self.next_at <= now:
             if self._steady:
                 self._skip(now)
@@ -287,7 +287,7 @@ class SimulatedEngine:
         self._step_began += steps * step_s
         self.next_at = self._step_began + step_s
 
-    def _end_step(self, now: float, outcome: Outcome) -> None:
+    def _end_step(self, now: float, outcome: StepOutcome) -> None:
         if self._running:
             self._inter_token.add_times(now - self._step_began, len(self._running))
             if self._decodes_only:

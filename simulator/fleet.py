@@ -118,7 +118,7 @@ class Progress:
     finished: list[Call] = field(default_factory=list)
 
 
-class Fleet:
+class SimulatedFleet:
     """`serving`: oldest first. Time never goes back."""
 
     def __init__(self, hardware: Hardware, startup_s: float, replicas: int) -> None:

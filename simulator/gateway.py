@@ -23,7 +23,7 @@ from router.active import Active
 from router.placement import Placement
 from router.policies import PlacementRequest
 from router.recent import Recent
-from simulator.fleet import Call, Fleet, Progress
+from simulator.fleet import Call, Progress, SimulatedFleet
 
 TENANT = "trace"
 KEY_MASK = 2**64 - 1
@@ -34,7 +34,7 @@ class ScheduledFleet:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         settings: PoolSettings,
         segment_tokens: int,
         seed: int,
@@ -90,7 +90,7 @@ class ScheduledFleet:
                 self.scheduler.ended(call.attempt, call.replica.name)
 
 
-class Gateway:
+class SimulatedGateway:
     """As many replicas as there are: a `simulation.Stack`.
 
     Of the pool's replicas the oldest take traffic, as many as were demanded (all, until then) and

@@ -31,7 +31,7 @@ HEADINGS = (
 
 
 @dataclass(frozen=True)
-class Summary:
+class SimulationSummary:
     """One policy on one trace, or the mean of several such.
 
     `attainment`: the share of all requests, refused and overflowed ones included, that the pool
@@ -53,7 +53,7 @@ class Summary:
         return {name: round(figure, 4) for name, figure in asdict(self).items()}
 
 
-def summary(result: Result) -> Summary:
+def summary(result: Result) -> SimulationSummary:
     calls = result.calls
     admitted = sorted(c.ttft for c in calls if c.first_at is not None and not c.overflowed)
     changes = [
@@ -65,7 +65,7 @@ def summary(result: Result) -> Summary:
         (up > 0) != (before_up > 0) and at - before <= FLAP_S
         for (before, before_up), (at, up) in pairwise(changes)
     )
-    return Summary(
+    return SimulationSummary(
         requests=len(calls),
         attainment=result.attainment,
         ttft_p50_s=percentile(admitted, 0.5),
@@ -84,9 +84,11 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def mean(of: Sequence[Summary]) -> Summary:
+def mean(of: Sequence[SimulationSummary]) -> SimulationSummary:
     """Raises StatisticsError for none."""
-    return Summary(**{f.name: fmean(getattr(s, f.name) for s in of) for f in fields(Summary)})
+    return SimulationSummary(
+        **{f.name: fmean(getattr(s, f.name) for s in of) for f in fields(SimulationSummary)}
+    )
 
 
 def attainment_over_time(result: Result) -> list[tuple[float, float]]:
@@ -108,7 +110,7 @@ def arrivals_over_time(result: Result) -> list[tuple[float, float]]:
     return points
 
 
-def table(found: Mapping[str, Summary]) -> str:
+def table(found: Mapping[str, SimulationSummary]) -> str:
     """Policy -> figures as Markdown, padded so that it reads in a terminal too."""
     rows = [HEADINGS, *(_row(policy, s) for policy, s in found.items())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
@@ -116,7 +118,7 @@ def table(found: Mapping[str, Summary]) -> str:
     return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
 
 
-def _row(policy: str, s: Summary) -> tuple[str, ...]:
+def _row(policy: str, s: SimulationSummary) -> tuple[str, ...]:
     return (
         policy,
         f"{s.attainment:.2%}",
@@ -131,11 +133,13 @@ def _row(policy: str, s: Summary) -> tuple[str, ...]:
     )
 
 
-def best_within(hours: float, found: Iterable[tuple[str, Summary]]) -> tuple[str, Summary] | None:
+def best_within(
+    hours: float, found: Iterable[tuple[str, SimulationSummary]]
+) -> tuple[str, SimulationSummary] | None:
     """Of these policies the one that attains most with no more replica-hours."""
     affordable = [(policy, s) for policy, s in found if s.replica_hours <= hours]
     return max(affordable, key=lambda one: one[1].attainment, default=None)
 
 
-def as_json(found: Mapping[str, Summary]) -> dict[str, Any]:
+def as_json(found: Mapping[str, SimulationSummary]) -> dict[str, Any]:
     return {policy: s.as_dict() for policy, s in found.items()}

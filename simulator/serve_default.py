@@ -40,8 +40,8 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.metrics_utils import QUEUED_REQUESTS_KEY, InMemoryMetricsStore
 from ray.serve.config import AutoscalingConfig
 
-from simulator.fleet import Call, Fleet, Progress, Replica
-from simulator.gateway import Gateway, ScheduledFleet
+from simulator.fleet import Call, Progress, Replica, SimulatedFleet
+from simulator.gateway import ScheduledFleet, SimulatedGateway
 from simulator.types import FleetSettings
 
 TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
@@ -49,7 +49,7 @@ TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
 EPOCH = 1_000_000.0
 
 
-class Autoscaler:
+class ServeDefaultAutoscaler:
     """Asked once a second. Times are the simulation's seconds."""
 
     def __init__(self, of: FleetSettings, target_ongoing_requests: float) -> None:
@@ -118,12 +118,12 @@ class Autoscaler:
         return ReplicaID(name, self._deployment)
 
 
-class ServeScaledGateway(Gateway):
+class ServeScaledGateway(SimulatedGateway):
     """Our routing and admission on a fleet that Ray Serve's autoscaler scales."""
 
     def __init__(self, pool: ScheduledFleet, settings: FleetSettings) -> None:
         super().__init__(pool)
-        self._autoscaler = Autoscaler(settings, TARGET_ONGOING_REQUESTS)
+        self._autoscaler = ServeDefaultAutoscaler(settings, TARGET_ONGOING_REQUESTS)
 
     def tick(self, now: float) -> Mapping[str, float | str]:
         _scale(self._pool.fleet, self._autoscaler, self.waiting, now)
@@ -135,12 +135,12 @@ class ServeStack:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         settings: FleetSettings,
         target_ongoing_requests: float,
     ) -> None:
         self._fleet = fleet
-        self._autoscaler = Autoscaler(settings, target_ongoing_requests)
+        self._autoscaler = ServeDefaultAutoscaler(settings, target_ongoing_requests)
         self._max_ongoing_requests = fleet.hardware.sequences
         self._rng = random.Random(settings.seed)
         self._queue: deque[Call] = deque()
@@ -180,6 +180,8 @@ class ServeStack:
         return min(accepting, key=lambda replica: replica.requests, default=None)
 
 
-def _scale(fleet: Fleet, autoscaler: Autoscaler, queued: int, now: float) -> None:
+def _scale(
+    fleet: SimulatedFleet, autoscaler: ServeDefaultAutoscaler, queued: int, now: float
+) -> None:
     serving = {replica.name: replica.requests for replica in fleet.serving}
     fleet.scale_to(autoscaler.target(queued, serving, now), now)

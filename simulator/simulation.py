@@ -19,8 +19,8 @@ from typing import Protocol
 from autoscaling.pool_scheduler import PoolSettings
 from autoscaling.slo import PriorityClass, Slo
 from simulator.engines import Hardware
-from simulator.fleet import Call, Fleet, Progress
-from simulator.gateway import Gateway, ScheduledFleet
+from simulator.fleet import Call, Progress, SimulatedFleet
+from simulator.gateway import ScheduledFleet, SimulatedGateway
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
@@ -64,13 +64,13 @@ def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
     ):
         known = "antefix, serve-default, serve-default:T, serve-scaling, fixed:N"
         raise ValueError(f"unknown policy {policy!r}: it must be one of {known}")
-    fleet = Fleet(settings.hardware, settings.startup_s, replicas)
+    fleet = SimulatedFleet(settings.hardware, settings.startup_s, replicas)
     elsewhere = None
     if kind == "serve-default":
         return _play(trace, settings, policy, fleet, None, _serve(fleet, settings, argument))
     if settings.overflow is not None:
         hardware = _in_blocks_of(settings.overflow.hardware, trace.block_tokens)
-        elsewhere = Fleet(hardware, 0.0, settings.overflow.replicas)
+        elsewhere = SimulatedFleet(hardware, 0.0, settings.overflow.replicas)
     stack = _antefix(trace, settings, fleet, elsewhere, kind)
     return _play(trace, settings, policy, fleet, elsewhere, stack)
 
@@ -82,7 +82,7 @@ def _is_target(argument: str) -> bool:
         return False
 
 
-def _serve(fleet: Fleet, settings: FleetSettings, target: str) -> Stack:
+def _serve(fleet: SimulatedFleet, settings: FleetSettings, target: str) -> Stack:
     from simulator.serve_default import TARGET_ONGOING_REQUESTS, ServeStack
 
     return ServeStack(
@@ -95,8 +95,8 @@ def _serve(fleet: Fleet, settings: FleetSettings, target: str) -> Stack:
 def _antefix(
     trace: Trace,
     settings: FleetSettings,
-    fleet: Fleet,
-    elsewhere: Fleet | None,
+    fleet: SimulatedFleet,
+    elsewhere: SimulatedFleet | None,
     kind: str,
 ) -> Stack:
     segment_tokens = trace.block_tokens or 0
@@ -110,7 +110,7 @@ def _antefix(
     asked = PoolSettings(slos, settings.batch_queue, rules)
     pool = ScheduledFleet(fleet, asked, segment_tokens, settings.seed, overflow)
     if kind == "fixed":
-        return Gateway(pool)
+        return SimulatedGateway(pool)
     if kind == "serve-scaling":
         from simulator.serve_default import ServeScaledGateway
 
@@ -124,8 +124,8 @@ def _play(
     trace: Trace,
     settings: FleetSettings,
     policy: str,
-    fleet: Fleet,
-    elsewhere: Fleet | None,
+    fleet: SimulatedFleet,
+    elsewhere: SimulatedFleet | None,
     stack: Stack,
 ) -> Result:
     calls = [Call(number, request) for number, request in enumerate(trace.requests)]
@@ -165,7 +165,9 @@ def _play(
     )
 
 
-def _sample(fleet: Fleet, stack: Stack, now: float, reasons: Mapping[str, float | str]) -> Sample:
+def _sample(
+    fleet: SimulatedFleet, stack: Stack, now: float, reasons: Mapping[str, float | str]
+) -> Sample:
     return Sample(
         at=now,
         paid=fleet.paid,

@@ -16,7 +16,7 @@ from cli.exit_codes import ExitCode
 from cli.main import app
 from common.errors import Problem
 from deployments.models.model import embedded_model
-from deployments.offline.evaluation import Asked, evaluate
+from deployments.offline.evaluation import EvaluationTask, evaluate
 from deployments.offline.offline_engine import OfflineEngine
 from weights import report
 
@@ -70,7 +70,7 @@ def judged(ruined: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 def test_a_model_against_itself_has_lost_nothing(engine: OfflineEngine) -> None:
-    asked = Asked(
+    asked = EvaluationTask(
         texts=[TEXT.read_text()],
         text=TEXT.name,
         prompts=[[{"role": "user", "content": prompt}] for prompt in PROMPTS],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deployments.models.model import embedded_model
-from deployments.offline.speculation_sweep import Measured, Sweep, Trial, Way, sweep
+from deployments.offline.speculation_sweep import MeasuredArm, Sweep, Trial, Way, sweep
 from deployments.offline.speculation_ways import NGRAM
 from weights.drafts import first_layers
 from weights.speculation import recommend
@@ -72,7 +72,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     return found
 
 
-def arm(swept: Sweep, way: str, drafted: int) -> Measured:
+def arm(swept: Sweep, way: str, drafted: int) -> MeasuredArm:
     return next(one for one in swept.measured if (one.way, one.drafted) == (way, drafted))
 
 

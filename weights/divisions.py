@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from weights.finding import Engine, Finding, Model
+from weights.finding import EngineConfig, Finding, Model
 from weights.kernels import Stored, config_groups
 from weights.model_shape import Linear, ModelShape
 
@@ -25,7 +25,7 @@ _LEFT_OUT = ("ignore", "modules_to_not_convert", "ignored_layers")
 _TENSOR_PARALLEL = "engine_args.tensor_parallel_size"
 
 
-def dimension_findings(model: Model, engine: Engine) -> Iterator[Finding]:
+def dimension_findings(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     degree = engine.tensor_parallel
     if alone := uneven_over(model, replace(engine, tensor_parallel=1)):
         remedy = "Quantize it again, with a group size that fits: antefix quantize"
@@ -39,13 +39,13 @@ def dimension_findings(model: Model, engine: Engine) -> Iterator[Finding]:
         yield Finding("slow kernel", False, _TENSOR_PARALLEL, degree, message, remedy)
 
 
-def degrees(model: Model, engine: Engine) -> list[int]:
+def degrees(model: Model, engine: EngineConfig) -> list[int]:
     """The first few tensor-parallel degrees that the model can be split into."""
     fit = [n for n in _DEGREES if uneven_over(model, replace(engine, tensor_parallel=n)) is None]
     return fit[:8]
 
 
-def uneven_over(model: Model, engine: Engine) -> str | None:
+def uneven_over(model: Model, engine: EngineConfig) -> str | None:
     """What does not come out even, in words; None where everything does."""
     shape, degree = model.shape, engine.tensor_parallel
     if shape.heads % degree:
@@ -60,7 +60,7 @@ def uneven_over(model: Model, engine: Engine) -> str | None:
     return next(_uneven_groups(model, degree), None)
 
 
-def _widths(shape: ModelShape, engine: Engine) -> Iterator[tuple[str, int]]:
+def _widths(shape: ModelShape, engine: EngineConfig) -> Iterator[tuple[str, int]]:
     if shape.layers > shape.expert_layers:
         yield "intermediate size", shape.intermediate
     if shape.experts and not engine.args.get("enable_expert_parallel"):
@@ -102,7 +102,7 @@ def _words(name: str, whole: int, part: int, group: int, degree: int) -> str:
     return f"{share} {tail} the quantization's groups of {group}"
 
 
-def _experts_split(model: Model, engine: Engine) -> str | None:
+def _experts_split(model: Model, engine: EngineConfig) -> str | None:
     width, degree = model.shape.expert_intermediate, engine.tensor_parallel
     if not model.shape.experts or engine.args.get("enable_expert_parallel"):
         return None

@@ -67,7 +67,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineConfig:
     """An engine's arguments, by vLLM's own names, and its environment."""
 
     args: Mapping[str, Any]

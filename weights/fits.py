@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weights.divisions import degrees
-from weights.finding import Device, Engine, Finding, Model
+from weights.finding import Device, EngineConfig, Finding, Model
 from weights.memory import (
     BF16,
     DRIVER_BYTES,
@@ -33,7 +33,7 @@ _KV_DTYPES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 
 _SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
 
 
-def memory_findings(model: Model, engine: Engine, device: Device) -> Iterator[Finding]:
+def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Iterator[Finding]:
     value_bytes = _value_bytes(model, engine)
     context = engine.context(model.shape)
     if value_bytes is None or context is None:
@@ -65,7 +65,9 @@ def memory_findings(model: Model, engine: Engine, device: Device) -> Iterator[Fi
         )
 
 
-def _too_heavy(model: Model, engine: Engine, device: Device, weights: int, usable: int) -> Finding:
+def _too_heavy(
+    model: Model, engine: EngineConfig, device: Device, weights: int, usable: int
+) -> Finding:
     whole = weights * engine.tensor_parallel
     enough = next((n for n in degrees(model, engine) if whole // n < usable * 0.9), None)
     remedy = f"Set tensor_parallel_size to {enough}, or {_SMALLER}" if enough else _SMALLER
@@ -82,7 +84,7 @@ def _too_heavy(model: Model, engine: Engine, device: Device, weights: int, usabl
 
 def _too_long(
     model: Model,
-    engine: Engine,
+    engine: EngineConfig,
     context: int,
     need: int,
     room: tuple[str, int],
@@ -103,7 +105,7 @@ def _too_long(
     )
 
 
-def _weight_bytes(model: Model, engine: Engine) -> int | None:
+def _weight_bytes(model: Model, engine: EngineConfig) -> int | None:
     """Of one GPU, at least."""
     shape, share = model.shape, engine.tensor_parallel * engine.pipeline_parallel
     if model.bytes is not None:
@@ -115,7 +117,7 @@ def _weight_bytes(model: Model, engine: Engine) -> int | None:
     return weight_bytes(shape, precision, engine.tensor_parallel) // engine.pipeline_parallel
 
 
-def _precision(model: Model, engine: Engine) -> Precision | None:
+def _precision(model: Model, engine: EngineConfig) -> Precision | None:
     if not model.method:
         return None if engine.quantization else BF16
     bits = {stored.weights: stored for stored in model.stored}
@@ -128,7 +130,7 @@ def _precision(model: Model, engine: Engine) -> Precision | None:
     return Precision(weights, int(weights.lstrip("intfp")), group, "bf16", None)
 
 
-def _value_bytes(model: Model, engine: Engine) -> int | None:
+def _value_bytes(model: Model, engine: EngineConfig) -> int | None:
     """Of one number in the KV cache; None where it is of a kind that is not known here."""
     named = str(engine.args.get("kv_cache_dtype") or "auto")
     if named != "auto":
@@ -136,12 +138,12 @@ def _value_bytes(model: Model, engine: Engine) -> int | None:
     return DTYPE_BYTES.get(engine.dtype or "bfloat16")
 
 
-def _kv_bytes(model: Model, engine: Engine, tokens: int, value_bytes: int) -> int:
+def _kv_bytes(model: Model, engine: EngineConfig, tokens: int, value_bytes: int) -> int:
     whole = kv_bytes_of(model.shape, tokens, value_bytes, engine.tensor_parallel)
     return whole // engine.pipeline_parallel
 
 
-def _reserved_for_cache(engine: Engine, device: Device) -> tuple[str, int] | None:
+def _reserved_for_cache(engine: EngineConfig, device: Device) -> tuple[str, int] | None:
     """The bytes that the fleet file sets aside for the cache, and where it says so."""
     given = engine.args.get("kv_cache_memory_bytes")
     if isinstance(given, int):
@@ -152,13 +154,13 @@ def _reserved_for_cache(engine: Engine, device: Device) -> tuple[str, int] | Non
     return None
 
 
-def _usable(engine: Engine, memory: int) -> int:
+def _usable(engine: EngineConfig, memory: int) -> int:
     share = engine.args.get("gpu_memory_utilization")
     share = share if isinstance(share, int | float) and 0 < share <= 1 else UTILIZATION
     return int((memory - DRIVER_BYTES) * share)
 
 
-def _step_bytes(model: Model, engine: Engine) -> int:
+def _step_bytes(model: Model, engine: EngineConfig) -> int:
     def given(name: str, default: int) -> int:
         value = engine.args.get(name)
         return value if isinstance(value, int) else default

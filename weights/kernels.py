@@ -89,7 +89,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class KernelVerdict:
     """Of a kernel: `refuse` where there is none, `warn` where it is slow."""
 
     refuses: bool
@@ -169,10 +169,10 @@ def fits(named: str, method: str) -> bool:
     return named in ALSO_CALLED.get(method, ())
 
 
-def verdicts(stored: Stored, capability: Capability | None) -> Iterator[Verdict]:
+def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVerdict]:
     """What the kernels for these weights are like. `capability` None: vLLM's CPU build."""
     if stored.method in GONE:
-        yield Verdict(
+        yield KernelVerdict(
             True,
             f"the checkpoint is of the kind {stored.method}, which this vLLM cannot load",
             "Serve the original weights, or quantize them: antefix quantize",
@@ -183,40 +183,40 @@ def verdicts(stored: Stored, capability: Capability | None) -> Iterator[Verdict]
         yield from _on_gpus(stored, capability)
 
 
-def _on_cpus(stored: Stored) -> Iterator[Verdict]:
+def _on_cpus(stored: Stored) -> Iterator[KernelVerdict]:
     if stored.weights == "int8" and not stored.activations:
-        yield Verdict(
+        yield KernelVerdict(
             True,
             "vLLM's CPU build has no kernel for weights of 8 bit with inputs of 16 (W8A16)",
             "Use W4A16 (antefix quantize --scheme awq) or W8A8 (w8a8-smoothquant)",
         )
 
 
-def _on_gpus(stored: Stored, capability: Capability) -> Iterator[Verdict]:
+def _on_gpus(stored: Stored, capability: Capability) -> Iterator[KernelVerdict]:
     has = f"it has capability {capability[0]}.{capability[1]}"
     least = _least(stored)
     if capability < least:
-        yield Verdict(
+        yield KernelVerdict(
             True,
             f"vLLM has no kernel for {stored.words} on this GPU: {has}, {least[0]}.{least[1]} "
             "is needed",
             "Serve unquantized weights in float16, or use a newer GPU",
         )
     elif stored.activations == "int8" and capability >= FIRST_WITHOUT_INT8:
-        yield Verdict(
+        yield KernelVerdict(
             True,
             f"vLLM has no kernel for W8A8 INT8 on this GPU: {has}, and it ends before 10.0",
             "Use FP8: antefix quantize --scheme fp8",
         )
     elif stored.weights == "fp8" and capability < LEAST_FOR_FP8:
-        yield Verdict(
+        yield KernelVerdict(
             False,
             f"this GPU has no FP8 arithmetic ({has}, 8.9 is needed): the weights take half the "
             "memory, and are computed with in 16 bit",
             "For speed in large batches use W8A8 INT8: antefix quantize --scheme w8a8-smoothquant",
         )
     elif stored.weights == "fp4" and stored.activations == "fp4" and capability < LEAST_FOR_FP4:
-        yield Verdict(
+        yield KernelVerdict(
             False,
             f"this GPU has no FP4 arithmetic ({has}, 10.0 is needed): the weights take a quarter "
             "of the memory, and are computed with in 16 bit",
@@ -225,7 +225,7 @@ def _on_gpus(stored: Stored, capability: Capability) -> Iterator[Verdict]:
     elif is_weight_only(stored) and stored.group not in (0, *MARLIN_GROUPS):
         yield _without_marlin(stored)
     elif stored.method == "awq" and not stored.zero_points:
-        yield Verdict(
+        yield KernelVerdict(
             False,
             "AWQ without zero points has no Marlin kernel: vLLM's own AWQ kernel is several times "
             "slower",
@@ -243,9 +243,9 @@ def is_weight_only(stored: Stored) -> bool:
     return stored.weights in ("int4", "int8") and not stored.activations
 
 
-def _without_marlin(stored: Stored) -> Verdict:
+def _without_marlin(stored: Stored) -> KernelVerdict:
     message = f"Marlin, vLLM's fast kernel, takes groups of 32, 64 or 128, not of {stored.group}"
     remedy = "Quantize it again: antefix quantize --group-size 128"
     if stored.method == "gptq":
-        return Verdict(True, f"{message}, and there is no other for GPTQ", remedy)
-    return Verdict(False, f"{message}; what takes its place is several times slower", remedy)
+        return KernelVerdict(True, f"{message}, and there is no other for GPTQ", remedy)
+    return KernelVerdict(False, f"{message}; what takes its place is several times slower", remedy)

@@ -14,8 +14,15 @@ from common.errors import Problem
 from weights.gpus import GPUS, Gpu
 from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
 from weights.model_shape import ModelShape
-from weights.roofline import Engine, Load, crossover_batch, decode_step_s, prefill_s, speed_of
-from weights.sizing import Option, Wish, sized, stored_precision
+from weights.roofline import (
+    OfferedLoad,
+    RooflineEngine,
+    crossover_batch,
+    decode_step_s,
+    prefill_s,
+    speed_of,
+)
+from weights.sizing import Option, SizingTarget, sized, stored_precision
 from weights.speculation import expected_tokens
 
 # Assumed until it is measured: the share of drafts that are right, in the range that Leviathan et
@@ -28,13 +35,13 @@ FP8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedPrecision:
     precision: Precision
     reason: str
 
 
 @dataclass(frozen=True)
-class Overflow:
+class OverflowReplicas:
     """Replicas of the same model in 4 bit, for what comes beyond the warm pool."""
 
     option: Option
@@ -49,17 +56,17 @@ class Plan:
     stated share of drafts is accepted. Costs are per million tokens, in the price's currency.
     """
 
-    wish: Wish
+    target: SizingTarget
     gpu: Gpu
     shape: ModelShape
     options: tuple[Option, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedPrecision, ...]
     chosen: Option
     crossover: int | None
     drafted: int
     draft_speedup: float
     warm: int
-    overflow: Overflow | None
+    overflow: OverflowReplicas | None
     cost_output: float | None
     cost_all: float | None
 
@@ -74,14 +81,14 @@ class Plan:
     @property
     def prefill_rate(self) -> float:
         """Prompt tokens a second of one replica."""
-        return self.wish.prompt / prefill_s(self.chosen.engine, self.wish.prompt)
+        return self.target.prompt / prefill_s(self.chosen.engine, self.target.prompt)
 
 
-def plan_for(shape: ModelShape, gpu: Gpu, wish: Wish) -> Plan:
-    """Raises Problem where the wish cannot be met."""
-    _check(shape, gpu, wish)
+def plan_for(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> Plan:
+    """Raises Problem where the target cannot be met."""
+    _check(shape, gpu, target)
     tried = {
-        precision: sized(shape, gpu, precision, wish) if precision.compute in gpu.flops else None
+        precision: sized(shape, gpu, precision, target) if precision.compute in gpu.flops else None
         for precision in _precisions(shape)
     }
     options, refused = [], []
@@ -90,43 +97,43 @@ def plan_for(shape: ModelShape, gpu: Gpu, wish: Wish) -> Plan:
         if able:
             options.append(min(able, key=lambda option: (option.gpus, option.engine.tp)))
         else:
-            refused.append(Refused(precision, _reason(engines, gpu, precision)))
+            refused.append(RefusedPrecision(precision, _reason(engines, gpu, precision)))
     if not options:
-        raise _impossible([o for engines in tried.values() for o in engines or ()], refused, wish)
+        raise _impossible([o for engines in tried.values() for o in engines or ()], refused, target)
     # options are in the order of PRECISIONS, so of equal ones the one with the most bits is first
     chosen = min(options, key=lambda option: option.gpus)
-    drafted, speedup = _drafts(chosen, wish)
-    cost = _cost_per_request(chosen, wish)
+    drafted, speedup = _drafts(chosen, target)
+    cost = _cost_per_request(chosen, target)
     return Plan(
-        wish=wish,
+        target=target,
         gpu=gpu,
         shape=shape,
         options=tuple(options),
         refused=tuple(refused),
         chosen=chosen,
-        crossover=_crossover(shape, gpu, chosen.engine, wish),
+        crossover=_crossover(shape, gpu, chosen.engine, target),
         drafted=drafted,
         draft_speedup=speedup,
         warm=_warm(chosen),
         overflow=_overflow(options, chosen),
-        cost_output=cost and cost / wish.output * 1e6,
-        cost_all=cost and cost / (wish.prompt + wish.output) * 1e6,
+        cost_output=cost and cost / target.output * 1e6,
+        cost_all=cost and cost / (target.prompt + target.output) * 1e6,
     )
 
 
-def _check(shape: ModelShape, gpu: Gpu, wish: Wish) -> None:
-    if shape.max_context is not None and wish.context > shape.max_context:
+def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
+    if shape.max_context is not None and target.context > shape.max_context:
         raise Problem(
-            f"a context of {wish.context} tokens is more than the model's {shape.max_context}",
+            f"a context of {target.context} tokens is more than the model's {shape.max_context}",
             f"ask for at most {shape.max_context}, or for a model with a longer context",
         )
-    if wish.prompt + wish.output > wish.context:
+    if target.prompt + target.output > target.context:
         raise Problem(
-            f"a prompt of {wish.prompt} and an output of {wish.output} tokens are more than the"
-            f" context of {wish.context}",
+            f"a prompt of {target.prompt} and an output of {target.output} tokens are more than the"
+            f" context of {target.context}",
             "ask for a longer context, or for shorter ones",
         )
-    if wish.kv_value_bytes == 1 and gpu.capability < FP8_CAPABILITY:
+    if target.kv_value_bytes == 1 and gpu.capability < FP8_CAPABILITY:
         raise Problem(
             f"an FP8 KV cache is slow on {gpu.name}, which has no FP8 arithmetic",
             "leave --kv-cache-dtype at auto, or plan for a newer GPU",
@@ -145,45 +152,47 @@ def _reason(engines: list[Option] | None, gpu: Gpu, precision: Precision) -> str
     return "does not fit" if engines else "its groups do not come out even"
 
 
-def _impossible(tried: list[Option], refused: list[Refused], wish: Wish) -> Problem:
+def _impossible(
+    tried: list[Option], refused: list[RefusedPrecision], target: SizingTarget
+) -> Problem:
     if not tried:
         return Problem(
             f"the model is stored as {refused[0].precision.name}: {refused[0].reason}",
             "plan for the model that it was made of, or for another GPU",
         )
     if fitting := [option for option in tried if option.fits]:
-        return _too_slow(fitting, wish)
+        return _too_slow(fitting, target)
 
     def missing(option: Option) -> int:
         engine = option.engine
-        need = kv_bytes_of(engine.shape, wish.context, wish.kv_value_bytes, engine.tp)
+        need = kv_bytes_of(engine.shape, target.context, target.kv_value_bytes, engine.tp)
         return need - option.budget.kv
 
     best = min(tried, key=missing)
     engine = best.engine
     where = f"{engine.tp} x {engine.gpu.name}" if engine.tp > 1 else engine.gpu.name
-    roomy = [gpu.name for gpu in GPUS if _fits(engine.shape, gpu, wish)]
+    roomy = [gpu.name for gpu in GPUS if _fits(engine.shape, gpu, target)]
     return Problem(
         f"nothing fits: with {engine.precision.name} weights on {where},"
         f" {missing(best) / GIB:.1f} GiB a GPU are missing for one request of"
-        f" {wish.context} tokens",
+        f" {target.context} tokens",
         f"plan for {' or '.join(roomy) or 'a smaller model'}, or for a shorter context",
     )
 
 
-def _fits(shape: ModelShape, gpu: Gpu, wish: Wish) -> bool:
+def _fits(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> bool:
     return any(
         option.fits
         for precision in _precisions(shape)
         if precision.compute in gpu.flops
-        for option in sized(shape, gpu, precision, wish)
+        for option in sized(shape, gpu, precision, target)
     )
 
 
-def _too_slow(fitting: list[Option], wish: Wish) -> Problem:
-    alone = [speed_of(o.engine, Load(1, wish.prompt, wish.output)) for o in fitting]
+def _too_slow(fitting: list[Option], target: SizingTarget) -> Problem:
+    alone = [speed_of(o.engine, OfferedLoad(1, target.prompt, target.output)) for o in fitting]
     ttft, tpot = min(s.ttft_s for s in alone), min(s.tpot_s for s in alone)
-    asked = f"ttft={wish.ttft_s:g}" + (f",tpot={wish.tpot_s:g}" if wish.tpot_s else "")
+    asked = f"ttft={target.ttft_s:g}" + (f",tpot={target.tpot_s:g}" if target.tpot_s else "")
     return Problem(
         f"no replica keeps {asked}, not with one request at a time: the best reachable"
         f" is ttft={ttft:.2g} and tpot={tpot:.2g} seconds",
@@ -191,18 +200,20 @@ def _too_slow(fitting: list[Option], wish: Wish) -> Problem:
     )
 
 
-def _crossover(shape: ModelShape, gpu: Gpu, engine: Engine, wish: Wish) -> int | None:
+def _crossover(
+    shape: ModelShape, gpu: Gpu, engine: RooflineEngine, target: SizingTarget
+) -> int | None:
     eight = next((p for p in PRECISIONS if p.bits == 8 and p.compute in gpu.flops), None)
     four = fitted(W4A16, shape, engine.tp)
     if eight is None or four is None:
         return None
     light, fast = (replace(engine, precision=precision) for precision in (four, eight))
-    return crossover_batch(light, fast, wish.prompt + wish.output // 2)
+    return crossover_batch(light, fast, target.prompt + target.output // 2)
 
 
-def _drafts(option: Option, wish: Wish) -> tuple[int, float]:
+def _drafts(option: Option, target: SizingTarget) -> tuple[int, float]:
     """The draft length that the roofline favours at the option's load, and its speedup."""
-    context = wish.prompt + wish.output / 2
+    context = target.prompt + target.output / 2
     batch = ceil(option.in_flight / option.replicas)
     plain = decode_step_s(option.engine, batch, context)
 
@@ -222,17 +233,17 @@ def _warm(option: Option) -> int:
     return max(1, ceil(peak / option.concurrency) - option.replicas)
 
 
-def _overflow(options: list[Option], chosen: Option) -> Overflow | None:
+def _overflow(options: list[Option], chosen: Option) -> OverflowReplicas | None:
     """One standard deviation more, in 4 bit; None where a replica of those takes no fewer GPUs
     than one more of the pool's."""
     light = next((o for o in options if o.engine.precision.name == W4A16.name), None)
     if light is None or light.engine.tp >= chosen.engine.tp:
         return None
-    return Overflow(light, ceil(sqrt(chosen.in_flight) / light.concurrency))
+    return OverflowReplicas(light, ceil(sqrt(chosen.in_flight) / light.concurrency))
 
 
-def _cost_per_request(option: Option, wish: Wish) -> float | None:
+def _cost_per_request(option: Option, target: SizingTarget) -> float | None:
     """Of the replicas at their load; what warm and overflow replicas cost comes on top."""
-    if wish.price_per_gpu_hour is None:
+    if target.price_per_gpu_hour is None:
         return None
-    return wish.price_per_gpu_hour * option.engine.tp / 3600 / option.speed.requests_s
+    return target.price_per_gpu_hour * option.engine.tp / 3600 / option.speed.requests_s

@@ -18,8 +18,8 @@ def fleet_yaml(plan: Plan, model: str) -> str:
     pools = {name: _pool(plan, plan.chosen, model, plan.chosen.replicas)}
     pools[name]["slo"] = {
         "interactive": {
-            "ttft_s": plan.wish.ttft_s,
-            **({"tpot_s": plan.wish.tpot_s} if plan.wish.tpot_s else {}),
+            "ttft_s": plan.target.ttft_s,
+            **({"tpot_s": plan.target.tpot_s} if plan.target.tpot_s else {}),
         }
     }
     pools[name]["warm_replicas"] = plan.warm
@@ -52,12 +52,12 @@ def _pool(plan: Plan, option: Option, model: str, replicas: int) -> dict[str, An
         "resources": {"accelerator_type": plan.gpu.ray_type},
         "engine_args": {
             "tensor_parallel_size": engine.tp,
-            "max_model_len": plan.wish.context,
+            "max_model_len": plan.target.context,
             "max_num_seqs": option.concurrency,
             # no fewer than a step's sequences, or vLLM refuses
             "max_num_batched_tokens": STEP_TOKENS,
-            "gpu_memory_utilization": plan.wish.utilization,
-            "kv_cache_dtype": "fp8" if plan.wish.kv_value_bytes == 1 else "auto",
+            "gpu_memory_utilization": plan.target.utilization,
+            "kv_cache_dtype": "fp8" if plan.target.kv_value_bytes == 1 else "auto",
             "enable_prefix_caching": True,
             "enable_chunked_prefill": True,
         },

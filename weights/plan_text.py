@@ -43,12 +43,12 @@ def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 def lines(plan: Plan) -> Iterator[str]:
     """What the table does not say."""
-    chosen, wish = plan.chosen, plan.wish
+    chosen, target = plan.chosen, plan.target
     engine = chosen.engine
     where = f"{engine.tp} x {plan.gpu.name}" if engine.tp > 1 else plan.gpu.name
     yield (
         f"* {engine.precision.name} on {where}: {chosen.replicas} serving, {plan.warm} warm"
-        f" ({chosen.in_flight} requests in flight, mean {wish.prompt} + {wish.output} tokens)"
+        f" ({chosen.in_flight} requests in flight, mean {target.prompt} + {target.output} tokens)"
     )
     for refused in plan.refused:
         yield f"not {refused.precision.name}: {refused.reason}"
@@ -75,7 +75,7 @@ def lines(plan: Plan) -> Iterator[str]:
     if plan.cost_output is not None and plan.cost_all is not None:
         yield (
             f"cost: {plan.cost_output:.2f} per million output tokens, {plan.cost_all:.2f} with"
-            f" the prompts' counted, at {wish.price_per_gpu_hour:g} per GPU and hour"
+            f" the prompts' counted, at {target.price_per_gpu_hour:g} per GPU and hour"
         )
 
 
@@ -110,7 +110,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         },
         "gpus": plan.gpus,
         "prefill_rate": plan.prefill_rate,
-        "price_per_gpu_hour": plan.wish.price_per_gpu_hour,
+        "price_per_gpu_hour": plan.target.price_per_gpu_hour,
         "cost_per_million_output_tokens": plan.cost_output,
         "cost_per_million_tokens": plan.cost_all,
     }

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weights.divisions import dimension_findings, uneven_over
-from weights.finding import Device, Engine, Finding, Model, Rule
+from weights.finding import Device, EngineConfig, Finding, Model, Rule
 from weights.fits import memory_findings
 from weights.kernels import (
     DEPRECATED,
@@ -37,7 +37,7 @@ _DRAFT = "engine_args.speculative_config.model"
 
 
 def findings(
-    model: Model, engine: Engine, device: Device | None = None, draft: Model | None = None
+    model: Model, engine: EngineConfig, device: Device | None = None, draft: Model | None = None
 ) -> list[Finding]:
     """`device` None: it is not known what replicas run on, so that kernels and memory are left
     out. `draft`: of speculative_config, where its config is known."""
@@ -67,7 +67,7 @@ def overflow_findings(here: int | None, there: int | None, to: str) -> list[Find
     return [Finding("overflow context", False, "overflow.to", to, message, remedy)]
 
 
-def _context(model: Model, engine: Engine) -> Iterator[Finding]:
+def _context(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     asked, most = engine.max_model_len, model.shape.max_context
     if asked is None or most is None or asked <= most:
         return
@@ -79,13 +79,15 @@ def _context(model: Model, engine: Engine) -> Iterator[Finding]:
     yield Finding("context", True, key, asked, message, remedy)
 
 
-def _stretches_otherwise(engine: Engine) -> bool:
+def _stretches_otherwise(engine: EngineConfig) -> bool:
     """Whether positions are scaled in a way that may lengthen the context: not as YaRN does it."""
     overrides = str(engine.args.get("hf_overrides") or "")
     return "rope" in overrides and not any(kind in overrides for kind in _LENGTHEN_NOTHING)
 
 
-def _named_quantization(model: Model, engine: Engine, device: Device | None) -> Iterator[Finding]:
+def _named_quantization(
+    model: Model, engine: EngineConfig, device: Device | None
+) -> Iterator[Finding]:
     named = engine.quantization
     allows_deprecated = engine.args.get("allow_deprecated_quantization") is True
     for method in sorted({named, model.method} & set(DEPRECATED)):
@@ -118,7 +120,7 @@ def _named_quantization(model: Model, engine: Engine, device: Device | None) -> 
         )
 
 
-def _of_plain_weights(model: Model, engine: Engine, named: str) -> Iterator[Finding]:
+def _of_plain_weights(model: Model, engine: EngineConfig, named: str) -> Iterator[Finding]:
     if named not in NEED_A_CHECKPOINT or not model.knows_all:
         return
     if "quantization" in str(engine.args.get("hf_overrides")):
@@ -130,7 +132,7 @@ def _of_plain_weights(model: Model, engine: Engine, named: str) -> Iterator[Find
     yield Finding("quantization", True, _QUANTIZATION, named, message, remedy)
 
 
-def _kernels(model: Model, engine: Engine, device: Device) -> Iterator[Finding]:
+def _kernels(model: Model, engine: EngineConfig, device: Device) -> Iterator[Finding]:
     online = engine.quantization in WHILE_LOADING and not model.method
     stored = (Stored("fp8", "fp8", "fp8"),) if online else model.stored
     key, value = (_QUANTIZATION, engine.quantization) if engine.quantization else ("model", "")
@@ -146,7 +148,7 @@ def _kernels(model: Model, engine: Engine, device: Device) -> Iterator[Finding]:
         yield from _slow_by_choice(model, engine)
 
 
-def _slow_by_choice(model: Model, engine: Engine) -> Iterator[Finding]:
+def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     """A slow kernel that was asked for, where vLLM would have taken a fast one."""
     named, method = engine.quantization, model.method
     integers = any(stored.weights in ("int4", "int8") for stored in model.stored)
@@ -176,7 +178,7 @@ def _slow_by_choice(model: Model, engine: Engine) -> Iterator[Finding]:
         yield Finding("slow kernel", False, key, "1", message, "Leave it out")
 
 
-def _dtype_of_kernels(model: Model, engine: Engine) -> Iterator[Finding]:
+def _dtype_of_kernels(model: Model, engine: EngineConfig) -> Iterator[Finding]:
     types = METHODS.get(model.method, ((0, 0), ()))[1]
     # compressed-tensors has kernels that do, but those of 4 and 8 bits times 16 do not
     if any(is_weight_only(stored) for stored in model.stored):
@@ -192,14 +194,14 @@ def _dtype_of_kernels(model: Model, engine: Engine) -> Iterator[Finding]:
         )
 
 
-def _bfloat16(engine: Engine, device: Device) -> Iterator[Finding]:
+def _bfloat16(engine: EngineConfig, device: Device) -> Iterator[Finding]:
     capability = device.capability
     if engine.dtype == "bfloat16" and capability is not None and capability < LEAST_FOR_BFLOAT16:
         message = f"the {device.name} has no bfloat16: that begins with capability 8.0"
         yield Finding("dtype", True, _DTYPE, engine.dtype, message, "Write float16")
 
 
-def _fp8_cache(engine: Engine, device: Device) -> Iterator[Finding]:
+def _fp8_cache(engine: EngineConfig, device: Device) -> Iterator[Finding]:
     named, capability = str(engine.args.get("kv_cache_dtype") or ""), device.capability
     if not named.startswith("fp8") or capability is None or capability >= LEAST_FOR_FP8:
         return
@@ -219,7 +221,7 @@ def _fp8_cache(engine: Engine, device: Device) -> Iterator[Finding]:
     )
 
 
-def _draft_degree(engine: Engine) -> Iterator[Finding]:
+def _draft_degree(engine: EngineConfig) -> Iterator[Finding]:
     degree = engine.speculation.get("draft_tensor_parallel_size")
     is_draft_model = engine.speculation.get("method") == "draft_model"
     if is_draft_model and isinstance(degree, int) and degree != engine.tensor_parallel:
@@ -228,7 +230,7 @@ def _draft_degree(engine: Engine) -> Iterator[Finding]:
         yield Finding("draft", True, key, degree, message, "Leave it out")
 
 
-def _draft(model: Model, draft: Model, engine: Engine) -> Iterator[Finding]:
+def _draft(model: Model, draft: Model, engine: EngineConfig) -> Iterator[Finding]:
     config = engine.speculation
     method = config.get("method")
     if method not in (None, "draft_model") or (method is None and _is_a_head(draft)):

@@ -62,7 +62,7 @@ WINDOWS_AT_ONCE = 8
 FACTS = "antefix-quantization.json"
 
 
-class Progress:
+class QuantizingProgress:
     def __init__(self, lines: TextIO) -> None:
         self._lines = lines
 
@@ -75,7 +75,7 @@ class Progress:
         print(f"error {told}", file=self._lines, flush=True)
 
 
-def quantize(folder: Path, progress: Progress) -> None:
+def quantize(folder: Path, progress: QuantizingProgress) -> None:
     job = QuantizeJob.from_json((folder / "job.json").read_text())
     scheme = scheme_called(job.scheme)
     progress.say(0.02, "reading the model's configuration")
@@ -201,7 +201,7 @@ class ResumableCalibration(CalibrationPipeline):  # type: ignore[misc]
     """
 
     folder: Path
-    progress: Progress
+    progress: QuantizingProgress
 
     def __call__(self, model: Any, dataloader: Any, dataset_args: Any) -> None:
         device = get_main_device()
@@ -316,7 +316,7 @@ def _flush(path: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     # llm-compressor logs to standard output, which is for the progress here.
-    progress = Progress(os.fdopen(os.dup(sys.stdout.fileno()), "w"))
+    progress = QuantizingProgress(os.fdopen(os.dup(sys.stdout.fileno()), "w"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         quantize(Path(arguments[0]), progress)

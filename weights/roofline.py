@@ -31,7 +31,7 @@ ALL_REDUCE_S = 15e-6
 
 
 @dataclass(frozen=True)
-class Engine:
+class RooflineEngine:
     """One replica: a model in a precision on `tp` GPUs. `kv_value_bytes`: 2, or 1 for FP8."""
 
     shape: ModelShape
@@ -66,7 +66,7 @@ class Engine:
         return self.gpu.bandwidth * BANDWIDTH_REACHED
 
 
-def weights_read(engine: Engine, tokens: int) -> float:
+def weights_read(engine: RooflineEngine, tokens: int) -> float:
     """Bytes a GPU reads of its weights in a step of so many tokens.
 
     Of a mixture's experts those are read that some token was sent to: with E experts, k a token
@@ -79,7 +79,7 @@ def weights_read(engine: Engine, tokens: int) -> float:
     return engine.weights - engine.expert_weights * untouched
 
 
-def all_reduces_s(engine: Engine, tokens: int) -> float:
+def all_reduces_s(engine: RooflineEngine, tokens: int) -> float:
     """Two a layer; each moves 2 (tp - 1) / tp of the hidden states over every link."""
     if engine.tp == 1:
         return 0.0
@@ -87,7 +87,7 @@ def all_reduces_s(engine: Engine, tokens: int) -> float:
     return 2 * engine.shape.layers * (ALL_REDUCE_S + moved / engine.gpu.link)
 
 
-def decode_step_s(engine: Engine, batch: int, context: float, checked: int = 1) -> float:
+def decode_step_s(engine: RooflineEngine, batch: int, context: float, checked: int = 1) -> float:
     """Of one step for `batch` sequences with `context` tokens each.
 
     `checked` tokens of each sequence: 1, or 1 more than were drafted.
@@ -101,7 +101,7 @@ def decode_step_s(engine: Engine, batch: int, context: float, checked: int = 1) 
     return max(read, computed) + cache / engine.bandwidth + all_reduces_s(engine, tokens) + overhead
 
 
-def prefill_s(engine: Engine, tokens: int) -> float:
+def prefill_s(engine: RooflineEngine, tokens: int) -> float:
     """Of one prompt, alone: products, attention (causal: half of its square), all-reduces."""
     shape = engine.shape
     width = shape.qk_nope_head_dim + shape.qk_rope_head_dim if shape.is_mla else shape.head_dim
@@ -116,7 +116,7 @@ def prefill_s(engine: Engine, tokens: int) -> float:
 
 
 @dataclass(frozen=True)
-class Load:
+class OfferedLoad:
     """What a replica is asked: requests in flight, and their mean lengths in tokens."""
 
     concurrency: int
@@ -134,7 +134,7 @@ class Speed:
     requests_s: float
 
 
-def speed_of(engine: Engine, load: Load) -> Speed:
+def speed_of(engine: RooflineEngine, load: OfferedLoad) -> Speed:
     """A replica with `concurrency` requests always in flight.
 
     In the time that one request decodes, all the others' prompts are computed by the same GPUs,
@@ -155,7 +155,9 @@ def speed_of(engine: Engine, load: Load) -> Speed:
     )
 
 
-def crossover_batch(light: Engine, fast: Engine, context: int, most: int = 4096) -> int | None:
+def crossover_batch(
+    light: RooflineEngine, fast: RooflineEngine, context: int, most: int = 4096
+) -> int | None:
     """The smallest batch at which a decode step of `fast` takes less time than one of `light`.
 
     None where none up to `most` is.

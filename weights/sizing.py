@@ -25,7 +25,7 @@ from weights.memory import (
     kv_tokens,
 )
 from weights.model_shape import ModelShape
-from weights.roofline import Engine, Load, Speed, speed_of
+from weights.roofline import OfferedLoad, RooflineEngine, Speed, speed_of
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 # vLLM's own limit on sequences a step, and the one that the memory is counted for.
@@ -34,7 +34,7 @@ STEP_TOKENS = 8192
 
 
 @dataclass(frozen=True)
-class Wish:
+class SizingTarget:
     """`context` is the longest request, prompt and answer; `prompt` and `output` the mean one's.
 
     Tokens and seconds. `concurrency` is of requests in flight on average, `rate` of requests that
@@ -62,7 +62,7 @@ class Option:
     replicas have `in_flight` of them, evenly, at `speed`.
     """
 
-    engine: Engine
+    engine: RooflineEngine
     budget: Budget
     kv_token_bytes: int
     at_full_context: int
@@ -109,61 +109,63 @@ def _split(precision: Precision, shape: ModelShape, tp: int) -> Precision | None
     return fitted(precision, shape, tp, (precision.group_size,))
 
 
-def sized(shape: ModelShape, gpu: Gpu, precision: Precision, wish: Wish) -> list[Option]:
+def sized(shape: ModelShape, gpu: Gpu, precision: Precision, target: SizingTarget) -> list[Option]:
     """One option for each number of GPUs that the model can be split over."""
     return [
-        _option(Engine(shape, gpu, split, tp, wish.kv_value_bytes), wish)
+        _option(RooflineEngine(shape, gpu, split, tp, target.kv_value_bytes), target)
         for tp in TENSOR_PARALLEL
         if (split := _split(precision, shape, tp))
     ]
 
 
-def _option(engine: Engine, wish: Wish) -> Option:
+def _option(engine: RooflineEngine, target: SizingTarget) -> Option:
     shape, tp = engine.shape, engine.tp
     budget = budget_of(
         *(shape, engine.gpu, engine.precision, tp),
-        *(wish.utilization, STEP_TOKENS, MOST_SEQUENCES),
+        *(target.utilization, STEP_TOKENS, MOST_SEQUENCES),
     )
-    whole = kv_bytes_of(shape, wish.context, wish.kv_value_bytes, tp)
-    mean = kv_bytes_of(shape, wish.prompt + wish.output, wish.kv_value_bytes, tp)
-    most = _within_slo(engine, wish, min(max(budget.kv, 0) // mean, MOST_SEQUENCES))
-    replicas, in_flight = _replicas(engine, wish, most) if most else (0, 0)
+    whole = kv_bytes_of(shape, target.context, target.kv_value_bytes, tp)
+    mean = kv_bytes_of(shape, target.prompt + target.output, target.kv_value_bytes, tp)
+    most = _within_slo(engine, target, min(max(budget.kv, 0) // mean, MOST_SEQUENCES))
+    replicas, in_flight = _replicas(engine, target, most) if most else (0, 0)
     each = ceil(in_flight / replicas) if replicas else 1
     return Option(
         engine=engine,
         budget=budget,
-        kv_token_bytes=kv_bytes_of(shape, 1, wish.kv_value_bytes, tp),
+        kv_token_bytes=kv_bytes_of(shape, 1, target.kv_value_bytes, tp),
         at_full_context=max(budget.kv, 0) // whole,
         concurrency=most,
         in_flight=in_flight,
         replicas=replicas,
-        speed=speed_of(engine, Load(each, wish.prompt, wish.output)),
+        speed=speed_of(engine, OfferedLoad(each, target.prompt, target.output)),
     )
 
 
-def _replicas(engine: Engine, wish: Wish, most: int) -> tuple[int, int]:
+def _replicas(engine: RooflineEngine, target: SizingTarget, most: int) -> tuple[int, int]:
     """How many are needed, and how many requests all of them have in flight, `most` each."""
 
     def finished_s(each: int) -> float:
-        return speed_of(engine, Load(each, wish.prompt, wish.output)).requests_s
+        return speed_of(engine, OfferedLoad(each, target.prompt, target.output)).requests_s
 
-    rate, wanted = wish.rate or 0.0, wish.concurrency or 0
+    rate, wanted = target.rate or 0.0, target.concurrency or 0
     replicas = max(ceil(wanted / most), ceil(rate / finished_s(most)))
     # by Little's law as many are in flight as let a replica finish what comes to it
     arriving = bisect_left(range(1, most), rate / replicas, key=finished_s) + 1
     return replicas, max(wanted, arriving * replicas)
 
 
-def _keeps(speed: Speed, wish: Wish) -> bool:
-    return speed.ttft_s <= wish.ttft_s and (wish.tpot_s is None or speed.tpot_s <= wish.tpot_s)
+def _keeps(speed: Speed, target: SizingTarget) -> bool:
+    return speed.ttft_s <= target.ttft_s and (
+        target.tpot_s is None or speed.tpot_s <= target.tpot_s
+    )
 
 
-def _within_slo(engine: Engine, wish: Wish, room: int) -> int:
+def _within_slo(engine: RooflineEngine, target: SizingTarget, room: int) -> int:
     """The most requests in flight, up to `room`, that keep the SLO: both times grow with them."""
     low, high = 0, room
     while low < high:
         middle = (low + high + 1) // 2
-        if _keeps(speed_of(engine, Load(middle, wish.prompt, wish.output)), wish):
+        if _keeps(speed_of(engine, OfferedLoad(middle, target.prompt, target.output)), target):
             low = middle
         else:
             high = middle - 1

@@ -64,7 +64,7 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SpeculationCandidate:
     """A way to speculate and its tokens per second over those without, round by round."""
 
     name: str
@@ -80,11 +80,11 @@ class Candidate:
 class Recommendation:
     """`best` is None where speculation is better left off."""
 
-    best: Candidate | None
+    best: SpeculationCandidate | None
     reason: str
 
 
-def recommend(measured: Sequence[Candidate]) -> Recommendation:
+def recommend(measured: Sequence[SpeculationCandidate]) -> Recommendation:
     """The candidate whose speedup is surely the largest: by the lower end of its interval, which
     must lie above 1. What drafts nothing is no candidate."""
     drafting = [candidate for candidate in measured if candidate.drafted > 0]

@@ -35,7 +35,7 @@ MEMORY_PASSES = 10_000
 
 
 @dataclass(frozen=True)
-class Step:
+class EngineStep:
     """One step of the engine: `seconds` since the one before, `tokens` that it brought to `batch`
     requests. `speculating` is None where it tells nothing: it computed prompts, too, or came
     right after a switch."""
@@ -119,7 +119,7 @@ class SpeculationRule:
         """Whether the next step, with so many requests, should."""
         return self._band(batch).speculates_now
 
-    def add(self, step: Step) -> None:
+    def add(self, step: EngineStep) -> None:
         band = self._band(step.batch)
         if band.add(step, self._when_slower):
             self._tried = band
@@ -160,9 +160,9 @@ class _Band:
         self._phase = _Phase.USUAL
         self._steps = 0
         self._gap = FIRST_GAP
-        self._usual: deque[Step] = deque(maxlen=WINDOW_STEPS)
-        self._before: list[Step] = []
-        self._trial: list[Step] = []
+        self._usual: deque[EngineStep] = deque(maxlen=WINDOW_STEPS)
+        self._before: list[EngineStep] = []
+        self._trial: list[EngineStep] = []
 
     @property
     def speculates_now(self) -> bool:
@@ -172,7 +172,7 @@ class _Band:
     def speedup(self) -> float | None:
         return exp(fmean(map(log, self.speedups))) if self.speedups else None
 
-    def add(self, step: Step, when_slower: WhenSlower) -> bool:
+    def add(self, step: EngineStep, when_slower: WhenSlower) -> bool:
         """True when it ended a trial that told something."""
         self._steps += 1
         if step.speculating == self.speculates_now:
@@ -216,7 +216,7 @@ class _Band:
         return True
 
 
-def _pace(steps: Iterable[Step]) -> float:
+def _pace(steps: Iterable[EngineStep]) -> float:
     """Seconds per token; 0 where there were none."""
     seconds = tokens = 0.0
     for step in steps:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.calibration import EngineCalibration
-from simulator.results import FLAP_S, Summary, table
+from simulator.results import FLAP_S, SimulationSummary, table
 
 # Title, what is promised with what, policy -> figures, and how Ray Serve's best compares.
-Section = tuple[str, str, Mapping[str, Summary], str]
+Section = tuple[str, str, Mapping[str, SimulationSummary], str]
 
 
 def page(

@@ -23,7 +23,7 @@ from benchmarks.backtest import page
 from common.errors import Problem
 from simulator import calibration, plot, traces
 from simulator.calibration import EngineCalibration
-from simulator.results import Summary, as_json, best_within, mean, summary, table
+from simulator.results import SimulationSummary, as_json, best_within, mean, summary, table
 from simulator.simulation import run
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result
@@ -72,18 +72,18 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScenarioResult:
     """`summaries`: policy -> one a seed. `plotted`: the first seed's."""
 
     scenario: Scenario
-    summaries: Mapping[str, Sequence[Summary]]
+    summaries: Mapping[str, Sequence[SimulationSummary]]
     plotted: Sequence[Result]
 
     @property
-    def means(self) -> dict[str, Summary]:
+    def means(self) -> dict[str, SimulationSummary]:
         return {policy: mean(found) for policy, found in self.summaries.items()}
 
-    def pairs(self) -> Iterator[tuple[Summary, Summary]]:
+    def pairs(self) -> Iterator[tuple[SimulationSummary, SimulationSummary]]:
         """Ours and Ray Serve's default, seed by seed."""
         yield from zip(self.summaries[OURS], self.summaries[SERVE], strict=True)
 
@@ -100,7 +100,7 @@ def scenarios(seeds: Sequence[int], recorded: Sequence[Path]) -> Iterator[Scenar
         yield Scenario("azure x 2", [azure.scaled(2.0)], initial_replicas=4)
 
 
-def play(scenario: Scenario, engine: EngineCalibration) -> Found:
+def play(scenario: Scenario, engine: EngineCalibration) -> ScenarioResult:
     fixed = f"fixed:{scenario.max_replicas}"
     policies = (
         OURS,
@@ -110,7 +110,7 @@ def play(scenario: Scenario, engine: EngineCalibration) -> Found:
         *(f"{SERVE}:{target}" for target in TARGETS),
         fixed,
     )
-    summaries: dict[str, list[Summary]] = {policy: [] for policy in policies}
+    summaries: dict[str, list[SimulationSummary]] = {policy: [] for policy in policies}
     plotted = []
     for seed, trace in enumerate(scenario.traces):
         settings = scenario.settings(engine, seed)
@@ -123,10 +123,10 @@ def play(scenario: Scenario, engine: EngineCalibration) -> Found:
             summaries[policy].append(summary(result))
             if seed == 0 and policy in PLOTTED:
                 plotted.append(result)
-    return Found(scenario, summaries, plotted)
+    return ScenarioResult(scenario, summaries, plotted)
 
 
-def goals(found: Sequence[Found]) -> dict[str, Any]:
+def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
     ramp = next(each for each in found if each.scenario.name == "ramp").summaries[OURS]
     worst = min(s.attainment for s in ramp)
     most = max(s.average_replicas for s in ramp)
@@ -143,7 +143,7 @@ def goals(found: Sequence[Found]) -> dict[str, Any]:
     return judged
 
 
-def frontier(found: Found) -> str:
+def frontier(found: ScenarioResult) -> str:
     """Ray Serve's best `target_ongoing_requests` for no more replica-hours than ours."""
     means = found.means
     serve = [(policy, s) for policy, s in means.items() if policy.startswith(SERVE)]

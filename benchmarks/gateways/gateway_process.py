@@ -20,7 +20,7 @@ import msgspec
 
 from autoscaling.pool_scheduler import PoolScheduler, PoolSettings, SchedulingRequest
 from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear, say
-from benchmarks.gateways.results import GatewayReport, Served
+from benchmarks.gateways.results import GatewayReport, ServedRequest
 from benchmarks.gateways.traffic import Arrival
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
@@ -33,7 +33,7 @@ GRACE_S = 20.0
 
 
 @dataclass(frozen=True)
-class GatewaySettings:
+class GatewayProcessSettings:
     """`shared`: reads the index and hears of others' placements; else it knows its own alone."""
 
     redis_url: str = field(repr=False)
@@ -71,8 +71,8 @@ class OwnPlacements:
             self._slots.popitem(last=False)
 
 
-class Gateway:
-    def __init__(self, settings: GatewaySettings, max_segments: int = 65536) -> None:
+class BenchmarkGateway:
+    def __init__(self, settings: GatewayProcessSettings, max_segments: int = 65536) -> None:
         self._settings = settings
         text, binary = (connect(settings.redis_url, decode=decode) for decode in (True, False))
         self._scheduler = scheduler = PoolScheduler(
@@ -111,7 +111,7 @@ class Gateway:
             while not self._ready():  # noqa: ASYNC110  # nothing tells when
                 await asyncio.sleep(0.05)
 
-    async def play(self, arrivals: Sequence[Arrival], start: float) -> list[Served]:
+    async def play(self, arrivals: Sequence[Arrival], start: float) -> list[ServedRequest]:
         """All that is served; `start` by `time.monotonic`."""
         end = max((arrival.due for arrival in arrivals), default=0.0) + GRACE_S
         tasks = [asyncio.create_task(self._serve(arrival, start)) for arrival in arrivals]
@@ -122,7 +122,7 @@ class Gateway:
         self.failed = len(tasks) - len(served)
         return served
 
-    def report(self, served: list[Served]) -> GatewayReport:
+    def report(self, served: list[ServedRequest]) -> GatewayReport:
         index = self._feeds.index
         return GatewayReport(
             served,
@@ -136,7 +136,7 @@ class Gateway:
         loads = self._scheduler.board.loads()
         return len(loads) == self._settings.replicas and all(x.synced for x in loads.values())
 
-    async def _serve(self, arrival: Arrival, start: float) -> Served:
+    async def _serve(self, arrival: Arrival, start: float) -> ServedRequest:
         due = start + arrival.due
         await asyncio.sleep(due - time.monotonic())
         began = time.monotonic()
@@ -168,7 +168,7 @@ class Gateway:
             self._scheduler.ended(attempt, chosen.replica_id)
         finally:
             del self._answers[attempt.ticket]
-        return Served(
+        return ServedRequest(
             due=arrival.due,
             replica=chosen.replica_id,
             prompt_tokens=len(prompt),
@@ -182,12 +182,14 @@ class Gateway:
         )
 
 
-async def gateway(settings: GatewaySettings, arrivals: Sequence[Arrival], pipe: Connection) -> None:
+async def gateway(
+    settings: GatewayProcessSettings, arrivals: Sequence[Arrival], pipe: Connection
+) -> None:
     """Say when ready, play from the time that the parent names, report.
 
     Raises EOFError or CancelledError when the parent is gone before that.
     """
-    here = Gateway(settings)
+    here = BenchmarkGateway(settings)
     parts = [asyncio.create_task(part) for part in (here.background(), here.listen())]
     try:
         await here.until_ready()

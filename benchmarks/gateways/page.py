@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gateways.results import VARIATION_GOAL, Summary, table
+from benchmarks.gateways.results import VARIATION_GOAL, GatewaysSummary, table
 from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 from simulator.engines import Hardware
 
 
 def page(
-    found: Sequence[Summary],
+    found: Sequence[GatewaysSummary],
     goals: Mapping[str, Any],
     command: str,
     minutes: float,
@@ -69,7 +69,7 @@ def _goal_table(goals: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Sequence[Summary], file: Path) -> None:
+def draw(found: Sequence[GatewaysSummary], file: Path) -> None:
     """Write the plot to `file`."""
     shared = [s for s in found if s.shared]
     own = [s for s in found if not s.shared]

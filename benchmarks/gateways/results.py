@@ -28,7 +28,7 @@ HEADINGS = (
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRequest:
     """One request, in seconds. `due` and `ended` count from the run's start, `ttft` from when the
     request was due; `late` is how late it was taken up, `placed_in` what deciding took."""
 
@@ -48,7 +48,7 @@ class Served:
 class GatewayReport:
     """`failed` requests got no answer; `unanswered` lookups no reply in time, or were not made."""
 
-    served: list[Served]
+    served: list[ServedRequest]
     failed: int
     lookups: int
     unanswered: int
@@ -56,7 +56,7 @@ class GatewayReport:
 
 
 @dataclass(frozen=True)
-class Run:
+class GatewaysRun:
     """One run as its gateways saw it; `since` to `until`: the measured seconds from its start."""
 
     gateways: int
@@ -70,12 +70,12 @@ class Run:
     engines_cpu_s: float
 
     @property
-    def served(self) -> list[Served]:
+    def served(self) -> list[ServedRequest]:
         return [s for report in self.reports for s in report.served if s.due >= self.since]
 
 
 @dataclass(frozen=True)
-class Summary:
+class GatewaysSummary:
     """Seconds; shares of prompt tokens; coefficients of variation over the replicas."""
 
     gateways: int
@@ -99,7 +99,7 @@ class Summary:
     engines_cpu_s: float
 
 
-def summary(run: Run) -> Summary:
+def summary(run: GatewaysRun) -> GatewaysSummary:
     served = run.served
     everything = [s for report in run.reports for s in report.served]
     prompt_tokens = sum(s.prompt_tokens for s in served)
@@ -107,7 +107,7 @@ def summary(run: Run) -> Summary:
     lookups = sum(report.lookups for report in run.reports)
     ttfts = [s.ttft for s in served]
     in_flight = ((s.replica, _overlap(s, run.since, run.until)) for s in everything)
-    return Summary(
+    return GatewaysSummary(
         gateways=run.gateways,
         shared=run.shared,
         requests=len(served),
@@ -166,7 +166,7 @@ def ceiling(arrivals: Sequence[Arrival], since: float, block_tokens: int) -> flo
     return found / asked
 
 
-def goals(found: Sequence[Summary]) -> dict[str, Any]:
+def goals(found: Sequence[GatewaysSummary]) -> dict[str, Any]:
     """What the fewest and the most gateways with a shared index tell."""
     shared = sorted((s for s in found if s.shared), key=lambda s: s.gateways)
     few, many = shared[0], shared[-1]
@@ -181,7 +181,7 @@ def goals(found: Sequence[Summary]) -> dict[str, Any]:
     }
 
 
-def figures(found: Iterable[Summary]) -> dict[str, Any]:
+def figures(found: Iterable[GatewaysSummary]) -> dict[str, Any]:
     return {
         f"{s.gateways}/{index_of(s)}": {
             "requests": s.requests,
@@ -209,11 +209,11 @@ def figures(found: Iterable[Summary]) -> dict[str, Any]:
     }
 
 
-def index_of(summary: Summary) -> str:
+def index_of(summary: GatewaysSummary) -> str:
     return "shared" if summary.shared else "own placements only"
 
 
-def table(found: Iterable[Summary]) -> str:
+def table(found: Iterable[GatewaysSummary]) -> str:
     """Markdown, padded so that it reads in a terminal too."""
     rows = [HEADINGS, *(_row(s) for s in found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
@@ -221,7 +221,7 @@ def table(found: Iterable[Summary]) -> str:
     return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
 
 
-def _row(s: Summary) -> tuple[str, ...]:
+def _row(s: GatewaysSummary) -> tuple[str, ...]:
     return (
         str(s.gateways),
         index_of(s),
@@ -240,7 +240,7 @@ def _row(s: Summary) -> tuple[str, ...]:
     )
 
 
-def _overlap(served: Served, since: float, until: float) -> float:
+def _overlap(served: ServedRequest, since: float, until: float) -> float:
     """Seconds of the measured time in which the request was at its replica."""
     began = served.due + served.late + served.placed_in
     return max(0.0, min(served.ended, until) - max(began, since))

@@ -29,11 +29,11 @@ import uvloop
 from benchmarks import engine_host, report
 from benchmarks.engine_host import HostReport, HostSettings
 from benchmarks.gateways import gateway_process, page
-from benchmarks.gateways.gateway_process import GatewaySettings
+from benchmarks.gateways.gateway_process import GatewayProcessSettings
 from benchmarks.gateways.results import (
     GatewayReport,
-    Run,
-    Summary,
+    GatewaysRun,
+    GatewaysSummary,
     ceiling,
     figures,
     goals,
@@ -61,7 +61,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
-class Bench:
+class GatewaysBench:
     """What all runs have in common. `warm_up` and `seconds` (measured) are seconds."""
 
     redis_url: str
@@ -73,13 +73,13 @@ class Bench:
     budget_s: float
     hardware: Hardware = field(default_factory=Hardware)
 
-    def run(self, gateways: int, shared: bool) -> Run:
+    def run(self, gateways: int, shared: bool) -> GatewaysRun:
         name = f"bench/{gateways}-{'shared' if shared else 'own'}"
         socket, key = str(self.folder / f"{gateways}{shared}.sock"), secrets.token_bytes(32)
         hosted = HostSettings(
             self.redis_url, name, socket, key, self.replicas, SEGMENT_TOKENS, self.hardware
         )
-        placing = GatewaySettings(
+        placing = GatewayProcessSettings(
             self.redis_url, name, socket, key, self.replicas, shared, self.budget_s
         )
         with _process(run_host, hosted) as engines:
@@ -94,7 +94,7 @@ class Bench:
                 reports = self._play(pipes)
             engines.send("enough")
             told: HostReport = _hear(engines, STOP_S)
-        return Run(
+        return GatewaysRun(
             gateways=gateways,
             shared=shared,
             replicas=self.replicas,
@@ -121,7 +121,9 @@ def run_host(pipe: Connection, settings: HostSettings) -> None:
     uvloop.run(engine_host.host(settings, pipe))
 
 
-def run_gateway(pipe: Connection, settings: GatewaySettings, arrivals: Sequence[Arrival]) -> None:
+def run_gateway(
+    pipe: Connection, settings: GatewayProcessSettings, arrivals: Sequence[Arrival]
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, asyncio.CancelledError):  # the parent is gone
         uvloop.run(gateway_process.gateway(settings, arrivals, pipe))
@@ -161,7 +163,7 @@ def _hear(pipe: Connection, within_s: float) -> Any:
         raise RuntimeError("a process of the benchmark ended early; see above") from None
 
 
-def measure(options: argparse.Namespace) -> list[Summary]:
+def measure(options: argparse.Namespace) -> list[GatewaysSummary]:
     seconds = options.warm_up + options.seconds
     arrivals = (
         from_trace(find(CONVERSATION_TRACE), options.seed, options.rate, seconds)
@@ -175,7 +177,7 @@ def measure(options: argparse.Namespace) -> list[Summary]:
         folder = Path(name)
         server = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
         try:
-            bench = Bench(
+            bench = GatewaysBench(
                 redis_url=server.url,
                 folder=folder,
                 arrivals=arrivals,
@@ -192,7 +194,7 @@ def measure(options: argparse.Namespace) -> list[Summary]:
     return found
 
 
-def _tell(s: Summary) -> None:
+def _tell(s: GatewaysSummary) -> None:
     print(
         f"{s.gateways} gateways, index: {index_of(s)}: cached {s.cached_ratio:.3f},"
         f" variation of load {s.variation_requests:.3f}, TTFT mean {1000 * s.ttft_mean:.0f} ms",

@@ -38,7 +38,7 @@ LOG_BYTES, LOG_FILES = 100_000_000, 5
 
 
 @dataclass(frozen=True)
-class GatewaySettings:
+class ObservedGatewaySettings:
     """`keys`: API key to tenant. Its log and its metrics go to `folder`."""
 
     fleet: Fleet
@@ -131,7 +131,7 @@ def _tell_nothing(*args: object) -> dict[str, Any]:
     return {"prompt_tokens": {}}
 
 
-async def gateway(settings: GatewaySettings, pipe: Connection) -> None:
+async def gateway(settings: ObservedGatewaySettings, pipe: Connection) -> None:
     """Serve until the parent is gone or says None.
 
     To a set of parts it says the CPU seconds that it has used so far, and leaves only those.

@@ -8,14 +8,16 @@ from typing import Any
 from benchmarks.observability.results import (
     BOTH,
     SCRAPE_PERIOD_S,
-    Found,
+    ObservabilityResult,
     table,
     tokens_per_s,
     us_per_token,
 )
 
 
-def page(found: Found, goals: Mapping[str, Any], command: str, minutes: float, machine: str) -> str:
+def page(
+    found: ObservabilityResult, goals: Mapping[str, Any], command: str, minutes: float, machine: str
+) -> str:
     """The whole document. `machine` is what `report.machine_in_words` says."""
     both = found.of(BOTH)
     without, there = [pair.without for pair in both], [pair.there for pair in both]

@@ -22,7 +22,7 @@ EACH = (*(frozenset({part}) for part in PARTS), EVERYTHING)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRound:
     """One round: what was served in how many seconds, with how much of the gateway's CPU."""
 
     requests: int
@@ -40,8 +40,8 @@ class Pair:
     """Two rounds, one after the other: without the `parts`, and with them alone."""
 
     parts: frozenset[str]
-    without: Measured
-    there: Measured
+    without: MeasuredRound
+    there: MeasuredRound
 
     @property
     def cost(self) -> float:
@@ -64,7 +64,7 @@ class Scrapes:
 
 
 @dataclass(frozen=True)
-class Found:
+class ObservabilityResult:
     pairs: Sequence[Pair]
     scrapes: Scrapes
 
@@ -89,7 +89,7 @@ class Cost:
     us_per_request: float
 
 
-def cost_of(found: Found, parts: frozenset[str]) -> Cost:
+def cost_of(found: ObservabilityResult, parts: frozenset[str]) -> Cost:
     """The median over the pairs, and what it may be: by ranks, whatever the distribution."""
     pairs = found.of(parts)
     shares = sorted(pair.cost for pair in pairs)
@@ -101,12 +101,12 @@ def cost_of(found: Found, parts: frozenset[str]) -> Cost:
     return Cost(middle, low, high, 1e6 * middle * per_request)
 
 
-def goals(found: Found) -> dict[str, Any]:
+def goals(found: ObservabilityResult) -> dict[str, Any]:
     share = cost_of(found, BOTH).share + found.scrapes.share
     return {"cost_share": report.goal(share, at_most=COST_GOAL)}
 
 
-def figures(found: Found) -> dict[str, Any]:
+def figures(found: ObservabilityResult) -> dict[str, Any]:
     costs = {_name(parts): cost_of(found, parts) for parts in found.variants}
     both, scrapes = found.of(BOTH), found.scrapes
     without, there = [pair.without for pair in both], [pair.there for pair in both]
@@ -129,7 +129,7 @@ def figures(found: Found) -> dict[str, Any]:
     }
 
 
-def table(found: Found) -> str:
+def table(found: ObservabilityResult) -> str:
     """Markdown, padded so that it reads in a terminal too."""
     rows = [("What", "Cost", "95 % sure", "CPU time")]
     for parts in found.variants:
@@ -143,11 +143,11 @@ def table(found: Found) -> str:
     return "\n".join([lines[0], "|" + " -- |" * len(rows[0]), *lines[1:]])
 
 
-def tokens_per_s(rounds: Sequence[Measured]) -> float:
+def tokens_per_s(rounds: Sequence[MeasuredRound]) -> float:
     return _median(lambda m: m.tokens / m.seconds, rounds)
 
 
-def us_per_token(rounds: Sequence[Measured]) -> float:
+def us_per_token(rounds: Sequence[MeasuredRound]) -> float:
     return 1e6 * _median(lambda m: m.per_token, rounds)
 
 
@@ -155,5 +155,5 @@ def _name(parts: frozenset[str]) -> str:
     return " + ".join(part for part in PARTS if part in parts)
 
 
-def _median(figure: Callable[[Measured], float], rounds: Sequence[Measured]) -> float:
+def _median(figure: Callable[[MeasuredRound], float], rounds: Sequence[MeasuredRound]) -> float:
     return statistics.median(map(figure, rounds))

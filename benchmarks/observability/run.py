@@ -31,14 +31,14 @@ import uvloop
 from benchmarks import report
 from benchmarks.observability import engines, gateway, page
 from benchmarks.observability.engines import EnginesSettings
-from benchmarks.observability.gateway import GatewaySettings
+from benchmarks.observability.gateway import ObservedGatewaySettings
 from benchmarks.observability.load import bodies, play
 from benchmarks.observability.results import (
     BOTH,
     EACH,
     NOTHING,
-    Found,
-    Measured,
+    MeasuredRound,
+    ObservabilityResult,
     Pair,
     Scrapes,
     figures,
@@ -66,7 +66,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
-class Bench:
+class ObservabilityBench:
     """A gateway with its engines behind it; `pipe` is to the gateway's process."""
 
     pipe: Connection
@@ -75,16 +75,18 @@ class Bench:
 
     async def measure(
         self, variants: Sequence[frozenset[str]], turns: int, seconds: float, warm_up: float
-    ) -> Found:
+    ) -> ObservabilityResult:
         requests = bodies(MODEL, PROMPT_TOKENS, TOKENS)
         pairs: list[Pair] = []
         async with stream_client.session() as http:
 
-            async def measured(parts: frozenset[str]) -> Measured:
+            async def measured(parts: frozenset[str]) -> MeasuredRound:
                 before = await self._leave(parts)
                 played = await play(http, self.gateways, requests, CLIENTS, seconds)
                 used = await self._leave(parts) - before
-                return Measured(played.requests, played.requests * TOKENS, played.seconds, used)
+                return MeasuredRound(
+                    played.requests, played.requests * TOKENS, played.seconds, used
+                )
 
             await play(http, self.gateways, requests, CLIENTS, warm_up)
             for turn in range(turns):
@@ -95,7 +97,7 @@ class Bench:
                 if (turn + 1) % 10 == 0:
                     print(f"{turn + 1} of {turns} turns", file=sys.stderr, flush=True)
             scrapes = await self._scrape(http)
-        return Found(pairs, scrapes)
+        return ObservabilityResult(pairs, scrapes)
 
     async def _leave(self, parts: frozenset[str]) -> float:
         """CPU seconds that the gateway has used; from now on it has these parts only."""
@@ -118,7 +120,7 @@ def run_engines(pipe: Connection, settings: EnginesSettings) -> None:
     _run(engines.engines(settings, pipe))
 
 
-def run_gateway(pipe: Connection, settings: GatewaySettings) -> None:
+def run_gateway(pipe: Connection, settings: ObservedGatewaySettings) -> None:
     _run(gateway.gateway(settings, pipe))
 
 
@@ -157,7 +159,7 @@ def _hear(pipe: Connection, within_s: float) -> Any:
 
 
 @contextlib.contextmanager
-def _bench(folder: Path, redis_url: str) -> Iterator[Bench]:
+def _bench(folder: Path, redis_url: str) -> Iterator[ObservabilityBench]:
     port, metrics_port = free_ports(2)
     fleet, secret = Fleet.model_validate(_fleet(port, metrics_port)), secrets.token_hex(16)
     keys = {secrets.token_hex(8): tenant for tenant in TENANTS}
@@ -171,11 +173,11 @@ def _bench(folder: Path, redis_url: str) -> Iterator[Bench]:
         tokens=TOKENS,
         step_s=STEP_S,
     )
-    settings = GatewaySettings(fleet, keys, secret, redis_url, folder)
+    settings = ObservedGatewaySettings(fleet, keys, secret, redis_url, folder)
     url = f"http://127.0.0.1:{port}"
     endpoints = [Endpoint(keys[k], url, {"authorization": f"Bearer {k}"}) for k in keys]
     with _process(run_engines, simulated), _process(run_gateway, settings) as pipe:
-        yield Bench(pipe, endpoints, f"http://127.0.0.1:{metrics_port}/metrics")
+        yield ObservabilityBench(pipe, endpoints, f"http://127.0.0.1:{metrics_port}/metrics")
 
 
 def _fleet(port: int, metrics_port: int) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
-from benchmarks.trace_player import Outcome, play, poisson
+from benchmarks.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from simulator.traces import Request, Trace
 
@@ -41,7 +41,7 @@ class Phase:
     """What came of `offered` requests a second; after it all was well in `recovered_s`."""
 
     offered: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ReplayedRequest, ...]
     recovered_s: float
 
     def goodput(self, slo_s: float) -> float:
@@ -53,7 +53,7 @@ class Phase:
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.ttft is not None)
 
 
-class Bench:
+class OverloadBench:
     def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, slo_s: float) -> None:
         self._http = http
         self._fleet = fleet
@@ -92,14 +92,14 @@ class Bench:
             finished += outcome.status == 200 and loop.time() < until
         return finished
 
-    async def _play(self, trace: Trace) -> list[Outcome]:
+    async def _play(self, trace: Trace) -> list[ReplayedRequest]:
         return await play(self._http, self._fleet.gateway, self._fleet.model, trace)
 
 
 async def measure(fleet: BenchFleet, rounds: int, slo_s: float) -> list[tuple[Phase, Phase]]:
     """Each round's phases: at capacity, and beyond it."""
     async with stream_client.session() as http:
-        bench, pairs = Bench(http, fleet, slo_s), []
+        bench, pairs = OverloadBench(http, fleet, slo_s), []
         await bench.capacity()  # to no account: rates are learned first
         for _ in range(rounds):
             capacity = await bench.capacity()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.routing.results import Summaries, Summary
+from benchmarks.routing.results import RoutingSummary, Summaries
 from benchmarks.small_model import LAYERS
 
 HEADINGS = (
@@ -22,7 +22,7 @@ def table(found: Summaries) -> str:
     return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
 
 
-def _row(workload: str, policy: str, summary: Summary) -> tuple[str, ...]:
+def _row(workload: str, policy: str, summary: RoutingSummary) -> tuple[str, ...]:
     return (
         workload,
         policy,

@@ -25,7 +25,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class RoutingRun:
     """`most_cached`: what the oracle gets, one figure an answer; `replicas` in the pool;
     `lookups_failed`: requests placed without the index, for it did not answer in its budget."""
 
@@ -63,7 +63,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RoutingSummary:
     """A workload under a policy, over all seeds. Times in seconds, ratios of prompt tokens."""
 
     requests: int
@@ -91,23 +91,23 @@ class Ratio:
     standard_error: float
 
 
-Summaries = dict[tuple[str, str], Summary]
+Summaries = dict[tuple[str, str], RoutingSummary]
 """By workload and policy."""
 
 
-def summaries(runs: Sequence[Run]) -> Summaries:
-    grouped: dict[tuple[str, str], list[Run]] = defaultdict(list)
+def summaries(runs: Sequence[RoutingRun]) -> Summaries:
+    grouped: dict[tuple[str, str], list[RoutingRun]] = defaultdict(list)
     for run in runs:
         grouped[run.workload, run.policy].append(run)
     return {key: _summary(group) for key, group in grouped.items()}
 
 
-def _summary(runs: Sequence[Run]) -> Summary:
+def _summary(runs: Sequence[RoutingRun]) -> RoutingSummary:
     answers = [answer for run in runs for answer in run.answers]
     ttfts = sorted(answer.ttft for answer in answers)
     prompt_tokens = sum(answer.prompt_tokens for answer in answers)
     misjudged = sum(abs(a.expected_cached_tokens - a.cached_tokens) for a in answers)
-    return Summary(
+    return RoutingSummary(
         requests=len(answers),
         failures=sum(len(run.failures) for run in runs),
         ttft_mean=sum(ttfts) / len(ttfts),
@@ -128,7 +128,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def ttft_ratio(runs: Sequence[Run], workload: str, over: str, under: str) -> Ratio:
+def ttft_ratio(runs: Sequence[RoutingRun], workload: str, over: str, under: str) -> Ratio:
     """Mean TTFT of policy `over` by that of `under`, on the requests that both answered."""
     above, below = _ttfts(runs, workload, over), _ttfts(runs, workload, under)
     paired = sorted(above.keys() & below.keys())
@@ -146,7 +146,7 @@ _Request = tuple[int, str, int]
 """Seed, conversation, turn: sorts by arrival."""
 
 
-def _ttfts(runs: Sequence[Run], workload: str, policy: str) -> dict[_Request, float]:
+def _ttfts(runs: Sequence[RoutingRun], workload: str, policy: str) -> dict[_Request, float]:
     return {
         (run.seed, answer.conversation, answer.turn): answer.ttft
         for run in runs
@@ -167,7 +167,7 @@ def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> Ratio:
     return Ratio(ratio, math.sqrt(residuals * count / (count - 1)) / below)
 
 
-def goals(runs: Sequence[Run]) -> dict[str, Any]:
+def goals(runs: Sequence[RoutingRun]) -> dict[str, Any]:
     """Each goal that these runs can tell, with its figure and whether it was met."""
     found = summaries(runs)
     judged: dict[str, Any] = {}

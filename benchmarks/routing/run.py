@@ -27,7 +27,7 @@ from benchmarks.fleet import BenchFleet, running
 from benchmarks.load_generator import PATH, Answer, Failure, Style, play
 from benchmarks.routing import page, plots, results
 from benchmarks.routing.oracle import most_cached
-from benchmarks.routing.results import Run
+from benchmarks.routing.results import RoutingRun
 from benchmarks.small_model import small_model
 from benchmarks.workloads import WORKLOADS, Conversation, conversations
 from cli import stream_client
@@ -43,7 +43,7 @@ READY_SECONDS, RESET_SECONDS, SETTLE_SECONDS = 30.0, 10.0, 0.5
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
-class Bench:
+class RoutingBench:
     """The runs on one running fleet."""
 
     def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet) -> None:
@@ -66,7 +66,7 @@ class Bench:
         for workload in ("no_reuse", "short"):
             await self.run(workload, "least_loaded", seed=0, seconds=WARM_UP_SECONDS)
 
-    async def run(self, workload: str, policy: str, seed: int, seconds: float) -> Run:
+    async def run(self, workload: str, policy: str, seed: int, seconds: float) -> RoutingRun:
         await self._reset_caches()
         talks = conversations(workload, seed, seconds)
         style = Style(self._fleet.model, policy, salt=f"{workload}.{policy}.{seed}")
@@ -77,7 +77,7 @@ class Bench:
         if len(failures) == len(outcomes):
             raise RuntimeError(f"{workload} under {policy}: every request failed, {failures[0]}")
         answers = sorted((o for o in outcomes if isinstance(o, Answer)), key=lambda a: a.started)
-        return Run(
+        return RoutingRun(
             workload=workload,
             policy=policy,
             seed=seed,
@@ -133,11 +133,11 @@ class Bench:
             return pool
 
 
-async def measure(fleet: BenchFleet, options: argparse.Namespace) -> list[Run]:
-    runs: list[Run] = []
+async def measure(fleet: BenchFleet, options: argparse.Namespace) -> list[RoutingRun]:
+    runs: list[RoutingRun] = []
     order = random.Random(0)
     async with stream_client.session() as http:
-        bench = Bench(http, fleet)
+        bench = RoutingBench(http, fleet)
         await bench.prepare()
         for seed in range(1, options.seeds + 1):
             for workload in options.workloads:
@@ -149,7 +149,7 @@ async def measure(fleet: BenchFleet, options: argparse.Namespace) -> list[Run]:
     return sorted(runs, key=lambda run: (rank[run.workload], rank[run.policy], run.seed))
 
 
-def _tell(run: Run) -> None:
+def _tell(run: RoutingRun) -> None:
     if run.failures:
         print(f"{len(run.failures)} failed; the first: {run.failures[0].reason}", file=sys.stderr)
     ((_, summary),) = results.summaries([run]).items()

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
-from benchmarks.trace_player import Outcome, play, poisson
+from benchmarks.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from common.svg import LIMIT, OTHERS, OURS, drawn
 from simulator.traces import Request, Trace
@@ -41,12 +41,12 @@ WITH, WITHOUT = "with a warm replica", "without"
 
 
 @dataclass(frozen=True)
-class Run:
+class SpikeRun:
     """`first_token_s`: from the begin of the spike to the second replica's first token, None if
     it gave none in it; `promotion_s`: what the gateway measured of it, from the request that
     needed the replica."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ReplayedRequest, ...]
     first_token_s: float | None
     promotion_s: float | None
     idle_replica_s: float
@@ -57,7 +57,7 @@ class Run:
         return sum(outcome.held(slo_s) for outcome in spike) / len(spike)
 
 
-async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, Run]:
+async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, SpikeRun]:
     """`rate`: requests a second of one engine; None: to be measured. And what the spike did."""
     async with stream_client.session() as http:
         if rate is None:
@@ -74,7 +74,7 @@ async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, Run]:
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
     promotions = grown.get("antefix_warm_promotion_first_token_seconds_count", 0.0)
     total_s = grown.get("antefix_warm_promotion_first_token_seconds_sum", 0.0)
-    return rate, Run(
+    return rate, SpikeRun(
         tuple(outcomes),
         _second_replica(outcomes),
         total_s / promotions if promotions else None,
@@ -118,7 +118,7 @@ def _serving(fleet: BenchFleet) -> int:
     return sum(replica["role"] == "active" for replica in replicas)
 
 
-def _second_replica(outcomes: Sequence[Outcome]) -> float | None:
+def _second_replica(outcomes: Sequence[ReplayedRequest]) -> float | None:
     served = [o for o in outcomes if o.ttft is not None]
     first = {outcome.replica for outcome in served if outcome.at < BEGINS_S}
     tokens_at = [o.at + o.ttft for o in served if o.ttft and o.replica not in first]
@@ -145,7 +145,7 @@ def without_warm(folder: Path) -> Path:
     return file
 
 
-def figures_of(run: Run, slo_s: float) -> dict[str, Any]:
+def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
     ttfts = sorted(outcome.ttft for outcome in run.outcomes if outcome.ttft is not None)
     return {
         "requests": len(run.outcomes),
@@ -163,7 +163,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def draw(runs: dict[str, Run], slo_s: float, file: Path) -> None:
+def draw(runs: dict[str, SpikeRun], slo_s: float, file: Path) -> None:
     """TTFT of each request by its arrival; refusals at the top."""
     with drawn(file, (7.2, 3.2)) as (_, ((axis,),)):
         for (name, run), colour in zip(runs.items(), (OURS, OTHERS), strict=True):

@@ -37,7 +37,7 @@ ERROR_GOAL = 0.25
 
 
 @dataclass(frozen=True)
-class Seen:
+class LoadResult:
     """What came of one load, in reality or in the simulation. `ttfts` are sorted, in seconds."""
 
     ttfts: tuple[float, ...]
@@ -61,23 +61,25 @@ def trace(engine: EngineCalibration, load: float, seed: int) -> Trace:
     return poisson(f"load {load:g}", lambda at: rate, rate, PHASE_S, sizes, seed)
 
 
-def simulated(played: Trace, engine: EngineCalibration) -> Seen:
+def simulated(played: Trace, engine: EngineCalibration) -> LoadResult:
     settings = FleetSettings(engine.hardware, engine.startup_s, Slo(SLO_S), REPLICAS, REPLICAS)
     calls = run(played, settings, f"fixed:{REPLICAS}").calls
     served = [call.ttft for call in calls if call.first_at is not None]
-    return Seen(tuple(sorted(served)), len(calls) - len(served))
+    return LoadResult(tuple(sorted(served)), len(calls) - len(served))
 
 
-async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace) -> Seen:
+async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace) -> LoadResult:
     """Raises RuntimeError for an answer that is neither a success nor a refusal."""
     outcomes = await play(http, fleet.gateway, fleet.model, played)
     if unfair := [outcome for outcome in outcomes if not outcome.is_fair]:
         raise RuntimeError(f"{len(unfair)} requests failed, the first with {unfair[0]}")
     ttfts = sorted(outcome.ttft for outcome in outcomes if outcome.ttft is not None)
-    return Seen(tuple(ttfts), len(outcomes) - len(ttfts))
+    return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts))
 
 
-async def measure(fleet: BenchFleet) -> tuple[EngineCalibration, dict[str, tuple[Seen, Seen]]]:
+async def measure(
+    fleet: BenchFleet,
+) -> tuple[EngineCalibration, dict[str, tuple[LoadResult, LoadResult]]]:
     """By load: what was observed, and what the simulation of the same said."""
     async with stream_client.session() as http:
         engine = await calibrating.calibrated(http, fleet.engine, fleet.model)
@@ -93,7 +95,7 @@ async def measure(fleet: BenchFleet) -> tuple[EngineCalibration, dict[str, tuple
     return engine, found
 
 
-def described(seen: Seen) -> str:
+def described(seen: LoadResult) -> str:
     figures = " ".join(f"{seen.quantile(share):.2f}" for share in QUANTILES)
     return f"{len(seen.ttfts)} served, {seen.refused} refused, mean {seen.mean:.2f} s, {figures}"
 
@@ -102,7 +104,9 @@ def error(observed: float, simulated: float) -> float:
     return abs(simulated - observed) / observed
 
 
-def summary(found: dict[str, tuple[Seen, Seen]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def summary(
+    found: dict[str, tuple[LoadResult, LoadResult]],
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures and goals."""
     figures: dict[str, Any] = {}
     for load, (seen, said) in found.items():

@@ -60,7 +60,7 @@ def main() -> None:
         sys.exit(f"There are no prompts to answer: {error}; or name others with --prompts FILE.")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antefix-weights-") as folder:
-        bench = Bench(Path(folder), prompts, asked.windows)
+        bench = WeightsBench(Path(folder), prompts, asked.windows)
         found = {scheme: bench.quantized(scheme) for scheme in asked.schemes.split(",")}
         ruined = bench.ruined()
         speculation = bench.speculation()
@@ -77,7 +77,7 @@ def main() -> None:
     report.finish("weights", figures, goals)
 
 
-class Bench:
+class WeightsBench:
     """Runs the commands; `folder` holds what they write."""
 
     def __init__(self, folder: Path, prompts: Path, windows: int) -> None:

@@ -27,7 +27,7 @@ from starlette.routing import Mount, Route
 from deployments.engine.confirming import Confirming
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
-from deployments.fleet.fleet import Metrics, Pool
+from deployments.fleet.fleet import MetricsSettings, Pool
 from deployments.fleet.settings.quality import prove
 from deployments.models.model import resolve_model
 from deployments.process import node_drain, node_metrics
@@ -60,7 +60,7 @@ class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method gateways call."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: Metrics
+        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
         began = time.monotonic()
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.

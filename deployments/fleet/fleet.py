@@ -29,11 +29,11 @@ from deployments.fleet.settings.objectives import (
     Autoscaling,
     Objective,
     Objectives,
-    Overflow,
+    OverflowSettings,
     Tenant,
 )
 from deployments.fleet.settings.quality import Quality, broken_by_quality
-from deployments.fleet.settings.speculation import Speculation, broken_by_speculation
+from deployments.fleet.settings.speculation import SpeculationSettings, broken_by_speculation
 from router.policies import PolicyName
 
 __all__ = [
@@ -41,17 +41,17 @@ __all__ = [
     "EMBEDDED_MODEL_NAME",
     "Autoscaling",
     "Fleet",
-    "Gateway",
-    "Metrics",
+    "GatewaySettings",
+    "MetricsSettings",
     "Objective",
     "Objectives",
-    "Overflow",
+    "OverflowSettings",
     "Pool",
     "Price",
     "Quality",
-    "Redis",
-    "Resources",
-    "Speculation",
+    "RedisSettings",
+    "ReplicaResources",
+    "SpeculationSettings",
     "Tenant",
 ]
 
@@ -59,7 +59,7 @@ __all__ = [
 DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
 
 
-class Gateway(Section):
+class GatewaySettings(Section):
     """The OpenAI API of the fleet, and the limits of a request to it."""
 
     host: Annotated[str, Field(min_length=1)] = Field(
@@ -124,7 +124,7 @@ class Gateway(Section):
         return rights is not None and rights.operator
 
 
-class Redis(Section):
+class RedisSettings(Section):
     """Where the prefix index and the load board live."""
 
     url: Annotated[str, AfterValidator(rules.usable_redis_url)] | None = Field(
@@ -144,7 +144,7 @@ class Redis(Section):
     )
 
 
-class Metrics(Section):
+class MetricsSettings(Section):
     """Where Prometheus finds what a node's gateways and engines count."""
 
     host: Annotated[str, Field(min_length=1)] = Field(
@@ -160,7 +160,7 @@ class Metrics(Section):
     )
 
 
-class Resources(Section):
+class ReplicaResources(Section):
     """What Ray reserves for one replica."""
 
     cpus: float = Field(1.0, ge=0, description="A replica reserves this many CPU cores.")
@@ -252,7 +252,7 @@ class Pool(Section):
         description="At most this many requests of the class `batch` wait for their turn in one "
         "gateway process.",
     )
-    overflow: Overflow | None = Field(
+    overflow: OverflowSettings | None = Field(
         None,
         description="Requests that this pool cannot serve in time go to another pool by these "
         "rules. With null they go nowhere else.",
@@ -269,8 +269,8 @@ class Pool(Section):
         description="A gateway process holds back at most this many requests for this pool. "
         "Beyond that a request is refused with 429.",
     )
-    resources: Resources = Field(
-        default_factory=Resources, description="Ray reserves this for each replica."
+    resources: ReplicaResources = Field(
+        default_factory=ReplicaResources, description="Ray reserves this for each replica."
     )
     prefill_rate: float | None = Field(
         None,
@@ -324,7 +324,7 @@ class Pool(Section):
         "with - or _. Examples are quantization, tensor_parallel_size, kv_cache_dtype, "
         "speculative_config and lora_modules.",
     )
-    speculation: Speculation | None = Field(
+    speculation: SpeculationSettings | None = Field(
         None,
         description="The engines use speculative decoding so, in pools whose `engine_args` have "
         "a speculative_config. With null the defaults hold.",
@@ -409,16 +409,16 @@ class Fleet(Section):
         description="The name of the fleet may hold lower case letters, digits and hyphens, 63 "
         "at most."
     )
-    gateway: Gateway = Field(
-        default_factory=Gateway,
+    gateway: GatewaySettings = Field(
+        default_factory=GatewaySettings,
         description="The gateways serve the OpenAI API with these settings and limits.",
     )
-    redis: Redis = Field(
-        default_factory=Redis,
+    redis: RedisSettings = Field(
+        default_factory=RedisSettings,
         description="The prefix index and the load board are kept in this Redis.",
     )
-    metrics: Metrics = Field(
-        default_factory=Metrics,
+    metrics: MetricsSettings = Field(
+        default_factory=MetricsSettings,
         description="Prometheus finds the metrics of a node's gateways and engines here.",
     )
     pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(

@@ -13,7 +13,7 @@ from common.errors import Problem
 from deployments.fleet.fleet import Fleet, Pool
 from deployments.models.model_config import model_config, model_folder
 from weights.checkpoint import weight_files
-from weights.finding import Device, Engine, Finding, Model
+from weights.finding import Device, EngineConfig, Finding, Model
 from weights.gpus import GPUS
 from weights.kernels import Capability
 from weights.known_models import known_config
@@ -68,12 +68,12 @@ def check_weights(fleet: Fleet) -> WeightsCheck:
     return check
 
 
-def _engine_of(pool: Pool) -> Engine:
-    return Engine(pool.engine_args, pool.env, pool.tensor_parallel, pool.pipeline_parallel)
+def _engine_of(pool: Pool) -> EngineConfig:
+    return EngineConfig(pool.engine_args, pool.env, pool.tensor_parallel, pool.pipeline_parallel)
 
 
 def _known(
-    check: WeightsCheck, pool: str, name: str, revision: str | None, engine: Engine | None
+    check: WeightsCheck, pool: str, name: str, revision: str | None, engine: EngineConfig | None
 ) -> Model | None:
     """The model, if its config is on this machine and of a kind that can be described."""
     try:
@@ -90,7 +90,7 @@ def _known(
     return None
 
 
-def _with_overrides(config: dict[str, Any], engine: Engine | None) -> dict[str, Any]:
+def _with_overrides(config: dict[str, Any], engine: EngineConfig | None) -> dict[str, Any]:
     overrides = engine.args.get("hf_overrides") if engine else None
     found = {**config, **overrides} if isinstance(overrides, Mapping) else dict(config)
     quantization = found.get("quantization_config") or found.get("compression_config")
@@ -113,7 +113,7 @@ def _model_of(name: str, config: Mapping[str, Any]) -> Model:
     return Model(name, shape, sum(file.stat().st_size for file in once), knows_all)
 
 
-def _draft_of(check: WeightsCheck, pool: str, engine: Engine) -> Model | None:
+def _draft_of(check: WeightsCheck, pool: str, engine: EngineConfig) -> Model | None:
     named = engine.speculation.get("model") or engine.args.get("spec_model")
     if not isinstance(named, str) or engine.speculation.get("method") in ("ngram", "suffix", "mtp"):
         return None
@@ -144,7 +144,7 @@ def _is_on_cpus(pool: Pool) -> bool:
 
 
 def _on_each(
-    devices: list[Device], model: Model, engine: Engine, draft: Model | None
+    devices: list[Device], model: Model, engine: EngineConfig, draft: Model | None
 ) -> Iterator[Finding]:
     """What fails on the largest fails on all; what fails on a smaller one alone is a warning."""
     if not devices:

@@ -54,7 +54,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationTask:
     """What to evaluate on. `texts` in words is `text`; without texts, the reference's own answers
     to `prompts` are read. Lengths in tokens; 0 `rounds` measure no rates.
     """
@@ -82,7 +82,7 @@ class _Round:
 def evaluate(
     reference: str,
     candidate: str,
-    asked: Asked,
+    asked: EvaluationTask,
     start: Start,
     engine_args: Mapping[str, Any],
     report: Report,
@@ -176,7 +176,7 @@ def _answers(
 
 
 def _windows(
-    engine: OfflineEngine, asked: Asked, prompts: list[Tokens], answers: list[Tokens]
+    engine: OfflineEngine, asked: EvaluationTask, prompts: list[Tokens], answers: list[Tokens]
 ) -> list[Window]:
     """At most as many as asked for, spread over the texts."""
     length = min(asked.window, engine.loaded.max_context - 1)
@@ -232,7 +232,7 @@ def _check_disk(
 
 
 def _rounds_in_turns(
-    a: OfflineEngine, b: OfflineEngine, asked: Asked, report: Report
+    a: OfflineEngine, b: OfflineEngine, asked: EvaluationTask, report: Report
 ) -> tuple[list[_Round], list[_Round]]:
     found: dict[OfflineEngine, list[_Round]] = {a: [], b: []}
     for number in range(asked.rounds):
@@ -242,7 +242,7 @@ def _rounds_in_turns(
     return found[a], found[b]
 
 
-def _round(engine: OfflineEngine, asked: Asked, number: int, report: Report) -> _Round:
+def _round(engine: OfflineEngine, asked: EvaluationTask, number: int, report: Report) -> _Round:
     report("measuring rates", number / asked.rounds, f"round {number + 1} of {asked.rounds}")
     chance = random.Random(SEED + number)
     length = min(asked.window, engine.loaded.max_context - DECODE_TOKENS)

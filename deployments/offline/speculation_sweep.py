@@ -22,7 +22,7 @@ from typing import Any
 from common.errors import Problem
 from deployments.offline.offline_engine import Generated, OfflineEngine, Tokens
 from weights.prompts import Conversation
-from weights.speculation import Candidate, acceptance_of, expected_tokens
+from weights.speculation import SpeculationCandidate, acceptance_of, expected_tokens
 
 WARM_UP_TOKENS = 8
 # Drafts of these may be shortened while the engine runs; those of others have one length.
@@ -73,7 +73,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredArm:
     """One arm's rounds beside those of the engine without speculation. `drafted` tokens a step at
     most, 0: the engine could, and does not. `acceptance` is the way's own, from its shortest
     draft, and None on the arm that it was taken from."""
@@ -90,9 +90,11 @@ class Measured:
         return f"{self.way}, k={self.drafted}" if self.drafted else f"{self.way}, off"
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> SpeculationCandidate:
         pairs = zip(self.runs, self.without, strict=True)
-        return Candidate(self.name, self.drafted, tuple(rate(a) / rate(b) for a, b in pairs))
+        return SpeculationCandidate(
+            self.name, self.drafted, tuple(rate(a) / rate(b) for a, b in pairs)
+        )
 
     @property
     def tokens_per_s(self) -> float:
@@ -149,7 +151,7 @@ def rate(run: Generated) -> float:
 class Sweep:
     """`failed`: ways whose engine could not be measured, and why."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredArm, ...]
     failed: Mapping[str, str]
     without: tuple[Generated, ...]
 
@@ -157,12 +159,12 @@ class Sweep:
 def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
     """Every way at each of its lengths. Raises Problem if the engine without speculation, to
     which all are compared, cannot be loaded."""
-    measured: list[Measured] = []
+    measured: list[MeasuredArm] = []
     failed: dict[str, str] = {}
     without: list[Generated] = []
     with _Plain(trial, report).loaded() as plain:
         for way in ways:
-            found: list[Measured] = []
+            found: list[MeasuredArm] = []
             try:
                 for engine in way.engines(trial.exact):
                     found += _measure(trial, engine, plain, report)
@@ -173,7 +175,7 @@ def sweep(trial: Trial, ways: Sequence[Way], report: Report) -> Sweep:
     return Sweep(tuple(measured), failed, tuple(without))
 
 
-def confirm(trial: Trial, won: Measured, report: Report) -> Measured:
+def confirm(trial: Trial, won: MeasuredArm, report: Report) -> MeasuredArm:
     """What won, on an engine that is made for it alone, beside another without speculation."""
     way = Way(won.way, won.config, (won.drafted,), as_written=True)
     with _Plain(trial, report).loaded() as plain:
@@ -219,7 +221,7 @@ def _warm_up(engine: OfflineEngine, prompts: list[Tokens]) -> None:
     engine.generate(prompts[:1], WARM_UP_TOKENS)
 
 
-def _measure(trial: Trial, way: Way, plain: _Plain, report: Report) -> list[Measured]:
+def _measure(trial: Trial, way: Way, plain: _Plain, report: Report) -> list[MeasuredArm]:
     longest = max(way.lengths)
     arms = way.arms
     args = {**trial.engine_args, "speculative_config": way.with_length(longest)}
@@ -244,7 +246,7 @@ def _measure(trial: Trial, way: Way, plain: _Plain, report: Report) -> list[Meas
             for drafted in order if number % 2 == 0 else reversed(order):
                 run(drafted)
     return [
-        Measured(
+        MeasuredArm(
             way.name,
             way.with_length(drafted) if drafted else {},
             drafted,
@@ -255,7 +257,7 @@ def _measure(trial: Trial, way: Way, plain: _Plain, report: Report) -> list[Meas
     ]
 
 
-def with_acceptance(arms: list[Measured]) -> list[Measured]:
+def with_acceptance(arms: list[MeasuredArm]) -> list[MeasuredArm]:
     """The shortest draft tells the acceptance by which the longer ones are foretold."""
     told_by = next((arm for arm in arms if arm.tokens_per_draft is not None), None)
     if told_by is None or told_by.tokens_per_draft is None:

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from deployments.fleet.fleet import Metrics
+from deployments.fleet.fleet import MetricsSettings
 from observability import books, exporter
 
 logger = logging.getLogger("ray.serve")
 
 
-def join(fleet: str, at: Metrics, count: Callable[[Path], None]) -> None:
+def join(fleet: str, at: MetricsSettings, count: Callable[[Path], None]) -> None:
     """`count` is one of `observability.books`. To be called before the process has any metric.
 
     Where it cannot be done the process counts for itself alone, and goes on.

@@ -6,17 +6,17 @@ import pytest
 
 from autoscaling.capacity import EngineRates, Workload
 from autoscaling.demand import (
-    Pool,
+    PoolDemand,
     for_backlog,
     for_forecast,
     for_in_flight,
     misses_too_many,
     seen_speed,
 )
-from autoscaling.forecast import Forecast, History, Sample
+from autoscaling.forecast import DemandSample, Forecast, History
 from autoscaling.slo import Slo
 
-POOL = Pool(
+POOL = PoolDemand(
     line=Forecast(rate=4.0, seen_s=300.0),
     request=Workload(1.0, 1000.0, 1000.0, 100.0, 1500.0),
     engine=EngineRates(2000.0, 0.02, 0.0002, 50, 100_000),
@@ -79,8 +79,8 @@ def test_requests_in_the_replicas_keep_the_room_that_they_have() -> None:
 def history(arrived: float, refused: float, tokens: float, replica_s: float) -> History:
     return (
         History()
-        .heard(Sample(0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
-        .heard(Sample(60.0, arrived, refused, replica_s, tokens, 0.0))
+        .heard(DemandSample(0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+        .heard(DemandSample(60.0, arrived, refused, replica_s, tokens, 0.0))
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.forecast import HISTORY_S, Forecast, History, Sample
+from autoscaling.forecast import HISTORY_S, DemandSample, Forecast, History
 
 
-def sample(at: float, arrived: float, tokens: float = 1000.0, **told: float) -> Sample:
-    return Sample(at, arrived, 0.0, 4 * at, arrived * tokens, arrived * 100.0, **told)
+def sample(at: float, arrived: float, tokens: float = 1000.0, **told: float) -> DemandSample:
+    return DemandSample(at, arrived, 0.0, 4 * at, arrived * tokens, arrived * 100.0, **told)
 
 
 def poisson(rate: Callable[[float], float], seconds: int, seed: int) -> Iterator[History]:
@@ -112,7 +112,7 @@ def test_after_a_long_silence_it_begins_anew() -> None:
 def test_whatever_is_counted_the_line_is_a_number(told: list[tuple[float, float, float]]) -> None:
     history = History()
     for at, arrived, tokens in told:
-        history = history.heard(Sample(at, arrived, 0.0, 0.0, tokens, tokens))
+        history = history.heard(DemandSample(at, arrived, 0.0, 0.0, tokens, tokens))
         line = history.line
         assert 0.0 <= line.at(0.0) < float("inf")
         assert 0.0 <= line.at(3600.0, 2.0) < float("inf")

@@ -5,14 +5,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.holding import MARGIN, MAX_HOLD_S, SURGE_HOLD_S, Level, held, raised, watched
+from autoscaling.holding import MARGIN, MAX_HOLD_S, SURGE_HOLD_S, ReplicaHold, held, raised, watched
 
 HOLD_S = 30.0
 
 
-def play(*needs: tuple[float, int]) -> tuple[Level, ...]:
+def play(*needs: tuple[float, int]) -> tuple[ReplicaHold, ...]:
     """The levels after so many replicas were needed from each time on, until the last time."""
-    levels: tuple[Level, ...] = ()
+    levels: tuple[ReplicaHold, ...] = ()
     for (begin, needed), (end, _) in pairwise(needs):
         for second in range(int(begin), int(end)):
             levels = watched(levels, needed, float(second), 1.0, HOLD_S)
@@ -32,7 +32,7 @@ def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
 
 
 def test_the_replicas_of_a_surge_are_held_for_long() -> None:
-    levels = [Level(0.0, HOLD_S)] * 4
+    levels = [ReplicaHold(0.0, HOLD_S)] * 4
     assert held(raised(levels, 2, 4), SURGE_HOLD_S - 1) == 4
     assert held(raised(levels, 3, 4), SURGE_HOLD_S - 1) == 0
     assert raised(levels, 2, 4)[:2] == tuple(levels[:2])
@@ -57,7 +57,7 @@ def test_what_was_learned_fades() -> None:
 def test_nothing_is_held_for_ever_and_what_is_needed_is_held(
     steps: list[tuple[float, int]], hold_s: float
 ) -> None:
-    levels: tuple[Level, ...] = ()
+    levels: tuple[ReplicaHold, ...] = ()
     now = 0.0
     for elapsed, needed in steps:
         now += elapsed

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from autoscaling.scaling import (
     FRESH_S,
     STEP_S,
-    Decision,
     EngineRates,
     Limits,
+    ScalingDecision,
     Signals,
     State,
     decide,
@@ -47,7 +47,7 @@ class FluidPool:
     queued: float = 0.0
     output: float = 0.0
     state: State = field(default_factory=State)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[ScalingDecision] = field(default_factory=list)
 
     def play(self, seconds: int, **told: Any) -> list[int]:
         """The demands of these seconds; `told` replaces what the policy is told."""

@@ -7,18 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.forecast import History, Sample
-from autoscaling.holding import Level
+from autoscaling.forecast import DemandSample, History
+from autoscaling.holding import ReplicaHold
 from autoscaling.state import State
 
 STATE = State(
     now=7.0,
     demand=3,
     history=History(
-        (Sample(1.0, 2.0, 0.0, 1.0, 10.0, 5.0), Sample(2.0, 4.0, 0.0, 2.0, 20.0, 9.0, 30.0, 3.0)),
+        (
+            DemandSample(1.0, 2.0, 0.0, 1.0, 10.0, 5.0),
+            DemandSample(2.0, 4.0, 0.0, 2.0, 20.0, 9.0, 30.0, 3.0),
+        ),
         changed_at=1.0,
     ),
-    levels=(Level(7.0, 30.0), Level(6.0, 100.0)),
+    levels=(ReplicaHold(7.0, 30.0), ReplicaHold(6.0, 100.0)),
     promoted_from=2,
 )
 json_values = st.recursive(

@@ -10,13 +10,13 @@ import pytest
 
 from autoscaling.slo import Slo
 from benchmarks.backtest import page, run
-from benchmarks.backtest.run import Found, Scenario
+from benchmarks.backtest.run import Scenario, ScenarioResult
 from common.errors import Problem
 from simulator import calibration, plot
 from simulator.engines import Hardware
 from simulator.fleet import Call
 from simulator.results import (
-    Summary,
+    SimulationSummary,
     arrivals_over_time,
     attainment_over_time,
     best_within,
@@ -92,8 +92,8 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert percentile([1.0, 2.0, 3.0], 0.99) == 3.0
 
 
-def made(attainment: float, hours: float) -> Summary:
-    return Summary(100, attainment, 0.5, 2.0, hours, 10 * hours, 3, 0.0, 4, 1)
+def made(attainment: float, hours: float) -> SimulationSummary:
+    return SimulationSummary(100, attainment, 0.5, 2.0, hours, 10 * hours, 3, 0.0, 4, 1)
 
 
 def test_the_mean_is_taken_figure_by_figure() -> None:
@@ -110,10 +110,12 @@ def test_ray_s_best_is_the_one_that_attains_most_for_the_same_hours() -> None:
     assert best_within(0.5, found) is None
 
 
-def found(name: str, ours: list[Summary], serve: list[Summary]) -> Found:
+def found(
+    name: str, ours: list[SimulationSummary], serve: list[SimulationSummary]
+) -> ScenarioResult:
     scenario = Scenario(name, [])
     summaries = {run.OURS: ours, run.WARM: ours, run.SERVE: serve}
-    return Found(scenario, summaries, [result(CALLS), result(CALLS)])
+    return ScenarioResult(scenario, summaries, [result(CALLS), result(CALLS)])
 
 
 def test_goals_count_the_worst_seed() -> None:

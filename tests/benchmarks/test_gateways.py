@@ -10,19 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.gateways.gateway_process import OwnPlacements
-from benchmarks.gateways.results import GatewayReport, Run, Served, ceiling, summary, variation
+from benchmarks.gateways.results import (
+    GatewayReport,
+    GatewaysRun,
+    ServedRequest,
+    ceiling,
+    summary,
+    variation,
+)
 from benchmarks.gateways.traffic import Arrival, Span, conversations, from_trace
 
 SYSTEM, QUESTION, ANSWER, OTHER = (Span(text, 16) for text in range(4))
 
 
-def served(replica: str, due: float, cached: int = 0, seconds: float = 1.0) -> Served:
-    return Served(due, replica, 100, cached, 0, 0.1, 0.0, 0.0, 0.1, due + seconds)
+def served(replica: str, due: float, cached: int = 0, seconds: float = 1.0) -> ServedRequest:
+    return ServedRequest(due, replica, 100, cached, 0, 0.1, 0.0, 0.0, 0.1, due + seconds)
 
 
-def run(*requests: Served, replicas: int = 2) -> Run:
+def run(*requests: ServedRequest, replicas: int = 2) -> GatewaysRun:
     reports = (GatewayReport(list(requests), 0, len(requests), 0, 0.0),)
-    return Run(1, True, replicas, 10.0, 20.0, 0.5, reports, 0.0, 0.0)
+    return GatewaysRun(1, True, replicas, 10.0, 20.0, 0.5, reports, 0.0, 0.0)
 
 
 def test_the_same_seed_makes_the_same_traffic() -> None:

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from benchmarks.load_generator import PATH, Answer, Failure, Style, play
-from benchmarks.workloads import Conversation, Message, Turn
+from benchmarks.workloads import ChatTurn, Conversation, Message
 from cli.stream_client import Endpoint
 
 HEADERS = {
@@ -26,7 +26,7 @@ STYLE = Style("small", "random", "salt")
 
 
 def talk(name: str, turns: int = 1) -> Conversation:
-    return Conversation(name, 0.0, (Turn((Message("user", "hello"),)),) * turns)
+    return Conversation(name, 0.0, (ChatTurn((Message("user", "hello"),)),) * turns)
 
 
 class FakeGateway:

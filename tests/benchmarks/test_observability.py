@@ -13,8 +13,8 @@ from benchmarks.observability.results import (
     EACH,
     EVERYTHING,
     NOTHING,
-    Found,
-    Measured,
+    MeasuredRound,
+    ObservabilityResult,
     Pair,
     Scrapes,
     cost_of,
@@ -33,12 +33,14 @@ SCRAPES = Scrapes(cpu_s=0.01, seconds=0.02, series=100)
 
 def pair(cost: float, parts: frozenset[str] = BOTH) -> Pair:
     """On a machine that is twice as slow in half of the pairs."""
-    without = Measured(requests=100, tokens=6400, seconds=2.0, cpu_s=0.4)
-    return Pair(parts, without, Measured(50, 3200, 2.0, 0.2 * (1 + cost)))
+    without = MeasuredRound(requests=100, tokens=6400, seconds=2.0, cpu_s=0.4)
+    return Pair(parts, without, MeasuredRound(50, 3200, 2.0, 0.2 * (1 + cost)))
 
 
-def found(*costs: float) -> Found:
-    return Found([pair(cost, parts) for parts in (BOTH, *EACH) for cost in costs], SCRAPES)
+def found(*costs: float) -> ObservabilityResult:
+    return ObservabilityResult(
+        [pair(cost, parts) for parts in (BOTH, *EACH) for cost in costs], SCRAPES
+    )
 
 
 def test_a_cost_is_the_median_of_the_pairs_whatever_each_served() -> None:

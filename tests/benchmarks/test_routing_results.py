@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.load_generator import Answer, Failure
 from benchmarks.routing.page import page, table
-from benchmarks.routing.results import BATCH, Run, figures, goals, summaries, ttft_ratio
+from benchmarks.routing.results import BATCH, RoutingRun, figures, goals, summaries, ttft_ratio
 
 
 def answer(number: int, ttft: float = 0.1, **changes: Any) -> Answer:
@@ -35,12 +35,12 @@ def run(
     policy: str = "prefix",
     seed: int = 1,
     most_cached: int = 0,
-) -> Run:
+) -> RoutingRun:
     best = (most_cached,) * len(answers)
-    return Run(workload, policy, seed, 4, tuple(answers), best)
+    return RoutingRun(workload, policy, seed, 4, tuple(answers), best)
 
 
-def only(*runs: Run) -> Any:
+def only(*runs: RoutingRun) -> Any:
     ((_, summary),) = summaries(runs).items()
     return summary
 

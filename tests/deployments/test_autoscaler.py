@@ -180,7 +180,7 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
 
 
 def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscaler, "_WISHES", {})
+    monkeypatch.setattr(autoscaler, "_GPU_REQUESTS", {})
     limits = limits_of(fleet_of(max_replicas=8).pools["engine"])
     assert limits is not None
     policies = [
@@ -191,8 +191,8 @@ def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert policies[1]._granted(demand=4, target=5) == 2
     assert policies[0]._granted(demand=4, target=5) == 3
     # the other is gone, for nobody decides it any more
-    _, wish = autoscaler._WISHES["test"]["b"]
-    autoscaler._WISHES["test"]["b"] = (time.monotonic() - 2 * autoscaler.KEEP_S, wish)
+    _, request = autoscaler._GPU_REQUESTS["test"]["b"]
+    autoscaler._GPU_REQUESTS["test"]["b"] = (time.monotonic() - 2 * autoscaler.KEEP_S, request)
     assert policies[0]._granted(demand=4, target=5) == 5
 
 

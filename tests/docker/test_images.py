@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from bootstrap import TORCH_CPU_INDEX
-from deployments.fleet.fleet import Gateway, Metrics
+from deployments.fleet.fleet import GatewaySettings, MetricsSettings
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES = ("cpu", "gpu")
@@ -163,7 +163,7 @@ def test_it_runs_as_the_user_that_the_chart_sets(image: str) -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_ports_and_health_check_are_those_of_a_fleet(image: str) -> None:
-    gateway, metrics = Gateway(), Metrics()
+    gateway, metrics = GatewaySettings(), MetricsSettings()
     assert of(image, "EXPOSE") == [f"{gateway.port} {metrics.port}"]
     (health,) = of(image, "HEALTHCHECK")
     assert f":{gateway.port}/health/live" in health

@@ -6,7 +6,7 @@ import kubernetes_validate
 import msgspec
 import pytest
 
-from k8s.warm_nodes import Pool
+from k8s.warm_nodes import WarmNodesPool
 from k8s.warm_nodes_controller import Settings
 from tests.helm.fleets import values
 from tests.helm.helm import (
@@ -149,8 +149,8 @@ def test_the_controller_understands_what_the_chart_tells_it(objects: list[Object
         max_per_pool=2,
         gpu_budget=40.0,
         pools=(
-            Pool("big", 1, max_replicas=5, warm_replicas=1, gpus_per_pod=4),
-            Pool("staged", 2, max_replicas=5, warm_replicas=0, gpus_per_pod=8),
+            WarmNodesPool("big", 1, max_replicas=5, warm_replicas=1, gpus_per_pod=4),
+            WarmNodesPool("staged", 2, max_replicas=5, warm_replicas=0, gpus_per_pod=8),
         ),
     )
     made = {o["metadata"]["name"] for o in all_of_kind(objects, "Deployment", "placeholder")}

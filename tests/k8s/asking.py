@@ -10,8 +10,8 @@ from typing import Any
 from deployments.fleet.fleet import Fleet
 from k8s.cluster import Cluster
 from k8s.facts import gather
-from k8s.findings import Finding
-from k8s.needs import Needs, needs_of
+from k8s.findings import PreflightFinding
+from k8s.needs import ClusterNeeds, needs_of
 from k8s.preflight import findings
 from k8s.values import computed_values, merged
 from tests.helm.helm import render
@@ -32,7 +32,7 @@ def llama(**settings: Any) -> Object:
     return {"model": "org/model", **settings}
 
 
-def needs(pools: Mapping[str, Object] | None = None, values: Object | None = None) -> Needs:
+def needs(pools: Mapping[str, Object] | None = None, values: Object | None = None) -> ClusterNeeds:
     fleet = {"name": "test", "pools": pools or {"llama": llama()}}
     given = merged({**_ELSEWHERE, "fleet": fleet}, values or {})
     objects = _objects(json.dumps(given))
@@ -51,7 +51,7 @@ def asked(
     forbidden: tuple[str, str] | None = None,
     version: str = "1.34",
     release: str = "antefix",
-) -> list[Finding]:
+) -> list[PreflightFinding]:
     with Api(*objects, version=version) as api:
         if forbidden:
             api.forbid(*forbidden)
@@ -59,10 +59,10 @@ def asked(
         return findings(gather(Cluster(str(api.kubeconfig)), wanted, NAMESPACE, release), wanted)
 
 
-def of(found: list[Finding], title: str) -> Finding:
+def of(found: list[PreflightFinding], title: str) -> PreflightFinding:
     (finding,) = [one for one in found if one.title == title]
     return finding
 
 
-def bad(found: list[Finding]) -> dict[str, str]:
+def bad(found: list[PreflightFinding]) -> dict[str, str]:
     return {one.title: one.seen for one in found if one.severity in ("warning", "problem")}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from deployments.fleet.fleet import Fleet
-from k8s.needs import Needs, amounts, needs_of, requests_of
+from k8s.needs import ClusterNeeds, amounts, needs_of, requests_of
 from k8s.values import computed_values, merged
 from tests.helm.helm import Object, render
 
@@ -61,12 +61,12 @@ ODD: Object = {
 
 
 @pytest.fixture(scope="module")
-def odd() -> Needs:
+def odd() -> ClusterNeeds:
     values = merged(computed_values([]), ODD)
     return needs_of(render(ODD), Fleet.model_validate(ODD["fleet"]), values)
 
 
-def test_pods_are_as_many_as_the_fleet_has_now_and_may_have(odd: Needs) -> None:
+def test_pods_are_as_many_as_the_fleet_has_now_and_may_have(odd: ClusterNeeds) -> None:
     assert {group.name: (group.count, group.most) for group in odd.groups} == {
         "head": (1, 1),
         "gateway": (3, 3),
@@ -87,7 +87,7 @@ def test_without_an_autoscaler_all_pods_are_there_at_once() -> None:
     assert {(g.count, g.most) for g in groups if g.name == "scaled"} == {(5, 5)}
 
 
-def test_pods_are_as_large_as_the_values_say(odd: Needs) -> None:
+def test_pods_are_as_large_as_the_values_say(odd: ClusterNeeds) -> None:
     groups = {group.name: group for group in odd.groups}
     assert {name: (of.gpu_resource, of.gpus) for name, of in groups.items() if of.gpu_resource} == {
         "deep": ("amd.com/gpu", 4),
@@ -106,7 +106,7 @@ def test_pods_are_as_large_as_the_values_say(odd: Needs) -> None:
     assert groups["head"].limits == amounts({"memory": "4608Mi"})
 
 
-def test_pods_go_where_the_values_send_them(odd: Needs) -> None:
+def test_pods_go_where_the_values_send_them(odd: ClusterNeeds) -> None:
     groups = {group.name: group for group in odd.groups}
     assert groups["none"].node_selector == {"kind": "cpu"} and groups["none"].tolerations == ()
     assert [of["key"] for of in groups["deep"].tolerations] == ["nvidia.com/gpu"]
@@ -115,7 +115,7 @@ def test_pods_go_where_the_values_send_them(odd: Needs) -> None:
     assert [group.name for group in odd.groups if not group.in_ray] == ["warm-nodes", "redis"]
 
 
-def test_what_a_pools_pods_use_is_named_by_the_key_that_says_so(odd: Needs) -> None:
+def test_what_a_pools_pods_use_is_named_by_the_key_that_says_so(odd: ClusterNeeds) -> None:
     assert [(of.plural, of.name, of.value) for of in odd.references] == [
         # `none` has no GPU, so its pods have no such class
         ("runtimeclasses", "nvidia", "engine.runtimeClassName"),

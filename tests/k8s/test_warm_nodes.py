@@ -7,45 +7,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s.warm_nodes import HOLD_S, Decision, Expected, Limits, Pool, Seen, decide
+from k8s.warm_nodes import (
+    HOLD_S,
+    Expected,
+    PodCounts,
+    WarmNodesDecision,
+    WarmNodesLimits,
+    WarmNodesPool,
+    decide,
+)
 
-POOL = Pool("big", pods_per_replica=1, max_replicas=10, warm_replicas=0, gpus_per_pod=4)
+POOL = WarmNodesPool("big", pods_per_replica=1, max_replicas=10, warm_replicas=0, gpus_per_pod=4)
 STEADY = Expected(demand=2, arrivals=5.0, forecast=5.0)
 GROWING = Expected(demand=2, arrivals=5.0, forecast=10.0)
-ROOMY = Limits(max_per_pool=5, free_gpus=float("inf"))
+ROOMY = WarmNodesLimits(max_per_pool=5, free_gpus=float("inf"))
 
 rates = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 expectations = st.builds(Expected, st.integers(0, 50), arrivals=rates, forecast=st.none() | rates)
 pools = st.builds(
-    Pool,
+    WarmNodesPool,
     name=st.just("big"),
     pods_per_replica=st.integers(1, 4),
     max_replicas=st.integers(1, 50),
     warm_replicas=st.integers(0, 3),
     gpus_per_pod=st.integers(1, 8),
 )
-sights = st.builds(Seen, st.integers(0, 100), st.integers(0, 20), expected=st.none() | expectations)
-limits = st.builds(Limits, st.integers(0, 10), st.floats(-8, 100), engine_waits=st.booleans())
+sights = st.builds(
+    PodCounts, st.integers(0, 100), st.integers(0, 20), expected=st.none() | expectations
+)
+limits = st.builds(
+    WarmNodesLimits, st.integers(0, 10), st.floats(-8, 100), engine_waits=st.booleans()
+)
 ages = st.none() | st.floats(0, 2 * HOLD_S)
 
 
 def decided(
-    seen: Seen,
-    pool: Pool = POOL,
-    limits: Limits = ROOMY,
+    seen: PodCounts,
+    pool: WarmNodesPool = POOL,
+    limits: WarmNodesLimits = ROOMY,
     since: Mapping[str, float] | None = None,
     now: float = 0.0,
-) -> Decision:
+) -> WarmNodesDecision:
     return decide([pool], {pool.name: seen}, limits, since or {}, now)
 
 
-def placeholders(seen: Seen, pool: Pool = POOL, limits: Limits = ROOMY) -> int:
+def placeholders(
+    seen: PodCounts, pool: WarmNodesPool = POOL, limits: WarmNodesLimits = ROOMY
+) -> int:
     return decided(seen, pool, limits).placeholders[pool.name]
 
 
 @given(pools, sights, limits, ages)
 def test_there_are_never_fewer_than_none_or_more_than_allowed(
-    pool: Pool, seen: Seen, limits: Limits, age: float | None
+    pool: WarmNodesPool, seen: PodCounts, limits: WarmNodesLimits, age: float | None
 ) -> None:
     since = {} if age is None else {pool.name: -age}
     number = decided(seen, pool, limits, since).placeholders[pool.name]
@@ -56,7 +70,12 @@ def test_there_are_never_fewer_than_none_or_more_than_allowed(
 
 @given(pools, sights, limits, ages, expectations, rates)
 def test_a_higher_forecast_never_means_fewer(
-    pool: Pool, seen: Seen, limits: Limits, age: float | None, expected: Expected, more: float
+    pool: WarmNodesPool,
+    seen: PodCounts,
+    limits: WarmNodesLimits,
+    age: float | None,
+    expected: Expected,
+    more: float,
 ) -> None:
     since = {} if age is None else {pool.name: -age}
     higher = replace(expected, forecast=(expected.forecast or 0.0) + more)
@@ -69,7 +88,7 @@ def test_a_higher_forecast_never_means_fewer(
 
 @given(st.lists(sights, min_size=2, max_size=4), limits)
 def test_there_are_none_anywhere_while_an_engine_waits_for_a_gpu(
-    sights: list[Seen], limits: Limits
+    sights: list[PodCounts], limits: WarmNodesLimits
 ) -> None:
     fleet = [replace(POOL, name=f"pool-{n}") for n in range(len(sights))]
     seen = {pool.name: of for pool, of in zip(fleet, sights, strict=True)}
@@ -79,7 +98,7 @@ def test_there_are_none_anywhere_while_an_engine_waits_for_a_gpu(
 
 @given(st.lists(st.tuples(pools, sights), min_size=1, max_size=4), limits)
 def test_all_pools_together_stay_within_the_gpus_that_are_free(
-    given_pools: list[tuple[Pool, Seen]], limits: Limits
+    given_pools: list[tuple[WarmNodesPool, PodCounts]], limits: WarmNodesLimits
 ) -> None:
     fleet = [replace(pool, name=f"pool-{n}") for n, (pool, _) in enumerate(given_pools)]
     seen = {pool.name: of for pool, (_, of) in zip(fleet, given_pools, strict=True)}
@@ -89,36 +108,36 @@ def test_all_pools_together_stay_within_the_gpus_that_are_free(
 
 
 def test_without_growth_the_pods_that_are_there_are_enough() -> None:
-    assert placeholders(Seen(pods=2, placeholders=0, expected=STEADY)) == 0
+    assert placeholders(PodCounts(pods=2, placeholders=0, expected=STEADY)) == 0
 
 
 def test_growth_that_is_expected_brings_nodes_for_as_much_again() -> None:
-    assert placeholders(Seen(pods=2, placeholders=0, expected=GROWING)) == 2
+    assert placeholders(PodCounts(pods=2, placeholders=0, expected=GROWING)) == 2
 
 
 def test_a_part_of_a_replica_needs_a_whole_node() -> None:
     expected = Expected(demand=2, arrivals=10.0, forecast=12.0)
-    assert placeholders(Seen(pods=2, placeholders=0, expected=expected)) == 1
+    assert placeholders(PodCounts(pods=2, placeholders=0, expected=expected)) == 1
 
 
 def test_a_hair_more_than_now_brings_no_node() -> None:
     expected = Expected(demand=2, arrivals=10.0, forecast=10.1)
-    assert placeholders(Seen(pods=2, placeholders=0, expected=expected)) == 0
+    assert placeholders(PodCounts(pods=2, placeholders=0, expected=expected)) == 0
 
 
 def test_a_falling_forecast_still_keeps_what_is_needed_now() -> None:
     expected = Expected(demand=3, arrivals=10.0, forecast=1.0)
-    assert placeholders(Seen(pods=2, placeholders=0, expected=expected)) == 1
+    assert placeholders(PodCounts(pods=2, placeholders=0, expected=expected)) == 1
 
 
 def test_warm_replicas_need_nodes_too() -> None:
     pool = replace(POOL, warm_replicas=1)
-    assert placeholders(Seen(pods=2, placeholders=0, expected=STEADY), pool) == 1
+    assert placeholders(PodCounts(pods=2, placeholders=0, expected=STEADY), pool) == 1
 
 
 def test_each_stage_of_a_replica_needs_a_node() -> None:
     pool = replace(POOL, pods_per_replica=2)
-    assert placeholders(Seen(pods=4, placeholders=0, expected=GROWING), pool) == 4
+    assert placeholders(PodCounts(pods=4, placeholders=0, expected=GROWING), pool) == 4
 
 
 @pytest.mark.parametrize(
@@ -130,24 +149,24 @@ def test_each_stage_of_a_replica_needs_a_node() -> None:
     ],
     ids=["maxPerPool", "gpu_budget", "max_replicas"],
 )
-def test_no_bound_is_passed(limits: Limits, pods: int) -> None:
-    seen = Seen(pods, 0, Expected(demand=9, arrivals=1.0, forecast=9.0))
+def test_no_bound_is_passed(limits: WarmNodesLimits, pods: int) -> None:
+    seen = PodCounts(pods, 0, Expected(demand=9, arrivals=1.0, forecast=9.0))
     assert placeholders(seen, limits=limits) == 1
 
 
 def test_gpus_that_are_left_are_shared_in_turns() -> None:
     fleet = [POOL, replace(POOL, name="other")]
-    seen = {pool.name: Seen(2, 0, GROWING) for pool in fleet}
+    seen = {pool.name: PodCounts(2, 0, GROWING) for pool in fleet}
     decision = decide(fleet, seen, replace(ROOMY, free_gpus=8.0), {}, 0.0)
     assert decision.placeholders == {"big": 1, "other": 1}
 
 
 def test_what_is_not_known_changes_nothing() -> None:
-    assert placeholders(Seen(pods=2, placeholders=2, expected=None)) == 2
+    assert placeholders(PodCounts(pods=2, placeholders=2, expected=None)) == 2
 
 
 def test_too_many_go_one_by_one_each_after_a_hold() -> None:
-    seen, last = Seen(2, 3, STEADY), Decision({}, {})
+    seen, last = PodCounts(2, 3, STEADY), WarmNodesDecision({}, {})
     numbers = []
     for now in (0.0, HOLD_S - 1, HOLD_S, HOLD_S + 15, 2 * HOLD_S, 3 * HOLD_S):
         last = decided(seen, since=last.too_many_since, now=now)
@@ -157,7 +176,7 @@ def test_too_many_go_one_by_one_each_after_a_hold() -> None:
 
 
 def test_the_hold_begins_anew_when_they_were_needed_in_between() -> None:
-    first = decided(Seen(2, 2, STEADY), now=0.0)
-    needed = decided(Seen(2, 2, GROWING), since=first.too_many_since, now=HOLD_S - 1)
-    last = decided(Seen(2, 2, STEADY), since=needed.too_many_since, now=HOLD_S + 1)
+    first = decided(PodCounts(2, 2, STEADY), now=0.0)
+    needed = decided(PodCounts(2, 2, GROWING), since=first.too_many_since, now=HOLD_S - 1)
+    last = decided(PodCounts(2, 2, STEADY), since=needed.too_many_since, now=HOLD_S + 1)
     assert last.placeholders == {"big": 2}

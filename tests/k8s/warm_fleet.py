@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from k8s.leadership import Leadership, impatient
-from k8s.warm_nodes import Pool
+from k8s.warm_nodes import WarmNodesPool
 from k8s.warm_nodes_controller import Controller, Settings
 from router.demand import Decided
 from tests.fakes.front import KEY
@@ -70,7 +70,7 @@ class Fleet:
             status_url=gateway.url,
             gpu_resource=GPU,
             max_per_pool=3,
-            pools=(Pool("big", 1, max_replicas=8, warm_replicas=0, gpus_per_pod=4),),
+            pools=(WarmNodesPool("big", 1, max_replicas=8, warm_replicas=0, gpus_per_pod=4),),
         )
 
     def runs(self, pods: int, **more: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import Problem
 from observability import grafana
-from observability.grafana import Compared, Found, Grafana, State
+from observability.grafana import Compared, FoundDashboard, Grafana, PushState
 from tests.fakes.grafana import FakeGrafana, running_grafana
 
 OURS: dict[str, Any] = {"title": "Routing", "panels": [{"id": 1, "title": "Hits"}]}
@@ -28,19 +28,19 @@ def there(fake: FakeGrafana) -> Grafana:
     return Grafana(fake.url, "glsa_editor")
 
 
-def pushed(there: Grafana, ours: list[Any]) -> list[State]:
+def pushed(there: Grafana, ours: list[Any]) -> list[PushState]:
     """What the dashboards were before; afterwards they are ours."""
     uid = there.folder("Antefix") or there.create_folder("Antefix")
     states = []
     for compared in there.compare(ours, uid):
         states.append(compared.state)
-        if compared.state is not State.SAME:
+        if compared.state is not PushState.SAME:
             there.save(compared, uid)
     return states
 
 
-def found(content: dict[str, Any], message: str) -> Found:
-    return Found(uid="u", content=content, version=3, message=message, author="jo")
+def found(content: dict[str, Any], message: str) -> FoundDashboard:
+    return FoundDashboard(uid="u", content=content, version=3, message=message, author="jo")
 
 
 def by_push(dashboard: dict[str, Any]) -> str:
@@ -50,14 +50,14 @@ def by_push(dashboard: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("theirs", "state"),
     [
-        (None, State.MISSING),
-        (found(OURS, by_push(OURS)), State.SAME),
-        (found({**OURS, "id": 7, "uid": "u", "version": 3}, by_push(OURS)), State.SAME),
-        (found(OURS, ""), State.SAME),
-        (found({**OURS, "schemaVersion": 99}, by_push(OURS)), State.SAME),
-        (found({**OURS, "panels": []}, by_push({**OURS, "panels": []})), State.OUTDATED),
-        (found({**OURS, "panels": []}, ""), State.EDITED),
-        (found({**OURS, "panels": []}, "antefix push, says jo"), State.EDITED),
+        (None, PushState.MISSING),
+        (found(OURS, by_push(OURS)), PushState.SAME),
+        (found({**OURS, "id": 7, "uid": "u", "version": 3}, by_push(OURS)), PushState.SAME),
+        (found(OURS, ""), PushState.SAME),
+        (found({**OURS, "schemaVersion": 99}, by_push(OURS)), PushState.SAME),
+        (found({**OURS, "panels": []}, by_push({**OURS, "panels": []})), PushState.OUTDATED),
+        (found({**OURS, "panels": []}, ""), PushState.EDITED),
+        (found({**OURS, "panels": []}, "antefix push, says jo"), PushState.EDITED),
     ],
     ids=[
         "not there",
@@ -71,11 +71,11 @@ def by_push(dashboard: dict[str, Any]) -> str:
     ],
 )
 def test_a_dashboard_was_edited_when_its_latest_version_is_not_a_push(
-    theirs: Found | None, state: State
+    theirs: FoundDashboard | None, state: PushState
 ) -> None:
     compared = Compared("Routing", OURS, theirs)
     assert compared.state is state
-    assert bool(compared.diff()) == (state is not State.SAME)
+    assert bool(compared.diff()) == (state is not PushState.SAME)
 
 
 def test_a_diff_goes_from_what_grafana_has_to_what_a_push_would_put_there() -> None:
@@ -97,9 +97,9 @@ def test_the_data_source_that_was_chosen_in_a_grafana_is_no_difference() -> None
 
 def test_a_second_push_finds_nothing_to_do(fake: FakeGrafana, there: Grafana) -> None:
     shipped = list(grafana.read())
-    assert pushed(there, shipped) == [State.MISSING] * 5
+    assert pushed(there, shipped) == [PushState.MISSING] * 5
     saves = len(fake.saves)
-    assert pushed(there, shipped) == [State.SAME] * 5
+    assert pushed(there, shipped) == [PushState.SAME] * 5
     assert len(fake.saves) == saves == 5
 
 
@@ -107,7 +107,7 @@ def test_an_update_keeps_the_uid(fake: FakeGrafana, there: Grafana) -> None:
     pushed(there, [OURS])
     uid = fake.dashboard("Routing")["uid"]
     newer = {**OURS, "panels": []}
-    assert pushed(there, [newer]) == [State.OUTDATED]
+    assert pushed(there, [newer]) == [PushState.OUTDATED]
     assert fake.dashboard("Routing")["uid"] == uid
     assert fake.dashboard("Routing")["panels"] == []
 
@@ -116,7 +116,7 @@ def test_an_edit_in_the_browser_is_seen_with_its_author(fake: FakeGrafana, there
     pushed(there, [OURS])
     fake.edit("Routing", author="jo", panels=[])
     (compared,) = there.compare([OURS], there.folder("Antefix"))
-    assert compared.state is State.EDITED
+    assert compared.state is PushState.EDITED
     assert compared.theirs is not None and compared.theirs.author == "jo"
 
 
@@ -134,8 +134,8 @@ def test_versions_are_read_from_grafanas_that_list_them_bare(
     fake: FakeGrafana, there: Grafana
 ) -> None:
     fake.versions_as_list = True
-    assert pushed(there, [OURS]) == [State.MISSING]
-    assert pushed(there, [{**OURS, "panels": []}]) == [State.OUTDATED]
+    assert pushed(there, [OURS]) == [PushState.MISSING]
+    assert pushed(there, [{**OURS, "panels": []}]) == [PushState.OUTDATED]
 
 
 def test_a_folder_of_many_dashboards_is_listed_to_its_end(
@@ -153,7 +153,7 @@ def test_dashboards_of_other_folders_are_left_alone(fake: FakeGrafana, there: Gr
     fake.folders.append({"uid": "other", "title": "Other"})
     body = {"dashboard": {**OURS, "uid": "u", "version": 1}, "folderUid": "other"}
     fake.saves.append({**body, "message": "", "author": "jo"})
-    assert pushed(there, [OURS]) == [State.MISSING]
+    assert pushed(there, [OURS]) == [PushState.MISSING]
     assert there.titles("other") == {"Routing": "u"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from benchmarks.trace_player import Outcome, play
+from benchmarks.trace_player import ReplayedRequest, play
 from cli.stream_client import Endpoint
 from simulator.traces import Request, Trace
 from tests.real.conftest import RunningFleet
@@ -31,7 +31,9 @@ def burst(count: int) -> Trace:
     return Trace("burst", tuple(Request(at, PROMPT_TOKENS, 4) for at in times), WITHIN_S)
 
 
-async def offered(fleet: RunningFleet, count: int, headers: dict[str, str]) -> list[Outcome]:
+async def offered(
+    fleet: RunningFleet, count: int, headers: dict[str, str]
+) -> list[ReplayedRequest]:
     gateway = Endpoint("gateway", fleet.root, {**fleet.headers, **headers})
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         return await play(http, gateway, fleet.model, burst(count))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaling.scaling import Decision, Limits, Signals, State
+from autoscaling.scaling import Limits, ScalingDecision, Signals, State
 from autoscaling.slo import Slo
 from simulator import autoscaler
 from simulator.engines import Hardware
@@ -26,10 +26,10 @@ class Told:
         self.signals: list[Signals] = []
         self.limits: list[Limits] = []
 
-    def __call__(self, signals: Signals, state: State, limits: Limits) -> Decision:
+    def __call__(self, signals: Signals, state: State, limits: Limits) -> ScalingDecision:
         self.signals.append(signals)
         self.limits.append(limits)
-        return Decision(self.demand, self.target, state, {"why": "a test"})
+        return ScalingDecision(self.demand, self.target, state, {"why": "a test"})
 
 
 def play(

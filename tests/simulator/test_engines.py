@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from router.held_blocks import HeldBlocks
 from router.kv_events import BlockRemoved, BlockStored, KvEvent
 from router.segment_keys import Namespace, SegmentHasher, index_secret
-from simulator.engines import Hardware, Job, Outcome, SimulatedEngine
+from simulator.engines import Hardware, Job, SimulatedEngine, StepOutcome
 
 BLOCK, SEGMENT = 2, 4
 # One second a prompt token, ten a step, a fifth for each request that decodes in it.
@@ -32,7 +32,7 @@ def job(name: str, prompt: Sequence[int], answer: Sequence[int] = (9,), expected
     return Job(name, [*prompt, *answer], len(prompt), expected)
 
 
-def served(engine: SimulatedEngine, *jobs: Job, at: float = 0.0) -> Outcome:
+def served(engine: SimulatedEngine, *jobs: Job, at: float = 0.0) -> StepOutcome:
     """All of them handed in at once, and carried to the end."""
     for each in jobs:
         engine.submit(each, at)
@@ -215,7 +215,7 @@ def story(
             note(engine.advance(engine.next_at))
         note(engine.advance(until))
 
-    def note(outcome: Outcome) -> None:
+    def note(outcome: StepOutcome) -> None:
         first.extend((each.ticket, at) for each, at in outcome.first_tokens)
         last.extend((each.ticket, at) for each, at in outcome.finished)
 

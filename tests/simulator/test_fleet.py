@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engines import Hardware
-from simulator.fleet import Call, Fleet
+from simulator.fleet import Call, SimulatedFleet
 from simulator.traces import Request
 
 # A prompt of 10 tokens takes 1.25 s with its step, every further token 0.5 s.
@@ -21,7 +21,7 @@ def call(number: int = 0, at: float = 0.0, answer: int = 1) -> Call:
 
 
 def test_a_replica_is_paid_for_from_when_it_was_asked_for() -> None:
-    fleet = Fleet(HARDWARE, STARTUP_S, 1)
+    fleet = SimulatedFleet(HARDWARE, STARTUP_S, 1)
     fleet.scale_to(3, 100.0)
     assert (len(fleet.serving), len(fleet.starting), fleet.paid) == (1, 2, 3)
     assert fleet.replica_seconds(110.0) == 110.0 + 2 * 10.0
@@ -33,7 +33,7 @@ def test_a_replica_is_paid_for_from_when_it_was_asked_for() -> None:
 
 
 def test_one_that_is_given_up_while_it_starts_is_paid_for_until_then() -> None:
-    fleet = Fleet(HARDWARE, STARTUP_S, 1)
+    fleet = SimulatedFleet(HARDWARE, STARTUP_S, 1)
     fleet.scale_to(3, 100.0)
     fleet.scale_to(1, 130.0)
     assert (fleet.paid, fleet.next_ready_at) == (1, None)
@@ -41,7 +41,7 @@ def test_one_that_is_given_up_while_it_starts_is_paid_for_until_then() -> None:
 
 
 def test_the_youngest_go_first_and_those_that_start_before_those_that_serve() -> None:
-    fleet = Fleet(HARDWARE, STARTUP_S, 3)
+    fleet = SimulatedFleet(HARDWARE, STARTUP_S, 3)
     fleet.scale_to(4, 10.0)
     fleet.scale_to(2, 20.0)
     assert [replica.slot for replica in fleet.serving] == [0, 1]
@@ -49,7 +49,7 @@ def test_the_youngest_go_first_and_those_that_start_before_those_that_serve() ->
 
 
 def test_one_that_drains_ends_what_it_has_and_is_paid_for_until_then() -> None:
-    fleet = Fleet(HARDWARE, STARTUP_S, 2)
+    fleet = SimulatedFleet(HARDWARE, STARTUP_S, 2)
     last = call(answer=5)
     fleet.serving[1].submit(last, 0, 0.0)
     fleet.scale_to(1, 1.0)
@@ -64,7 +64,7 @@ def test_one_that_drains_ends_what_it_has_and_is_paid_for_until_then() -> None:
 
 
 def test_a_call_has_the_times_of_its_first_and_last_token() -> None:
-    fleet = Fleet(HARDWARE, STARTUP_S, 1)
+    fleet = SimulatedFleet(HARDWARE, STARTUP_S, 1)
     asked = call(at=2.0, answer=5)
     fleet.advance(2.0)
     fleet.serving[0].submit(asked, 0, 2.0)
@@ -77,7 +77,7 @@ def test_a_call_has_the_times_of_its_first_and_last_token() -> None:
 def test_the_cost_is_the_sum_over_time_of_the_replicas_that_have_a_gpu(
     steps: list[tuple[int, int]],
 ) -> None:
-    fleet = Fleet(HARDWARE, 30.0, 2)
+    fleet = SimulatedFleet(HARDWARE, 30.0, 2)
     now = expected = 0.0
     for target, seconds in steps:
         fleet.scale_to(target, now)

@@ -9,8 +9,8 @@ from ray.serve.config import AutoscalingConfig
 
 from autoscaling.slo import Slo
 from simulator.engines import Hardware
-from simulator.fleet import Call, Fleet
-from simulator.serve_default import TARGET_ONGOING_REQUESTS, Autoscaler, ServeStack
+from simulator.fleet import Call, SimulatedFleet
+from simulator.serve_default import TARGET_ONGOING_REQUESTS, ServeDefaultAutoscaler, ServeStack
 from simulator.traces import Request
 from simulator.types import FleetSettings
 
@@ -19,7 +19,10 @@ ONE_TO_EIGHT = FleetSettings(HARDWARE, 10.0, Slo(1.0), min_replicas=1, max_repli
 
 
 def targets(
-    autoscaler: Autoscaler, requests: Callable[[int], int], seconds: int, queued: int = 0
+    autoscaler: ServeDefaultAutoscaler,
+    requests: Callable[[int], int],
+    seconds: int,
+    queued: int = 0,
 ) -> list[int]:
     """What one replica with so many requests makes of it, second by second."""
     return [
@@ -33,25 +36,29 @@ def test_the_defaults_are_ray_s() -> None:
 
 
 def test_it_scales_up_after_its_delay_to_what_the_mean_asks_for() -> None:
-    found = targets(Autoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10, 60)
+    found = targets(ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10, 60)
     assert found[:30] == [1] * 30
     assert found[31:] == [5] * 29
 
 
 def test_what_waits_counts_as_well() -> None:
-    found = targets(Autoscaler(ONE_TO_EIGHT, 2.0), lambda second: 2, 60, queued=6)
+    found = targets(ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 2, 60, queued=6)
     assert found[-1] == 4
 
 
 def test_it_averages_over_its_window() -> None:
     # nothing for ten minutes, then ten at once: within half a minute the mean is still lower
-    found = targets(Autoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10 * (second >= 600), 660)
+    found = targets(
+        ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10 * (second >= 600), 660
+    )
     assert found[600:630] == [1] * 30
     assert 1 < max(found) <= 5
 
 
 def test_it_scales_down_after_ten_minutes() -> None:
-    found = targets(Autoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10 * (second < 60), 800)
+    found = targets(
+        ServeDefaultAutoscaler(ONE_TO_EIGHT, 2.0), lambda second: 10 * (second < 60), 800
+    )
     down = next(i for i in range(60, 800) if found[i] < found[i - 1])
     assert found[59] == 5
     # when nothing is left in its window, and the delay after that
@@ -60,12 +67,12 @@ def test_it_scales_down_after_ten_minutes() -> None:
 
 def test_it_keeps_to_its_bounds() -> None:
     bounds = replace(ONE_TO_EIGHT, min_replicas=2, max_replicas=3)
-    found = targets(Autoscaler(bounds, 2.0), lambda second: 100 * (second < 100), 900)
+    found = targets(ServeDefaultAutoscaler(bounds, 2.0), lambda second: 100 * (second < 100), 900)
     assert {*found} == {2, 3}
 
 
 def test_requests_wait_in_the_handle_while_every_replica_is_full() -> None:
-    fleet = Fleet(HARDWARE, 10.0, 2)
+    fleet = SimulatedFleet(HARDWARE, 10.0, 2)
     stack = ServeStack(fleet, ONE_TO_EIGHT, TARGET_ONGOING_REQUESTS)
     calls = [Call(i, Request(0.0, 100, 1 + i)) for i in range(6)]
     for call in calls:

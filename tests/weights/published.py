@@ -14,7 +14,7 @@ from weights.gpus import gpu_called
 from weights.known_models import known_config
 from weights.memory import GIB, PRECISIONS, budget_of
 from weights.model_shape import shape_of
-from weights.roofline import Engine, Load, decode_step_s, prefill_s, speed_of
+from weights.roofline import OfferedLoad, RooflineEngine, decode_step_s, prefill_s, speed_of
 from weights.sizing import MOST_SEQUENCES, STEP_TOKENS
 
 FILE = Path(__file__).with_name("published.yaml")
@@ -51,12 +51,12 @@ def _ours(data: dict[str, Any]) -> float:
     shape, gpu = shape_of(config), gpu_called(data["gpu"])
     wanted = data.get("weights", "bf16")
     precision = next(precision for precision in PRECISIONS if precision.name == wanted)
-    engine = Engine(shape, gpu, precision, data.get("tp", 1), data.get("kv", 2))
+    engine = RooflineEngine(shape, gpu, precision, data.get("tp", 1), data.get("kv", 2))
     if data["measure"] == "kv_gib":
         budget = budget_of(shape, gpu, precision, engine.tp, 0.9, STEP_TOKENS, MOST_SEQUENCES)
         return budget.kv / GIB
     if "concurrency" in data:
-        load = Load(data["concurrency"], data["prompt"], data["output"])
+        load = OfferedLoad(data["concurrency"], data["prompt"], data["output"])
         speed = speed_of(engine, load)
         rate = speed.requests_s * load.output
         measures: dict[str, float] = {"ttft": speed.ttft_s, "tpot": speed.tpot_s, "rate": rate}

@@ -19,7 +19,7 @@ from weights.model_shape import ModelShape, shape_of
 from weights.plan import Plan, plan_for
 from weights.plan_fleet import fleet_yaml
 from weights.plan_text import as_json, by_load, lines, rows
-from weights.sizing import Wish
+from weights.sizing import SizingTarget
 
 SHAPES = {
     name: shape_of(known_config(name) or {})
@@ -33,10 +33,12 @@ SHAPES = {
 LLAMA_8B, LLAMA_70B = list(SHAPES.values())[:2]
 EMBEDDED = shape_of(EMBEDDED_CONFIG)
 A100 = gpu_called("a100-80g")
-WISH = Wish(8192, 2000, 400, ttft_s=2, tpot_s=0.05, concurrency=100, price_per_gpu_hour=1.3)
+TARGET = SizingTarget(
+    8192, 2000, 400, ttft_s=2, tpot_s=0.05, concurrency=100, price_per_gpu_hour=1.3
+)
 
-wishes = st.builds(
-    Wish,
+targets = st.builds(
+    SizingTarget,
     context=st.integers(2048, 32768),
     prompt=st.integers(1, 1500),
     output=st.integers(1, 500),
@@ -49,34 +51,34 @@ shapes = st.sampled_from(list(SHAPES.values()))
 gpus = st.sampled_from(GPUS)
 
 
-def planned(shape: ModelShape, gpu: Any, wish: Wish) -> Plan | None:
+def planned(shape: ModelShape, gpu: Any, target: SizingTarget) -> Plan | None:
     try:
-        return plan_for(shape, gpu, wish)
+        return plan_for(shape, gpu, target)
     except Problem:
         return None
 
 
-@given(shapes, gpus, wishes)
+@given(shapes, gpus, targets)
 @settings(max_examples=settings().max_examples // 2)
-def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, wish: Wish) -> None:
-    plan = planned(shape, gpu, wish)
+def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
+    plan = planned(shape, gpu, target)
     for option in plan.options if plan else ():
-        assert option.speed.ttft_s <= wish.ttft_s
-        assert wish.tpot_s is None or option.speed.tpot_s <= wish.tpot_s
-        assert option.replicas * option.concurrency >= (wish.concurrency or 0)
-        assert option.replicas * option.speed.requests_s >= (wish.rate or 0) * (1 - 1e-9)
+        assert option.speed.ttft_s <= target.ttft_s
+        assert target.tpot_s is None or option.speed.tpot_s <= target.tpot_s
+        assert option.replicas * option.concurrency >= (target.concurrency or 0)
+        assert option.replicas * option.speed.requests_s >= (target.rate or 0) * (1 - 1e-9)
         assert option.budget.kv >= 0
         assert option.gpus >= (plan.chosen.gpus if plan else 0)
 
 
-@given(shapes, gpus, wishes, st.integers(1, 100_000))
+@given(shapes, gpus, targets, st.integers(1, 100_000))
 @settings(max_examples=settings().max_examples // 2)
 def test_a_longer_context_never_holds_more(
-    shape: ModelShape, gpu: Any, wish: Wish, longer: int
+    shape: ModelShape, gpu: Any, target: SizingTarget, longer: int
 ) -> None:
     """At full context, on each precision and number of GPUs; whatever fits long, fits short."""
     short, long = (
-        planned(shape, gpu, w) for w in (wish, replace(wish, context=wish.context + longer))
+        planned(shape, gpu, w) for w in (target, replace(target, context=target.context + longer))
     )
     if long is None:
         return
@@ -87,113 +89,115 @@ def test_a_longer_context_never_holds_more(
         assert key not in held or option.at_full_context <= held[key]
 
 
-@given(shapes, gpus, wishes)
+@given(shapes, gpus, targets)
 @settings(max_examples=settings().max_examples // 2)
-def test_more_memory_never_takes_more_gpus(shape: ModelShape, gpu: Any, wish: Wish) -> None:
-    small = planned(shape, gpu, wish)
-    large = planned(shape, replace(gpu, memory_bytes=gpu.memory_bytes * 2), wish)
+def test_more_memory_never_takes_more_gpus(
+    shape: ModelShape, gpu: Any, target: SizingTarget
+) -> None:
+    small = planned(shape, gpu, target)
+    large = planned(shape, replace(gpu, memory_bytes=gpu.memory_bytes * 2), target)
     if small is not None:
         assert large is not None
         assert large.chosen.gpus <= small.chosen.gpus
 
 
 def test_the_fewest_gpus_are_chosen() -> None:
-    plan = plan_for(LLAMA_70B, A100, WISH)
+    plan = plan_for(LLAMA_70B, A100, TARGET)
     assert plan.chosen.gpus == min(option.gpus for option in plan.options)
 
 
 def test_of_equally_many_gpus_the_weights_with_more_bits_are_chosen() -> None:
-    plan = plan_for(LLAMA_8B, gpu_called("h100"), replace(WISH, concurrency=10))
+    plan = plan_for(LLAMA_8B, gpu_called("h100"), replace(TARGET, concurrency=10))
     assert {option.gpus for option in plan.options} == {1}
     assert plan.chosen.engine.precision.name == "bf16"
 
 
 def test_a_small_load_of_a_large_model_is_for_four_bits() -> None:
-    plan = plan_for(LLAMA_70B, A100, replace(WISH, concurrency=4))
+    plan = plan_for(LLAMA_70B, A100, replace(TARGET, concurrency=4))
     assert plan.chosen.engine.precision.name == "w4a16"
 
 
 def test_a_large_load_of_it_is_for_eight() -> None:
-    assert plan_for(LLAMA_70B, A100, WISH).chosen.engine.precision.name == "w8a8"
+    assert plan_for(LLAMA_70B, A100, TARGET).chosen.engine.precision.name == "w8a8"
 
 
 def test_what_a_gpu_does_not_compute_is_refused_with_the_reason() -> None:
-    refused = {r.precision.name: r.reason for r in plan_for(LLAMA_8B, A100, WISH).refused}
+    refused = {r.precision.name: r.reason for r in plan_for(LLAMA_8B, A100, TARGET).refused}
     assert refused == {"fp8": "a100-80g does not compute fp8"}
 
 
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     large = shape_of(known_config("meta-llama/Llama-3.1-405B-Instruct") or {})
-    plan = plan_for(large, gpu_called("h100"), WISH)
+    plan = plan_for(large, gpu_called("h100"), TARGET)
     assert {r.precision.name: r.reason for r in plan.refused} == {"bf16": "does not fit"}
 
 
 def test_a_rate_takes_as_many_replicas_as_finish_it() -> None:
-    by_rate = replace(WISH, concurrency=None, rate=20.0)
+    by_rate = replace(TARGET, concurrency=None, rate=20.0)
     plan = plan_for(LLAMA_8B, A100, by_rate)
     twice = plan_for(LLAMA_8B, A100, replace(by_rate, rate=40.0))
     assert 2 * plan.chosen.gpus - 1 <= twice.chosen.gpus <= 2 * plan.chosen.gpus
 
 
 def test_one_replica_is_always_warm_and_more_for_larger_loads() -> None:
-    assert plan_for(LLAMA_8B, A100, replace(WISH, concurrency=1)).warm == 1
-    assert plan_for(LLAMA_8B, A100, replace(WISH, concurrency=30_000)).warm > 1
+    assert plan_for(LLAMA_8B, A100, replace(TARGET, concurrency=1)).warm == 1
+    assert plan_for(LLAMA_8B, A100, replace(TARGET, concurrency=30_000)).warm > 1
 
 
 def test_overflow_is_planned_where_it_takes_fewer_gpus_than_one_more_replica() -> None:
-    plan = plan_for(LLAMA_70B, A100, WISH)
+    plan = plan_for(LLAMA_70B, A100, TARGET)
     assert plan.overflow is not None
     assert plan.overflow.option.engine.tp < plan.chosen.engine.tp
-    assert plan_for(LLAMA_8B, gpu_called("h100"), WISH).overflow is None
+    assert plan_for(LLAMA_8B, gpu_called("h100"), TARGET).overflow is None
 
 
 def test_drafting_pays_while_decoding_waits_for_memory() -> None:
-    wish = replace(WISH, concurrency=1)
-    alone = plan_for(LLAMA_8B, A100, wish)
-    crowd = plan_for(LLAMA_8B, A100, Wish(512, 64, 64, ttft_s=60, concurrency=256))
+    target = replace(TARGET, concurrency=1)
+    alone = plan_for(LLAMA_8B, A100, target)
+    crowd = plan_for(LLAMA_8B, A100, SizingTarget(512, 64, 64, ttft_s=60, concurrency=256))
     assert alone.drafted > 2
     assert alone.draft_speedup > 1.5
     assert crowd.drafted < alone.drafted
 
 
 def test_a_price_gives_costs_and_none_gives_none() -> None:
-    cheap = plan_for(LLAMA_8B, A100, WISH)
-    dear = plan_for(LLAMA_8B, A100, replace(WISH, price_per_gpu_hour=2.6))
+    cheap = plan_for(LLAMA_8B, A100, TARGET)
+    dear = plan_for(LLAMA_8B, A100, replace(TARGET, price_per_gpu_hour=2.6))
     assert cheap.cost_output is not None and dear.cost_output is not None
     assert dear.cost_output == pytest.approx(2 * cheap.cost_output)
-    assert plan_for(LLAMA_8B, A100, replace(WISH, price_per_gpu_hour=None)).cost_all is None
+    assert plan_for(LLAMA_8B, A100, replace(TARGET, price_per_gpu_hour=None)).cost_all is None
 
 
 @pytest.mark.parametrize(
-    ("shape", "gpu", "wish", "words"),
+    ("shape", "gpu", "target", "words"),
     [
-        (LLAMA_8B, "l4", replace(WISH, context=200_000), "more than the model's 131072"),
-        (LLAMA_8B, "l4", replace(WISH, prompt=8000), "more than the context of 8192"),
-        (LLAMA_8B, "a100-80g", replace(WISH, kv_value_bytes=1), "no FP8 arithmetic"),
-        (LLAMA_70B, "l4", replace(WISH, context=131072), None),
+        (LLAMA_8B, "l4", replace(TARGET, context=200_000), "more than the model's 131072"),
+        (LLAMA_8B, "l4", replace(TARGET, prompt=8000), "more than the context of 8192"),
+        (LLAMA_8B, "a100-80g", replace(TARGET, kv_value_bytes=1), "no FP8 arithmetic"),
+        (LLAMA_70B, "l4", replace(TARGET, context=131072), None),
         (
             SHAPES["deepseek-ai/DeepSeek-V3"],
             "l4",
-            WISH,
+            TARGET,
             r"GiB a GPU are missing.*plan for h200 or b200",
         ),
-        (LLAMA_70B, "a100-80g", replace(WISH, ttft_s=0.01), r"best reachable is ttft=0\.\d+"),
+        (LLAMA_70B, "a100-80g", replace(TARGET, ttft_s=0.01), r"best reachable is ttft=0\.\d+"),
     ],
 )
 def test_what_cannot_be_is_said_with_the_number(
-    shape: ModelShape, gpu: str, wish: Wish, words: str | None
+    shape: ModelShape, gpu: str, target: SizingTarget, words: str | None
 ) -> None:
     if words is None:
-        assert planned(shape, gpu_called(gpu), wish) is not None
+        assert planned(shape, gpu_called(gpu), target) is not None
         return
     with pytest.raises(Problem, match=words):
-        plan_for(shape, gpu_called(gpu), wish)
+        plan_for(shape, gpu_called(gpu), target)
 
 
-@given(shapes, gpus, wishes)
+@given(shapes, gpus, targets)
 @settings(max_examples=settings().max_examples // 2)
-def test_every_plan_is_a_fleet_file(shape: ModelShape, gpu: Any, wish: Wish) -> None:
-    plan = planned(shape, gpu, wish)
+def test_every_plan_is_a_fleet_file(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
+    plan = planned(shape, gpu, target)
     if plan is None:
         return
     fleet = parse_fleet(fleet_yaml(plan, "someone/Some_Model-7B"), check_engine_args=False)
@@ -204,14 +208,14 @@ def test_every_plan_is_a_fleet_file(shape: ModelShape, gpu: Any, wish: Wish) -> 
 
 def test_the_engine_arguments_are_those_that_vllm_is_asked_about() -> None:
     """In tests/deployments/engine/vllm/test_args.py, where one process asks about many."""
-    plan = plan_for(LLAMA_70B, gpu_called("h100"), replace(WISH, kv_value_bytes=1))
+    plan = plan_for(LLAMA_70B, gpu_called("h100"), replace(TARGET, kv_value_bytes=1))
     pool = parse_fleet(fleet_yaml(plan, "x/y"), check_engine_args=False).pools["y"]
     told = dict(pool.engine_args)
     assert {**told, "max_num_seqs": ENGINE_ARGS["max_num_seqs"]} == ENGINE_ARGS
 
 
 def test_the_fleet_file_says_what_to_quantize_first() -> None:
-    text = fleet_yaml(plan_for(LLAMA_70B, A100, WISH), "meta-llama/Llama-3.1-70B-Instruct")
+    text = fleet_yaml(plan_for(LLAMA_70B, A100, TARGET), "meta-llama/Llama-3.1-70B-Instruct")
     assert "# first: antefix quantize meta-llama/Llama-3.1-70B-Instruct --scheme awq" in text
     pools = yaml.safe_load(text)["pools"]
     for pool in pools.values():
@@ -219,13 +223,13 @@ def test_the_fleet_file_says_what_to_quantize_first() -> None:
 
 
 def test_a_folder_is_quantized_beside_itself() -> None:
-    text = fleet_yaml(plan_for(LLAMA_70B, A100, WISH), "./models/Mine")
+    text = fleet_yaml(plan_for(LLAMA_70B, A100, TARGET), "./models/Mine")
     assert yaml.safe_load(text)["pools"]["mine"]["model"] == "./models/Mine-w8a8-smoothquant"
 
 
 def test_what_is_quantized_already_is_planned_as_it_is() -> None:
     deepseek = SHAPES["deepseek-ai/DeepSeek-V3"]
-    plan = plan_for(deepseek, gpu_called("h200"), replace(WISH, concurrency=4))
+    plan = plan_for(deepseek, gpu_called("h200"), replace(TARGET, concurrency=4))
     assert [option.engine.precision.name for option in plan.options] == ["fp8"]
     text = fleet_yaml(plan, "deepseek-ai/DeepSeek-V3")
     assert "antefix quantize" not in text
@@ -236,7 +240,7 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}
 
 
 def test_groups_are_taken_as_they_are_stored() -> None:
-    plan = plan_for(replace(LLAMA_8B, quantization=AWQ), A100, replace(WISH, concurrency=4))
+    plan = plan_for(replace(LLAMA_8B, quantization=AWQ), A100, replace(TARGET, concurrency=4))
     assert plan.chosen.engine.precision == replace(W4A16, group_size=64)
 
 
@@ -251,11 +255,11 @@ def test_what_is_stored_as_the_gpu_cannot_compute_it_is_refused(
     stored: dict[str, Any], gpu: str, words: str
 ) -> None:
     with pytest.raises(Problem, match=words):
-        plan_for(replace(LLAMA_8B, quantization=stored), gpu_called(gpu), WISH)
+        plan_for(replace(LLAMA_8B, quantization=stored), gpu_called(gpu), TARGET)
 
 
 def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
-    plan = plan_for(LLAMA_70B, A100, WISH)
+    plan = plan_for(LLAMA_70B, A100, TARGET)
     marked = [row for row in rows(plan) if row[0].endswith("*")]
     assert [row[0] for row in marked] == ["w8a8 *"]
     told = "\n".join(lines(plan))
@@ -264,7 +268,7 @@ def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
 
 
 def test_the_object_has_what_the_table_has() -> None:
-    plan = plan_for(LLAMA_70B, A100, WISH)
+    plan = plan_for(LLAMA_70B, A100, TARGET)
     told = as_json(plan)
     assert [option["weights"] for option in told["options"]] == ["bf16", "w8a8", "w4a16"]
     assert [option["gpus"] for option in told["options"] if option["chosen"]] == [plan.chosen.gpus]
@@ -272,5 +276,7 @@ def test_the_object_has_what_the_table_has() -> None:
 
 
 def test_the_embedded_model_is_planned_too() -> None:
-    plan = plan_for(EMBEDDED, gpu_called("l4"), Wish(2048, 500, 100, ttft_s=1, concurrency=20))
+    plan = plan_for(
+        EMBEDDED, gpu_called("l4"), SizingTarget(2048, 500, 100, ttft_s=1, concurrency=20)
+    )
     assert plan.chosen.engine.tp == 1

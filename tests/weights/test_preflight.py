@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weights.divisions import degrees, uneven_over
-from weights.finding import Device, Engine, Finding, Model, Rule
+from weights.finding import Device, EngineConfig, Finding, Model, Rule
 from weights.kernels import MARLIN_GROUPS, METHODS, Stored, stored_in, verdicts
 from weights.memory import GIB
 from weights.model_shape import ModelShape
@@ -83,22 +83,22 @@ def refuses(rule: Rule, found: list[Finding]) -> bool:
 )
 def test_whatever_the_files_hold_it_answers(shape: ModelShape, args: dict[str, Any]) -> None:
     model = Model("m", shape)
-    found = findings(model, Engine(args, {}), Device("A100", (8, 0), 40 * GIB), draft=model)
+    found = findings(model, EngineConfig(args, {}), Device("A100", (8, 0), 40 * GIB), draft=model)
     assert all(each.message and each.remedy for each in found)
 
 
 @given(shapes(), st.integers(1, 64))
 def test_the_degrees_that_a_remedy_names_are_right(shape: ModelShape, degree: int) -> None:
-    model, engine = Model("m", shape), Engine({}, {}, degree)
+    model, engine = Model("m", shape), EngineConfig({}, {}, degree)
     for each in degrees(model, engine):
-        assert uneven_over(model, Engine({}, {}, each)) is None
+        assert uneven_over(model, EngineConfig({}, {}, each)) is None
 
 
 @given(shapes(), sizes, lengths, st.integers(1, 200), st.integers(1, 100))
 def test_more_memory_never_fits_less(
     shape: ModelShape, size: int, length: int, memory: int, more: int
 ) -> None:
-    model, engine = Model("m", shape, size), Engine({"max_model_len": length}, {})
+    model, engine = Model("m", shape, size), EngineConfig({"max_model_len": length}, {})
     small = findings(model, engine, Device("small", (9, 0), memory * GIB))
     large = findings(model, engine, Device("large", (9, 0), (memory + more) * GIB))
     assert refuses("memory", small) or not refuses("memory", large)
@@ -109,8 +109,8 @@ def test_a_shorter_context_never_fits_less(
     shape: ModelShape, size: int, length: int, more: int
 ) -> None:
     model, device = Model("m", shape, size), Device("GPU", (9, 0), 80 * GIB)
-    short = findings(model, Engine({"max_model_len": length}, {}), device)
-    long = findings(model, Engine({"max_model_len": length + more}, {}), device)
+    short = findings(model, EngineConfig({"max_model_len": length}, {}), device)
+    long = findings(model, EngineConfig({"max_model_len": length + more}, {}), device)
     assert not refuses("memory", short) or refuses("memory", long)
 
 
@@ -119,11 +119,11 @@ def test_the_length_that_a_remedy_names_fits(
     shape: ModelShape, capability: tuple[int, int], size: int
 ) -> None:
     model, device = Model("m", shape, size), Device("GPU", capability, 80 * GIB)
-    found = findings(model, Engine({"max_model_len": 1 << 22}, {}), device)
+    found = findings(model, EngineConfig({"max_model_len": 1 << 22}, {}), device)
     [remedy] = [e.remedy for e in found if e.rule == "memory" and e.key != "model"] or [""]
     words = remedy.removeprefix("Set max_model_len to at most ").split(",")
     if words[0].isdecimal():
-        shorter = findings(model, Engine({"max_model_len": int(words[0])}, {}), device)
+        shorter = findings(model, EngineConfig({"max_model_len": int(words[0])}, {}), device)
         assert not refuses("memory", shorter)
 
 

@@ -10,8 +10,8 @@ from weights.known_models import known_config, known_models
 from weights.memory import BF16, FP8, PRECISIONS, W4A16, W8A8
 from weights.model_shape import shape_of
 from weights.roofline import (
-    Engine,
-    Load,
+    OfferedLoad,
+    RooflineEngine,
     crossover_batch,
     decode_step_s,
     prefill_s,
@@ -25,7 +25,7 @@ MIXTRAL = MODELS["mistralai/Mixtral-8x7B-Instruct-v0.1"]
 A100, H100 = gpu_called("a100-80g"), gpu_called("h100")
 
 engines = st.builds(
-    Engine,
+    RooflineEngine,
     st.sampled_from(list(MODELS.values())),
     st.sampled_from(GPUS),
     st.sampled_from(PRECISIONS),
@@ -38,7 +38,7 @@ lengths = st.integers(1, 100_000)
 
 @given(engines, batches, batches, lengths, lengths)
 def test_more_work_never_takes_less_time(
-    engine: Engine, batch: int, more: int, tokens: int, longer: int
+    engine: RooflineEngine, batch: int, more: int, tokens: int, longer: int
 ) -> None:
     step = decode_step_s(engine, batch, tokens)
     assert step <= decode_step_s(engine, batch + more, tokens)
@@ -49,27 +49,27 @@ def test_more_work_never_takes_less_time(
 
 @given(engines, batches, lengths, st.integers(1, 4000))
 def test_more_requests_in_flight_finish_faster_and_each_waits_longer(
-    engine: Engine, concurrency: int, prompt: int, output: int
+    engine: RooflineEngine, concurrency: int, prompt: int, output: int
 ) -> None:
-    one = speed_of(engine, Load(concurrency, prompt, output))
-    two = speed_of(engine, Load(concurrency + 1, prompt, output))
+    one = speed_of(engine, OfferedLoad(concurrency, prompt, output))
+    two = speed_of(engine, OfferedLoad(concurrency + 1, prompt, output))
     assert two.requests_s >= one.requests_s * (1 - 1e-9)
     assert two.tpot_s >= one.tpot_s
     assert two.ttft_s >= one.ttft_s
 
 
 @given(engines, st.integers(1, 2000))
-def test_no_step_reads_more_than_all_weights(engine: Engine, tokens: int) -> None:
+def test_no_step_reads_more_than_all_weights(engine: RooflineEngine, tokens: int) -> None:
     assert 0 < weights_read(engine, tokens) <= weights_read(engine, tokens + 1)
 
 
 def test_one_token_reads_the_experts_that_it_is_sent_to() -> None:
-    engine = Engine(MIXTRAL, A100, BF16)
+    engine = RooflineEngine(MIXTRAL, A100, BF16)
     assert weights_read(engine, 1) < weights_read(engine, 1000) / 3
 
 
 def test_four_bits_decode_faster_alone_and_eight_in_a_crowd() -> None:
-    light, fast = Engine(LLAMA_8B, A100, W4A16), Engine(LLAMA_8B, A100, W8A8)
+    light, fast = RooflineEngine(LLAMA_8B, A100, W4A16), RooflineEngine(LLAMA_8B, A100, W8A8)
     at = crossover_batch(light, fast, 2048)
     assert at is not None
     assert decode_step_s(light, at - 1, 2048) <= decode_step_s(fast, at - 1, 2048)
@@ -78,7 +78,7 @@ def test_four_bits_decode_faster_alone_and_eight_in_a_crowd() -> None:
 
 def test_four_bits_stay_ahead_on_a_gpu_with_more_arithmetic_for_its_memory() -> None:
     def crossover(gpu: str, fast: str) -> int:
-        engine = Engine(LLAMA_8B, gpu_called(gpu), W4A16)
+        engine = RooflineEngine(LLAMA_8B, gpu_called(gpu), W4A16)
         eight = W8A8 if fast == "int8" else FP8
         return crossover_batch(engine, replace(engine, precision=eight), 2048) or 0
 
@@ -86,11 +86,11 @@ def test_four_bits_stay_ahead_on_a_gpu_with_more_arithmetic_for_its_memory() -> 
 
 
 def test_there_is_no_crossover_with_the_same_engine() -> None:
-    engine = Engine(LLAMA_8B, H100, W4A16)
+    engine = RooflineEngine(LLAMA_8B, H100, W4A16)
     assert crossover_batch(engine, engine, 2048) is None
 
 
 def test_four_bits_do_not_compute_a_prompt_faster() -> None:
-    sixteen, four = Engine(LLAMA_8B, A100, BF16), Engine(LLAMA_8B, A100, W4A16)
+    sixteen, four = RooflineEngine(LLAMA_8B, A100, BF16), RooflineEngine(LLAMA_8B, A100, W4A16)
     assert prefill_s(four, 4096) > prefill_s(sixteen, 4096)
-    assert prefill_s(Engine(LLAMA_8B, A100, W8A8), 4096) < prefill_s(sixteen, 4096)
+    assert prefill_s(RooflineEngine(LLAMA_8B, A100, W8A8), 4096) < prefill_s(sixteen, 4096)

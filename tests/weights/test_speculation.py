@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from weights.speculation import (
     MOST_ROUNDS,
-    Candidate,
+    SpeculationCandidate,
     acceptance_of,
     expected_tokens,
     ratio_interval,
@@ -66,10 +66,10 @@ def test_the_inverse_of_ratios_has_the_inverse_interval(ratios: list[float]) -> 
     assert there.low == pytest.approx(1 / back.high)
 
 
-FAST = Candidate("n-gram, 4", 4, (1.50, 1.52, 1.48))
-FASTER_PERHAPS = Candidate("n-gram, 8", 8, (1.2, 3.0, 1.1))
-SLOW = Candidate("draft, 3", 3, (0.60, 0.61, 0.59))
-EVEN = Candidate("suffix, 8", 8, (1.01, 0.99, 1.02))
+FAST = SpeculationCandidate("n-gram, 4", 4, (1.50, 1.52, 1.48))
+FASTER_PERHAPS = SpeculationCandidate("n-gram, 8", 8, (1.2, 3.0, 1.1))
+SLOW = SpeculationCandidate("draft, 3", 3, (0.60, 0.61, 0.59))
+EVEN = SpeculationCandidate("suffix, 8", 8, (1.01, 0.99, 1.02))
 
 
 def test_the_surely_fastest_is_recommended() -> None:
@@ -91,12 +91,14 @@ def test_what_may_be_noise_is_not_recommended() -> None:
 
 
 def test_drafting_nothing_is_never_the_recommendation() -> None:
-    assert recommend([Candidate("off", 0, (2.0, 2.01))]).best is None
+    assert recommend([SpeculationCandidate("off", 0, (2.0, 2.01))]).best is None
 
 
 @given(st.lists(st.lists(st.floats(0.2, 5), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_whatever_is_recommended_was_faster_in_the_mean(rounds: list[list[float]]) -> None:
     assume(all(len(set(one)) > 1 for one in rounds))
-    candidates = [Candidate(str(k), k, tuple(one)) for k, one in enumerate(rounds, start=1)]
+    candidates = [
+        SpeculationCandidate(str(k), k, tuple(one)) for k, one in enumerate(rounds, start=1)
+    ]
     best = recommend(candidates).best
     assert best is None or best.speedup.mean > 1

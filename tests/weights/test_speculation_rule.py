@@ -15,9 +15,9 @@ from weights.speculation_rule import (
     LONGEST_TRIAL,
     MEMORY_PASSES,
     Acceptance,
+    EngineStep,
     SpeculationReport,
     SpeculationRule,
-    Step,
     WhenSlower,
 )
 
@@ -41,7 +41,7 @@ class Engine:
             self.modes.append(on)
             seconds = (0.02 * 2 / self.speedup if on else 0.02) * self.rng.uniform(0.8, 1.2)
             tokens = batch * (2 if on else 1)
-            self.rule.add(Step(batch, seconds, tokens, on if tells and settled else None))
+            self.rule.add(EngineStep(batch, seconds, tokens, on if tells and settled else None))
 
     def report(self, batch: int = 1) -> SpeculationReport:
         return self.rule.report(batch)
@@ -140,7 +140,7 @@ def test_what_is_forgotten_is_tried_again() -> None:
     st.sampled_from(["keep", "stop"]),
     st.lists(
         st.builds(
-            Step,
+            EngineStep,
             batch=st.integers(1, 300),
             seconds=st.floats(0, 10),
             tokens=st.integers(0, 500),
@@ -149,7 +149,7 @@ def test_what_is_forgotten_is_tried_again() -> None:
         max_size=400,
     ),
 )
-def test_no_steps_break_it(when_slower: WhenSlower, steps: list[Step]) -> None:
+def test_no_steps_break_it(when_slower: WhenSlower, steps: list[EngineStep]) -> None:
     rule = SpeculationRule(when_slower)
     for step in steps:
         rule.speculates(step.batch)

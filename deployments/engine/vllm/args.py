@@ -24,7 +24,7 @@ from deployments.engine.vllm.flag_complaints import misfit, not_one_of, one_line
 from deployments.engine.vllm.speculative_args import SpeculativeRefusal, broken_speculative_config
 
 
-class Refused(NamedTuple):
+class RefusedArg(NamedTuple):
     """An engine argument vLLM does not take. `key` is empty for several together."""
 
     key: str
@@ -36,7 +36,7 @@ class Refused(NamedTuple):
 class EngineArgsRefused(ValueError):
     """vLLM does not take these arguments; `refused` says which and why."""
 
-    def __init__(self, refused: list[Refused]) -> None:
+    def __init__(self, refused: list[RefusedArg]) -> None:
         self.refused = refused
         lines = (f"engine_args.{each.key}: {each.message}. {each.remedy}" for each in refused)
         super().__init__("\n".join(lines))
@@ -75,7 +75,7 @@ def parse(model: str, served_model_name: str, engine_args: Mapping[str, Any]) ->
     return args
 
 
-def refusals(engine_args: Mapping[str, Any]) -> Iterator[Refused]:
+def refusals(engine_args: Mapping[str, Any]) -> Iterator[RefusedArg]:
     """Everything vLLM refuses: each argument by itself, then, if all pass, all together."""
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
 
@@ -98,7 +98,7 @@ def refusals(engine_args: Mapping[str, Any]) -> Iterator[Refused]:
         return
     yield from _broken_speculation(args, given)
     if args.lora_modules and not args.enable_lora:
-        yield Refused("lora_modules", None, "LoRA is switched off", "Add enable_lora: true")
+        yield RefusedArg("lora_modules", None, "LoRA is switched off", "Add enable_lora: true")
 
 
 def _word(value: Any) -> str:
@@ -140,21 +140,21 @@ def _without_idle_flags(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refused_alone(key: str, value: Any) -> Iterator[Refused]:
+def _refused_alone(key: str, value: Any) -> Iterator[RefusedArg]:
     action = _flags().get(key)
     if action is None:
         # without the value: under a mistyped key it may be a secret
-        yield Refused(key, None, "vLLM has no such flag", _remedy_for_unknown(key, value))
+        yield RefusedArg(key, None, "vLLM has no such flag", _remedy_for_unknown(key, value))
         return
     unfit = misfit(action, value)
     if unfit is not None:
-        yield Refused(key, value, *unfit)
+        yield RefusedArg(key, value, *unfit)
         return
     try:
         words = to_cli(_without_idle_flags({key: value}))
         parsed = getattr(_parser().parse_args(words), action.dest)
     except (_ParserSaid, ValueError, TypeError, KeyError) as error:
-        yield Refused(key, value, *plain_words(action, value, str(error)))
+        yield RefusedArg(key, value, *plain_words(action, value, str(error)))
         return
     yield from _outside_bounds(key, value, action.dest, parsed)
     yield from _unknown_name(key, value)
@@ -170,7 +170,7 @@ def _remedy_for_unknown(key: str, value: Any) -> str:
     return did_you_mean(key, _flags()) or "See vllm serve --help=all for the flags there are"
 
 
-def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[Refused]:
+def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[RefusedArg]:
     """Bounds that vLLM's config classes set, and its parser does not know."""
     if isinstance(parsed, bool) or not isinstance(parsed, int | float):
         return
@@ -195,11 +195,11 @@ def _outside_bounds(key: str, value: Any, field: str, parsed: Any) -> Iterator[R
         except ValidationError as error:
             details = error.errors()[0]
             words = out_of_bounds(details) or (details["msg"], "See vllm serve --help=all")
-            yield Refused(key, value, *words)
+            yield RefusedArg(key, value, *words)
         return
 
 
-def _unknown_name(key: str, value: Any) -> Iterator[Refused]:
+def _unknown_name(key: str, value: Any) -> Iterator[RefusedArg]:
     """Names the parser lets through, because a plug-in may add to them."""
     if key == "quantization":
         from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
@@ -216,20 +216,20 @@ def _unknown_name(key: str, value: Any) -> Iterator[Refused]:
     else:
         return
     if value not in known:
-        yield Refused(key, value, *not_one_of(list(known), value))
+        yield RefusedArg(key, value, *not_one_of(list(known), value))
 
 
-def _refused_together(said: str, engine_args: Mapping[str, Any]) -> Refused:
+def _refused_together(said: str, engine_args: Mapping[str, Any]) -> RefusedArg:
     """A refusal of a combination, put at the first argument that vLLM names."""
     said = one_line(said.removeprefix("Error: "))
     named = [flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", said)]
     key = next((name for name in named if name in engine_args), "")
-    return Refused(key, engine_args.get(key), said, "Change one of them")
+    return RefusedArg(key, engine_args.get(key), said, "Change one of them")
 
 
 def _broken_speculation(
     args: argparse.Namespace, engine_args: Mapping[str, Any]
-) -> Iterator[Refused]:
+) -> Iterator[RefusedArg]:
     from vllm.config import SpeculativeConfig
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 
@@ -244,7 +244,7 @@ def _broken_speculation(
     )
     for inner, value, message, remedy in broken:
         key = f"speculative_config.{inner}" if inner else "speculative_config"
-        yield Refused(key, value, message, remedy)
+        yield RefusedArg(key, value, message, remedy)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ from deployments.engine.vllm.args import parse
 LOGPROB_TOLERANCE = 0.05
 
 
-class Engine:
+class OfflineVllm:
     def __init__(self, model: str, engine_args: dict[str, Any]) -> None:
         began = time.monotonic()
         # the defaults of the server, so that what is measured is what is served
@@ -217,13 +217,13 @@ def _digest_of_vocabulary(tokenizer: Any) -> str:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM prints
-    engine: Engine | None = None
+    engine: OfflineVllm | None = None
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, Any]
         try:
             if engine is None:
-                engine = Engine(**asked)
+                engine = OfflineVllm(**asked)
                 result = engine.loaded()
             else:
                 result = getattr(engine, asked.pop("do"))(**asked)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weights.speculation_rule import SpeculationReport, SpeculationRule, Step, WhenSlower
+from weights.speculation_rule import EngineStep, SpeculationReport, SpeculationRule, WhenSlower
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -117,7 +117,7 @@ class _Watch:
         )
         tokens = sum(len(one.new_token_ids) for of in outputs.values() for one in of.outputs)
         if self._switches:
-            self._rule.add(Step(len(sizes), seconds, tokens, speculating if tells else None))
+            self._rule.add(EngineStep(len(sizes), seconds, tokens, speculating if tells else None))
         if speculating and self._same_steps:
             self._rule.acceptance.add(_passes(scheduled, output))
         if now - self._last_report >= _REPORT_PERIOD_S:

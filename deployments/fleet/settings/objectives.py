@@ -92,7 +92,7 @@ class Objectives(Section):
         return {name: Slo(of.ttft_s, of.tpot_s) for name, of in objectives.items() if of}
 
 
-class Overflow(Section):
+class OverflowSettings(Section):
     """A smaller model that answers when this pool cannot hold its SLO."""
 
     to: str = Field(description="This pool answers instead.")

@@ -13,7 +13,7 @@ from weights.speculation_rule import WhenSlower
 _FLAGS = ("speculative_config", "spec_method", "spec_model")
 
 
-class Speculation(Section):
+class SpeculationSettings(Section):
     """How the engines speculate; `engine_args.speculative_config` says with what."""
 
     # not `off`: YAML reads that as false
@@ -26,7 +26,7 @@ class Speculation(Section):
 
 
 def broken_by_speculation(
-    speculation: Speculation | None, engine_args: Mapping[str, Any]
+    speculation: SpeculationSettings | None, engine_args: Mapping[str, Any]
 ) -> Iterator[Broken]:
     """Without a speculative_config there is nothing to switch."""
     given = {engine_arg_name(key) for key, value in engine_args.items() if value is not None}

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from deployments.fleet.fleet import (
     Autoscaling,
     Fleet,
-    Gateway,
+    GatewaySettings,
     Objective,
     Objectives,
-    Overflow,
+    OverflowSettings,
     Pool,
     Quality,
-    Redis,
-    Resources,
-    Speculation,
+    RedisSettings,
+    ReplicaResources,
+    SpeculationSettings,
     Tenant,
 )
 from deployments.fleet.fleet_file import FleetError, parse_fleet
@@ -36,15 +36,15 @@ KNOWN_KEYS = {
     for section in (
         Autoscaling,
         Fleet,
-        Gateway,
+        GatewaySettings,
         Objective,
         Objectives,
-        Overflow,
+        OverflowSettings,
         Pool,
         Quality,
-        Redis,
-        Resources,
-        Speculation,
+        RedisSettings,
+        ReplicaResources,
+        SpeculationSettings,
         Tenant,
     )
     for key in section.model_fields

@@ -47,7 +47,7 @@ from weights.known_models import known_config, known_models
 from weights.model_shape import shape_of
 from weights.plan import plan_for
 from weights.plan_fleet import fleet_yaml
-from weights.sizing import Option, Wish
+from weights.sizing import Option, SizingTarget
 
 
 def check(tmp_path: Path, pool: Pool) -> CheckedFleet:
@@ -219,7 +219,7 @@ def test_what_antefix_plan_writes_passes(
     model: str, gpu: Gpu, context: int, concurrency: int, ttft_s: float
 ) -> None:
     config = known_config(model) or EMBEDDED_CONFIG
-    wish = Wish(context, context - 256, 256, ttft_s, concurrency=concurrency)
+    wish = SizingTarget(context, context - 256, 256, ttft_s, concurrency=concurrency)
     try:
         plan = plan_for(shape_of(config), gpu, wish)
     except Problem:

@@ -6,10 +6,10 @@ from deployments.gateway import request_watch
 from deployments.gateway.request_watch import RequestWatch
 from observability.families import Families
 from observability.request_metrics import Promise, RequestMetrics
-from observability.request_record import RequestRecord, Trace
+from observability.request_record import RequestRecord, RequestTrace
 
 
-class _Trace(Trace):
+class _Trace(RequestTrace):
     has_ended = False
 
     def ended(self, record: RequestRecord) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import Problem
 from deployments.offline import evaluation
-from deployments.offline.evaluation import Asked, Window, evaluate
+from deployments.offline.evaluation import EvaluationTask, Window, evaluate
 from deployments.offline.offline_engine import Generated, Loaded, OfflineEngine, Tokens
 from weights.report import Evaluation
 from weights.statistics import TokenFigures, compared
@@ -79,7 +79,7 @@ class TinyEngine:
         return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def asked(**changes: Any) -> Asked:
+def asked(**changes: Any) -> EvaluationTask:
     known: dict[str, Any] = {
         "texts": ["the quick brown fox jumps over the lazy dog, and again " * 4],
         "text": "a text",
@@ -91,10 +91,10 @@ def asked(**changes: Any) -> Asked:
         "rounds": 2,
         "together": True,
     }
-    return Asked(**{**known, **changes})
+    return EvaluationTask(**{**known, **changes})
 
 
-def run(a: TinyEngine, b: TinyEngine, how: Asked) -> Evaluation:
+def run(a: TinyEngine, b: TinyEngine, how: EvaluationTask) -> Evaluation:
     engines = {"a": a, "b": b}
 
     def start(model: str) -> OfflineEngine:

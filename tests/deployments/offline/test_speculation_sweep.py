@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deployments.offline.offline_engine import Generated
-from deployments.offline.speculation_sweep import Measured, Way, with_acceptance
+from deployments.offline.speculation_sweep import MeasuredArm, Way, with_acceptance
 from weights.speculation import recommend
 
 # 100 tokens in 10 s without speculation
@@ -17,9 +17,9 @@ def drafting(seconds: float, drafts: int, drafted: int, accepted: int) -> Genera
     return replace(WITHOUT, seconds=seconds, drafts=drafts, drafted=drafted, accepted=accepted)
 
 
-def arm(drafted: int, *runs: Generated) -> Measured:
+def arm(drafted: int, *runs: Generated) -> MeasuredArm:
     without = (WITHOUT,) * len(runs)
-    return Measured("ngram", {"num_speculative_tokens": drafted}, drafted, runs, without)
+    return MeasuredArm("ngram", {"num_speculative_tokens": drafted}, drafted, runs, without)
 
 
 # Each guess is right in half of the cases: 1.5 tokens a draft of one, 1.875 of three.
