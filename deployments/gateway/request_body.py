@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
 from deployments.gateway.errors import ApiError
+from deployments.gateway.unreadable import refuse_unreadable
 
 # An engine compares each of these with every token it makes: unbounded, one request stalls all.
 _LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words")
@@ -71,6 +72,7 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
                 code="array_above_max_length",
                 param=name,
             )
+    refuse_unreadable(fields, body)
     return fields
 
 

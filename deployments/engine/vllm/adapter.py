@@ -33,7 +33,7 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate
 from autoscaling.step_time import StepTime
-from deployments.engine.vllm import speculation
+from deployments.engine.vllm import constraints, speculation
 from deployments.engine.vllm.args import parse
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.prompt import RendererFacts
@@ -136,12 +136,13 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
+        constraints.refuse_huge(sampling_params)
         if self.reports_reuse:
             # vLLM then sends the events of the blocks it reuses, too
             extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": "full"}
             sampling_params.extra_args = extra_args
         outputs = super().generate(prompt, sampling_params, request_id, **more)
-        return self._watched(outputs, prompt, request_id)
+        return self._watched(outputs, prompt, request_id, sampling_params)
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
@@ -150,7 +151,11 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         return self._watched(outputs, prompt, request_id)
 
     async def _watched(
-        self, outputs: AsyncGenerator[Any, None], prompt: Any, request_id: str
+        self,
+        outputs: AsyncGenerator[Any, None],
+        prompt: Any,
+        request_id: str,
+        sampling_params: Any = None,
     ) -> AsyncGenerator[Any, None]:
         exchange = confirmation.current.get()
         expected_cached = exchange.expected_cached if exchange else 0
@@ -160,6 +165,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         try:
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
+                    if sampling_params is not None:
+                        constraints.refuse_unmet(sampling_params, output)
                     request.has_first_token = True
                     if first and exchange:
                         length = len(output.prompt_token_ids or ())

@@ -1,0 +1,70 @@
+"""Values that vLLM's API fails on where it should refuse them: a gateway refuses them first.
+
+`tests/every_field` asks a real engine with every field of the API, and found these in vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from deployments.gateway.errors import ApiError
+
+# Only a body with one of these can hold a number of more than 64 bits.
+_MANY_DIGITS = re.compile(rb"\d{19}|[eE]\+?\d{3}")
+# vLLM's engine also reads these from `vllm_xargs`, which holds no objects, and needs objects.
+_NO_XARGS = ("kv_transfer_params", "ec_transfer_params")
+
+
+def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
+    """Raises ApiError 400; `fields` are those of `body`."""
+    if _MANY_DIGITS.search(body):
+        for name, value in fields.items():
+            _refuse_large_numbers(name, value)
+    constraint = fields.get("structured_outputs")
+    if constraint is not None and not isinstance(constraint, dict):
+        _refuse("structured_outputs", "must be an object, such as {'choice': ['yes', 'no']}.")
+    extra = fields.get("vllm_xargs")
+    for name in _NO_XARGS:
+        if isinstance(extra, dict) and name in extra:
+            _refuse("vllm_xargs", f"must not hold {name!r}. Send that as a field of its own.")
+    items = fields.get("input")
+    for number, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict) and item.get("role") == "assistant":
+            _refuse_no_text(number, item.get("content"))
+
+
+def _refuse_large_numbers(name: str, value: Any) -> None:
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+        elif _is_large(part):
+            _refuse(name, "holds a number that takes more than 64 bits. Send a smaller one.")
+
+
+def _is_large(value: Any) -> bool:
+    if isinstance(value, int):
+        return not -(2**63) <= value < 2**63
+    return isinstance(value, float) and math.isinf(value)
+
+
+def _refuse_no_text(number: int, content: Any) -> None:
+    if not isinstance(content, list):
+        return
+    first = content[0] if content else None
+    if not (isinstance(first, dict) and isinstance(first.get("text"), str)):
+        _refuse(
+            "input",
+            f"has an assistant's message, item {number}, whose 'content' does not begin with a"
+            " text. Send a text first, or leave the message out.",
+        )
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    raise ApiError(400, f"{name!r} {why}", code="invalid_value", param=name)
