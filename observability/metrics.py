@@ -113,7 +113,7 @@ class RoutingMetrics:
 
 
 class AdmissionMetrics:
-    """Those of one pool's entrance."""
+    """What becomes of the requests that come for one pool."""
 
     def __init__(self, families: Families, pool: str) -> None:
         self._families = families

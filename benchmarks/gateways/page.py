@@ -29,7 +29,7 @@ def page(
 {machine}
 
 One gateway process, then more, place the same requests on {replicas} simulated engines; each
-request comes to a random gateway. Redis, the engines' publishers and the gateways' placers are the
+request comes to a random gateway. Redis, the engines' publishers and the gateways' schedulers are the
 real ones. Last, as many gateways without a shared index: each knows of prefixes only what it
 placed itself (which it remembers for good), while loads are still told to all.
 

@@ -3,7 +3,7 @@
 1, 2, 4 and 8 gateway processes place the same traffic, request by request on a random one of
 them; then 8 that share no index, where each knows of prefixes only what it placed itself. The
 engines are simulated, all in one process (simulator/engines.py); Redis, the engines'
-publishers and the gateways' placers are real. Every run has engines and gateways of its own.
+publishers and the gateways' schedulers are real. Every run has engines and gateways of its own.
 """
 
 from __future__ import annotations
