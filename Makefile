@@ -31,14 +31,15 @@ down: ## Stop the fleet that `make up` started
 SKIPPED := .cache/skipped-tests.jsonl
 NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=.cache/slowest-tests.tsv
 
-# Two engines at once, each with threads for both cores, would wait for each other.
+# The fast tests mostly wait, so there are four at once on two cores. Two engines at once, each with
+# threads for both cores, would wait for each other.
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
 	@mkdir -p .cache && : > $(SKIPPED)
-	@$(NOTING) $(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
+	@$(NOTING) $(BIN)/python -m pytest -m "not real" -n 4 --dist loadfile
 	@$(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
 	@$(NOTING) $(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m tests.missing $(SKIPPED)

@@ -157,6 +157,7 @@ def active(server: RedisProcess) -> int | None:
     return int(value.split()[0]) if isinstance(value, bytes) else None
 
 
+@pytest.mark.real
 def test_replicas_follow_the_load_up_and_down_to_none_and_up_again(
     cluster: None, server: RedisProcess
 ) -> None:

@@ -164,6 +164,7 @@ async def replica_ids_of(handle: Handle) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "garbage", [7, None, object(), [["list"]], {"a": 1}, "text"], ids=lambda of: type(of).__name__
 )
@@ -171,12 +172,14 @@ async def test_ranks_that_make_no_sense_do_not_hang_the_request(wide: Handle, ga
     assert await asyncio.wait_for(wide.who.remote(garbage), 15)
 
 
+@pytest.mark.real
 async def test_a_dead_replica_in_front_does_not_hang_the_request(wide: Handle) -> None:
     replica_ids = await replica_ids_of(wide)
     response = wide.who.remote(("dead", replica_ids[1]))
     assert await asyncio.wait_for(response, 15) == replica_ids[1]
 
 
+@pytest.mark.real
 async def test_requests_at_once_all_reach_the_replica_each_was_ranked_for(wide: Handle) -> None:
     replica_ids = await replica_ids_of(wide)
     limit = asyncio.Semaphore(16)
@@ -190,6 +193,7 @@ async def test_requests_at_once_all_reach_the_replica_each_was_ranked_for(wide: 
         assert sum(await asyncio.gather(*(one(n) for n in range(400)))) == 400
 
 
+@pytest.mark.real
 async def test_exchanges_at_once_inside_one_request_get_the_replicas_they_asked_for(
     wide: Handle,
 ) -> None:
@@ -198,6 +202,7 @@ async def test_exchanges_at_once_inside_one_request_get_the_replicas_they_asked_
     assert await asyncio.wait_for(caller.misrouted.remote(replica_ids, 10), 30) == 0
 
 
+@pytest.mark.real
 async def test_a_request_waits_for_a_full_pool_without_spinning(
     narrow: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +223,7 @@ async def test_a_request_waits_for_a_full_pool_without_spinning(
     await full
 
 
+@pytest.mark.real
 async def test_a_request_to_a_pool_without_replicas_ends_by_its_deadline(cluster: None) -> None:
     transport = Transport(serve.get_deployment_handle("empty", "empty"), "secret")
 
