@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.models.model import embedded_model
 from weights.drafts import first_layers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -20,11 +19,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 REPOSITORY = Path(__file__).parents[1]
 WITHIN_S = 350.0
 COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    return embedded_model(lambda fraction, step: None)
 
 
 def speculated(
@@ -66,25 +60,25 @@ def speculated(
 
 
 def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
-    model: Path, tmp_path: Path
+    small_model: Path, tmp_path: Path
 ) -> None:
-    first_layers(model, 2, tmp_path / "draft")
+    first_layers(small_model, 2, tmp_path / "draft")
     draft = {
         "method": "draft_model",
         "model": str(tmp_path / "draft"),
         "num_speculative_tokens": 6,
     }
     prompts = ["The history of Rome begins", "A recipe for bread:"]
-    answers, known = speculated(model, draft, prompts, rounds=30)
+    answers, known = speculated(small_model, draft, prompts, rounds=30)
     assert not known["on"] and known["losing"] and known["speedup"] < 1
-    assert known["acceptance"] < 0.5
+    assert known["acceptance"] < 0.8
     # the first with drafts but for trials, the last without any
     assert all(of_round == answers[0] for of_round in answers)
 
 
-def test_speculation_that_does_not_lose_goes_on(model: Path) -> None:
+def test_speculation_that_does_not_lose_goes_on(small_model: Path) -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
-    answers, known = speculated(model, ngram, [COPYING], rounds=6)
+    answers, known = speculated(small_model, ngram, [COPYING], rounds=6)
     assert known["on"] and not known["losing"]
     assert known["speedup"] is not None
     assert known["tokens_per_pass"] > 1
