@@ -67,6 +67,25 @@ def test_where_ci_is_set_it_fails(session: Path) -> None:
     assert "Skipped:" not in done.stdout
 
 
+@pytest.mark.parametrize(("folder", "returns"), [("", 0), ("/nowhere", 1)])
+def test_data_that_cannot_be_had_fail_ci_only_where_a_folder_was_named(
+    tmp_path: Path, folder: str, returns: int
+) -> None:
+    (tmp_path / "test_lacking.py").write_text(
+        "from pathlib import Path\n"
+        "from benchmarks import public_data\n"
+        "from tests.missing import data\n"
+        "public_data.BESIDE = Path('/nowhere')\n"
+        "public_data._download = lambda *_: (_ for _ in ()).throw(OSError('no network'))\n"
+        "def test_that_needs_data(): data(public_data.AZURE_TRACE)\n"
+    )
+    (tmp_path / "without_gnomon.py").write_text("")
+    told = {"CI": "true", "ANTEFIX_TEST_DATA": folder, "ANTEFIX_CACHE": str(tmp_path / "cache")}
+    done = run(tmp_path, **told)
+    assert done.returncode == returns, done.stdout
+    assert "no network" in done.stdout
+
+
 def test_several_sessions_end_with_one_line(
     session: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
