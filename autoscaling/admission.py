@@ -31,7 +31,7 @@ MAX_RETRY_AFTER_S = 3600
 class Outlook(Protocol):
     """One replica as one request sees it: `router.policies.Candidate` is one. Seconds.
 
-    `wait`: before its own prefill begins, uncalibrated; exactly 0 where nobody waits.
+    `wait`: before its own prefill begins, uncorrected; exactly 0 where nobody waits.
     """
 
     @property
@@ -83,9 +83,9 @@ class Admission:
 
         `overflow`: those of the overflow pool; None when this request may not be served there.
         `only_overflow`: it asks to be served there and nowhere else. `doubt`: by how much
-        predictions of the pool have been off lately, relative to what came (`Calibration.error`);
-        an SLO is held if it is even when the prediction is as wrong as that. A queue that is
-        shorter by it costs no throughput.
+        predictions of the pool have been off lately, relative to what came
+        (`TtftCorrection.error`); an SLO is held if it is even when the prediction is as wrong as
+        that. A queue that is shorter by it costs no throughput.
         """
         slo = self._slos.get(priority)
         slo = _doubted(slo, doubt) if slo else None

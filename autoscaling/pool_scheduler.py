@@ -21,7 +21,7 @@ from autoscaling.admission import Admission, Outlook, Verdict
 from autoscaling.overflow import OverflowChoice, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
-from router.cost import Calibration
+from router.cost import TtftCorrection
 from router.demand import DemandCounters
 from router.load import LoadBoard, LoadReport
 from router.placement import Placement, place, place_blind
@@ -98,7 +98,7 @@ class PoolSettings:
 
 
 class PoolScheduler:
-    """`board`, `calibration`, `admission` and `demand` are to read; feeds update the board.
+    """`board`, `correction`, `admission` and `demand` are to read; feeds update the board.
 
     `overflow` is the scheduler of the pool that may serve in place of this one. `announce` is told
     of each placement, for the other gateways, whose own come in through `heard`.
@@ -125,7 +125,7 @@ class PoolScheduler:
         self.gateway = secrets.token_hex(8)
         self.announce: Callable[[Placed], None] = _nobody
         self.board = LoadBoard(clock)
-        self.calibration = Calibration()
+        self.correction = TtftCorrection()
         self.admission = Admission(settings.slos, settings.batch_queue, settings.overflow)
         self.demand = DemandCounters()
 
@@ -156,7 +156,7 @@ class PoolScheduler:
             recent,
             self._policy(request.policy or self._default_policy),
             self._rng,
-            self.calibration,
+            self.correction,
             self._shadow,
         )
         return Considered(placement, recent)
@@ -270,7 +270,7 @@ class PoolScheduler:
 
     def observed(self, candidate: Candidate, ttft_s: float) -> None:
         """A request got its first token `ttft_s` seconds after it came to the gateway."""
-        self.calibration.observe(candidate.raw_ttft, ttft_s)
+        self.correction.observe(candidate.raw_ttft, ttft_s)
 
     def ended(self, attempt: Attempt, served_by: str | None) -> None:
         """The attempt is over: served by that replica, or (None) not at all."""
@@ -296,7 +296,7 @@ class PoolScheduler:
 
     @property
     def _doubt(self) -> float:
-        return self.calibration.error or 0.0
+        return self.correction.error or 0.0
 
     def _policy(self, name: str) -> Policy:
         if name not in self._policies:

@@ -38,7 +38,9 @@ def backtest(
     warm: Annotated[int, typer.Option(min=0, help="Loaded replicas beyond the demand.")] = 0,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="What an engine does; without, an estimate of 70B on four A100."),
+        typer.Option(
+            help="A file that antefix calibrate wrote; without, an estimate of 70B on four A100."
+        ),
     ] = None,
     scale: Annotated[float, typer.Option(min=0.001, help="So many times as many requests.")] = 1.0,
     limit_s: Annotated[
@@ -58,12 +60,11 @@ def backtest(
                 "change one of them",
             )
         from autoscaling.slo import Slo
-        from simulator import calibration as calibrations
-        from simulator import results, traces
+        from simulator import engine_profile, results, traces
         from simulator.simulation import run
         from simulator.types import FleetSettings
 
-        engine = calibrations.read(calibration or calibrations.SHIPPED)
+        engine = engine_profile.read(calibration or engine_profile.SHIPPED)
         played = (
             traces.synthetic(trace, seed)
             if trace in traces.SYNTHETIC

@@ -62,7 +62,7 @@ async def _measured(pool: dict[str, Any], secret: str) -> bytes:
 
     from cli import calibrating, stream_client
     from deployments.wire.headers import SECRET_HEADER
-    from simulator import calibration
+    from simulator import engine_profile
 
     replica = next(replica for replica in pool["replicas"] if replica["url"])
     endpoint = stream_client.Endpoint(replica["replica"], replica["url"], {SECRET_HEADER: secret})
@@ -75,4 +75,4 @@ async def _measured(pool: dict[str, Any], secret: str) -> bytes:
             "see antefix logs",
             ExitCode.DEGRADED,
         ) from error
-    return calibration.to_json(found)
+    return engine_profile.to_json(found)

@@ -20,7 +20,7 @@ import aiohttp
 from cli.stream_client import Endpoint
 from common.machine import machine
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
-from simulator.calibration import EngineCalibration
+from simulator.engine_profile import EngineProfile
 from simulator.engines import Hardware
 
 PROMPTS, PROMPT_ROUNDS = 4, 3
@@ -33,9 +33,7 @@ LONGEST_PROMPT = 2048
 LEAST_S = 1e-6
 
 
-async def calibrated(
-    http: aiohttp.ClientSession, engine: Endpoint, model: str
-) -> EngineCalibration:
+async def calibrated(http: aiohttp.ClientSession, engine: Endpoint, model: str) -> EngineProfile:
     """What this engine does, with nothing else to do. Raises aiohttp.ClientError."""
     async with http.get(engine.url + FACTS_PATH, headers=engine.headers) as answer:
         answer.raise_for_status()
@@ -53,7 +51,7 @@ async def calibrated(
     }
     _, per_token = line(list(took.items()))
     step_s, sequence_s = line(list(steps.items()))
-    return EngineCalibration(
+    return EngineProfile(
         hardware=Hardware(
             prefill_rate=1.0 / max(per_token, LEAST_S),
             step_s=max(step_s, LEAST_S),

@@ -16,7 +16,7 @@ from cli.output import CommandError, answering, note, print_json
 from cli.progress import Steps
 from common.errors import Problem
 from deployments.models.model import EMBEDDED, resolve_model
-from weights.calibration import read_samples
+from weights.calibration_data import read_samples
 from weights.quantize_job import QuantizeJob
 from weights.schemes import SCHEMES, Scheme, scheme_called
 

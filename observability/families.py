@@ -102,7 +102,7 @@ class Families:
             ["pool"],
             buckets=_LATENCY,
         )
-        self.calibration = gauge(
+        self.prediction_error = gauge(
             "antefix_ttft_prediction_error_ratio",
             "Mean error of the predicted TTFT as a share of the observed one, lately.",
             ["pool"],

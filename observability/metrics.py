@@ -94,9 +94,9 @@ class RoutingMetrics:
     def promotion(self, seconds: float) -> None:
         self._promotion_seconds.observe(seconds)
 
-    def calibration(self, error: float | None) -> None:
+    def prediction_error(self, error: float | None) -> None:
         if error is not None:
-            self._families.calibration.labels(self._pool).set(error)
+            self._families.prediction_error.labels(self._pool).set(error)
 
     def replicas(self, states: Mapping[str, int], target: int) -> None:
         """How many there are of each state, and how many there should be."""

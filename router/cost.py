@@ -2,7 +2,7 @@
 
     TTFT = (queued prefill + prompt - cached) / prefill rate + interference + want of room
 
-`predict_ttft` is physics: what the replica has told, and no constant of ours. `Calibration`
+`predict_ttft` is physics: what the replica has told, and no constant of ours. `TtftCorrection`
 learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
 for the whole pool, so it corrects what is promised and never changes who is chosen.
 """
@@ -116,10 +116,10 @@ MAX_TTFT_S = 86400.0
 
 
 @dataclass
-class Calibration:
+class TtftCorrection:
     """Learns `observed = slope * predicted + offset` online: least squares that forget.
 
-    Slope within [0.1, 10], offset at least 0. `error` is the mean of |calibrated - observed|
+    Slope within [0.1, 10], offset at least 0. `error` is the mean of |corrected - observed|
     / observed over the last observations, each predicted before it was learned from; `bias`
     is the same with its sign: above 0, first tokens come sooner than promised.
     """

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from router import cost
-from router.cost import Calibration
+from router.cost import TtftCorrection
 from router.load import ReplicaLoad
 from router.policies import Candidate, PlacementRequest, Policy, gathered
 from router.recent import Recent
 
 BLIND = "blind"
-_UNCALIBRATED = Calibration()
+_UNCORRECTED = TtftCorrection()
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def place(
     recent: Recent,
     policy: Policy,
     rng: random.Random,
-    calibration: Calibration = _UNCALIBRATED,
+    correction: TtftCorrection = _UNCORRECTED,
     shadow: Policy | None = None,
 ) -> Placement:
     """Rank the replicas for a request.
@@ -107,7 +107,7 @@ def place(
     """
     if held is None:
         request = replace(request, signal=False)
-    candidates = _candidates(request.prompt_tokens, loads, held or {}, recent, calibration)
+    candidates = _candidates(request.prompt_tokens, loads, held or {}, recent, correction)
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
         ranked=ranked,
@@ -145,7 +145,7 @@ def place_blind(
         )
         for replica_id, load in last_known.items()
     }
-    candidates = _candidates(request.prompt_tokens, loads, {}, Recent(), _UNCALIBRATED)
+    candidates = _candidates(request.prompt_tokens, loads, {}, Recent(), _UNCORRECTED)
     key = request.keys[0] if request.keys else None
     if request.session is not None:
         key = request.session.encode(errors="surrogatepass")
@@ -158,7 +158,7 @@ def _candidates(
     loads: Mapping[str, ReplicaLoad],
     held: Mapping[int, int],
     recent: Recent,
-    calibration: Calibration,
+    correction: TtftCorrection,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, held)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
@@ -177,7 +177,7 @@ def _candidates(
             incarnation=load.incarnation,
             cached_tokens=cached_tokens,
             confirmed_tokens=confirmed_tokens,
-            predicted_ttft=calibration.apply(raw_ttft),
+            predicted_ttft=correction.apply(raw_ttft),
             raw_ttft=raw_ttft,
             wait=wait,
             score=cost.score(load, wait, prompt_tokens, cached_tokens, popular_tokens, price),

@@ -36,7 +36,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     `confirmed_tokens` of the prompt are cached there by the index, `cached_tokens` with what is
     announced as well. `predicted_ttft` is in seconds from now, `raw_ttft` the same before
-    calibration. `score` is what `prefix` ranks by (`cost.score`), in uncalibrated seconds.
+    correction. `score` is what `prefix` ranks by (`cost.score`), in uncorrected seconds.
     `placed_lately`: requests sent there in about the last half minute.
     """
 

@@ -52,7 +52,7 @@ from transformers import (
 )
 
 from common.errors import Problem
-from weights.calibration import Sample, read_samples, token_windows
+from weights.calibration_data import Sample, read_samples, token_windows
 from weights.quantize_job import QuantizeJob
 from weights.schemes import NOT_QUANTIZED, Scheme, fitting_group, scheme_called
 

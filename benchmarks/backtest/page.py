@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulator.calibration import EngineCalibration
+from simulator.engine_profile import EngineProfile
 from simulator.results import FLAP_S, SimulationSummary, table
 
 # Title, what is promised with what, policy -> figures, and how Ray Serve's best compares.
@@ -15,7 +15,7 @@ Section = tuple[str, str, Mapping[str, SimulationSummary], str]
 def page(
     sections: Sequence[Section],
     goals: Mapping[str, Any],
-    engine: EngineCalibration,
+    engine: EngineProfile,
     command: str,
     minutes: float,
     seeds: int,

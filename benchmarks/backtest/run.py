@@ -21,8 +21,8 @@ from autoscaling.slo import Slo
 from benchmarks import public_data, report
 from benchmarks.backtest import page
 from common.errors import Problem
-from simulator import calibration, plot, traces
-from simulator.calibration import EngineCalibration
+from simulator import engine_profile, plot, traces
+from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, as_json, best_within, mean, summary, table
 from simulator.simulation import run
 from simulator.traces import Trace
@@ -59,7 +59,7 @@ class Scenario:
             f" {self.max_replicas} replicas, {self.initial_replicas} at first"
         )
 
-    def settings(self, engine: EngineCalibration, seed: int) -> FleetSettings:
+    def settings(self, engine: EngineProfile, seed: int) -> FleetSettings:
         return FleetSettings(
             hardware=engine.hardware,
             startup_s=engine.startup_s,
@@ -100,7 +100,7 @@ def scenarios(seeds: Sequence[int], recorded: Sequence[Path]) -> Iterator[Scenar
         yield Scenario("azure x 2", [azure.scaled(2.0)], initial_replicas=4)
 
 
-def play(scenario: Scenario, engine: EngineCalibration) -> ScenarioResult:
+def play(scenario: Scenario, engine: EngineProfile) -> ScenarioResult:
     fixed = f"fixed:{scenario.max_replicas}"
     policies = (
         OURS,
@@ -164,7 +164,7 @@ def frontier(found: ScenarioResult) -> str:
 
 def main() -> None:
     options = _options()
-    engine = calibration.read(options.calibration)
+    engine = engine_profile.read(options.calibration)
     began = time.monotonic()
     found = []
     recorded, left_out = _recorded()
@@ -216,7 +216,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks.backtest.run", description=(__doc__ or "").partition("\n\n")[2]
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), metavar="N")
-    parser.add_argument("--calibration", type=Path, default=calibration.SHIPPED)
+    parser.add_argument("--calibration", type=Path, default=engine_profile.SHIPPED)
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/backtest.{md,svg}")
     return parser.parse_args()
 

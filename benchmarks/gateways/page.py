@@ -29,8 +29,8 @@ def page(
 {machine}
 
 One gateway process, then more, place the same requests on {replicas} simulated engines; each
-request comes to a random gateway. Redis, the engines' publishers and the gateways' schedulers are the
-real ones. Last, as many gateways without a shared index: each knows of prefixes only what it
+request comes to a random gateway. Redis, the engines' publishers and the gateways' schedulers are
+the real ones. Last, as many gateways without a shared index: each knows of prefixes only what it
 placed itself (which it remembers for good), while loads are still told to all.
 
 ![Cached tokens and spread of load by number of gateways](gateways.svg)

@@ -1,6 +1,6 @@
 """Is the simulator true? make bench-simulator ARGS="--write"
 
-A fleet of two real engines is calibrated, then the same arrivals, prompts and answers go to it and
+A fleet of two real engines is measured, then the same arrivals, prompts and answers go to it and
 to its simulation: through the same admission and placement, at three loads. Times to first token
 and refusals side by side, with the error.
 """
@@ -20,7 +20,7 @@ from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.trace_player import play, poisson
 from cli import calibrating, stream_client
-from simulator.calibration import EngineCalibration
+from simulator.engine_profile import EngineProfile
 from simulator.simulation import run
 from simulator.traces import Trace
 from simulator.types import FleetSettings
@@ -28,7 +28,7 @@ from simulator.types import FleetSettings
 FLEET = Path(__file__).with_name("fleet.yaml")
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 REPLICAS, SLO_S = 2, 5.0
-# Of what the calibration says that the engines can do.
+# Of what the profile says that the engines can do.
 LOADS, PHASE_S = (0.4, 0.8, 2.0), 60.0
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
 QUANTILES = (0.5, 0.9, 0.99)
@@ -51,7 +51,7 @@ class LoadResult:
         return self.ttfts[min(len(self.ttfts) - 1, int(share * len(self.ttfts)))]
 
 
-def trace(engine: EngineCalibration, load: float, seed: int) -> Trace:
+def trace(engine: EngineProfile, load: float, seed: int) -> Trace:
     """Poisson arrivals that take `load` of the engines' time, if nobody waits in vain."""
     of = engine.hardware
     work_s = sum(PROMPT_TOKENS) / 2 / of.prefill_rate + of.step_s
@@ -61,7 +61,7 @@ def trace(engine: EngineCalibration, load: float, seed: int) -> Trace:
     return poisson(f"load {load:g}", lambda at: rate, rate, PHASE_S, sizes, seed)
 
 
-def simulated(played: Trace, engine: EngineCalibration) -> LoadResult:
+def simulated(played: Trace, engine: EngineProfile) -> LoadResult:
     settings = FleetSettings(engine.hardware, engine.startup_s, Slo(SLO_S), REPLICAS, REPLICAS)
     calls = run(played, settings, f"fixed:{REPLICAS}").calls
     served = [call.ttft for call in calls if call.first_at is not None]
@@ -79,7 +79,7 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
 
 async def measure(
     fleet: BenchFleet,
-) -> tuple[EngineCalibration, dict[str, tuple[LoadResult, LoadResult]]]:
+) -> tuple[EngineProfile, dict[str, tuple[LoadResult, LoadResult]]]:
     """By load: what was observed, and what the simulation of the same said."""
     async with stream_client.session() as http:
         engine = await calibrating.calibrated(http, fleet.engine, fleet.model)
@@ -128,7 +128,7 @@ def summary(
     return figures, goals
 
 
-def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineCalibration) -> str:
+def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile) -> str:
     """docs/benchmarks/simulator.md."""
     rows = [
         f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "

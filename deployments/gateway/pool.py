@@ -238,14 +238,14 @@ class GatewayPool:
             "failures": index.failures,
             "skipped": index.skipped,
             "lookup_p50_ms": round(recent[len(recent) // 2] * 1000, 3) if recent else None,
-            "ttft_prediction_error": self.scheduler.calibration.error,
+            "ttft_prediction_error": self.scheduler.correction.error,
         }
 
     def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
         """Bring the gauges up to date; replicas by state, and how many there should be."""
         routing, admission = self._routing_metrics, self._admission_metrics
         routing.breaker(self.feeds.index.breaker_open)
-        routing.calibration(self.scheduler.calibration.error)
+        routing.prediction_error(self.scheduler.correction.error)
         routing.replicas(states, target)
         if (decided := self.decided) is not None:
             routing.autoscaler(decided.demand, decided.arrivals, decided.forecast)

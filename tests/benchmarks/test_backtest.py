@@ -12,7 +12,7 @@ from autoscaling.slo import Slo
 from benchmarks.backtest import page, run
 from benchmarks.backtest.run import Scenario, ScenarioResult
 from common.errors import Problem
-from simulator import calibration, plot
+from simulator import engine_profile, plot
 from simulator.engines import Hardware
 from simulator.fleet import Call
 from simulator.results import (
@@ -136,7 +136,7 @@ def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None
         return page.page(
             sections=[("ramp", ramp.scenario.promise, ramp.means, run.frontier(ramp))],
             goals=run.goals([ramp]),
-            engine=calibration.read(calibration.SHIPPED),
+            engine=engine_profile.read(engine_profile.SHIPPED),
             command="make bench-backtest",
             minutes=1.0,
             seeds=1,
@@ -154,7 +154,7 @@ def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None
 
 
 def test_the_shipped_calibration_says_where_it_is_from() -> None:
-    shipped = calibration.read(calibration.SHIPPED)
+    shipped = engine_profile.read(engine_profile.SHIPPED)
     assert shipped.source["kind"] == "estimate"
     assert {"prefill_rate", "step_s", "sequence_s", "blocks", "startup_s"} <= {*shipped.source}
 
@@ -171,14 +171,14 @@ def test_the_shipped_calibration_says_where_it_is_from() -> None:
     ],
 )
 def test_a_wrong_calibration_is_refused_by_name(tmp_path: Path, change: dict[str, object]) -> None:
-    told = {**json.loads(calibration.SHIPPED.read_text()), **change}
+    told = {**json.loads(engine_profile.SHIPPED.read_text()), **change}
     file = tmp_path / "engine.json"
     file.write_text(json.dumps(told))
     with pytest.raises(Problem, match=r"engine\.json") as caught:
-        calibration.read(file)
+        engine_profile.read(file)
     assert caught.value.remedy
 
 
 def test_a_missing_calibration_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="nowhere"):
-        calibration.read(tmp_path / "nowhere.json")
+        engine_profile.read(tmp_path / "nowhere.json")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.calibrating import line
-from simulator import calibration
+from simulator import engine_profile
 
 
 def test_the_line_through_what_was_measured() -> None:
@@ -37,6 +37,6 @@ def test_neither_is_ever_negative(points: list[tuple[float, float]]) -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    shipped = calibration.read(calibration.SHIPPED)
-    (tmp_path / "mine.json").write_bytes(calibration.to_json(shipped))
-    assert calibration.read(tmp_path / "mine.json") == shipped
+    shipped = engine_profile.read(engine_profile.SHIPPED)
+    (tmp_path / "mine.json").write_bytes(engine_profile.to_json(shipped))
+    assert engine_profile.read(tmp_path / "mine.json") == shipped

@@ -143,12 +143,12 @@ def test_the_breaker_is_1_while_it_is_open(counted: Counted) -> None:
         assert counted.samples["antefix_index_breaker_open",] == is_open
 
 
-def test_the_calibration_error_is_told_once_there_is_one(counted: Counted) -> None:
+def test_the_prediction_error_is_told_once_there_is_one(counted: Counted) -> None:
     name = ("antefix_ttft_prediction_error_ratio",)
-    counted.of.calibration(None)
+    counted.of.prediction_error(None)
     assert name not in counted.samples
-    counted.of.calibration(0.125)
-    counted.of.calibration(None)
+    counted.of.prediction_error(0.125)
+    counted.of.prediction_error(None)
     assert counted.samples[name] == 0.125
 
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cost import MAX_SLOPE, MIN_SLOPE, OTHERS, Calibration, predict_ttft, price, score, wait
+from router.cost import (
+    MAX_SLOPE,
+    MIN_SLOPE,
+    OTHERS,
+    TtftCorrection,
+    predict_ttft,
+    price,
+    score,
+    wait,
+)
 from router.load import ReplicaLoad
 from tests.router.loads import any_load, load, tokens
 
@@ -144,19 +153,19 @@ def test_a_score_never_rises_with_what_is_cached(
     assert 0 <= better <= less + 1e-9 * less
 
 
-def taught(slope: float, offset: float, times: int, noise: float = 0.0) -> Calibration:
-    calibration, rng = Calibration(), random.Random(1)
+def taught(slope: float, offset: float, times: int, noise: float = 0.0) -> TtftCorrection:
+    correction, rng = TtftCorrection(), random.Random(1)
     for _ in range(times):
         predicted = rng.uniform(0, 2)
         observed = (slope * predicted + offset) * rng.lognormvariate(0, noise)
-        calibration.observe(predicted, observed)
-    return calibration
+        correction.observe(predicted, observed)
+    return correction
 
 
 def test_what_is_not_yet_learned_is_left_alone() -> None:
-    assert Calibration().apply(1.5) == 1.5
-    assert Calibration().error is None
-    assert Calibration().bias is None
+    assert TtftCorrection().apply(1.5) == 1.5
+    assert TtftCorrection().error is None
+    assert TtftCorrection().bias is None
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
@@ -171,14 +180,14 @@ def test_it_learns_the_line_that_observations_lie_on(
 
 
 def test_an_error_is_of_what_was_said_before_it_was_known() -> None:
-    calibration = Calibration()
-    calibration.observe(2.0, 1.0)
-    assert calibration.error == pytest.approx(1.0)
-    assert calibration.bias == pytest.approx(1.0)
-    calibration = Calibration()
-    calibration.observe(1.0, 2.0)
-    assert calibration.error == pytest.approx(0.5)
-    assert calibration.bias == pytest.approx(-0.5)
+    correction = TtftCorrection()
+    correction.observe(2.0, 1.0)
+    assert correction.error == pytest.approx(1.0)
+    assert correction.bias == pytest.approx(1.0)
+    correction = TtftCorrection()
+    correction.observe(1.0, 2.0)
+    assert correction.error == pytest.approx(0.5)
+    assert correction.bias == pytest.approx(-0.5)
 
 
 def test_an_error_fades_once_the_line_is_learned() -> None:
@@ -202,22 +211,22 @@ def test_a_lasting_change_is_followed() -> None:
 
 
 def test_equal_predictions_say_nothing_about_the_slope() -> None:
-    calibration = Calibration()
+    correction = TtftCorrection()
     for _ in range(200):
-        calibration.observe(1.0, 1.5)
-    assert calibration.slope == pytest.approx(1.0, rel=0.05)
-    assert calibration.apply(1.0) == pytest.approx(1.5, rel=0.02)
+        correction.observe(1.0, 1.5)
+    assert correction.slope == pytest.approx(1.0, rel=0.05)
+    assert correction.apply(1.0) == pytest.approx(1.5, rel=0.02)
 
 
 @given(st.lists(st.tuples(any_float, any_float), max_size=50), seconds, seconds)
 def test_whatever_was_observed_the_order_of_replicas_stays(
     observations: list[tuple[float, float]], one: float, other: float
 ) -> None:
-    calibration = Calibration()
+    correction = TtftCorrection()
     for predicted, observed in observations:
-        calibration.observe(predicted, observed)
-    assert MIN_SLOPE <= calibration.slope <= MAX_SLOPE
-    assert 0 <= calibration.offset < math.inf
+        correction.observe(predicted, observed)
+    assert MIN_SLOPE <= correction.slope <= MAX_SLOPE
+    assert 0 <= correction.offset < math.inf
     less, more = sorted((one, other))
-    assert 0 <= calibration.apply(less) <= calibration.apply(more) < math.inf
-    assert calibration.error is None or 0 <= calibration.error <= 10
+    assert 0 <= correction.apply(less) <= correction.apply(more) < math.inf
+    assert correction.error is None or 0 <= correction.error <= 10

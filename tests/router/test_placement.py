@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cost import Calibration, predict_ttft
+from router.cost import TtftCorrection, predict_ttft
 from router.load import ReplicaLoad
 from router.placement import Placement, place, place_blind, reusable_tokens
 from router.policies import POLICY_NAMES, PlacementRequest, make_policy
@@ -63,7 +63,7 @@ def test_every_replica_is_ranked_once_as_its_load_says(
 
 
 @given(any_loads, tokens, depths, rngs, st.floats(0.1, 10), st.floats(0, 10))
-def test_calibration_changes_what_is_promised_and_not_who_is_chosen(
+def test_a_correction_changes_what_is_promised_and_not_who_is_chosen(
     loads: dict[str, ReplicaLoad],
     prompt: int,
     held: dict[int, int],
@@ -72,12 +72,12 @@ def test_calibration_changes_what_is_promised_and_not_who_is_chosen(
     offset: float,
 ) -> None:
     request, state = PlacementRequest(prompt, KEYS), rng.getstate()
-    learned = Calibration(slope, offset)
-    calibrated = place(request, loads, held, Recent(held), make_policy("prefix"), rng, learned)
+    learned = TtftCorrection(slope, offset)
+    corrected = place(request, loads, held, Recent(held), make_policy("prefix"), rng, learned)
     rng.setstate(state)
     plain = place(request, loads, held, Recent(held), make_policy("prefix"), rng)
-    assert calibrated.replica_ids == plain.replica_ids
-    for candidate in calibrated.ranked:
+    assert corrected.replica_ids == plain.replica_ids
+    for candidate in corrected.ranked:
         assert candidate.predicted_ttft == learned.apply(candidate.raw_ttft)
 
 

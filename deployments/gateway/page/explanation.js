@@ -106,7 +106,7 @@ function shadow(decision) {
     : `The followed choice is predicted to be sooner by ${seconds(-other.regret)}.`);
 }
 
-// `predicted_ttft` is calibrated; its parts are not, so they are drawn against the largest raw one.
+// `predicted_ttft` is corrected; its parts are not, so they are drawn against the largest raw one.
 function candidates(decision) {
   if (!decision.candidates.length) return null;
   const slowest = Math.max(...decision.candidates.map((of) => of.raw_ttft), 1e-9);

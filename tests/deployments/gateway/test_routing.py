@@ -321,4 +321,4 @@ async def test_an_answer_without_tokens_is_relayed_and_not_learned_from(
     metrics = await front.metrics()
     assert ("antefix_placements_total", "prefix", "index") not in metrics
     assert metrics["antefix_prompt_tokens_total",] == 0
-    assert front.pool.scheduler.calibration.error is None
+    assert front.pool.scheduler.correction.error is None

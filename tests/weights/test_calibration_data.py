@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Problem
-from weights.calibration import LEAST_TOKENS, Sample, read_samples, token_windows
+from weights.calibration_data import LEAST_TOKENS, Sample, read_samples, token_windows
 
 
 def jsonl(folder: Path, *lines: object) -> Path:

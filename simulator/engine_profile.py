@@ -15,24 +15,24 @@ import msgspec
 from common.errors import Problem
 from simulator.engines import Hardware
 
-SHIPPED = Path(__file__).parent / "calibrations" / "llama-70b-a100.json"
+SHIPPED = Path(__file__).parent / "engine_profiles" / "llama-70b-a100.json"
 
 
-class EngineCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hardware: Hardware
     startup_s: float
     source: Mapping[str, Any]
 
 
-def read(file: Path) -> EngineCalibration:
+def read(file: Path) -> EngineProfile:
     """Raises Problem for a file that is none, or that leaves something out."""
     remedy = f"write one like {SHIPPED.name}"
     try:
         told = file.read_bytes()
-        found = msgspec.json.decode(told, type=EngineCalibration)
+        found = msgspec.json.decode(told, type=EngineProfile)
         named = msgspec.json.decode(told)["hardware"].keys()
     except (OSError, msgspec.MsgspecError) as error:
-        raise Problem(f"{file}: not a calibration: {error}", remedy) from error
+        raise Problem(f"{file} is no engine profile: {error}", remedy) from error
     figures = vars(found.hardware)
     # a figure that is left out would be a default of ours
     if wrong := ", ".join(sorted(figures.keys() ^ named)):
@@ -45,6 +45,6 @@ def read(file: Path) -> EngineCalibration:
     return found
 
 
-def to_json(calibration: EngineCalibration) -> bytes:
+def to_json(profile: EngineProfile) -> bytes:
     """What `read` reads, for people too."""
-    return msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n"
