@@ -30,7 +30,7 @@ LOCKS = ROOT / "requirements"
 
 SUPPORTED = ("3.11", "3.12")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-NEW_GB = 8
+NEW_GB = 5
 UPDATE_GB = 2
 INSTALLED = "lib/python3.*/site-packages/{}.dist-info"
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2], flush=True)"
@@ -55,6 +55,13 @@ FAILED = (
     "PIP_INDEX_URL at a mirror; if it is a hash, run `.cache/uv/bin/uv cache clean` or use another "
     "index; if it is the disk, free {} GB. Then run this again: it goes on where it stopped"
 ).format(NEW_GB)
+
+
+NO_TORCH = (
+    "PyTorch's CPU build, {0}, is on no configured index, and {1} does not give it, for the reason "
+    "above; connect this machine, set HTTPS_PROXY, or point PIP_EXTRA_INDEX_URL at a mirror that "
+    "has {0}, then run this again"
+)
 
 
 class Failure(Exception):
@@ -150,11 +157,16 @@ def install_torch(uv_install: "list[str]") -> None:
     pin = (LOCKS / "torch.txt").read_text().strip()
     if list(VENV.glob(INSTALLED.format(pin.replace("==", "-") + "*"))):
         return
-    look = uv_install + ["--dry-run", pin + "+cpu"]
-    looked = subprocess.run(look, check=False, stderr=subprocess.DEVNULL)
+    wheel = pin + "+cpu"
+    looked = subprocess.run(
+        uv_install + ["--dry-run", wheel], check=False, stderr=subprocess.DEVNULL
+    )
     # 1: it is not there. 2: uv cannot tell, and the installation will say why.
-    elsewhere = ["--default-index", TORCH_CPU_INDEX] if looked.returncode == 1 else []
-    run(*uv_install, *elsewhere, pin + "+cpu")
+    if looked.returncode != 1:
+        run(*uv_install, wheel)
+        return
+    failed = NO_TORCH.format(wheel, TORCH_CPU_INDEX)
+    run(*uv_install, "--default-index", TORCH_CPU_INDEX, wheel, failed=failed)
 
 
 def get_uv() -> None:
@@ -251,11 +263,11 @@ def ask(*command: str) -> str:
     return done.stdout.decode("utf-8", "replace").strip()
 
 
-def run(*command: str) -> None:
+def run(*command: str, failed: str = FAILED) -> None:
     """The command tells the user itself how far it is, and why it fails."""
     done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, close_fds=False)
     if done.returncode != 0:
-        raise Failure(FAILED)
+        raise Failure(failed)
 
 
 if __name__ == "__main__":
