@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from autoscaling.overflow import OverflowGate, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
-from autoscaling.waiting import WaitingRoom
+from autoscaling.waiting import BatchQueue
 
 # A batch request goes while this share of the interactive SLO holds: the rest is for those who
 # come in the meantime and cannot wait.
@@ -57,7 +57,7 @@ class Verdict:
 
 
 class Admission:
-    """`room` holds the batch requests that wait; `gate` is None without an overflow pool."""
+    """`queue` holds the batch requests that wait; `gate` is None without an overflow pool."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Admission:
         overflow: OverflowRules | None = None,
     ) -> None:
         self._slos = slos
-        self.room: WaitingRoom[Any] = WaitingRoom(batch_queue)
+        self.queue: BatchQueue[Any] = BatchQueue(batch_queue)
         self.gate = OverflowGate(overflow) if overflow else None
 
     def decide(
@@ -172,12 +172,12 @@ class Admission:
                 self.gate.update(_pressure(ranked, slo, elapsed_s))
         else:
             # those who wait go first, and the replicas work on them side by side
-            due = best + self.room.work_s / len(ranked)
-            going = None if len(self.room) else self.may_leave(0.0, ranked)
+            due = best + self.queue.work_s / len(ranked)
+            going = None if len(self.queue) else self.may_leave(0.0, ranked)
         within = Verdict("admit", "the SLO is held", going or 0, best_ttft_s=best)
         if going is not None and not self._should_recover(ranked[going], overflow):
             return within
-        if priority == "batch" and not self.room.full and due <= slo.ttft_s:
+        if priority == "batch" and not self.queue.full and due <= slo.ttft_s:
             return Verdict("wait", "it is not its turn yet", best_ttft_s=best)
         verdict = self._elsewhere(slo, elapsed_s, overflow, due, now)
         return within if verdict.kind == "reject" and going is not None else verdict

@@ -60,14 +60,15 @@ class ReplicaShare:
 
     `wait_s` is what all but MISSES of the requests wait at most before their own prefill, which
     takes `prefill_s` when its size is what a token of prompt finds itself in; infinite where the
-    queue has no end. `room` is the share of sequences and KV cache that is taken, peaks included.
+    queue has no end. `occupancy` is the share of its sequences and KV cache in use at peaks: above
+    1 it is full.
     """
 
     busy: float
     wait_s: float
     prefill_s: float
     tpot_s: float
-    room: float
+    occupancy: float
 
     @property
     def ttft_s(self) -> float:
@@ -79,11 +80,11 @@ FULL = ReplicaShare(math.inf, math.inf, math.inf, math.inf, math.inf)
 
 def sequences_per_replica(engine: EngineRates, work: Workload) -> float:
     """How many requests a replica has room for at a time; infinite if nothing limits them."""
-    room = engine.max_sequences or math.inf
+    capacity = engine.max_sequences or math.inf
     tokens = work.prompt_tokens + work.output_tokens
     if engine.kv_capacity_tokens and tokens > 0.0:
-        room = min(room, engine.kv_capacity_tokens / tokens)
-    return max(1.0, room)
+        capacity = min(capacity, engine.kv_capacity_tokens / tokens)
+    return max(1.0, capacity)
 
 
 def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
@@ -98,8 +99,8 @@ def share(engine: EngineRates, work: Workload, replicas: int) -> ReplicaShare:
     tpot = (engine.step_s or 0.0) / spare
     # All replicas' sequences together vary as a Poisson number does.
     sequences = replicas * (outputs * tpot + busy)
-    room = replicas * sequences_per_replica(engine, work)
-    taken = (sequences + MISSES_SIGMA * math.sqrt(sequences)) / room
+    capacity = replicas * sequences_per_replica(engine, work)
+    taken = (sequences + MISSES_SIGMA * math.sqrt(sequences)) / capacity
     wait = quantile_wait(busy, work.burst_tokens / speed, replicas)
     prefill = max(work.burst_tokens, work.uncached_tokens) / speed + tpot
     return ReplicaShare(busy, wait, prefill, tpot, taken)
@@ -121,7 +122,7 @@ def quantile_wait(busy: float, burst_s: float, replicas: int) -> float:
 
 def holds(load: ReplicaShare, slo: Slo) -> bool:
     """Whether all but MISSES get their first token in time, and tokens come as promised."""
-    if load.room > 1.0 or (slo.tpot_s is not None and load.tpot_s > slo.tpot_s):
+    if load.occupancy > 1.0 or (slo.tpot_s is not None and load.tpot_s > slo.tpot_s):
         return False
     return load.wait_s <= max(slo.ttft_s - load.prefill_s, WAIT_SHARE * slo.ttft_s)
 

@@ -108,8 +108,8 @@ def for_backlog(pool: PoolDemand) -> int:
 
 def for_in_flight(pool: PoolDemand) -> int:
     """What has room for the requests that are in the replicas now."""
-    room = sequences_per_replica(pool.engine, pool.request)
-    return math.ceil(min(pool.most, pool.in_flight / room)) if pool.in_flight else 0
+    capacity = sequences_per_replica(pool.engine, pool.request)
+    return math.ceil(min(pool.most, pool.in_flight / capacity)) if pool.in_flight else 0
 
 
 def misses_too_many(history: History) -> bool:

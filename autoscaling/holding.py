@@ -53,8 +53,8 @@ def raised(levels: Sequence[ReplicaHold], before: int, after: int) -> tuple[Repl
     return (*levels[:before], *new, *levels[after:])
 
 
-def held(levels: Sequence[ReplicaHold], now: float) -> int:
-    """The most replicas of which it is not yet certain that they are not needed."""
+def replicas_held(levels: Sequence[ReplicaHold], now: float) -> int:
+    """How many replicas stay: the highest count whose hold has not run out yet."""
     for count in range(len(levels), 0, -1):
         needed_at, hold_s = levels[count - 1]
         if now - needed_at < hold_s:

@@ -238,7 +238,7 @@ class PoolScheduler:
 
     def next_turn(self) -> tuple[Waiter[SchedulingRequest], Attempt] | None:
         """Who waited and goes now; None: nobody else goes yet. To be asked until it is None."""
-        if (waiter := self.admission.room.next()) is None:
+        if (waiter := self.admission.queue.next()) is None:
             return None
         request = waiter.what
         considered = self.consider(request)
@@ -246,12 +246,12 @@ class PoolScheduler:
         index = self.admission.may_leave(waited_s, considered.ranked)
         if index is None:
             return None
-        self.admission.room.leave(waiter)
+        self.admission.queue.leave(waiter)
         return waiter, self._take(request, considered, index)
 
     def left(self, waiter: Waiter[SchedulingRequest]) -> None:
         """Its client did not wait any longer. Nothing when its turn has come."""
-        self.admission.room.leave(waiter)
+        self.admission.queue.leave(waiter)
 
     def place(self, request: SchedulingRequest, avoid: Collection[str] = frozenset()) -> Attempt:
         """Let the request go where it is best, whatever the SLO: it was let in before."""
@@ -289,9 +289,9 @@ class PoolScheduler:
 
     def refresh_demand(self) -> DemandCounters:
         """The counters, with who waits now."""
-        room = self.admission.room
-        self.demand.waiting = len(room) + self.unassigned
-        self.demand.queued_tokens = sum(waiter.tokens for waiter in room)
+        queue = self.admission.queue
+        self.demand.waiting = len(queue) + self.unassigned
+        self.demand.queued_tokens = sum(waiter.tokens for waiter in queue)
         return self.demand
 
     @property
@@ -341,7 +341,7 @@ class PoolScheduler:
             since=now,
             tokens=max(0, request.prompt.prompt_tokens - best.cached_tokens),
         )
-        self.admission.room.enter(waiter)
+        self.admission.queue.enter(waiter)
         return waiter
 
     def _count(self, decision: Decision) -> None:

@@ -24,7 +24,7 @@ from autoscaling.demand import (
     work_of_a_request,
 )
 from autoscaling.forecast import DemandSample, History
-from autoscaling.holding import ReplicaHold, held, raised, watched
+from autoscaling.holding import ReplicaHold, raised, replicas_held, watched
 from autoscaling.slo import Slo
 from autoscaling.state import MAX_TIME_S, State, known
 
@@ -168,7 +168,7 @@ def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
         levels = raised(levels, demand, needed)
         demand, raised_at = needed, now
     # What was asked for is paid for: it gets the time to come up and be used.
-    elif held(levels, now) < demand and now >= max(lowered_at + STEP_S, raised_at + ahead):
+    elif replicas_held(levels, now) < demand and now >= max(lowered_at + STEP_S, raised_at + ahead):
         demand, lowered_at, because = demand - 1, now, "less was needed"
     elif needed < demand:
         because = "hold"

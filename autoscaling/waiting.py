@@ -27,7 +27,7 @@ class Waiter(Generic[T]):
     tokens: int = 0
 
 
-class WaitingRoom(Generic[T]):
+class BatchQueue(Generic[T]):
     """At most `limit` waiters."""
 
     def __init__(self, limit: int) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from deployments.engine.tickets import Tickets
+from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
-from router.held_blocks import HeldBlocks
 from router.load import ReplicaLoad
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
@@ -113,9 +113,9 @@ class _Replica:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._sequence = 0
         self.late_s: list[float] = []
-        held = HeldBlocks(SegmentHasher(settings.index_key), MODEL, None, self._segment_tokens)
+        cached = CachedBlocks(SegmentHasher(settings.index_key), MODEL, None, self._segment_tokens)
         self.publisher = IndexPublisher(
-            connect(settings.redis_url), settings.pool, held, self._snapshot
+            connect(settings.redis_url), settings.pool, cached, self._snapshot
         )
         self.publisher.start(self._events())
 

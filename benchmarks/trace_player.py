@@ -30,7 +30,7 @@ class ReplayedRequest:
     retry_after: str | None = None
     predicted: float | None = None
 
-    def held(self, slo_s: float) -> bool:
+    def met(self, slo_s: float) -> bool:
         return self.ttft is not None and self.ttft <= slo_s
 
     @property

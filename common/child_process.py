@@ -24,11 +24,11 @@ def run_module(
     environment: Mapping[str, str],
     log: Path,
     report: Report,
-    held: int,
+    lock_fd: int,
 ) -> int:
     """Its exit code. It runs in `folder`; `log` gets its standard error.
 
-    It holds the lock `held`, too, and does not outlive an exception here. Raises the `Problem`
+    It holds the lock `lock_fd` too, and does not outlive an exception here. Raises the `Problem`
     that it told.
     """
     told: Problem | None = None
@@ -42,7 +42,7 @@ def run_module(
             stdout=subprocess.PIPE,
             stderr=complaints,
             text=True,
-            pass_fds=(held,),
+            pass_fds=(lock_fd,),
         ) as process,
     ):
         assert process.stdout is not None

@@ -13,10 +13,10 @@ from pathlib import Path
 @contextmanager
 def only_one(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[int]:
     """Yields the descriptor that holds the turn; `on_wait` is called once if another has it."""
-    with lock_file.open("a") as held:
+    with lock_file.open("a") as lock:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield held.fileno()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()

@@ -79,14 +79,14 @@ def decide(
         of = seen[pool.name]
         room = _room(pool, of.pods, limits.max_per_pool)
         wanted = min(_wanted(pool, of), room)
-        held = of.placeholders
-        if wanted >= held:
-            held = wanted
+        kept = of.placeholders
+        if wanted >= kept:
+            kept = wanted
             since.pop(pool.name, None)
         elif now - since.setdefault(pool.name, now) >= HOLD_S:
-            held -= 1
+            kept -= 1
             since[pool.name] = now
-        counts[pool] = min(held, room)
+        counts[pool] = min(kept, room)
     return WarmNodesDecision(_within(counts, limits.free_gpus), since)
 
 

@@ -193,15 +193,15 @@ class DemandReader:
             for gateway, (text, _) in self._heard.items()
             if (counters := _readable(text)) is not None
         }
-        held = [told[gateway] for gateway in told.keys() - self._gone()]
+        present = [told[gateway] for gateway in told.keys() - self._gone()]
         sums = {
             name: total.add({gateway: getattr(of, name) for gateway, of in told.items()})
             for name, total in self._sums.items()
         }
         self._demand = Demand(
             **sums,
-            waiting=sum(max(0, of.waiting) for of in held),
-            queued_tokens=sum(max(0, of.queued_tokens) for of in held),
+            waiting=sum(max(0, of.waiting) for of in present),
+            queued_tokens=sum(max(0, of.queued_tokens) for of in present),
             told_at=max((at for _, at in self._heard.values()), default=self._demand.told_at),
         )
 

@@ -92,7 +92,7 @@ def reusable_tokens(prompt_tokens: int, segment_tokens: int) -> int:
 def place(
     request: PlacementRequest,
     loads: Mapping[str, ReplicaLoad],
-    held: Mapping[int, int] | None,
+    depths: Mapping[int, int] | None,
     recent: Recent,
     policy: Policy,
     rng: random.Random,
@@ -101,13 +101,13 @@ def place(
 ) -> Placement:
     """Rank the replicas for a request.
 
-    `held`: slot -> leading segments of the prompt that the index confirms; None: it did not
+    `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
     answer. `recent` is what `RecentPlacements.about` says of the same prompt and replicas.
     `shadow` decides on the same facts, is recorded and not followed.
     """
-    if held is None:
+    if depths is None:
         request = replace(request, signal=False)
-    candidates = _candidates(request.prompt_tokens, loads, held or {}, recent, correction)
+    candidates = _candidates(request.prompt_tokens, loads, depths or {}, recent, correction)
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
         ranked=ranked,
@@ -156,11 +156,11 @@ def place_blind(
 def _candidates(
     prompt_tokens: int,
     loads: Mapping[str, ReplicaLoad],
-    held: Mapping[int, int],
+    depths: Mapping[int, int],
     recent: Recent,
     correction: TtftCorrection,
 ) -> list[Candidate]:
-    confirmed = _cached_tokens(prompt_tokens, loads, held)
+    confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
     popular_tokens = max(confirmed.values(), default=0)
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))

@@ -1,6 +1,6 @@
 """What one replica holds and how busy it is, kept in Redis while it lives.
 
-The engine's events change `HeldBlocks` as they come; what changed is written about FLUSH_DELAY_S
+The engine's events change `CachedBlocks` as they come; what changed is written about FLUSH_DELAY_S
 later, in order, while more comes in. A heartbeat publishes the load and finds out whether Redis
 still knows the replica: if not (flushed, restarted, swept while the replica was frozen), it
 claims a slot under a new incarnation and writes everything anew. What an outage kept from Redis
@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from router import slots
+from router.cached_blocks import CachedBlocks, Changes
 from router.event_stream import EventBatch
-from router.held_blocks import Changes, HeldBlocks
 from router.kv_events import AllBlocksCleared
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
@@ -107,13 +107,13 @@ class IndexPublisher:
         self,
         redis: AsyncRedis,
         pool: str,
-        held: HeldBlocks,
+        cached: CachedBlocks,
         measure: Callable[[Lease], str],
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._redis = redis
         self._pool = pool
-        self._held = held
+        self._cached = cached
         self._measure = measure
         self._on_lost = on_lost
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +125,7 @@ class IndexPublisher:
         # Kept until Redis confirms the claim, so that a repeated one takes no second slot.
         self._claiming = secrets.token_hex(8)
         self._beating = False
-        # Since when the oldest change waits to be taken from `held`, or to be acknowledged.
+        # Since when the oldest change waits to be taken from `cached`, or to be acknowledged.
         self._waiting_since: float | None = None
         self._writing_since: float | None = None
         self._moved_at = time.monotonic()
@@ -152,7 +152,7 @@ class IndexPublisher:
 
     def cleared(self) -> None:
         """The engine dropped its whole cache; call it for what the event stream tells late."""
-        self._held.apply([AllBlocksCleared()])
+        self._cached.apply([AllBlocksCleared()])
         self._end_tenancy()
 
     async def stop(self) -> None:
@@ -166,8 +166,8 @@ class IndexPublisher:
                     _, self._tasks = await asyncio.wait(self._tasks, timeout=0.02)
                 tenancy, self._tenancy = self._tenancy, None
                 if tenancy is not None:
-                    removed = self._held.take_changes().cleared
-                    await tenancy.leave([*self._doomed, *removed, *self._held.keys()])
+                    removed = self._cached.take_changes().cleared
+                    await tenancy.leave([*self._doomed, *removed, *self._cached.keys()])
 
     async def _follow(self, events: AsyncIterator[EventBatch]) -> None:
         try:
@@ -175,7 +175,7 @@ class IndexPublisher:
                 if batch.lost:
                     self._forget()
                     self._on_lost()
-                self._held.apply(batch.events)
+                self._cached.apply(batch.events)
                 self._changed()
                 # An iterator that always has more must not keep the others waiting.
                 await asyncio.sleep(0)
@@ -189,12 +189,12 @@ class IndexPublisher:
         self._work.set()
 
     def _forget(self) -> None:
-        self._held.forget()
+        self._cached.forget()
         self._end_tenancy()
 
     def _end_tenancy(self) -> None:
         """All that is in Redis is void: another incarnation fences it off at once."""
-        doomed = self._held.take_changes().cleared
+        doomed = self._cached.take_changes().cleared
         if doomed:
             self._doomed += doomed
             self._over = True
@@ -230,7 +230,7 @@ class IndexPublisher:
         self._writing_since = None
 
     def _take_changes(self, tenancy: _Tenancy) -> None:
-        tenancy.add(self._held.take_changes())
+        tenancy.add(self._cached.take_changes())
         self._writing_since = self._writing_since or self._waiting_since
         self._waiting_since = None
 
@@ -247,8 +247,8 @@ class IndexPublisher:
         slot = await slots.claim(self._redis, self._pool, self._claiming, wanted)
         self._tenancy = _Tenancy(self._redis, self._pool, slot, self._claiming)
         self._claiming = secrets.token_hex(8)
-        self._held.take_changes()
-        self._tenancy.add(Changes(self._held.keys(), []))
+        self._cached.take_changes()
+        self._tenancy.add(Changes(self._cached.keys(), []))
         self._over, doomed, self._doomed = False, self._doomed, []
         self._writing_since, self._waiting_since = float("-inf"), None
         self._moved_at = time.monotonic()
@@ -279,12 +279,12 @@ class IndexPublisher:
         """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
         while True:
             await asyncio.sleep(REFRESH_S)
-            for keys in _chunks(self._held.keys(), REFRESH_KEYS):
+            for keys in _chunks(self._cached.keys(), REFRESH_KEYS):
                 await asyncio.sleep(REFRESH_PAUSE_S)
                 while not self.synced:  # noqa: ASYNC110  # nothing tells when
                     await asyncio.sleep(REFRESH_PAUSE_S)
                 assert self._tenancy is not None
                 self._take_changes(self._tenancy)
-                still = set(self._held.keys())
+                still = set(self._cached.keys())
                 self._tenancy.add(Changes([key for key in keys if key in still], []))
                 self._work.set()

@@ -52,9 +52,9 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     announced: tuple[bytes, ...] = ()
 
 
-def announcement(keys: Sequence[bytes], held: int) -> tuple[bytes, ...]:
-    """What to announce of a prompt's segment keys, of which a replica holds the first `held`."""
-    return tuple(key[:PREFIX_BYTES] for key in keys[held : held + MAX_ANNOUNCED])
+def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:
+    """What to announce of a prompt's segment keys; the index has the first `confirmed` of them."""
+    return tuple(key[:PREFIX_BYTES] for key in keys[confirmed : confirmed + MAX_ANNOUNCED])
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,17 @@ class RecentPlacements:
     def about(
         self,
         keys: Sequence[bytes],
-        held: Mapping[int, int],
+        depths: Mapping[int, int],
         incarnations: Mapping[int, str],
         now: float,
     ) -> Recent:
         """What concerns a prompt with these segment keys.
 
-        `held`: slot -> leading segments that the index confirms (empty: no signal);
+        `depths`: slot -> leading segments that the index confirms (empty: no signal);
         `incarnations`: slot -> incarnation of the candidates; what others announced or were
         given is nothing.
         """
-        confirmed = {slot: min(held.get(slot, 0), len(keys)) for slot in incarnations}
+        confirmed = {slot: min(depths.get(slot, 0), len(keys)) for slot in incarnations}
         expected = self._announcements.extend(keys, confirmed, incarnations, now)
         ends = sorted({*confirmed.values(), *expected.values()} - {0})[-MAX_MATCHED:]
         popularity = share = 0.0

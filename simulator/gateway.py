@@ -143,7 +143,7 @@ class SimulatedGateway:
                 scheduler.ended(attempt, None)
                 self._look(now)
                 self._go(call, scheduler.place(self._pool.request(call)))
-        while self._pool.fleet.serving and len(scheduler.admission.room):
+        while self._pool.fleet.serving and len(scheduler.admission.queue):
             self._look(now)
             if (turn := scheduler.next_turn()) is None:
                 return

@@ -22,8 +22,8 @@ from deployments.engine.vllm import adapter
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.process.http_server import HttpServer
 from deployments.wire.headers import CACHED_TOKENS_HEADER
+from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch, EventStream
-from router.held_blocks import HeldBlocks
 from router.index import PrefixIndex
 from router.load import LoadReport
 from router.publisher import IndexPublisher, Lease
@@ -85,7 +85,7 @@ async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
         return json.dumps({"incarnation": lease.incarnation})
 
     text, binary = connect(asked["redis_url"]), connect(asked["redis_url"], decode=False)
-    held = HeldBlocks(hasher, "m", None, SEGMENT_TOKENS)
+    held = CachedBlocks(hasher, "m", None, SEGMENT_TOKENS)
     publisher = IndexPublisher(text, POOL, held, snapshot, on_lost=on_lost)
     engine.on_cache_dropped(publisher.cleared)
     follower = Follower(engine.events_at)

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
+from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
-from router.held_blocks import HeldBlocks
 from router.kv_events import BlockRemoved, BlockStored, decode
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import AsyncRedis
@@ -79,7 +79,7 @@ async def block_events_per_second(redis: AsyncRedis) -> float:
         await asyncio.Event().wait()
 
     publisher = IndexPublisher(
-        redis, POOL, HeldBlocks(hasher, MODEL, None, SEGMENT_TOKENS), _snapshot
+        redis, POOL, CachedBlocks(hasher, MODEL, None, SEGMENT_TOKENS), _snapshot
     )
     publisher.start(batches())
     try:

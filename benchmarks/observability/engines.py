@@ -22,8 +22,8 @@ from deployments.process.http_server import HttpServer
 from deployments.prompt import ChatTemplate, RendererFacts
 from deployments.wire import confirmation
 from deployments.wire.headers import RENDERER_PATH
+from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
-from router.held_blocks import HeldBlocks
 from router.load import LoadReport, ReplicaLoad
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
@@ -66,7 +66,7 @@ class _Engine:
         self._publisher = IndexPublisher(
             connect(settings.redis_url),
             settings.pool,
-            HeldBlocks(hasher, settings.model, None, SEGMENT_TOKENS),
+            CachedBlocks(hasher, settings.model, None, SEGMENT_TOKENS),
             self._snapshot,
         )
 

@@ -46,7 +46,7 @@ class Phase:
 
     def goodput(self, slo_s: float) -> float:
         """Requests a second that held the SLO."""
-        return sum(outcome.held(slo_s) for outcome in self.outcomes) / PHASE_S
+        return sum(outcome.met(slo_s) for outcome in self.outcomes) / PHASE_S
 
     @property
     def ttfts(self) -> list[float]:
@@ -79,7 +79,7 @@ class OverloadBench:
         count = int(PROBES_S / PROBE_PERIOD_S)
         probes = tuple(Request(i * PROBE_PERIOD_S, *PROBE) for i in range(count))
         outcomes = await self._play(Trace("probes", probes, PROBES_S))
-        failed = [o.at + PROBE_PERIOD_S for o in outcomes if not o.held(self._slo_s)]
+        failed = [o.at + PROBE_PERIOD_S for o in outcomes if not o.met(self._slo_s)]
         return max(failed, default=0.0)
 
     async def _one_by_one(self, until: float) -> int:

@@ -54,7 +54,7 @@ class SpikeRun:
     def attainment(self, slo_s: float) -> float:
         """Of the requests of the spike, the share that held the SLO."""
         spike = [o for o in self.outcomes if BEGINS_S <= o.at < ENDS_S]
-        return sum(outcome.held(slo_s) for outcome in spike) / len(spike)
+        return sum(outcome.met(slo_s) for outcome in spike) / len(spike)
 
 
 async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, SpikeRun]:

@@ -39,8 +39,8 @@ def quantize(
         with only_one(
             out.with_name(out.name + ".lock"),
             on_wait=lambda: say(f"waiting for another process that writes {out}"),
-        ) as held:
-            _quantize(job, out, packages, report, say, replace, held)
+        ) as lock_fd:
+            _quantize(job, out, packages, report, say, replace, lock_fd)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _disk_full(out) from error
@@ -56,7 +56,7 @@ def _quantize(
     report: Report,
     say: Callable[[str], None],
     replace: bool,
-    held: int,
+    lock_fd: int,
 ) -> None:
     partial = out.with_name(out.name + ".partial")
     if (partial / "replaced").exists() and not out.exists():
@@ -66,7 +66,7 @@ def _quantize(
             f"{out} is there already", "name another folder with --out, or replace it with --force"
         )
     _prepare(partial, job, say)
-    _run(partial, job, packages, report, held)
+    _run(partial, job, packages, report, lock_fd)
     if out.exists():
         out.rename(partial / "replaced")
     (partial / "model").rename(out)
@@ -89,7 +89,7 @@ def _prepare(partial: Path, job: QuantizeJob, say: Callable[[str], None]) -> Non
     kept.write_text(digest)
 
 
-def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, held: int) -> None:
+def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, lock_fd: int) -> None:
     log = partial / "quantize.log"
     environment = {
         **os.environ,
@@ -98,7 +98,9 @@ def _run(partial: Path, job: QuantizeJob, packages: Path, report: Report, held: 
     }
     if job.local:
         environment["HF_HUB_OFFLINE"] = "1"
-    code = run_module("weights.quantizing", [str(partial)], partial, environment, log, report, held)
+    code = run_module(
+        "weights.quantizing", [str(partial)], partial, environment, log, report, lock_fd
+    )
     if code != 0:
         raise _failure(code, log, partial)
 

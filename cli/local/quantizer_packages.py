@@ -38,9 +38,9 @@ def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
         with only_one(
             folder.with_name(folder.name + ".lock"),
             on_wait=lambda: report(0.0, "waiting for another process that installs them"),
-        ) as held:
+        ) as lock_fd:
             if not folder.exists():
-                _install(lock, folder, report, held)
+                _install(lock, folder, report, lock_fd)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise disk_full(folder.parent) from error
@@ -51,7 +51,7 @@ def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
     return folder
 
 
-def _install(lock: Path, folder: Path, report: Report, held: int) -> None:
+def _install(lock: Path, folder: Path, report: Report, lock_fd: int) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -67,7 +67,7 @@ def _install(lock: Path, folder: Path, report: Report, held: int) -> None:
         *("install", "--only-binary", ":all:", "--progress-bar", "off"),
         *("--target", str(partial / "packages"), "-r", str(lock)),
         folder=partial,
-        held=held,
+        lock_fd=lock_fd,
         poll=report_packages,
         what="llm-compressor (requirements/quantize.lock)",
     )

@@ -27,7 +27,7 @@ class Confirming:
         start: Message | None = None
         streams = False
 
-        async def held(message: Message) -> None:
+        async def confirm(message: Message) -> None:
             nonlocal start, streams
             if message["type"] == "http.response.start":
                 # who asks an engine itself gets what vLLM says, and nothing else
@@ -46,7 +46,7 @@ class Confirming:
 
         token = current.set(confirmation)
         try:
-            await self._app(scope, receive, held)
+            await self._app(scope, receive, confirm)
         finally:
             current.reset(token)
 

@@ -37,8 +37,8 @@ from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import RENDERER_PATH
 from observability import books
 from observability.metrics import ReplicaMetrics
+from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
-from router.held_blocks import HeldBlocks
 from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
 from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
@@ -99,7 +99,7 @@ class EngineReplica:
         self._publisher = IndexPublisher(
             redis,
             board,
-            HeldBlocks(hasher, pool.model, pool.revision, self._segment_tokens),
+            CachedBlocks(hasher, pool.model, pool.revision, self._segment_tokens),
             self._snapshot,
             on_lost=self._engine.report_reuse,
         )
@@ -156,7 +156,7 @@ class EngineReplica:
     def _report(self) -> LoadReport:
         self._sequence += 1
         waiting, running, queued_prefill_tokens = self._engine.queue()
-        waiting += self._sleeper.held
+        waiting += self._sleeper.waiting
         return LoadReport(self._sequence, waiting, running, queued_prefill_tokens)
 
     async def _sleep_while_warm(self) -> None:

@@ -34,7 +34,7 @@ class Sleeper:
     """Decides when one engine sleeps, while `run` runs; the engine is awake at first.
 
     `takes_traffic` says whether gateways may choose the replica; None: not known, as it was.
-    `asleep` from before the engine falls asleep until it is awake again; `held` requests wait
+    `asleep` from before the engine falls asleep until it is awake again; `waiting` requests wait
     for that. `failing`: the last attempt to wake it failed, and is being repeated.
     """
 
@@ -52,7 +52,7 @@ class Sleeper:
         self._called = asyncio.Event()
         self._serving = 0
         self._idle_since: float | None = None
-        self.held = 0
+        self.waiting = 0
         self.failing = False
 
     @property
@@ -66,11 +66,11 @@ class Sleeper:
         try:
             if self.asleep:
                 self._called.set()
-                self.held += 1
+                self.waiting += 1
                 try:
                     await self._awake.wait()
                 finally:
-                    self.held -= 1
+                    self.waiting -= 1
             yield
         finally:
             self._serving -= 1

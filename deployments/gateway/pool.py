@@ -215,13 +215,13 @@ class GatewayPool:
     def admission_status(self) -> dict[str, Any]:
         """How this gateway process lets requests in. `held`: wait for a replica to start."""
         now, admission = asyncio.get_running_loop().time(), self.scheduler.admission
-        room, gate = admission.room, admission.gate
+        queue, gate = admission.queue, admission.gate
         promised = {"interactive": self.settings.slo.interactive, "batch": self.settings.slo.batch}
         return {
             "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
-            "waiting": len(room),
-            "waiting_by_tenant": room.by_tenant,
-            "oldest_wait_s": round(room.oldest_s(now), 3),
+            "waiting": len(queue),
+            "waiting_by_tenant": queue.by_tenant,
+            "oldest_wait_s": round(queue.oldest_s(now), 3),
             "held": self.scheduler.unassigned,
             "overflowing": gate is not None and gate.open,
             "overflow_share": round(gate.share(now), 4) if gate else 0.0,
@@ -250,8 +250,8 @@ class GatewayPool:
         if (decided := self.decided) is not None:
             routing.autoscaler(decided.demand, decided.arrivals, decided.forecast)
         now, gate = asyncio.get_running_loop().time(), self.scheduler.admission.gate
-        room = self.scheduler.admission.room
-        admission.waiting(len(room), room.oldest_s(now))
+        queue = self.scheduler.admission.queue
+        admission.waiting(len(queue), queue.oldest_s(now))
         if gate is not None:
             admission.overflow(gate.open, gate.share(now))
 

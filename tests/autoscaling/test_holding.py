@@ -5,7 +5,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.holding import MARGIN, MAX_HOLD_S, SURGE_HOLD_S, ReplicaHold, held, raised, watched
+from autoscaling.holding import (
+    MARGIN,
+    MAX_HOLD_S,
+    SURGE_HOLD_S,
+    ReplicaHold,
+    raised,
+    replicas_held,
+    watched,
+)
 
 HOLD_S = 30.0
 
@@ -21,31 +29,31 @@ def play(*needs: tuple[float, int]) -> tuple[ReplicaHold, ...]:
 
 def test_what_is_not_needed_is_held_for_a_while() -> None:
     levels = play((0, 4), (10, 2), (20, 2))
-    assert held(levels, 9.0 + HOLD_S - 1) == 4
-    assert held(levels, 9.0 + HOLD_S) == 2
+    assert replicas_held(levels, 9.0 + HOLD_S - 1) == 4
+    assert replicas_held(levels, 9.0 + HOLD_S) == 2
 
 
 def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
     levels = play((0, 4), (10, 2), (110, 4), (120, 2), (130, 2))
-    assert held(levels, 119.0 + 100.0) == 4
-    assert held(levels, 119.0 + MARGIN * 102.0) == 0
+    assert replicas_held(levels, 119.0 + 100.0) == 4
+    assert replicas_held(levels, 119.0 + MARGIN * 102.0) == 0
 
 
 def test_the_replicas_of_a_surge_are_held_for_long() -> None:
     levels = [ReplicaHold(0.0, HOLD_S)] * 4
-    assert held(raised(levels, 2, 4), SURGE_HOLD_S - 1) == 4
-    assert held(raised(levels, 3, 4), SURGE_HOLD_S - 1) == 0
+    assert replicas_held(raised(levels, 2, 4), SURGE_HOLD_S - 1) == 4
+    assert replicas_held(raised(levels, 3, 4), SURGE_HOLD_S - 1) == 0
     assert raised(levels, 2, 4)[:2] == tuple(levels[:2])
 
 
 def test_what_never_came_back_goes_as_soon_as_ever() -> None:
     levels = play((0, 4), (10, 2), (1000, 4), (1010, 2), (1020, 2))
-    assert held(levels, 1009.0 + HOLD_S) == 2
+    assert replicas_held(levels, 1009.0 + HOLD_S) == 2
 
 
 def test_each_number_of_replicas_learns_for_itself() -> None:
     levels = play((0, 4), (10, 2), (110, 3), (120, 2), (130, 2))
-    assert held(levels, 119.0 + 100.0) == 3
+    assert replicas_held(levels, 119.0 + 100.0) == 3
 
 
 def test_what_was_learned_fades() -> None:
@@ -62,5 +70,5 @@ def test_nothing_is_held_for_ever_and_what_is_needed_is_held(
     for elapsed, needed in steps:
         now += elapsed
         levels = watched(levels, needed, now, elapsed, hold_s)
-        assert held(levels, now) >= (needed if hold_s > 0 else 0)
-    assert held(levels, now + max(MAX_HOLD_S, hold_s) + 1) == 0
+        assert replicas_held(levels, now) >= (needed if hold_s > 0 else 0)
+    assert replicas_held(levels, now + max(MAX_HOLD_S, hold_s) + 1) == 0

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.waiting import Waiter, WaitingRoom
+from autoscaling.waiting import BatchQueue, Waiter
 
 tenants = st.sampled_from("abc")
 
 
-def entered(room: WaitingRoom[str], what: str, tenant: str, since: float = 0.0) -> Waiter[str]:
+def entered(room: BatchQueue[str], what: str, tenant: str, since: float = 0.0) -> Waiter[str]:
     waiter = Waiter(what, tenant, 1.0, since)
     room.enter(waiter)
     return waiter
 
 
-def drained(room: WaitingRoom[str]) -> list[str]:
+def drained(room: BatchQueue[str]) -> list[str]:
     served = []
     while waiter := room.next():
         served.append(waiter.what)
@@ -28,14 +28,14 @@ def drained(room: WaitingRoom[str]) -> list[str]:
 
 
 def test_tenants_take_turns_each_with_its_oldest_first() -> None:
-    room: WaitingRoom[str] = WaitingRoom(10)
+    room: BatchQueue[str] = BatchQueue(10)
     for what in ("a1", "a2", "a3", "b1", "c1", "c2"):
         entered(room, what, what[0])
     assert drained(room) == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
 def test_who_goes_out_of_turn_costs_its_tenant_no_turn() -> None:
-    room: WaitingRoom[str] = WaitingRoom(10)
+    room: BatchQueue[str] = BatchQueue(10)
     _, second = entered(room, "a1", "a"), entered(room, "a2", "a")
     entered(room, "b1", "b")
     room.leave(second)
@@ -44,7 +44,7 @@ def test_who_goes_out_of_turn_costs_its_tenant_no_turn() -> None:
 
 
 def test_it_takes_no_more_than_its_limit() -> None:
-    room: WaitingRoom[str] = WaitingRoom(1)
+    room: BatchQueue[str] = BatchQueue(1)
     first = entered(room, "a1", "a")
     assert room.full
     with pytest.raises(OverflowError):
@@ -54,7 +54,7 @@ def test_it_takes_no_more_than_its_limit() -> None:
 
 
 def test_what_it_shows() -> None:
-    room: WaitingRoom[str] = WaitingRoom(10)
+    room: BatchQueue[str] = BatchQueue(10)
     assert (len(room), room.work_s, room.by_tenant, room.oldest_s(9.0)) == (0, 0, {}, 0.0)
     entered(room, "a1", "a", since=5.0)
     entered(room, "b1", "b", since=2.0)
@@ -65,7 +65,7 @@ def test_what_it_shows() -> None:
 
 @given(st.lists(tenants, max_size=30))
 def test_nobody_is_lost_and_no_tenant_waits_for_more_than_one_of_each_other(order: str) -> None:
-    room: WaitingRoom[str] = WaitingRoom(100)
+    room: BatchQueue[str] = BatchQueue(100)
     for number, tenant in enumerate(order):
         entered(room, f"{tenant}{number}", tenant)
     served = drained(room)

@@ -46,8 +46,8 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
         """Claims a slot and publishes a load, as an engine does."""
 
         def __init__(self, redis_url: str) -> None:
+            from router.cached_blocks import CachedBlocks
             from router.event_stream import EventBatch
-            from router.held_blocks import HeldBlocks
             from router.load import ReplicaLoad
             from router.publisher import IndexPublisher, Lease
             from router.redis_client import connect
@@ -78,7 +78,7 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
                 await asyncio.Event().wait()
                 yield EventBatch([], False)
 
-            held = HeldBlocks(SegmentHasher(b"k" * 32), "org/model", None, 128)
+            held = CachedBlocks(SegmentHasher(b"k" * 32), "org/model", None, 128)
             self._publisher = IndexPublisher(connect(redis_url), "test/engine", held, load)
             self._nothing = nothing
             self._started = False

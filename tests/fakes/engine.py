@@ -114,7 +114,7 @@ class FakeEngine:
     def report(self) -> LoadReport:
         """How busy it is now."""
         self._sequence += 1
-        return LoadReport(self._sequence, self.sleeper.held, self.running, 0)
+        return LoadReport(self._sequence, self.sleeper.waiting, self.running, 0)
 
     async def sleep(self) -> None:
         assert not self.running, "what runs would be aborted"

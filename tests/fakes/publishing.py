@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import redis
 
-from router.held_blocks import HeldBlocks
+from router.cached_blocks import CachedBlocks
 from router.kv_events import AllBlocksCleared, BlockStored
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
@@ -34,7 +34,7 @@ class Publishing:
         self._look = redis.Redis.from_url(redis_url)
         self._feed = Feed()
         hasher = SegmentHasher(index_secret(SECRET))
-        self._held = HeldBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS)
+        self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS)
         self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)
 
     def start(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
-from router.held_blocks import HeldBlocks
 from router.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import AsyncRedis
@@ -67,7 +67,7 @@ class Replica:
     """One replica's engine and publisher, and what its snapshots told of its lease."""
 
     feed: Feed
-    held: HeldBlocks
+    cached: CachedBlocks
     leases: list[Lease] = field(default_factory=list)
     losses: int = 0
     publisher: IndexPublisher = field(init=False)
@@ -88,10 +88,10 @@ class Replica:
         self.losses += 1
 
     async def until_exact(self, server: RedisProcess, segments: int) -> None:
-        """Until just this many segments are held, and just they are in Redis."""
+        """Until just this many segments are cached, and just they are in Redis."""
 
         def exact() -> bool:
-            keys = set(self.held.keys())
+            keys = set(self.cached.keys())
             return (
                 len(keys) == segments
                 and self.publisher.synced
@@ -103,8 +103,8 @@ class Replica:
 
 @asynccontextmanager
 async def replica_on(redis: AsyncRedis, events: Sequence[KvEvent] = ()) -> AsyncIterator[Replica]:
-    replica = Replica(Feed(), HeldBlocks(HASHER, "main", None, SEGMENT_TOKENS))
-    replica.publisher = IndexPublisher(redis, POOL, replica.held, replica.measure, replica.lost)
+    replica = Replica(Feed(), CachedBlocks(HASHER, "main", None, SEGMENT_TOKENS))
+    replica.publisher = IndexPublisher(redis, POOL, replica.cached, replica.measure, replica.lost)
     replica.feed.put(*events)
     replica.publisher.start(replica.feed.batches())
     try:

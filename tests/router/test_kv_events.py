@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.held_blocks import HeldBlocks
+from router.cached_blocks import CachedBlocks
 from router.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -171,7 +171,7 @@ def test_what_vllm_stores_has_the_keys_that_a_gateway_makes(
     cache_salt: str | None,
     media: list[tuple[int, int]],
 ) -> None:
-    held = HeldBlocks(HASHER, "main", None, segment_tokens)
+    held = CachedBlocks(HASHER, "main", None, segment_tokens)
     [payload] = payloads(vllm, case)
     held.apply(decode(payload))
     namespace = Namespace("main", None, lora, cache_salt)
@@ -181,7 +181,7 @@ def test_what_vllm_stores_has_the_keys_that_a_gateway_makes(
 
 @pytest.mark.real
 def test_prompt_embeddings_have_no_keys(vllm: dict[str, list[str]]) -> None:
-    held = HeldBlocks(HASHER, "main", None, 4)
+    held = CachedBlocks(HASHER, "main", None, 4)
     [payload] = payloads(vllm, "embeddings")
     held.apply(decode(payload))
     assert held.keys() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.local.ports import free_ports
-from router.held_blocks import HeldBlocks
+from router.cached_blocks import CachedBlocks
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
@@ -32,7 +32,7 @@ async def board_and_publisher(url: str) -> AsyncIterator[LoadBoard]:
     """A gateway's board and a replica's publisher; neither may end by itself."""
     publishing, reading = connect(url), connect(url)
     publisher = IndexPublisher(
-        publishing, "main", HeldBlocks(HASHER, "main", None, SEGMENT_TOKENS), _snapshot
+        publishing, "main", CachedBlocks(HASHER, "main", None, SEGMENT_TOKENS), _snapshot
     )
     board = LoadBoard(time.monotonic)
     task = asyncio.create_task(LoadReader(reading, "main", board).run())

@@ -127,7 +127,7 @@ async def test_stopping_clears_what_was_evicted_a_moment_ago(
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
         await replica.until_exact(server, 2)
-        replica.held.apply([removed(1)])
+        replica.cached.apply([removed(1)])
     assert bits(server) == {}
 
 
@@ -162,7 +162,7 @@ async def test_bits_are_set_again_before_they_expire(
     monkeypatch.setattr(publisher, "REFRESH_PAUSE_S", 0.01)
     async with replica_on(redis, [stored(1), stored(2)]) as replica:
         await replica.until_exact(server, 4)
-        one, other = (slots.segment_prefix(POOL) + key for key in replica.held.keys()[:2])
+        one, other = (slots.segment_prefix(POOL) + key for key in replica.cached.keys()[:2])
         with control(server) as client:
             client.delete(one)
             client.expire(other, 100)
@@ -177,7 +177,7 @@ async def test_what_only_the_refresh_has_written_is_cleared_too(
     monkeypatch.setattr(publisher, "REFRESH_PAUSE_S", 0.01)
     async with replica_on(redis, [stored(1)]) as replica:
         await replica.until_exact(server, 2)
-        replica.held.apply([stored(2)])  # which no event has announced to the writer
+        replica.cached.apply([stored(2)])  # which no event has announced to the writer
         await until(lambda: len(bits(server)) == 4)
         replica.publisher.cleared()
         await until(lambda: not bits(server))
@@ -229,7 +229,7 @@ def test_whatever_happens_the_index_ends_as_the_engine_is(
                 await happens(what, replica)
             replica.feed.put(stored(99))
             await until(replica.feed.is_read)
-            await replica.until_exact(shared, len(replica.held.keys()))
+            await replica.until_exact(shared, len(replica.cached.keys()))
             await replica.publisher.stop()
             taken = await registry(redis, POOL)
             assert {slot for held_by in bits(shared).values() for slot in held_by} <= taken.keys()

@@ -81,7 +81,7 @@ async def test_what_happened_while_redis_was_frozen_is_made_good(
             os.kill(server.process.pid, signal.SIGCONT)
         await replica.until_exact(server, 4)
         assert replica.incarnation == before
-        assert set(bits(server)) == set(replica.held.keys())
+        assert set(bits(server)) == set(replica.cached.keys())
 
 
 async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
@@ -103,7 +103,7 @@ async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
 async def test_stopping_before_redis_ever_answered_is_quick(tmp_path: Path) -> None:
     redis = connect("redis://127.0.0.1:1")
     async with replica_on(redis, [stored(1)]) as replica:
-        await until(lambda: bool(replica.held.keys()))
+        await until(lambda: bool(replica.cached.keys()))
         assert not replica.publisher.synced
     await redis.aclose()
 

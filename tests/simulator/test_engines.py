@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.held_blocks import HeldBlocks
+from router.cached_blocks import CachedBlocks
 from router.kv_events import BlockRemoved, BlockStored, KvEvent
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 from simulator.engines import Hardware, Job, SimulatedEngine, StepOutcome
@@ -157,7 +157,7 @@ def test_the_events_tell_just_what_the_engine_would_find(
     asked: list[tuple[list[int], int, bool]],
 ) -> None:
     hasher = SegmentHasher(index_secret("secret"))
-    held = HeldBlocks(hasher, "main", None, SEGMENT)
+    held = CachedBlocks(hasher, "main", None, SEGMENT)
     engine = SimulatedEngine(SMALL)
     for number, (prompt, answer, then_wait) in enumerate(asked):
         engine.submit(job(str(number), prompt, [2] * answer), 0.0)

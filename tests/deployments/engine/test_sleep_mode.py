@@ -140,13 +140,13 @@ async def test_a_request_that_comes_while_it_falls_asleep_is_served_after_waking
     async with replica.running():
         await until(lambda: replica.engine.did == ["sleep"])
         request = asyncio.create_task(replica.serve())
-        await until(lambda: replica.sleeper.held == 1)
+        await until(lambda: replica.sleeper.waiting == 1)
         await asyncio.sleep(0.03)
         assert replica.engine.did == ["sleep"] and not replica.served
         replica.engine.may_end.set()
         await request
     assert replica.engine.did == ["sleep", "wake up"]
-    assert replica.sleeper.held == 0
+    assert replica.sleeper.waiting == 0
 
 
 async def test_a_client_that_leaves_while_it_waits_neither_wakes_it_nor_keeps_it_busy(
@@ -154,7 +154,7 @@ async def test_a_client_that_leaves_while_it_waits_neither_wakes_it_nor_keeps_it
 ) -> None:
     await replica.falls_asleep()
     request = asyncio.create_task(replica.serve())
-    await until(lambda: replica.sleeper.held == 1)
+    await until(lambda: replica.sleeper.waiting == 1)
     await cancelled(request)
     async with replica.running():
         await asyncio.sleep(0.03)

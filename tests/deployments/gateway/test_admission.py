@@ -175,13 +175,13 @@ async def test_a_batch_request_waits_for_its_turn(
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     waiting = asyncio.ensure_future(served_by(front, BATCH))
-    await until(lambda: len(front.pool.scheduler.admission.room) == 1)
+    await until(lambda: len(front.pool.scheduler.admission.queue) == 1)
     assert not engine.bodies
     assert (await front.metrics())["antefix_batch_waiting_requests",] == 1
     await until(lambda: front.pool.scheduler.demand.waiting == 1)
     front.sees_queues({engine: FREE, other: FULL})
     assert await waiting == "small"
-    assert len(front.pool.scheduler.admission.room) == 0
+    assert len(front.pool.scheduler.admission.queue) == 0
     assert (await front.metrics())["antefix_admissions_total", "batch", "wait"] == 1
 
 
@@ -190,7 +190,7 @@ async def test_an_interactive_request_overtakes_those_who_wait(
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     waiting = asyncio.ensure_future(served_by(front, BATCH))
-    await until(lambda: len(front.pool.scheduler.admission.room) == 1)
+    await until(lambda: len(front.pool.scheduler.admission.queue) == 1)
     await served_by(front)
     assert not waiting.done()
     front.sees_queues({engine: FREE, other: FULL})
@@ -199,9 +199,9 @@ async def test_an_interactive_request_overtakes_those_who_wait(
 
 async def test_the_queue_is_bounded(front: Front, engine: FakeEngine, other: FakeEngine) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
-    room = front.pool.scheduler.admission.room
+    queue = front.pool.scheduler.admission.queue
     waiting = [asyncio.ensure_future(served_by(front, BATCH)) for _ in range(2)]
-    await until(lambda: len(room) == 2)
+    await until(lambda: len(queue) == 2)
     async with front.post(headers=BATCH) as answer:
         assert answer.status == 429
         assert int(answer.headers["retry-after"]) >= 1
@@ -213,11 +213,11 @@ async def test_who_leaves_while_waiting_leaves_nothing_behind(
     front: Front, engine: FakeEngine, other: FakeEngine
 ) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
-    room = front.pool.scheduler.admission.room
+    queue = front.pool.scheduler.admission.queue
     waiting = asyncio.ensure_future(served_by(front, BATCH))
-    await until(lambda: len(room) == 1)
+    await until(lambda: len(queue) == 1)
     waiting.cancel()
-    await until(lambda: len(room) == 0)
+    await until(lambda: len(queue) == 0)
     front.sees_queues({engine: FREE, other: FREE})
     await served_by(front, BATCH)
     assert front.handle.slots_taken == 0
@@ -230,13 +230,13 @@ async def test_a_deadline_that_passes_while_waiting_is_told(
     front.sees_queues({engine: BUSY, other: FULL})
     async with front.post(headers={**BATCH, "x-antefix-timeout": "0.2"}) as answer:
         assert answer.status == 504
-    assert len(front.pool.scheduler.admission.room) == 0
+    assert len(front.pool.scheduler.admission.queue) == 0
 
 
 async def test_the_flex_tier_is_batch(front: Front, engine: FakeEngine, other: FakeEngine) -> None:
     front.sees_queues({engine: BUSY, other: FULL})
     waiting = asyncio.ensure_future(served_by(front, service_tier="flex"))
-    await until(lambda: len(front.pool.scheduler.admission.room) == 1)
+    await until(lambda: len(front.pool.scheduler.admission.queue) == 1)
     front.sees_queues({engine: FREE, other: FULL})
     await waiting
     await served_by(front, service_tier="default")

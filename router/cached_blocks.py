@@ -78,7 +78,7 @@ class _Block:
         self.before: _Block | None = None
 
 
-class HeldBlocks:
+class CachedBlocks:
     """One engine's prefix cache, as its events tell."""
 
     def __init__(
