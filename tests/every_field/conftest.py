@@ -20,7 +20,8 @@ REPOSITORY = Path(__file__).parents[2]
 STEP_TOKENS = 64
 ENGINE_ARGS = {
     "dtype": "float32",
-    "max_model_len": 1024,
+    # an answer without a limit ends soon
+    "max_model_len": 320,
     "max_num_seqs": 16,
     "max_num_batched_tokens": STEP_TOKENS,
     "enforce_eager": True,
@@ -40,7 +41,7 @@ class Served:
         return [process.pid for process in self.processes if not process.is_running()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("engine") / "log"
     environment = {

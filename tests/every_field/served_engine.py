@@ -10,6 +10,8 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,6 +23,7 @@ from deployments.models.model import embedded_model
 from deployments.wire.headers import RENDERER_PATH
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import gateway_before
+from weights.drafts import first_layers
 
 
 class RealEngine(FakeEngine):
@@ -37,8 +40,10 @@ class RealEngine(FakeEngine):
 
 
 async def serve(engine_args: dict[str, Any], said: Any) -> None:
-    model = str(embedded_model(lambda fraction, what: None))
-    engine = await VllmEngine.start(model, MODEL, engine_args)
+    model = Path(tempfile.mkdtemp(), "model")
+    # what an engine makes of a field does not depend on the depth of its model
+    first_layers(embedded_model(lambda fraction, what: None), 1, model)
+    engine = await VllmEngine.start(str(model), MODEL, engine_args)
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     async with gateway_before(
         RealEngine(engine), pool={"engine_args": engine_args}, request_timeout_s=300

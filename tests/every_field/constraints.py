@@ -1,0 +1,231 @@
+"""Schemas, regular expressions and grammars that an answer is asked to keep to.
+
+The first of each is ordinary; the others contradict themselves, refer to themselves, are no
+grammar at all, or would be huge if written out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A JSON schema of objects in objects."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+def balanced(depth: int) -> str:
+    """A regular expression of groups in groups."""
+    return "(" * depth + "a" + ")" * depth
+
+
+OBJECT = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SCHEMAS: tuple[Any, ...] = (
+    OBJECT,
+    {},
+    True,
+    False,
+    {"$ref": "#"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    {"type": "array", "items": {"$ref": "#"}},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}},
+    {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    {"anyOf": [{"$ref": "#"}]},
+    {"allOf": [{"$ref": "#"}]},
+    {"oneOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    {"not": {"$ref": "#"}},
+    {"$ref": "#/nowhere"},
+    {"$ref": "https://example.com/schema.json"},
+    {"$ref": ""},
+    {"$ref": 5},
+    {"$dynamicRef": "#"},
+    {"type": "no such type"},
+    {"type": 5},
+    {"type": []},
+    {"type": ["string", "null", 5]},
+    {"enum": []},
+    {"enum": [None, 1, "a", [], {}]},
+    {"const": {"a": [1, 2.5, None]}},
+    {"type": "string", "pattern": "("},
+    {"type": "string", "pattern": "(a+)+$"},
+    {"type": "string", "pattern": "\\b\\1(?=x)"},
+    {"type": "string", "pattern": 5},
+    {"type": "string", "pattern": "a{1000000}"},
+    {"type": "string", "format": "no such format"},
+    {"type": "string", "format": "email"},
+    {"type": "string", "minLength": 5, "maxLength": 2},
+    {"type": "string", "minLength": -1},
+    {"type": "string", "maxLength": 10**12},
+    {"type": "string", "minLength": "a"},
+    {"type": "integer", "minimum": 10, "maximum": 1},
+    {"type": "integer", "minimum": -(10**30), "maximum": 10**30},
+    {"type": "integer", "multipleOf": 0},
+    {"type": "number", "minimum": 1e308},
+    {"type": "number", "exclusiveMinimum": True},
+    {"type": "array", "minItems": 10**9},
+    {"type": "array", "maxItems": 10**9},
+    {"type": "array", "items": {"type": "array", "minItems": 10**6}},
+    {"const": 10**30},
+    {"type": "array", "minItems": 3, "maxItems": 1},
+    {"type": "array", "prefixItems": {}},
+    {"type": "array", "items": False},
+    {"type": "object", "required": ["missing"], "additionalProperties": False},
+    {"type": "object", "required": "a"},
+    {"type": "object", "properties": []},
+    {"type": "object", "properties": {"a": 5}},
+    {"type": "object", "minProperties": 10**9},
+    {"type": "object", "patternProperties": {"(": {}}},
+    {"type": "object", "propertyNames": {"pattern": "("}},
+    {"type": "object", "properties": {"\x00": {"type": "string"}}},
+    {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(300)}},
+    nested(30),
+    nested(200),
+    {"anyOf": [{"const": f"choice {i}"} for i in range(500)]},
+    {"if": {"type": "string"}, "then": False, "else": True},
+    {"unevaluatedProperties": False, "type": "object"},
+    {"definitions": {"": {}}, "$ref": "#/definitions/"},
+)
+REGEXES: tuple[Any, ...] = (
+    "[a-z]{1,3}",
+    "",
+    "(",
+    ")",
+    "[",
+    "[z-a]",
+    "a{2,1}",
+    "a{1000000}",
+    "(a{1000}){1000}",
+    "((a|b|c){0,60}){0,60}",
+    "(a*)*b",
+    "(a+)+$",
+    "\\1",
+    "(?=a)b",
+    "(?<=a)b",
+    "(?P<name>a)(?P=name)",
+    "\\p{L}+",
+    "\\",
+    "\x00",
+    "^$",
+    "$a",
+    "\U0001f600+",
+    "[^\\x00-\\x7f]*",
+    "(?R)",
+    "(?i)a",
+    balanced(100),
+    balanced(2000),
+    "|".join(f"word{i}" for i in range(2000)),
+    ".{0,2000}",
+)
+GRAMMARS: tuple[Any, ...] = (
+    'root ::= "yes" | "no"',
+    "",
+    "x",
+    'start: "yes" | "no"',
+    "root ::= root",
+    'root ::= root "a"',
+    "root ::= other",
+    "root ::= a\na ::= b\nb ::= a",
+    'root ::= ""',
+    'root ::= ("a" | "")*',
+    'root ::= "a"{1,1000000}',
+    'root ::= ("a"{1,1000}){1,1000}',
+    'root ::= "a" root | "b"',
+    "root ::= " + "(" * 500 + '"a"' + ")" * 500,
+    "start: start",
+    "start: /(/",
+    "%import common.WORD\nstart: WORD",
+    'start: "a"\n%ignore " "',
+    "root ::= [z-a]",
+    "root ::= [^",
+    'root ::= "\x00"',
+    "root ::= TagDispatch()",
+)
+CHOICES: tuple[Any, ...] = (
+    ["yes", "no"],
+    [],
+    [""],
+    ["yes", "yes"],
+    ['"', "\\", "\n"],
+    ["\x00"],
+    ["\U0001f600"],
+    ["a" * 5000],
+    [str(i) for i in range(3000)],
+)
+STRUCTURAL_TAGS: tuple[Any, ...] = (
+    {
+        "type": "structural_tag",
+        "format": {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"},
+    },
+    {
+        "type": "structural_tag",
+        "structures": [{"begin": "<a>", "schema": OBJECT, "end": "</a>"}],
+        "triggers": ["<a"],
+    },
+    {"type": "structural_tag", "structures": [], "triggers": []},
+    {
+        "type": "structural_tag",
+        "structures": [{"begin": "", "schema": {"$ref": "#"}, "end": ""}],
+        "triggers": [""],
+    },
+    {
+        "type": "structural_tag",
+        "structures": [{"begin": "<a>", "schema": None, "end": "</a>"}],
+        "triggers": ["<b"],
+    },
+    {"type": "structural_tag", "format": {}},
+    {"type": "structural_tag", "format": None},
+    {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {"$ref": "#"}}},
+    {"type": "structural_tag", "format": {"type": "regex", "pattern": "("}},
+    {"type": "structural_tag", "format": {"type": "grammar", "grammar": "root ::= root"}},
+    {"type": "structural_tag", "format": {"type": "sequence", "elements": []}},
+    {"type": "structural_tag", "format": {"type": "or", "elements": []}},
+    {
+        "type": "structural_tag",
+        "format": {"type": "triggered_tags", "triggers": [], "tags": []},
+    },
+    {
+        "type": "structural_tag",
+        "format": {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": ""},
+    },
+)
+STRUCTURED: tuple[Any, ...] = (
+    {"choice": ["yes", "no"]},
+    *({"json": schema} for schema in SCHEMAS),
+    {"json": "{"},
+    {"json": '{"$ref": "#"}'},
+    {"json": "[]"},
+    {"json": "5"},
+    {"json": '{"type": "array", "minItems": 1000000000}'},
+    {"json": ""},
+    *({"regex": regex} for regex in REGEXES),
+    *({"grammar": grammar} for grammar in GRAMMARS),
+    *({"choice": choice} for choice in CHOICES),
+    {"json_object": True},
+    {"json_object": False},
+    {"json_object": True, "disable_any_whitespace": True},
+    {"json": OBJECT, "whitespace_pattern": "("},
+    {"json": OBJECT, "disable_additional_properties": True},
+    {"json": OBJECT, "regex": "a"},
+    {"structural_tag": ""},
+    {"structural_tag": "{"},
+    {"structural_tag": "[]"},
+    {"structural_tag": "5"},
+    {"structural_tag": '{"type": "structural_tag", "format": {"type": "any_text"}}'},
+    {"_backend": "outlines", "regex": "a"},
+    {"json": OBJECT, "_backend": "no such backend"},
+)
+RESPONSE_FORMATS: tuple[Any, ...] = (
+    {"type": "json_object"},
+    {"type": "text"},
+    {"type": "json_schema"},
+    {"type": "json_schema", "json_schema": {"name": "x"}},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": None}},
+    *({"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in SCHEMAS),
+    *STRUCTURAL_TAGS,
+    {"type": "structural_tag"},
+    {"type": "no such type"},
+)

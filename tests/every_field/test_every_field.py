@@ -1,0 +1,136 @@
+"""Whatever a request holds, it ends no engine, and its sender is told what is wrong with it.
+
+The fields are those of vLLM's own description of its API, as a gateway serves it. Each goes alone
+with every value, and in pairs with every other, below a step's tokens and above them; one that
+several endpoints have is asked at each in turn. With ANTEFIX_EVERY_PAIR=1 every value goes alone
+and with every other field, to every endpoint, in a short prompt and a long one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator
+from itertools import combinations, count, permutations, product
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.every_field.asking import LEAST, ask, request
+from tests.every_field.conftest import STEP_TOKENS, Served
+from tests.every_field.values import ODD_FOR_ANY, VALUES
+from tests.fakes.engine import MODEL
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
+
+EVERY_PAIR = os.environ.get("ANTEFIX_EVERY_PAIR") == "1"
+AT_ONCE = 12
+ANSWERED_WITHIN_S = 60
+SHORT, LONG = "Hi.", "One more story of the harbour and the ferry. " * (STEP_TOKENS // 6)
+PATHS = list(LEAST)
+Case = tuple[dict[str, Any], str]
+Fields = dict[str, list[str]]  # by path
+
+
+@pytest.fixture
+async def fields(http: aiohttp.ClientSession) -> Fields:
+    """Of each path, without the model."""
+    async with http.get("/openapi.json") as answer:
+        described = await answer.json()
+    return {path: sorted(_fields(described, path) - {"model"}) for path in PATHS}
+
+
+def _fields(described: dict[str, Any], path: str) -> set[str]:
+    body = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schemas = [
+        described["components"]["schemas"][one["$ref"].rpartition("/")[2]]
+        for one in body.get("anyOf", [body])
+    ]
+    return {name for schema in schemas for name in schema["properties"]}
+
+
+async def faults_of(
+    cases: Iterable[Case], path: str, http: aiohttp.ClientSession, served: Served
+) -> list[str]:
+    """What went wrong, each with the fields that were asked with."""
+    numbers, waiting, faults = count(), iter(cases), []
+
+    async def one_after_another() -> None:
+        for fields, prompt in waiting:
+            # each begins otherwise, so that none is in the prefix cache
+            body = request(path, f"{next(numbers)} {prompt}", fields)
+            try:
+                async with asyncio.timeout(ANSWERED_WITHIN_S):
+                    fault = (await ask(http, path, body)).fault
+            except (TimeoutError, aiohttp.ClientError) as error:
+                fault = repr(error)
+            if fault:
+                faults.append(f"{str(fields)[:200]} with {len(prompt)} characters: {fault}")
+            if served.dead:
+                return
+
+    await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
+    return faults
+
+
+def alone(path: str, fields: Fields) -> Iterator[Case]:
+    names = sorted({name for of in fields.values() for name in of})
+    every = ((name, value) for name in names for value in (*VALUES.get(name, ()), *ODD_FOR_ANY))
+    for turn, (name, value) in enumerate(every):
+        if _asked_at(path, {name}, turn, fields):
+            yield {name: value}, SHORT
+    for name in fields[path]:
+        for value in VALUES.get(name, ())[: None if EVERY_PAIR else 1]:
+            yield {name: value}, LONG
+
+
+def pairs(path: str, fields: Fields) -> Iterator[Case]:
+    if EVERY_PAIR:
+        for one, other in permutations(fields[path], 2):
+            for value, prompt in product(VALUES[one], (SHORT, LONG)):
+                yield {other: VALUES[other][0], one: value}, prompt
+        return
+    for turn, both in enumerate(combinations(sorted(VALUES), 2)):
+        if _asked_at(path, set(both), turn, fields):
+            yield {name: VALUES[name][0] for name in both}, LONG if turn % 2 else SHORT
+
+
+def _asked_at(path: str, names: set[str], turn: int, fields: Fields) -> bool:
+    having = [one for one in PATHS if names <= set(fields[one])]
+    return path in having and (EVERY_PAIR or having[turn % len(having)] == path)
+
+
+async def test_every_field_of_the_api_has_values_here(fields: Fields) -> None:
+    """A new one is in vLLM's description; give it values in `tests.every_field.values`."""
+    assert {name for names in fields.values() for name in names} == set(VALUES)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_no_field_alone_is_a_fault(
+    path: str, fields: Fields, http: aiohttp.ClientSession, served: Served
+) -> None:
+    assert not await faults_of(alone(path, fields), path, http, served)
+    assert not served.dead
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_no_pair_of_fields_is_a_fault(
+    path: str, fields: Fields, http: aiohttp.ClientSession, served: Served
+) -> None:
+    assert not await faults_of(pairs(path, fields), path, http, served)
+    assert not served.dead
+
+
+async def test_what_a_generative_model_does_not_serve_is_no_fault(
+    http: aiohttp.ClientSession,
+) -> None:
+    answer = await ask(http, "/v1/embeddings", {"model": MODEL, "input": "Hi."})
+    assert not answer.fault
+    assert answer.status >= 400
+
+
+async def test_the_engine_still_answers(http: aiohttp.ClientSession) -> None:
+    body = {"model": MODEL, "prompt": "Hi.", "max_tokens": 2, "ignore_eos": True}
+    answer = await ask(http, "/v1/completions", body)
+    assert answer.status == 200, answer.body
