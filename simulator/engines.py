@@ -73,8 +73,9 @@ class Job:
         blocks: Sequence[int] = (),
         expected_cached: int = 0,
     ) -> Job:
-        """A request of which only lengths are known, and hashes of its prompt's leading whole
-        blocks. What has no hash is never cached, and no event tells of this request's blocks.
+        """A request of which only lengths are known, and hashes of the leading whole blocks of its
+        prompt, or of prompt and answer. What has no hash is never cached, and no event tells of
+        this request's blocks.
         """
         return cls(
             ticket=ticket,

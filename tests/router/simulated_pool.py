@@ -1,8 +1,6 @@
-"""A pool of engines and the gateways before it, simulated from one event to the next.
+"""A pool of simulated engines and the gateways before it, from one event to the next.
 
-Gateways place with the real load board, policies and memory of recent placements. Engines run
-steps as vLLM does: one token for each running request, and waiting prompts in their order with
-what is left of the token budget. Each caches prefixes, least recently used segments going first.
+The gateways are the `PoolScheduler`s that run in production, the replicas those of the backtest.
 Snapshots go out ten times a second; the index knows at once; other gateways hear of a placement
 `HEARD_AFTER_S` later. Everything comes from the seed.
 """
@@ -12,36 +10,28 @@ from __future__ import annotations
 import heapq
 import random
 import statistics
-from collections import OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, takewhile
 
-from router.load import LoadBoard, ReplicaLoad
-from router.placement import place, reusable_tokens
-from router.policies import PlacementRequest, make_policy
-from router.recent import Placed, RecentPlacements, announcement
+from autoscaling.pool_scheduler import Attempt, PoolScheduler, PoolSettings, SchedulingRequest
+from router.load import LoadReport
+from router.placement import reusable_tokens
+from router.policies import PlacementRequest
+from router.recent import Placed
+from simulator.engines import Hardware, Job, SimulatedEngine
+from simulator.fleet import Replica
 
 SEGMENT = 128
 SNAPSHOT_PERIOD_S = 0.1
 HEARD_AFTER_S = 0.002
 ARRIVALS_TOLD_S = 1.0
 
-
-@dataclass(frozen=True)
-class Hardware:
-    """A step takes `step_s`, `per_request_s` for each running request, and its prefill."""
-
-    prefill_rate: float
-    step_s: float
-    per_request_s: float
-    cached_segments: int = 10**6
-    step_tokens: int = 2048
-
-
-GPU = Hardware(prefill_rate=20_000, step_s=0.008, per_request_s=0.0001)
-CPU = Hardware(prefill_rate=1_500, step_s=0.02, per_request_s=0.004)
+# as many sequences as vLLM runs by default, and a cache that evicts nothing
+GPU = Hardware(20_000, 0.008, 0.0001, sequences=256, block_tokens=SEGMENT, blocks=10**6)
+CPU = Hardware(1_500, 0.02, 0.004, sequences=256, block_tokens=SEGMENT, blocks=10**6)
 
 
 @dataclass(frozen=True)
@@ -60,96 +50,28 @@ class Conversation:
     system: int = 0
     system_tokens: int = 0
 
+    def prompt_tokens(self, turn: int) -> int:
+        before = sum(each.user_tokens + each.output_tokens for each in self.turns[:turn])
+        return self.system_tokens + before + self.turns[turn].user_tokens
+
+    def segments(self, number: int, tokens: int) -> list[int]:
+        """A number for each whole segment of its first `tokens`, as the `number`th conversation."""
+        shared, own = self.system_tokens // SEGMENT, 1_000_000 + number
+        return [(self.system if i < shared else own) << 24 | i for i in range(tokens // SEGMENT)]
+
 
 @dataclass(eq=False)
 class Request:
+    """One turn of the `number`th conversation, placed."""
+
     conversation: Conversation
+    number: int
     turn: int
-    keys: list[bytes]
-    prompt_tokens: int
-    arrived_at: float
-    ticket: str = ""
-    cached_tokens: int | None = None
-    reusable_tokens: int = 0
-    to_prefill: int = 0
+    gateway: PoolScheduler
+    attempt: Attempt
+    replica: Replica
+    job: Job
     ttft: float = 0.0
-
-    @property
-    def prompt_keys(self) -> list[bytes]:
-        return self.keys[: self.prompt_tokens // SEGMENT]
-
-
-@dataclass
-class Engine:
-    hardware: Hardware
-    waiting: deque[Request] = field(default_factory=deque)
-    # (the step at whose end it is done, a number, the request)
-    running: list[tuple[int, int, Request]] = field(default_factory=list)
-    steps: int = 0
-    step_under_way: bool = False
-    inter_token_latency: float = 0.0
-    placed: int = 0
-    arrived: deque[tuple[float, str]] = field(default_factory=deque)
-    _cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
-
-    def depth(self, keys: Sequence[bytes]) -> int:
-        return next((i for i, key in enumerate(keys) if key not in self._cache), len(keys))
-
-    def store(self, keys: Sequence[bytes]) -> None:
-        for key in reversed(keys):
-            self._cache[key] = None
-            self._cache.move_to_end(key)
-        while len(self._cache) > self.hardware.cached_segments:
-            self._cache.popitem(last=False)
-
-    def hit(self, request: Request) -> int:
-        most = reusable_tokens(request.prompt_tokens, SEGMENT)
-        return min(self.depth(request.prompt_keys) * SEGMENT, most)
-
-    def load(self, slot: int, noise: float) -> ReplicaLoad:
-        return ReplicaLoad(
-            replica_id=f"r{slot}",
-            slot=slot,
-            incarnation=f"i{slot}",
-            url="",
-            node_ip="",
-            waiting=len(self.waiting),
-            running=len(self.running),
-            queued_prefill_tokens=sum(of.to_prefill for of in self.waiting),
-            kv_use=0.0,
-            kv_capacity_tokens=0,
-            prefill_rate=self.hardware.prefill_rate,
-            inter_token_latency=self.inter_token_latency * noise if self.running else 0.0,
-            segment_tokens=SEGMENT,
-            arrived=tuple(ticket for _, ticket in self.arrived),
-        )
-
-    def begin_step(self) -> tuple[float, list[Request]]:
-        """The step's seconds, and the requests that have their first token after it."""
-        left = self.hardware.step_tokens - len(self.running)
-        prefilled, first = 0, []
-        for request in self.waiting:
-            if request.cached_tokens is None:
-                request.cached_tokens = self.hit(request)
-                request.to_prefill = request.prompt_tokens - request.cached_tokens
-            tokens = min(left - prefilled, request.to_prefill)
-            request.to_prefill -= tokens
-            prefilled += tokens
-            if request.to_prefill:
-                break
-            first.append(request)
-        decoding = self.hardware.per_request_s * len(self.running)
-        return self.hardware.step_s + decoding + prefilled / self.hardware.prefill_rate, first
-
-
-@dataclass
-class Gateway:
-    board: LoadBoard
-    recent: RecentPlacements = field(default_factory=RecentPlacements)
-
-    def take(self, placed: Placed, now: float) -> None:
-        self.recent.add(placed, now)
-        self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens)
 
 
 @dataclass(frozen=True)
@@ -184,145 +106,121 @@ class SimulatedPool:
     ) -> None:
         self._now = 0.0
         self._rng = random.Random(seed)
-        self._policy = make_policy(policy)
-        self._engines = [Engine(hardware) for _ in range(replicas)]
-        self._gateways = [Gateway(LoadBoard(lambda: self._now)) for _ in range(gateways)]
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._replicas = [Replica(i, 0.0, 0.0, SimulatedEngine(hardware)) for i in range(replicas)]
+        self._gateways = [
+            PoolScheduler(lambda: self._now, PoolSettings(policy=policy), rng=self._rng)
+            for _ in range(gateways)
+        ]
+        for gateway in self._gateways:
+            gateway.announce = partial(self._announce, gateway)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
-        self._ever_cached: set[bytes] = set()
+        self._requests: dict[str, Request] = {}
         self._under_way = 0
-        self._done: list[Request] = []
+        self._ever_cached: set[int] = set()
+        self._reusable_tokens = 0
+        # slot -> when its engine changes next
+        self._wakes: dict[int, float] = {}
 
     def serve(self, conversations: Sequence[Conversation]) -> Report:
         """What comes of this traffic, from the first arrival to the last answer."""
         self._under_way = len(conversations)
         for number, conversation in enumerate(conversations):
-            self._at(conversation.arrives_at, self._open, number, conversation)
+            self._at(conversation.arrives_at, partial(self._ask, conversation, number, 0))
         self._snapshot()
         while self._events:
-            self._now, _, happens, of = heapq.heappop(self._events)
-            happens(*of)
-        reusable = sum(request.reusable_tokens for request in self._done)
-        cached = sum(request.cached_tokens or 0 for request in self._done)
+            self._now, _, happens = heapq.heappop(self._events)
+            happens()
+        served = self._requests.values()
+        placed = Counter(request.replica.slot for request in served)
+        cached = sum(request.job.cached_tokens for request in served)
         return Report(
-            ttfts=[request.ttft for request in self._done],
-            placed=[engine.placed for engine in self._engines],
-            cached_ratio=cached / reusable if reusable else 1.0,
+            ttfts=[request.ttft for request in served],
+            placed=[placed[replica.slot] for replica in self._replicas],
+            cached_ratio=cached / self._reusable_tokens if self._reusable_tokens else 1.0,
         )
 
-    def _at(self, when: float, happens: Callable[..., None], *of: Any) -> None:
-        heapq.heappush(self._events, (when, next(self._numbers), happens, of))
+    def _at(self, when: float, happens: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), happens))
+
+    def _announce(self, origin: PoolScheduler, placed: Placed) -> None:
+        for gateway in self._gateways:
+            if gateway is not origin:
+                self._at(self._now + HEARD_AFTER_S, partial(gateway.heard, placed))
 
     def _snapshot(self) -> None:
+        since = self._now - ARRIVALS_TOLD_S
+        newest_first = reversed(self._requests.values())
+        lately = list(takewhile(lambda of: of.attempt.request.arrived >= since, newest_first))
         loads = []
-        for slot, engine in enumerate(self._engines):
-            while engine.arrived and engine.arrived[0][0] < self._now - ARRIVALS_TOLD_S:
-                engine.arrived.popleft()
-            loads.append(engine.load(slot, self._rng.uniform(0.9, 1.1)))
+        for replica in self._replicas:
+            self._advance(replica)
+            load = replace(
+                replica.load(SEGMENT),
+                sequence=next(self._numbers),
+                arrived=tuple(of.job.ticket for of in lately if of.replica is replica),
+            )
+            noise = self._rng.uniform(0.9, 1.1)
+            loads.append(replace(load, inter_token_latency=noise * load.inter_token_latency))
         for gateway in self._gateways:
             gateway.board.update(loads)
         if self._under_way:
             self._at(self._now + SNAPSHOT_PERIOD_S, self._snapshot)
 
-    def _open(self, number: int, conversation: Conversation) -> None:
-        length = conversation.system_tokens
-        length += sum(turn.user_tokens + turn.output_tokens for turn in conversation.turns)
-        shared = conversation.system_tokens // SEGMENT
-        keys = [
-            _key(conversation.system if i < shared else 1_000_000 + number, i)
-            for i in range(length // SEGMENT)
-        ]
-        tokens = conversation.system_tokens + conversation.turns[0].user_tokens
-        self._place(Request(conversation, 0, keys, tokens, self._now))
+    def _ask(self, conversation: Conversation, number: int, turn: int) -> None:
+        gateway = self._rng.choice(self._gateways)
+        prompt_tokens = conversation.prompt_tokens(turn)
+        output_tokens = conversation.turns[turn].output_tokens
+        # nothing is computed of an answer's last token
+        segments = conversation.segments(number, prompt_tokens + output_tokens - 1)
+        prompt = segments[: prompt_tokens // SEGMENT]
+        keys = tuple(segment.to_bytes(8, "big") for segment in prompt)
+        depths = {each.slot: each.engine.cached_blocks(prompt) for each in self._replicas}
+        asked = SchedulingRequest(PlacementRequest(prompt_tokens, keys), depths, self._now)
+        attempt = gateway.decide(asked, gateway.consider(asked)).attempt
+        assert attempt is not None
+        assert attempt.chosen is not None
+        replica, expected = self._replicas[attempt.chosen.slot], attempt.chosen.cached_tokens
+        job = Job.hashed(attempt.ticket, prompt_tokens, output_tokens, segments, expected)
+        request = Request(conversation, number, turn, gateway, attempt, replica, job)
+        self._requests[job.ticket] = request
+        known = SEGMENT * sum(1 for _ in takewhile(self._ever_cached.__contains__, prompt))
+        self._reusable_tokens += min(known, reusable_tokens(prompt_tokens, SEGMENT))
+        self._ever_cached.update(prompt)
+        self._advance(replica, job)
 
-    def _place(self, request: Request) -> None:
-        here = self._rng.randrange(len(self._gateways))
-        gateway, keys = self._gateways[here], request.prompt_keys
-        held = {i: d for i, engine in enumerate(self._engines) if (d := engine.depth(keys))}
-        incarnations = {slot: f"i{slot}" for slot in range(len(self._engines))}
-        recent = gateway.recent.about(keys, held, incarnations, self._now)
-        chosen = place(
-            PlacementRequest(request.prompt_tokens, tuple(keys)),
-            gateway.board.loads(),
-            held,
-            recent,
-            self._policy,
-            self._rng,
-        ).ranked[0]
-        request.ticket = str(next(self._numbers))
-        placed = Placed(
-            gateway=str(here),
-            ticket=request.ticket,
-            slot=chosen.slot,
-            incarnation=chosen.incarnation,
-            prompt_tokens=request.prompt_tokens,
-            uncached_tokens=request.prompt_tokens - chosen.cached_tokens,
-            predicted_ttft=chosen.predicted_ttft,
-            matched=recent.matched,
-            announced=announcement(keys, held.get(chosen.slot, 0)),
+    def _advance(self, replica: Replica, arriving: Job | None = None) -> None:
+        outcome = replica.engine.advance(self._now)
+        if arriving is not None:
+            replica.engine.submit(arriving, self._now)
+        for job, at in outcome.first_tokens:
+            self._answering(self._requests[job.ticket], at)
+        for job, _ in outcome.finished:
+            self._answered(self._requests[job.ticket])
+        changes_at = replica.engine.next_change_at
+        if changes_at is not None and changes_at != self._wakes.get(replica.slot):
+            self._wakes[replica.slot] = changes_at
+            self._at(changes_at, partial(self._advance, replica))
+
+    def _answering(self, request: Request, now: float) -> None:
+        chosen, load = request.attempt.chosen, request.replica.load(SEGMENT)
+        assert chosen is not None
+        request.ttft = now - request.attempt.request.arrived
+        report = LoadReport(
+            next(self._numbers), load.waiting, load.running, load.queued_prefill_tokens
         )
-        gateway.take(placed, self._now)
-        for other in self._gateways:
-            if other is not gateway:
-                self._at(self._now + HEARD_AFTER_S, self._hear, other, placed)
-        self._arrive(self._engines[chosen.slot], request)
+        request.gateway.answered(request.attempt, request.replica.name, report)
+        request.gateway.observed(chosen, request.ttft)
 
-    def _hear(self, gateway: Gateway, placed: Placed) -> None:
-        gateway.take(placed, self._now)
-
-    def _arrive(self, engine: Engine, request: Request) -> None:
-        keys = request.prompt_keys
-        known = next((i for i, k in enumerate(keys) if k not in self._ever_cached), len(keys))
-        most = reusable_tokens(request.prompt_tokens, SEGMENT)
-        request.reusable_tokens = min(known * SEGMENT, most)
-        self._ever_cached.update(keys)
-        request.to_prefill = request.prompt_tokens - engine.hit(request)
-        engine.placed += 1
-        engine.arrived.append((self._now, request.ticket))
-        engine.waiting.append(request)
-        if not engine.step_under_way:
-            self._step(engine)
-
-    def _step(self, engine: Engine) -> None:
-        engine.step_under_way = bool(engine.waiting or engine.running)
-        if engine.step_under_way:
-            seconds, first = engine.begin_step()
-            self._at(self._now + seconds, self._stepped, engine, seconds, first)
-
-    def _stepped(self, engine: Engine, seconds: float, first: list[Request]) -> None:
-        engine.steps += 1
-        if engine.running:
-            engine.inter_token_latency += 0.2 * (seconds - engine.inter_token_latency)
-        for request in first:
-            engine.waiting.popleft()
-            request.ttft = self._now - request.arrived_at
-            engine.store(request.prompt_keys)
-            tokens = request.conversation.turns[request.turn].output_tokens
-            heapq.heappush(engine.running, (engine.steps + tokens, next(self._numbers), request))
-        while engine.running and engine.running[0][0] <= engine.steps:
-            self._answered(engine, heapq.heappop(engine.running)[2])
-        self._step(engine)
-
-    def _answered(self, engine: Engine, request: Request) -> None:
-        self._done.append(request)
-        turns = request.conversation.turns
-        tokens = request.prompt_tokens + turns[request.turn].output_tokens
-        engine.store(request.keys[: tokens // SEGMENT])
-        self._ever_cached.update(request.keys[: tokens // SEGMENT])
-        if request.turn + 1 == len(turns):
+    def _answered(self, request: Request) -> None:
+        request.gateway.ended(request.attempt, request.replica.name)
+        self._ever_cached.update(request.job.blocks)
+        turns, turn = request.conversation.turns, request.turn + 1
+        if turn == len(turns):
             self._under_way -= 1
-            return
-        then = turns[request.turn + 1]
-        self._at(self._now + then.think_s, self._go_on, request, tokens + then.user_tokens)
-
-    def _go_on(self, before: Request, prompt_tokens: int) -> None:
-        self._place(
-            Request(before.conversation, before.turn + 1, before.keys, prompt_tokens, self._now)
-        )
-
-
-def _key(owner: int, position: int) -> bytes:
-    return (owner << 24 | position).to_bytes(8, "big") + bytes(8)
+        else:
+            ask = partial(self._ask, request.conversation, request.number, turn)
+            self._at(self._now + turns[turn].think_s, ask)
 
 
 def arrivals(rng: random.Random, rate: float, seconds: float) -> list[float]:

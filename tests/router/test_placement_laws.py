@@ -30,7 +30,7 @@ TRAFFIC = {
     "no_reuse": (CPU, single_turns(5, 60, (200, 1500))),
     # together they fit into the caches of the pool, but not into each of them
     "many_prefixes": (
-        replace(GPU, cached_segments=600),
+        replace(GPU, blocks=600),
         single_turns(40, 15, (1, 1), shared=1.0, system_tokens=4096, systems=60),
     ),
 }

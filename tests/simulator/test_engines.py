@@ -222,7 +222,7 @@ def story(
     for number, (at, prompt, answer, hashes) in enumerate(sorted(asked)):
         advance(at / 8)
         loads.append(engine.load())
-        blocks = hashes[: prompt // BLOCK]
+        blocks = hashes[: (prompt + answer) // BLOCK]
         engine.submit(Job.hashed(str(number), prompt, answer, blocks), at / 8)
     while engine.next_at is not None:
         advance(engine.next_at + 1000.0)
@@ -257,6 +257,14 @@ def test_hashes_of_whole_blocks_are_found_as_tokens_are() -> None:
     served(engine, again)
     assert again.cached_tokens == 4
     assert engine.cached_blocks([11, 12, 13, 15]) == 3
+
+
+def test_hashed_blocks_of_an_answer_are_found_by_the_next_turn() -> None:
+    engine = SimulatedEngine(SLOW)
+    served(engine, Job.hashed("a", 3, 6, [11, 12, 13, 14]))
+    turn = Job.hashed("b", 10, 1, [11, 12, 13, 14, 15])
+    served(engine, turn)
+    assert turn.cached_tokens == 8
 
 
 def test_what_has_no_hash_is_never_cached_and_no_event_tells_of_it() -> None:
