@@ -9,6 +9,7 @@ and with every other field, to every endpoint, in a short prompt and a long one.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterable, Iterator
 from itertools import combinations, count, permutations, product
@@ -19,7 +20,7 @@ import pytest
 
 from tests.every_field.asking import LEAST, ask, request
 from tests.every_field.conftest import STEP_TOKENS, Served
-from tests.every_field.values import ODD_FOR_ANY, VALUES
+from tests.every_field.values import COMPLETIONS, ODD_FOR_ANY, RESPONSES, VALUES
 from tests.fakes.engine import MODEL
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
@@ -120,6 +121,37 @@ async def test_no_pair_of_fields_is_a_fault(
 ) -> None:
     assert not await faults_of(pairs(path, fields), path, http, served)
     assert not served.dead
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"json": "[]"}},
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"$ref": "#"}}}},
+        {"logit_bias": {"1000000": 1}},
+    ],
+)
+async def test_a_stream_of_responses_tells_a_mistake(
+    fields: dict[str, Any], http: aiohttp.ClientSession
+) -> None:
+    answer = await ask(http, RESPONSES, request(RESPONSES, SHORT, {"stream": True, **fields}))
+    assert not answer.fault
+    last = json.loads(answer.body.strip().rpartition("data: ")[2])
+    assert (last["type"], last["code"]) == ("error", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [({"$ref": "#"}, "Correct or simplify it"), ({"type": "array", "minItems": 10**9}, "10000")],
+)
+async def test_a_schema_that_cannot_be_met_is_told(
+    schema: dict[str, Any], said: str, http: aiohttp.ClientSession
+) -> None:
+    answer = await ask(
+        http, COMPLETIONS, request(COMPLETIONS, SHORT, {"structured_outputs": {"json": schema}})
+    )
+    assert answer.status == 400
+    assert said in answer.body
 
 
 async def test_what_a_generative_model_does_not_serve_is_no_fault(

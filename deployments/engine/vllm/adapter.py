@@ -33,7 +33,7 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate
 from autoscaling.step_time import StepTime
-from deployments.engine.vllm import constraints, speculation
+from deployments.engine.vllm import constraints, speculation, streams
 from deployments.engine.vllm.args import parse
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.prompt import RendererFacts
@@ -283,6 +283,7 @@ class VllmEngine:
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
+        streams.tell_mistakes(getattr(app.state, "openai_serving_responses", None))
         return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
 
     def queue(self) -> tuple[int, int, int]:
