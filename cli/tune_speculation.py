@@ -15,7 +15,7 @@ from common.errors import Problem
 from weights.speculation import MOST_ROUNDS, Recommendation, recommend
 
 if TYPE_CHECKING:
-    from deployments.fleet.fleet import Pool
+    from deployments.fleet.pool import Pool
     from deployments.offline.speculation_sweep import MeasuredArm, Sweep, Trial, Way
 
 

@@ -18,8 +18,9 @@ from ray import serve
 from common.errors import Problem
 from deployments.autoscaler import autoscaling_config
 from deployments.engine.replica import EngineReplica
-from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
+from deployments.fleet.pool import Pool
 from deployments.gateway.api_keys import KEYS_FILE, keys_in, read_keys
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.health import unheard_s

@@ -24,7 +24,8 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from autoscaling.budget import GpuRequest, grants
 from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
-from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.pool import Pool
 from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
 from router.load import LoadBoard

@@ -27,7 +27,8 @@ from starlette.routing import Mount, Route
 from deployments.engine.confirming import Confirming
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
-from deployments.fleet.fleet import MetricsSettings, Pool
+from deployments.fleet.fleet import MetricsSettings
+from deployments.fleet.pool import Pool
 from deployments.fleet.settings.quality import prove
 from deployments.models.model import resolve_model
 from deployments.process import node_drain, node_metrics

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.errors import Problem
-from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.pool import Pool
 from deployments.models.model_config import model_config, model_folder
 from weights.checkpoint import weight_files
 from weights.finding import Device, EngineConfig, Finding, Model

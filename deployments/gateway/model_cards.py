@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from deployments.fleet.fleet import Pool
+from deployments.fleet.pool import Pool
 from deployments.gateway.errors import ApiError
 from deployments.gateway.transport import ReplicaFailed, Reservation, Transport
 

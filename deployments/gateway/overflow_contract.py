@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoscaling.overflow import Needs, Offers, refusal
-from deployments.fleet.fleet import Pool
+from deployments.fleet.pool import Pool
 from deployments.gateway.request import EngineRequest, PoolRequest
 from router.load import ReplicaLoad
 

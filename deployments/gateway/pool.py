@@ -29,7 +29,8 @@ from autoscaling.pool_scheduler import (
     SchedulingRequest,
 )
 from autoscaling.waiting import Waiter
-from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.errors import ApiError

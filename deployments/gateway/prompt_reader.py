@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.fleet.fleet import Pool
+from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.renderer_client import RendererClient
 from deployments.gateway.request import EngineRequest, Prompt

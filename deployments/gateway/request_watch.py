@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from deployments.fleet.fleet import Pool
+from deployments.fleet.pool import Pool
 from deployments.gateway.request_log import log_request
 from observability.request_metrics import Prices, Promise, RequestMetrics
 from observability.request_record import RequestRecord

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Problem
-from deployments.fleet.fleet import Pool
+from deployments.fleet.pool import Pool
 from deployments.models.model import cache_folder, resolve_model
 from deployments.models.model_config import model_config
 from deployments.offline.speculation_sweep import Way

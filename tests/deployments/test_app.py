@@ -14,8 +14,9 @@ from common.errors import Problem
 from deployments import app
 from deployments.app import build, build_fleet, placement_options, secrets_from_environment
 from deployments.autoscaler import PoolAutoscaler
-from deployments.fleet.fleet import Fleet, Pool
+from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import FleetError
+from deployments.fleet.pool import Pool
 from deployments.gateway.gateway import Secrets
 
 REDIS_URL = "redis://redis.local:6379/0"

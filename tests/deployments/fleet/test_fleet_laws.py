@@ -9,22 +9,19 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from deployments.fleet.fleet import (
+from deployments.fleet.fleet import Fleet, GatewaySettings, RedisSettings
+from deployments.fleet.fleet_file import FleetError, parse_fleet
+from deployments.fleet.pool import Pool, ReplicaResources
+from deployments.fleet.settings.environment import escaped, resolved
+from deployments.fleet.settings.objectives import (
     Autoscaling,
-    Fleet,
-    GatewaySettings,
     Objective,
     Objectives,
     OverflowSettings,
-    Pool,
-    Quality,
-    RedisSettings,
-    ReplicaResources,
-    SpeculationSettings,
     Tenant,
 )
-from deployments.fleet.fleet_file import FleetError, parse_fleet
-from deployments.fleet.settings.environment import escaped, resolved
+from deployments.fleet.settings.quality import Quality
+from deployments.fleet.settings.speculation import SpeculationSettings
 
 
 def fleet_of(text: str) -> Fleet:

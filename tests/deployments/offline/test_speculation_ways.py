@@ -10,7 +10,7 @@ import pytest
 from safetensors import numpy as tensors
 
 from common.errors import Problem
-from deployments.fleet.fleet import Pool
+from deployments.fleet.pool import Pool
 from deployments.offline import speculation_ways as ways
 from deployments.offline.speculation_ways import Draft
 
