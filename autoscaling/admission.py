@@ -31,13 +31,13 @@ MAX_RETRY_AFTER_S = 3600
 class Outlook(Protocol):
     """One replica as one request sees it: `router.policies.Candidate` is one. Seconds.
 
-    `wait`: before its own prefill begins, uncorrected; exactly 0 where nobody waits.
+    `wait_s`: before its own prefill begins, uncorrected; exactly 0 where nobody waits.
     """
 
     @property
-    def predicted_ttft(self) -> float: ...
+    def predicted_ttft_s(self) -> float: ...
     @property
-    def wait(self) -> float: ...
+    def wait_s(self) -> float: ...
     @property
     def inter_token_latency(self) -> float: ...
     @property
@@ -116,7 +116,7 @@ class Admission:
         reason = unfit or "others have filled the overflow pool meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
-            due = min([due, *(candidate.predicted_ttft for candidate in overflow)])
+            due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])
         return _refusal(self._slos.get(priority), due, reason, verdict.best_ttft_s)
 
     def is_lost(
@@ -156,7 +156,7 @@ class Admission:
         now: float,
         only_overflow: bool,
     ) -> Verdict:
-        best = min((c.predicted_ttft for c in ranked), default=math.nan)
+        best = min((c.predicted_ttft_s for c in ranked), default=math.nan)
         if only_overflow:
             return self._elsewhere(slo, elapsed_s, overflow, best, now, asked=True)
         if not ranked and overflow:
@@ -184,7 +184,7 @@ class Admission:
 
     def _should_recover(self, choice: Outlook, overflow: Sequence[Outlook] | None) -> bool:
         """Between the thresholds, those who may overflow do."""
-        return self.gate is not None and self.gate.open and choice.wait > 0.0 and bool(overflow)
+        return self.gate is not None and self.gate.open and choice.wait_s > 0.0 and bool(overflow)
 
     def _elsewhere(
         self,
@@ -201,7 +201,7 @@ class Admission:
         if overflow is not None and self.gate is not None:
             index = _first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
             if index is None:
-                due = min(due, *(c.predicted_ttft for c in overflow))
+                due = min(due, *(c.predicted_ttft_s for c in overflow))
                 reason = "the overflow pool cannot hold the SLO either"
             elif asked or self.gate.has_room(now):
                 return Verdict("overflow", "it was asked for" if asked else reason, index, 0, best)
@@ -232,7 +232,7 @@ def _first_holding(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> int
 def _holds(candidate: Outlook, slo: Slo, elapsed_s: float) -> bool:
     if slo.tpot_s is not None and candidate.running and candidate.inter_token_latency > slo.tpot_s:
         return False
-    return candidate.wait <= 0.0 or candidate.predicted_ttft + elapsed_s <= slo.ttft_s
+    return candidate.wait_s <= 0.0 or candidate.predicted_ttft_s + elapsed_s <= slo.ttft_s
 
 
 def _pressure(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> float:
@@ -240,8 +240,8 @@ def _pressure(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> float:
 
     def of(candidate: Outlook) -> float:
         ttft = 0.0
-        if candidate.wait > 0.0:
-            ttft = (candidate.predicted_ttft + elapsed_s) / slo.ttft_s
+        if candidate.wait_s > 0.0:
+            ttft = (candidate.predicted_ttft_s + elapsed_s) / slo.ttft_s
         if slo.tpot_s is None or not candidate.running:
             return ttft
         return max(ttft, candidate.inter_token_latency / slo.tpot_s)

@@ -231,7 +231,7 @@ class PoolScheduler:
         if verdict.kind == "reject":
             return final
         self._count(Decision(request, considered, Verdict("admit", verdict.reason)))
-        ttfts = [candidate.predicted_ttft for candidate in considered.ranked]
+        ttfts = [candidate.predicted_ttft_s for candidate in considered.ranked]
         soonest = ttfts.index(min(ttfts)) if ttfts else 0
         attempt = self._take(request, considered, soonest)
         return Decision(request, considered, verdict, attempt)
@@ -270,7 +270,7 @@ class PoolScheduler:
 
     def observed(self, candidate: Candidate, ttft_s: float) -> None:
         """A request got its first token `ttft_s` seconds after it came to the gateway."""
-        self.correction.observe(candidate.raw_ttft, ttft_s)
+        self.correction.observe(candidate.raw_ttft_s, ttft_s)
 
     def ended(self, attempt: Attempt, served_by: str | None) -> None:
         """The attempt is over: served by that replica, or (None) not at all."""
@@ -320,7 +320,7 @@ class PoolScheduler:
             incarnation=chosen.incarnation,
             prompt_tokens=prompt.prompt_tokens,
             uncached_tokens=max(0, prompt.prompt_tokens - chosen.cached_tokens),
-            predicted_ttft=chosen.predicted_ttft,
+            predicted_ttft_s=chosen.predicted_ttft_s,
             matched=considered.recent.matched,
             # all that is not in the index: another's announcement of it may be withdrawn
             announced=announcement(prompt.keys, confirmed),
@@ -333,11 +333,11 @@ class PoolScheduler:
     def _waiting(
         self, request: SchedulingRequest, considered: Considered, now: float
     ) -> Waiter[SchedulingRequest]:
-        best = min(considered.ranked, key=lambda candidate: candidate.raw_ttft)
+        best = min(considered.ranked, key=lambda candidate: candidate.raw_ttft_s)
         waiter = Waiter(
             request,
             request.tenant,
-            work_s=max(0.0, best.raw_ttft - best.wait),
+            work_s=max(0.0, best.raw_ttft_s - best.wait_s),
             since=now,
             tokens=max(0, request.prompt.prompt_tokens - best.cached_tokens),
         )

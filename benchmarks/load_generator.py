@@ -37,7 +37,7 @@ class Answer:
     prompt_tokens: int
     cached_tokens: int
     expected_cached_tokens: int
-    predicted_ttft: float | None
+    predicted_ttft_s: float | None
 
     @property
     def ttft(self) -> float:
@@ -143,7 +143,7 @@ class _LoadPlayer:
             prompt_tokens=int(told["x-antefix-prompt-tokens"]),
             cached_tokens=int(told["x-antefix-cached-tokens"]),
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
-            predicted_ttft=float(predicted_ms) / 1000 if predicted_ms else None,
+            predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
         )
 
     def _now(self) -> float:

@@ -26,7 +26,7 @@ class Served:
 
     policy: str
     signal: bool
-    predicted_ttft: float | None
+    predicted_ttft_s: float | None
     prompt_tokens: int
     cached_predicted: int
     cached_confirmed: int | None
@@ -71,8 +71,8 @@ class RoutingMetrics:
             inc(of.cached_tokens, (pool, "confirmed"), served.cached_confirmed)
         for cause, tokens in served.loss.items():
             inc(of.loss, (pool, cause), tokens)
-        if served.predicted_ttft is not None:
-            self._ledger.observe(of.predicted_ttft, self._labels, served.predicted_ttft)
+        if served.predicted_ttft_s is not None:
+            self._ledger.observe(of.predicted_ttft, self._labels, served.predicted_ttft_s)
 
     def shadow(self, choice: ShadowChoice) -> None:
         of, inc = self._families, self._ledger.inc

@@ -1,6 +1,7 @@
 """Predicted time to first token (TTFT), in seconds: the one currency of every decision.
 
-    TTFT = (queued prefill + prompt - cached) / prefill rate + interference + want of room
+    TTFT = wait + engine step + (prompt - cached) / prefill rate
+    wait = queued prefill / prefill rate + max(KV pressure, sequence pressure)
 
 `predict_ttft` is physics: what the replica has told, and no constant of ours. `TtftCorrection`
 learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from router.load import ReplicaLoad
 
 
-def wait(load: ReplicaLoad, prompt_tokens: int) -> float:
+def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
     """Seconds until this replica would begin with a prompt placed there now; 0: nobody waits.
 
     The prompts ahead of it are prefilled at the replica's learned rate, once there is room for
@@ -37,11 +38,11 @@ def sequence_pressure(load: ReplicaLoad) -> float:
 
 def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) -> float:
     """Seconds until a prompt placed on this replica now would get its first token."""
-    return after_wait(load, wait(load, prompt_tokens), prompt_tokens, cached_tokens)
+    return after_wait(load, wait_s(load, prompt_tokens), prompt_tokens, cached_tokens)
 
 
 def after_wait(load: ReplicaLoad, wait_s: float, prompt_tokens: int, cached_tokens: int) -> float:
-    """As `predict_ttft`, of one that knows its `wait`.
+    """Seconds to the first token on a replica whose `wait_s` is known already.
 
     After it and the engine step that is under way, what is not cached of the prompt is prefilled.
     """
@@ -92,7 +93,7 @@ def score(
 ) -> float:
     """What placing a prompt here costs all together, in seconds: what `prefix` ranks by.
 
-    Its `wait`, plus the request's own prefill for itself and, OTHERS times, for those it delays.
+    Its wait, plus the request's own prefill for itself and, OTHERS times, for those it delays.
     Of what is not cached here, the leading `popular_tokens` cost their `price`, the rest 1.
     """
     charged: float = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0

@@ -31,62 +31,73 @@ EXPIRED_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Speculation:
-    """Of an engine that speculates: `on` at its present batch size, tokens a pass yields, how many
-    times as fast as without. None: not known yet."""
+    """Speculative decoding of an engine at its present batch size. None: not known yet."""
 
     on: bool
     tokens_per_pass: float | None
     speedup: float | None
+    """How many times as fast as it would be without."""
 
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """One replica's state, as it reports it.
-
-    Rates are tokens per second, times are seconds. `waiting` requests have no first token yet:
-    `queued_prefill_tokens` are what is to be computed of their prompts; `running` have one.
-    `kv_use` is the share of the KV cache that live requests use, 0 to 1, of
-    `kv_capacity_tokens` (0: unknown). `segment_tokens` is 0 when the engine caches no prefixes,
-    `synced` says that all it holds is in the index, `renderer` names how it renders prompts.
-    `arrived` are the tickets of the requests that came in lately; `url` is its HTTP server.
-
-    `started_at` (epoch seconds) is when it was ready, `startup_s` how long that took from the
-    start of its actor. `prefill_learned`: `prefill_rate` is measured, no prior. A step that
-    decodes n sequences takes about `step_s + n * sequence_s`; both 0: not known yet. At most
-    `max_sequences` run at once, of `max_model_len` tokens each (0: unknown); from its first token
-    to its last, one takes `decode_s` on average. `output_tokens` were generated since it started.
-    `asleep`: a request wakes it first. `leaving`: its node is drained, it finishes what it has.
-    """
+    """One replica's state, as it reports it. Rates are tokens per second, times are seconds."""
 
     replica_id: str
     slot: int
+    """Its bit in the index's bitmaps."""
     incarnation: str
+    """Names this life of its slot; what an earlier one wrote is void."""
     url: str
+    """Of its HTTP server."""
     node_ip: str
     waiting: int
+    """Requests without a first token yet."""
     running: int
+    """Requests that have their first token and go on."""
     queued_prefill_tokens: int
+    """What is still to be computed of the waiting requests' prompts."""
     kv_use: float
+    """Share of the KV cache that live requests use, 0 to 1."""
     kv_capacity_tokens: int
+    """0: unknown."""
     prefill_rate: float
+    """Prompt tokens computed a second, over whole steps."""
     inter_token_latency: float
+    """Seconds from token to token of those that run: what an engine step takes now."""
     segment_tokens: int = 0
+    """Of its entries in the prefix index; 0: the engine caches no prefixes."""
     renderer: str = ""
+    """Names how it renders prompts."""
     synced: bool = True
+    """All that it has cached is in the index."""
     sequence: int = 0
+    """Counts its reports, those with answers (`LoadReport`) included: the highest is the newest."""
     arrived: tuple[str, ...] = ()
+    """Tickets of the requests that came in lately."""
     started_at: float = 0.0
+    """When it was ready, in epoch seconds."""
     startup_s: float = 0.0
+    """From the start of its actor until then."""
     prefill_learned: bool = True
+    """`prefill_rate` is measured, not a prior."""
     step_s: float = 0.0
+    """A step that decodes n sequences takes about `step_s + n * sequence_s`; both 0: not known."""
     sequence_s: float = 0.0
     max_sequences: int = 0
+    """The most that run at once; 0: unknown."""
     decode_s: float = 0.0
+    """Mean time of a request from its first token to its last."""
     max_model_len: int = 0
+    """Tokens of the longest request, prompt and answer; 0: unknown."""
     output_tokens: int = 0
+    """Generated since it started."""
     asleep: bool = False
+    """Its engine sleeps: a request wakes it first."""
     leaving: bool = False
+    """Its node is drained: it finishes what it has, and gets no more."""
     speculation: Speculation | None = None
+    """None: it does not speculate."""
 
     @property
     def seniority(self) -> tuple[bool, float, str]:

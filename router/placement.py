@@ -26,15 +26,15 @@ _UNCORRECTED = TtftCorrection()
 class ShadowDecision:
     """What a policy that is not followed would have chosen.
 
-    `regret`: seconds by which the followed choice's first token is predicted to be later than
-    the shadow's; below 0 the followed one is the better.
+    `regret_s`: by how much the followed choice's first token is predicted to be later than the
+    shadow's; below 0 the followed one is the better.
     """
 
     policy: str
     replica_id: str
     cached_tokens: int
-    predicted_ttft: float
-    regret: float
+    predicted_ttft_s: float
+    regret_s: float
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def _candidates(
     def candidate(replica_id: str, load: ReplicaLoad) -> Candidate:
         confirmed_tokens = confirmed.get(replica_id, 0)
         cached_tokens = max(confirmed_tokens, expected.get(replica_id, 0))
-        wait = cost.wait(load, prompt_tokens)
-        raw_ttft = cost.after_wait(load, wait, prompt_tokens, cached_tokens)
+        wait_s = cost.wait_s(load, prompt_tokens)
+        raw_ttft_s = cost.after_wait(load, wait_s, prompt_tokens, cached_tokens)
         return Candidate(
             replica_id=replica_id,
             url=load.url,
@@ -177,10 +177,10 @@ def _candidates(
             incarnation=load.incarnation,
             cached_tokens=cached_tokens,
             confirmed_tokens=confirmed_tokens,
-            predicted_ttft=correction.apply(raw_ttft),
-            raw_ttft=raw_ttft,
-            wait=wait,
-            score=cost.score(load, wait, prompt_tokens, cached_tokens, popular_tokens, price),
+            predicted_ttft_s=correction.apply(raw_ttft_s),
+            raw_ttft_s=raw_ttft_s,
+            wait_s=wait_s,
+            score=cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),
             waiting=load.waiting,
             running=load.running,
             queued_prefill_tokens=load.queued_prefill_tokens,
@@ -214,6 +214,6 @@ def _shadowed(followed: Candidate, shadow: Policy, chosen: Candidate) -> ShadowD
         policy=shadow.name,
         replica_id=chosen.replica_id,
         cached_tokens=chosen.cached_tokens,
-        predicted_ttft=chosen.predicted_ttft,
-        regret=followed.predicted_ttft - chosen.predicted_ttft,
+        predicted_ttft_s=chosen.predicted_ttft_s,
+        regret_s=followed.predicted_ttft_s - chosen.predicted_ttft_s,
     )

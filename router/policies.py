@@ -31,13 +31,14 @@ class PlacementRequest:
     signal: bool = True
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+# What the times are called in explanations.
+_IN_JSON = {"predicted_ttft_s": "predicted_ttft", "raw_ttft_s": "raw_ttft", "wait_s": "wait"}
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     """One replica as one request sees it; the reasons for its rank.
 
-    `confirmed_tokens` of the prompt are cached there by the index, `cached_tokens` with what is
-    announced as well. `predicted_ttft` is in seconds from now, `raw_ttft` the same before
-    correction. `score` is what `prefix` ranks by (`cost.score`), in uncorrected seconds.
-    `placed_lately`: requests sent there in about the last half minute.
+    Loads are those of `router.load.ReplicaLoad`, with what was placed since.
     """
 
     replica_id: str
@@ -45,17 +46,26 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     slot: int
     incarnation: str
     cached_tokens: int
+    """Tokens of the prompt that are cached there, by the index or by what was announced."""
     confirmed_tokens: int
-    predicted_ttft: float
-    raw_ttft: float
-    wait: float
+    """Those of them that the index confirms."""
+    predicted_ttft_s: float
+    """Seconds from now to the first token: `raw_ttft_s`, corrected by what was observed lately."""
+    raw_ttft_s: float
+    """What `cost.predict_ttft` says."""
+    wait_s: float
+    """Of `raw_ttft_s`, the part before the request's own prefill begins; 0 where nobody waits."""
     score: float
+    """What `prefix` ranks by (`cost.score`): uncorrected seconds."""
     waiting: int
     running: int
     queued_prefill_tokens: int
     inter_token_latency: float
+    """Seconds that an engine step takes now."""
     kv_use: float
+    """Share of the KV cache that live requests use, 0 to 1."""
     placed_lately: float
+    """Requests sent there in about the last half minute."""
     synced: bool
 
     @property

@@ -47,7 +47,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     incarnation: str
     prompt_tokens: int
     uncached_tokens: int
-    predicted_ttft: float
+    predicted_ttft_s: float
     matched: tuple[bytes, ...] = ()
     announced: tuple[bytes, ...] = ()
 
@@ -143,7 +143,7 @@ class _Announcements:
         self._expire(now)
         if not placed.announced or placed.ticket in self._placed:
             return
-        end = now + min(MAX_ANNOUNCED_S, placed.predicted_ttft + ANNOUNCED_AFTER_S)
+        end = now + min(MAX_ANNOUNCED_S, placed.predicted_ttft_s + ANNOUNCED_AFTER_S)
         self._placed[placed.ticket] = (end, placed)
         heapq.heappush(self._ends, (end, placed.ticket))
         self._segments.setdefault(placed.incarnation, Counter()).update(placed.announced)

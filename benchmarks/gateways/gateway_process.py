@@ -174,7 +174,7 @@ class BenchmarkGateway:
             prompt_tokens=len(prompt),
             cached_tokens=first.cached_tokens,
             expected_cached_tokens=chosen.cached_tokens,
-            predicted_ttft=chosen.predicted_ttft,
+            predicted_ttft_s=chosen.predicted_ttft_s,
             late=began - due,
             placed_in=sent - began,
             ttft=first_at - due,

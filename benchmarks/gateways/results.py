@@ -37,7 +37,7 @@ class ServedRequest:
     prompt_tokens: int
     cached_tokens: int
     expected_cached_tokens: int
-    predicted_ttft: float
+    predicted_ttft_s: float
     late: float
     placed_in: float
     ttft: float

@@ -63,7 +63,7 @@ class EngineAttempt:
             "prompt_read_s": prompt.read_s,
             "prompt_tokens_counted": prompt.placement.prompt_tokens,
             "chosen_replica": chosen.replica_id if chosen else None,
-            "predicted_ttft_s": chosen.predicted_ttft if chosen else None,
+            "predicted_ttft_s": chosen.predicted_ttft_s if chosen else None,
             "cached_tokens_predicted": chosen.cached_tokens if chosen else None,
         }
 
@@ -124,7 +124,7 @@ class EngineAttempt:
             "x-antefix-index-ms": f"{self._pool_request.prompt.lookup_s * 1000:.2f}",
         }
         if served is not None:
-            headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft * 1000:.1f}"
+            headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft_s * 1000:.1f}"
             headers["x-antefix-cached-tokens-predicted"] = str(served.cached_tokens)
         if outcome.cached_tokens is not None:
             headers[CACHED_TOKENS_HEADER] = str(outcome.cached_tokens)

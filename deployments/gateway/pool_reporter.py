@@ -17,7 +17,7 @@ from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
 from observability.metrics import RoutingMetrics, Served, ShadowChoice
 from router.load import LoadBoard
 from router.loss import split
-from router.placement import Placement, reusable_tokens
+from router.placement import Placement, ShadowDecision, reusable_tokens
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class PoolReporter:
                 Served(
                     policy=placement.policy,
                     signal=placement.signal,
-                    predicted_ttft=served.predicted_ttft if served else None,
+                    predicted_ttft_s=served.predicted_ttft_s if served else None,
                     prompt_tokens=outcome.prompt_tokens,
                     cached_predicted=served.cached_tokens if served else 0,
                     cached_confirmed=outcome.cached_tokens,
@@ -103,7 +103,7 @@ class PoolReporter:
             )
         if shadow := placement.shadow:
             agrees = shadow.replica_id == outcome.replica_id
-            self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret))
+            self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
         explanation = self._explanation(request, prompt, placement, admitted)
         explanation |= {
             "replica": outcome.replica_id,
@@ -113,11 +113,11 @@ class PoolReporter:
                 "confirmed": outcome.cached_tokens,
             },
             "ttft_s": {
-                "predicted": served.predicted_ttft if served else None,
+                "predicted": served.predicted_ttft_s if served else None,
                 "observed": outcome.ttft_s,
             },
             "reuse_loss_tokens": loss,
-            "shadow": vars(placement.shadow) if placement.shadow else None,
+            "shadow": _shadow(placement.shadow) if placement.shadow else None,
         }
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         self._explanations.keep(request.tenant, request.request_id, explanation)
@@ -154,3 +154,14 @@ class PoolReporter:
             "lookup_s": prompt.lookup_s,
             "candidates": placement.ranked,
         }
+
+
+def _shadow(shadow: ShadowDecision) -> dict[str, Any]:
+    """As explanations have it; times in seconds."""
+    return {
+        "policy": shadow.policy,
+        "replica_id": shadow.replica_id,
+        "cached_tokens": shadow.cached_tokens,
+        "predicted_ttft": shadow.predicted_ttft_s,
+        "regret": shadow.regret_s,
+    }

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Seen:
     """An `autoscaling.admission.Outlook`: by default one where others wait."""
 
-    predicted_ttft: float
-    wait: float = 0.1
+    predicted_ttft_s: float
+    wait_s: float = 0.1
     inter_token_latency: float = 0.0
     running: int = 0
 
 
-def idle(predicted_ttft: float) -> Seen:
-    return Seen(predicted_ttft, wait=0.0)
+def idle(predicted_ttft_s: float) -> Seen:
+    return Seen(predicted_ttft_s, wait_s=0.0)

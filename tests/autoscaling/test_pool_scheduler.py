@@ -252,11 +252,11 @@ def test_predictions_are_corrected_by_what_came(scheduler: PoolScheduler) -> Non
     attempt = placed_by(scheduler, REQUEST, {0: 5})
     assert attempt.chosen is not None
     for _ in range(200):
-        scheduler.observed(attempt.chosen, 3 * attempt.chosen.raw_ttft)
+        scheduler.observed(attempt.chosen, 3 * attempt.chosen.raw_ttft_s)
     scheduler.ended(attempt, "r0")
     better = placed_by(scheduler, REQUEST, {0: 5}).chosen
     assert better is not None
-    assert better.predicted_ttft == pytest.approx(3 * better.raw_ttft, rel=0.1)
+    assert better.predicted_ttft_s == pytest.approx(3 * better.raw_ttft_s, rel=0.1)
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [((128, 128, 64), 128), ((64, 0), 64), ((), 0)])

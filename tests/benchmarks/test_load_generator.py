@@ -91,7 +91,7 @@ async def test_an_answer_holds_what_the_gateway_told() -> None:
     assert isinstance(answer, Answer)
     assert (answer.conversation, answer.turn, answer.replica) == ("a", 0, "r1")
     assert (answer.prompt_tokens, answer.cached_tokens) == (300, 128)
-    assert (answer.expected_cached_tokens, answer.predicted_ttft) == (256, 0.25)
+    assert (answer.expected_cached_tokens, answer.predicted_ttft_s) == (256, 0.25)
     assert 0.0 <= answer.due <= answer.started <= answer.first_byte <= answer.ended
 
 

@@ -24,7 +24,7 @@ def answer(number: int, ttft: float = 0.1, **changes: Any) -> Answer:
         prompt_tokens=1000,
         cached_tokens=0,
         expected_cached_tokens=0,
-        predicted_ttft=None,
+        predicted_ttft_s=None,
     )
     return dataclasses.replace(default, **changes)
 

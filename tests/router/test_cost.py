@@ -17,7 +17,7 @@ from router.cost import (
     predict_ttft,
     price,
     score,
-    wait,
+    wait_s,
 )
 from router.load import ReplicaLoad
 from tests.router.loads import any_load, load, tokens
@@ -132,23 +132,23 @@ def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
 
 def test_a_full_engine_ends_a_sequence_now_and_then() -> None:
     full = load(waiting=1, running=8, max_sequences=8, decode_s=4.0)
-    assert wait(full, 100) == pytest.approx(2 * 4.0 / 8)
-    assert wait(replace(full, waiting=0, running=7), 100) == 0.0
-    assert wait(replace(full, max_sequences=0), 100) == 0.0
+    assert wait_s(full, 100) == pytest.approx(2 * 4.0 / 8)
+    assert wait_s(replace(full, waiting=0, running=7), 100) == 0.0
+    assert wait_s(replace(full, max_sequences=0), 100) == 0.0
 
 
 def test_nobody_waits_where_nothing_is_queued_and_the_cache_has_room() -> None:
-    assert wait(load(inter_token_latency=0.02, running=3), 1000) == 0.0
-    assert wait(load(queued_prefill_tokens=1), 1000) == pytest.approx(0.001)
+    assert wait_s(load(inter_token_latency=0.02, running=3), 1000) == 0.0
+    assert wait_s(load(queued_prefill_tokens=1), 1000) == pytest.approx(0.001)
 
 
 @given(any_load, tokens, tokens, tokens, tokens, st.floats(0, 1))
 def test_a_score_never_rises_with_what_is_cached(
     replica: ReplicaLoad, prompt: int, cached: int, more: int, popular: int, price: float
 ) -> None:
-    wait_s = wait(replica, prompt)
+    waits_s = wait_s(replica, prompt)
     less, better = (
-        score(replica, wait_s, prompt, c, popular, price) for c in (cached, cached + more)
+        score(replica, waits_s, prompt, c, popular, price) for c in (cached, cached + more)
     )
     assert 0 <= better <= less + 1e-9 * less
 

@@ -58,7 +58,7 @@ def test_every_replica_is_ranked_once_as_its_load_says(
     for candidate in placement.ranked:
         of = loads[candidate.replica_id]
         assert (candidate.url, candidate.slot, candidate.waiting) == (of.url, of.slot, of.waiting)
-        assert candidate.raw_ttft == predict_ttft(of, prompt, candidate.cached_tokens)
+        assert candidate.raw_ttft_s == predict_ttft(of, prompt, candidate.cached_tokens)
         assert 0 <= candidate.confirmed_tokens <= candidate.cached_tokens <= max(0, prompt - 1)
 
 
@@ -78,7 +78,7 @@ def test_a_correction_changes_what_is_promised_and_not_who_is_chosen(
     plain = place(request, loads, held, Recent(held), make_policy("prefix"), rng)
     assert corrected.replica_ids == plain.replica_ids
     for candidate in corrected.ranked:
-        assert candidate.predicted_ttft == learned.apply(candidate.raw_ttft)
+        assert candidate.predicted_ttft_s == learned.apply(candidate.raw_ttft_s)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,17 @@ def test_a_shadow_is_recorded_with_its_regret_and_not_followed() -> None:
     assert placement.policy == "prefix" and placement.replica_ids[0] == "r1"
     assert shadow is not None
     assert (shadow.policy, shadow.replica_id, shadow.cached_tokens) == ("least_loaded", "r0", 0)
-    assert shadow.predicted_ttft == pytest.approx(PROMPT / 1000)
-    assert shadow.regret == pytest.approx(-1.024)
+    assert shadow.predicted_ttft_s == pytest.approx(PROMPT / 1000)
+    assert shadow.regret_s == pytest.approx(-1.024)
 
 
 def test_a_candidate_explains_itself_in_json() -> None:
     candidate = decided(pool(1, kv_use=0.5), {0: 2}).ranked[0]
     explained = json.loads(msgspec.json.encode(candidate))
-    assert explained.keys() == {field.name for field in msgspec.structs.fields(type(candidate))}
+    assert explained.keys() == {
+        field.encode_name for field in msgspec.structs.fields(type(candidate))
+    }
+    assert {"predicted_ttft", "raw_ttft", "wait"} <= explained.keys()
     assert (explained["confirmed_tokens"], explained["kv_use"]) == (256, 0.5)
 
 

@@ -37,7 +37,7 @@ def placed(ticket: str = "t", slot: int = 0, held: int = 0, upto: int = 8, **fie
         "incarnation": f"i{slot}",
         "prompt_tokens": 128 * upto,
         "uncached_tokens": 128 * (upto - held),
-        "predicted_ttft": 1.0,
+        "predicted_ttft_s": 1.0,
         "announced": announcement(KEYS[:upto], held),
         **fields,
     }
@@ -92,14 +92,14 @@ def test_another_incarnation_in_the_slot_announced_nothing(recent: RecentPlaceme
 
 
 def test_an_announcement_ends_when_its_first_token_is_long_due(recent: RecentPlacements) -> None:
-    recent.add(placed(predicted_ttft=3.0), 10.0)
+    recent.add(placed(predicted_ttft_s=3.0), 10.0)
     assert depths(recent, now=10.0 + 2.9 + ANNOUNCED_AFTER_S) == {0: 8}
     assert depths(recent, now=10.0 + 3.0 + ANNOUNCED_AFTER_S) == {}
 
 
 @pytest.mark.parametrize("ttft", [1e9, float("inf"), float("nan")])
 def test_no_announcement_lasts_for_ever(recent: RecentPlacements, ttft: float) -> None:
-    recent.add(placed(predicted_ttft=ttft), 0.0)
+    recent.add(placed(predicted_ttft_s=ttft), 0.0)
     assert depths(recent, now=MAX_ANNOUNCED_S - 0.1) == {0: 8}
     assert depths(recent, now=MAX_ANNOUNCED_S) == {}
 
@@ -127,7 +127,7 @@ def test_a_segment_is_announced_until_the_last_that_announces_it_ends(
 def test_a_ticket_that_is_used_again_has_its_own_time(recent: RecentPlacements) -> None:
     recent.add(placed(), 0.0)
     recent.withdraw("t")
-    recent.add(placed(slot=1, predicted_ttft=5.0), 0.0)
+    recent.add(placed(slot=1, predicted_ttft_s=5.0), 0.0)
     assert depths(recent, now=4.0) == {1: 8}
 
 
