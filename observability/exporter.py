@@ -1,8 +1,8 @@
 """One endpoint a node for Prometheus: all that the processes of the node have counted.
 
 Every gateway and every engine replica of the node serves it, on one port (SO_REUSEPORT), from the
-files of all (`observability.books`), so it is there as long as any of them is. In a thread: what
-merging takes must not be a stream's time.
+files of all (`observability.metric_files`), so it is there as long as any of them is. In a thread:
+what merging takes must not be a stream's time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from observability import books
+from observability import metric_files
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 
 class NodeCollector(Collector):
-    """The books in `folder`; those of an engine replica get the labels `pool` and `replica`."""
+    """The metric files in `folder`; an engine replica's get the labels `pool` and `replica`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterable[Metric]:
-        gateways = [file for files in books.gateway_books(self._folder) for file in files]
+        gateways = [file for files in metric_files.gateway_files(self._folder) for file in files]
         metrics = {metric.name: metric for metric in _merged(gateways)}
-        for pool, replica, files in books.replica_books(self._folder):
+        for pool, replica, files in metric_files.replica_files(self._folder):
             whose = {"pool": pool, "replica": replica}
             for metric in _merged(files):
                 known = metrics.setdefault(metric.name, metric)

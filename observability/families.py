@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from observability.ledger import Ledger
+from observability.write_buffer import WriteBuffer
 
 _LATENCY = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
 _DURATION = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -20,10 +20,10 @@ _LOOKUP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05)
 
 
 class Families:
-    """Those that a gateway counts, in a registry of its own; what comes often by `ledger`."""
+    """Those that a gateway counts, in a registry of its own; what comes often through `buffer`."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.buffer = WriteBuffer()
         self.registry = registry = CollectorRegistry()
         counter = partial(Counter, registry=registry)
         histogram = partial(Histogram, registry=registry)

@@ -1,7 +1,7 @@
 """What one gateway counts of a pool's routing and its admission (`observability.families`).
 
 What may happen is counted from 0 on: a series that begins with its first error shows no increase.
-What each request counts goes through the families' ledger: seen once that is written.
+What each request counts goes through the families' write buffer: seen once that is flushed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RoutingMetrics:
 
     def __init__(self, families: Families, pool: str) -> None:
         self._families = of = families
-        self._ledger = families.ledger
+        self._buffer = families.buffer
         self._pool = pool
         self._labels = (pool,)
         of.prompt_tokens.labels(pool)
@@ -63,7 +63,7 @@ class RoutingMetrics:
         self._promotion_seconds = of.promotion_seconds.labels(pool)
 
     def served(self, served: Served) -> None:
-        of, inc, pool = self._families, self._ledger.inc, self._pool
+        of, inc, pool = self._families, self._buffer.inc, self._pool
         inc(of.placements, (pool, served.policy, "index" if served.signal else "load"))
         inc(of.prompt_tokens, self._labels, served.prompt_tokens)
         inc(of.cached_tokens, (pool, "predicted"), served.cached_predicted)
@@ -72,18 +72,18 @@ class RoutingMetrics:
         for cause, tokens in served.loss.items():
             inc(of.loss, (pool, cause), tokens)
         if served.predicted_ttft_s is not None:
-            self._ledger.observe(of.predicted_ttft, self._labels, served.predicted_ttft_s)
+            self._buffer.observe(of.predicted_ttft, self._labels, served.predicted_ttft_s)
 
     def shadow(self, choice: ShadowChoice) -> None:
-        of, inc = self._families, self._ledger.inc
+        of, inc = self._families, self._buffer.inc
         inc(of.shadow, (self._pool, choice.policy, "yes" if choice.agrees else "no"))
         inc(of.regret, (self._pool, choice.policy), max(0.0, choice.regret))
 
     def looked_up(self, seconds: float, result: str) -> None:
         """`result`: ok, failed (over budget or an error) or skipped (breaker open)."""
-        self._ledger.inc(self._families.lookups, (self._pool, result))
+        self._buffer.inc(self._families.lookups, (self._pool, result))
         if result != "skipped":
-            self._ledger.observe(self._families.lookup_seconds, self._labels, seconds)
+            self._buffer.observe(self._families.lookup_seconds, self._labels, seconds)
 
     def breaker(self, is_open: bool) -> None:
         self._families.breaker.labels(self._pool).set(is_open)
@@ -123,7 +123,7 @@ class AdmissionMetrics:
             families.admissions.labels(pool, *decided)
 
     def decided(self, priority: str, verdict: str) -> None:
-        self._families.ledger.inc(self._families.admissions, (self._pool, priority, verdict))
+        self._families.buffer.inc(self._families.admissions, (self._pool, priority, verdict))
 
     def waiting(self, requests: int, oldest_s: float) -> None:
         self._families.batch_waiting.labels(self._pool).set(requests)

@@ -44,7 +44,7 @@ class RequestMetrics:
 
     def __init__(self, families: Families, promises: Mapping[str, Promise]) -> None:
         self._families = families
-        self._ledger = families.ledger
+        self._buffer = families.buffer
         self._promises = promises
         self._under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
@@ -83,14 +83,14 @@ class RequestMetrics:
 
     def error(self, kind: str) -> None:
         """An answer to what was no request for a model."""
-        self._ledger.inc(self._families.errors, ("", kind))
+        self._buffer.inc(self._families.errors, ("", kind))
 
     def refresh(self, now: float) -> None:
         """Bring all of the process's metrics up to date; `now` is on the event loop's clock."""
         try:
             self._count()
         finally:
-            self._ledger.write()
+            self._buffer.flush()
         waiting = [record for record in self._under_way if record.ttft_s is None]
         queued = Tally(record.pool for record in waiting)
         oldest: dict[str, float] = {}
@@ -109,26 +109,26 @@ class RequestMetrics:
     def _count_answered(self, record: RequestRecord) -> None:
         assert record.ttft_s is not None
         labels = (record.served_by, record.priority)
-        self._ledger.observe(self._families.ttft, labels, record.ttft_s)
+        self._buffer.observe(self._families.ttft, labels, record.ttft_s)
         for objective in ("ttft", "ttft_p50"):
             self._judge(record, objective, record.ttft_s)
 
     def _count_ended(self, record: RequestRecord) -> None:
-        of, ledger, pool = self._families, self._ledger, record.served_by or record.pool
+        of, buffer, pool = self._families, self._buffer, record.served_by or record.pool
         if record.error:
-            ledger.inc(of.errors, (pool, record.error))
+            buffer.inc(of.errors, (pool, record.error))
         if not pool:
             return
         whose, tpot_s = (pool, record.priority), record.tpot_s
-        ledger.inc(of.requests, (*whose, record.outcome))
-        ledger.inc(of.tenant_requests, (record.tenant, pool, record.outcome))
+        buffer.inc(of.requests, (*whose, record.outcome))
+        buffer.inc(of.tenant_requests, (record.tenant, pool, record.outcome))
         if record.outcome == "ok":
-            ledger.observe(of.duration, whose, record.duration_s)
+            buffer.observe(of.duration, whose, record.duration_s)
         if tpot_s is not None:
-            ledger.observe(of.tpot, whose, tpot_s)
+            buffer.observe(of.tpot, whose, tpot_s)
             self._judge(record, "tpot", tpot_s)
         if record.gaps_s:
-            ledger.observe_all(of.inter_token, (pool,), record.gaps_s)
+            buffer.observe_all(of.inter_token, (pool,), record.gaps_s)
         if record.outcome in ("ok", "failed", "deadline"):
             self._event(record, "availability", record.outcome == "ok")
         if record.outcome in ("ok", "failed", "deadline", "rejected"):
@@ -146,7 +146,7 @@ class RequestMetrics:
     def _event(self, record: RequestRecord, objective: str, good: bool) -> None:
         result = "good" if good else "bad"
         labels = (record.pool, record.priority, objective, result)
-        self._ledger.inc(self._families.slo_events, labels)
+        self._buffer.inc(self._families.slo_events, labels)
 
     def _kept_all(self, record: RequestRecord, tpot_s: float | None) -> bool:
         ttft, tpot = self._threshold(record, "ttft"), self._threshold(record, "tpot")
@@ -155,7 +155,7 @@ class RequestMetrics:
         return record.outcome == "ok" and not late and not slow
 
     def _count_tokens(self, record: RequestRecord, pool: str) -> None:
-        of, inc = self._families, self._ledger.inc
+        of, inc = self._families, self._buffer.inc
         prompt, cached = record.prompt_tokens or 0, record.cached_tokens or 0
         output = record.output_tokens or 0
         inc(of.output_tokens, (pool,), output)

@@ -57,7 +57,7 @@ def start(home: Home, run_id: str, fleet: Fleet) -> str:
 
 def environment(home: Home, run_id: str) -> dict[str, str]:
     """Of every process that belongs to this Ray, drivers too."""
-    from observability import books
+    from observability import metric_files
 
     inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     search_path = [str(REPOSITORY), *filter(None, [inherited.get("PYTHONPATH")])]
@@ -76,7 +76,7 @@ def environment(home: Home, run_id: str) -> dict[str, str]:
         "RAY_event_stats_print_interval_ms": "86400000",
         # Ray runs its workers at nice 15, which lets anything else on the machine starve them.
         "RAY_worker_niceness": "0",
-        books.FOLDER: str(home.metrics_folder(run_id)),
+        metric_files.FOLDER: str(home.metrics_folder(run_id)),
         **processes.marker(run_id),
     }
 

@@ -36,7 +36,7 @@ from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import RENDERER_PATH
-from observability import books
+from observability import metric_files
 from observability.metrics import ReplicaMetrics
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
@@ -73,7 +73,7 @@ class EngineReplica:
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         fleet_name, pool_name = board.partition("/")[0].partition("@")[0], board.rpartition("/")[2]
         # before vLLM makes its metrics
-        count = partial(books.count_as_replica, pool=pool_name, replica=self._replica_id)
+        count = partial(metric_files.write_as_replica, pool=pool_name, replica=self._replica_id)
         node_metrics.join(fleet_name, metrics, count)
         self._node_ip = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         model = await asyncio.to_thread(

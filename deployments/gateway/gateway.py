@@ -52,7 +52,7 @@ from deployments.gateway.transport import Transport
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request
-from observability import books
+from observability import metric_files
 from observability.families import Families
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 from observability.request_metrics import RequestMetrics
@@ -175,7 +175,7 @@ class Gateway:
         adopt_logs("gateway")
         # A thread that renders a long prompt must not keep the others' lookups waiting.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        node_metrics.join(self._fleet.name, self._fleet.metrics, books.count_as_gateway)
+        node_metrics.join(self._fleet.name, self._fleet.metrics, metric_files.write_as_gateway)
 
     async def _keep_metrics(self) -> None:
         """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""

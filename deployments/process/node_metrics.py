@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deployments.fleet.fleet import MetricsSettings
-from observability import books, exporter
+from observability import exporter, metric_files
 
 logger = logging.getLogger("ray.serve")
 
 
 def join(fleet: str, at: MetricsSettings, count: Callable[[Path], None]) -> None:
-    """`count` is one of `observability.books`. To be called before the process has any metric.
+    """To be called before the process has any metric. `count` is of `observability.metric_files`.
 
     Where it cannot be done the process counts for itself alone, and goes on.
     """
-    folder = books.node_folder(fleet)
+    folder = metric_files.node_folder(fleet)
     try:
         count(folder)
     except OSError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from observability.dashboards.parts import FINE, GREEN, ORANGE, RED, YELLOW, Step
+from observability.dashboards.panels import FINE, GREEN, ORANGE, RED, YELLOW, Step
 from observability.slo import BURNS, Level, SloFile
 
 

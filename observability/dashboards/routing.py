@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
 from observability.dashboards.levels import steps
-from observability.dashboards.parts import (
+from observability.dashboards.panels import (
     GREEN,
     RED,
     TOKENS_PER_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models.common import StackingMode
 
-from observability.dashboards.parts import (
+from observability.dashboards.panels import (
     TOKENS_PER_S,
     Column,
     Row,

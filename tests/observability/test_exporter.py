@@ -1,4 +1,4 @@
-"""One endpoint a node, from the books of all its processes, dead or alive."""
+"""One endpoint a node, from the metric files of all its processes, dead or alive."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.local.ports import free_ports
-from observability import books, exporter
+from observability import exporter, metric_files
 
 PROCESS = """
 import sys
 from functools import partial
 from pathlib import Path
 from prometheus_client import Counter, Gauge, Histogram
-from observability import books, exporter
+from observability import exporter, metric_files
 
 folder, port, who = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 if who == ["gateway"]:
-    books.count_as_gateway(folder)
+    metric_files.write_as_gateway(folder)
 else:
-    books.count_as_replica(folder, *who)
+    metric_files.write_as_replica(folder, *who)
 Counter("requests", "Requests.", ["pool"]).labels("main").inc(2)
 Gauge("queue", "Queue.", ["pool"], multiprocess_mode="sum").labels("main").set(3)
 Histogram("ttft", "TTFT.", ["pool"], buckets=[1]).labels("main").observe(0.5)
@@ -132,12 +132,12 @@ def test_the_counts_of_a_dead_replica_stay_for_a_while_and_its_gauges_go(node: N
     whose = {"model_name": "m", "pool": "main", "replica": "abc12345"}
     assert node.value("vllm:tokens_total", **whose) == 5
     assert node.value("vllm:use", **whose) is None
-    book = node.folder / "engine" / "main" / "abc12345"
-    old = time.time() - books.KEEP_S - 60
-    for path in (*book.iterdir(), book):
+    folder = node.folder / "engine" / "main" / "abc12345"
+    old = time.time() - metric_files.KEEP_S - 60
+    for path in (*folder.iterdir(), folder):
         os.utime(path, (old, old))
     assert node.value("vllm:tokens_total", **whose) is None
-    assert not book.exists()
+    assert not folder.exists()
 
 
 def test_the_endpoint_is_there_as_long_as_any_process_is(node: Node) -> None:

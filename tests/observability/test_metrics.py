@@ -50,7 +50,7 @@ class Counted:
 
     @property
     def samples(self) -> dict[tuple[str, ...], float]:
-        self.families.ledger.write()
+        self.families.buffer.flush()
         return samples_of(generate_latest(self.families.registry).decode())
 
 
@@ -167,7 +167,7 @@ def test_pools_are_told_apart() -> None:
     for pool, times in (("large", 1), ("small", 2)):
         for _ in range(times):
             RoutingMetrics(families, pool).served(SERVED)
-    families.ledger.write()
+    families.buffer.flush()
     found = {
         sample.labels["pool"]: sample.value
         for family in text_string_to_metric_families(generate_latest(families.registry).decode())

@@ -1,7 +1,7 @@
-"""What is counted between two writings.
+"""A write buffer for metrics: increments are added up in memory and written together.
 
 A metric that is kept in a memory-mapped file takes a lock, checks and a write for each increment:
-microseconds, twenty times a request. So what comes often is added up here, and written at once.
+microseconds, twenty times a request. What is not flushed yet, no scrape sees.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from prometheus_client import Counter, Histogram
 Labels = tuple[str, ...]
 
 
-class Ledger:
-    """Of one process: one thread counts, and writes. What is not written yet is not seen."""
+class WriteBuffer:
+    """Of one process, for one thread."""
 
     def __init__(self) -> None:
         self._counters: defaultdict[tuple[Counter, Labels], float] = defaultdict(float)
@@ -32,8 +32,8 @@ class Ledger:
         """As `observe` of each; a stream has hundreds."""
         self._observed(histogram, labels).add_all(sorted(amounts))
 
-    def write(self) -> None:
-        """From now on it is seen."""
+    def flush(self) -> None:
+        """Write all that was counted to the metrics."""
         counters, self._counters = self._counters, defaultdict(float)
         for (counter, labels), amount in counters.items():
             counter.labels(*labels).inc(amount)

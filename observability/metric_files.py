@@ -1,4 +1,4 @@
-"""Where the processes of a node keep what they count, so that no restart loses a series.
+"""The metric files of a node's processes, which outlive them: no restart loses a series.
 
     <folder>/gateway/<number>/          a gateway process; the next one goes on counting there
     <folder>/engine/<pool>/<replica>/   an engine replica; kept for KEEP_S after its end
@@ -37,48 +37,48 @@ def node_folder(fleet: str) -> Path:
     return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}" / "metrics" / fleet
 
 
-def count_as_gateway(folder: Path) -> None:
+def write_as_gateway(folder: Path) -> None:
     """From now on, metrics of this process are kept in `folder`, as those of a gateway.
 
     Raises OSError where that cannot be written.
     """
     for number in count():
-        book = folder / "gateway" / str(number)
-        if _claim(book, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        process = folder / "gateway" / str(number)
+        if _claim(process, fcntl.LOCK_EX | fcntl.LOCK_NB):
             # what was the case for its predecessor is not the case
-            for gauges in book.glob("gauge_*.db"):
+            for gauges in process.glob("gauge_*.db"):
                 gauges.unlink()
-            _write_to(book)
+            _write_to(process)
             return
 
 
-def count_as_replica(folder: Path, pool: str, replica: str) -> None:
+def write_as_replica(folder: Path, pool: str, replica: str) -> None:
     """The same for an engine replica, whose name no other process has."""
-    book = folder / "engine" / pool / replica
-    _claim(book, fcntl.LOCK_EX)
-    _write_to(book)
+    process = folder / "engine" / pool / replica
+    _claim(process, fcntl.LOCK_EX)
+    _write_to(process)
 
 
-def gateway_books(folder: Path) -> Iterator[list[Path]]:
+def gateway_files(folder: Path) -> Iterator[list[Path]]:
     """The files of each gateway process that counts or counted here; of a dead one no gauges."""
-    for book in (folder / "gateway").glob("*"):
-        yield _files(book, _is_owned(book))
+    for process in (folder / "gateway").glob("*"):
+        yield _files(process, _is_owned(process))
 
 
-def replica_books(folder: Path) -> Iterator[tuple[str, str, list[Path]]]:
+def replica_files(folder: Path) -> Iterator[tuple[str, str, list[Path]]]:
     """Pool, replica and files of each replica; those that are long gone are removed."""
-    for book in (folder / "engine").glob("*/*"):
-        alive = _is_owned(book)
-        files = _files(book, alive)
-        if not alive and _age_s(book, files) > KEEP_S:
-            shutil.rmtree(book, ignore_errors=True)
+    for process in (folder / "engine").glob("*/*"):
+        alive = _is_owned(process)
+        files = _files(process, alive)
+        if not alive and _age_s(process, files) > KEEP_S:
+            shutil.rmtree(process, ignore_errors=True)
             continue
-        yield book.parent.name, book.name, files
+        yield process.parent.name, process.name, files
 
 
-def _claim(book: Path, how: int) -> bool:
-    book.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(book / _OWNER, os.O_CREAT | os.O_RDWR, 0o600)
+def _claim(process: Path, how: int) -> bool:
+    process.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(process / _OWNER, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, how)
     except BlockingIOError:
@@ -88,16 +88,16 @@ def _claim(book: Path, how: int) -> bool:
     return True
 
 
-def _write_to(book: Path) -> None:
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(book)
+def _write_to(process: Path) -> None:
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(process)
     # the same name for the next process; children, which have their own, take their pid
     own = values.MultiProcessValue(lambda: "own")  # type: ignore[no-untyped-call]
     values.ValueClass = own
 
 
-def _is_owned(book: Path) -> bool:
+def _is_owned(process: Path) -> bool:
     with suppress(OSError):
-        descriptor = os.open(book / _OWNER, os.O_RDONLY)
+        descriptor = os.open(process / _OWNER, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -107,14 +107,14 @@ def _is_owned(book: Path) -> bool:
     return False
 
 
-def _files(book: Path, alive: bool) -> list[Path]:
-    files = book.glob("*.db")
+def _files(process: Path, alive: bool) -> list[Path]:
+    files = process.glob("*.db")
     return sorted(file for file in files if alive or not file.name.startswith("gauge_"))
 
 
-def _age_s(book: Path, files: list[Path]) -> float:
+def _age_s(process: Path, files: list[Path]) -> float:
     written = 0.0
-    for path in (book, *files):
+    for path in (process, *files):
         with suppress(OSError):
             written = max(written, path.stat().st_mtime)
     return time.time() - written

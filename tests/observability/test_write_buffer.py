@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from observability.ledger import Ledger
+from observability.write_buffer import WriteBuffer
 from tests.fakes.front import samples_of
 
 AMOUNTS = st.lists(st.floats(0, 100) | st.sampled_from((0.1, 1.0, 10.0)))
@@ -34,15 +34,15 @@ def test_what_is_written_at_once_is_what_each_would_have_been(
             histogram.labels("a").observe(amount)
             counter.labels("a").inc(amount)
 
-    def by_ledger(histogram: Histogram, counter: Counter) -> None:
-        ledger = Ledger()
+    def by_buffer(histogram: Histogram, counter: Counter) -> None:
+        buffer = WriteBuffer()
         for amount in one_by_one:
-            ledger.observe(histogram, ("a",), amount)
-        ledger.observe_all(histogram, ("a",), together)
+            buffer.observe(histogram, ("a",), amount)
+        buffer.observe_all(histogram, ("a",), together)
         for amount in (*one_by_one, *together):
-            ledger.inc(counter, ("a",), amount)
+            buffer.inc(counter, ("a",), amount)
         if one_by_one or together:
-            ledger.write()
-            ledger.write()
+            buffer.flush()
+            buffer.flush()
 
-    assert samples(by_ledger) == pytest.approx(samples(directly))
+    assert samples(by_buffer) == pytest.approx(samples(directly))
