@@ -23,12 +23,14 @@ from tests.every_field.conftest import STEP_TOKENS, Served
 from tests.every_field.values import COMPLETIONS, ODD_FOR_ANY, RESPONSES, VALUES
 from tests.fakes.engine import MODEL
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
-
 EVERY_PAIR = os.environ.get("ANTEFIX_EVERY_PAIR") == "1"
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(14_400 if EVERY_PAIR else 600)]
+
 AT_ONCE = 12
 ANSWERED_WITHIN_S = 60
-SHORT, LONG = "Hi.", "One more story of the harbour and the ferry. " * (STEP_TOKENS // 6)
+# a sentence of 10 tokens
+SHORT, LONG = "Hi.", "One more story of the harbour and the ferry. " * (STEP_TOKENS // 9)
 PATHS = list(LEAST)
 Case = tuple[dict[str, Any], str]
 Fields = dict[str, list[str]]  # by path
@@ -160,6 +162,11 @@ async def test_what_a_generative_model_does_not_serve_is_no_fault(
     answer = await ask(http, "/v1/embeddings", {"model": MODEL, "input": "Hi."})
     assert not answer.fault
     assert answer.status >= 400
+
+
+async def test_the_long_prompt_takes_more_than_a_step(http: aiohttp.ClientSession) -> None:
+    answer = await ask(http, COMPLETIONS, request(COMPLETIONS, LONG, {}))
+    assert json.loads(answer.body)["usage"]["prompt_tokens"] > STEP_TOKENS
 
 
 async def test_the_engine_still_answers(http: aiohttp.ClientSession) -> None:
