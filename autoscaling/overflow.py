@@ -103,24 +103,27 @@ class Offers:
 def refusal(needs: Needs, offers: Offers) -> str | None:
     """Why the overflow pool must not answer this request; None: it may."""
     if not needs.chat_or_completion:
-        return "only chats and completions overflow"
+        return "only chats and completions may overflow"
     if needs.adapter is not None:
-        return f"the adapter {needs.adapter!r} is not there"
+        return f"the overflow pool does not serve the adapter {needs.adapter!r}"
     if offers.max_model_len is None:
-        return "its context length is not known yet"
+        return "the overflow pool's context length is not known yet"
     if needs.tokens > offers.max_model_len:
         return (
-            f"prompt and answer may take {needs.tokens} tokens, its context holds "
-            f"{offers.max_model_len}"
+            f"prompt and answer may take {needs.tokens} tokens, and the overflow pool's context "
+            f"holds {offers.max_model_len}"
         )
     if needs.tools and not offers.tools:
-        return "it calls no tools"
+        return "the overflow pool does not call tools"
     if needs.response_format and not offers.response_format:
-        return "it keeps to no response format"
+        return "the overflow pool does not keep to response formats"
     if needs.logprobs > offers.max_logprobs:
-        return f"it gives {offers.max_logprobs} logprobs, not {needs.logprobs}"
+        return (
+            f"the request asks for {needs.logprobs} logprobs, and the overflow pool gives at most "
+            f"{offers.max_logprobs}"
+        )
     if needs.token_ids and not offers.same_model:
-        return "the request names token ids, which are another model's"
+        return "the request names token ids, which mean others to the overflow pool's model"
     if needs.images and not offers.images:
-        return "it sees no images"
+        return "the overflow pool does not read images"
     return None

@@ -3,7 +3,7 @@
     handles             Ray Serve's proxy, gateway and engine joined by streaming handles
     handles-optimized   the same with RAY_SERVE_THROUGHPUT_OPTIMIZED=1
     haproxy-handles     HAProxy instead of the proxy, and the same switch
-    reserved-slot       ours: the gateway's own server, HTTP to the replica under a slot
+    reserved-slot       ours: the gateway's own server, HTTP to the replica under a reservation
 
 Each way has the same real engine, started anew, and is compared with that engine called
 directly, interleaved. Beside times it counts the CPU that everything but vLLM's own processes

@@ -1,14 +1,14 @@
 """Serve requests that stay open while their HTTP twin streams.
 
-A gateway reserves a slot on a replica through Ray Serve, dispatches `hold(ticket)` into it
+A gateway reserves a place on a replica through Ray Serve, dispatches `hold(ticket)` into it
 and sends the request itself, with the same ticket, straight to the replica's HTTP server.
 `hold` returns when that HTTP exchange ends, so Ray Serve counts, queues and drains exactly
 the requests that run, while no token passes through its object streams. If a gateway dies,
-its connections break and the slots free themselves.
+its connections break and the reservations end by themselves.
 
 To save the reservation's round trip a gateway may send the request at the same time. The
 gate lets it in only while the replica is below `max_ongoing_requests`; else it answers
-`NOT_RESERVED` and the gateway comes back when it has the slot.
+`NOT_RESERVED` and the gateway comes back when it has the reservation.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Tickets:
             self._exchanges.pop(ticket, None)
 
     def arrive(self, ticket: str, reserved: bool) -> bool:
-        """Whether the exchange may begin: with a slot always, without one below the limit."""
+        """Whether the exchange may begin: reserved: always; else below the limit."""
         if not reserved and self._running >= self._limit:
             return False
         self._running += 1

@@ -199,7 +199,7 @@ class GatewayPool:
         """What the client of a refused request is told; it is explained, too."""
         verdict, options = decision.verdict, request.options
         if options.overflow == "only" and (why := decision.request.no_overflow) is not None:
-            message = f"{OVERFLOW_HEADER} is 'only', but {why}. Leave the header out."
+            message = f"The header {OVERFLOW_HEADER} is 'only', but {why}. Leave it out."
             return ApiError(400, message, code="cannot_overflow", param=OVERFLOW_HEADER)
         message = self._refusal(options, decision)
         with contextlib.suppress(Exception):  # an explanation must not change the answer

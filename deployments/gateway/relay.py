@@ -196,7 +196,10 @@ class Relay(Response):
 
     def _engine_error(self, status: int, body: bytes) -> ApiError:
         if status == 404:
-            message = f"the model {self._request.model!r} does not support {self._request.path}"
+            message = (
+                f"The model {self._request.model!r} does not support {self._request.path}."
+                " Choose another model or another path."
+            )
             return ApiError(400, message, code="unsupported_endpoint", param="model")
         return from_engine(status, body, self._request.request_id)
 
@@ -212,7 +215,7 @@ class Relay(Response):
 
 
 def _broken_off() -> ApiError:
-    message = "the engine broke off; send the request again"
+    message = "The engine broke off. Send the request again."
     return ApiError(503, message, code="engine_unavailable", retry_after=1)
 
 

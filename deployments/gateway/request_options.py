@@ -38,7 +38,8 @@ def options_of(
     policy = headers.get(POLICY_HEADER)
     if policy is not None and policy not in POLICY_NAMES:
         message = (
-            f"{POLICY_HEADER} is {policy[:100]!r}; it must be one of {', '.join(POLICY_NAMES)}."
+            f"The header {POLICY_HEADER} is {policy[:100]!r}, but it must be one of"
+            f" {', '.join(POLICY_NAMES)}."
         )
         raise ApiError(400, message, code="unknown_policy", param=POLICY_HEADER)
     tier = fields.get("service_tier")
@@ -48,8 +49,8 @@ def options_of(
     if right == "batch" and priority == "interactive":
         where = PRIORITY_HEADER if asked else "service_tier"
         message = (
-            f"{where} asks for the class 'interactive', and this key may have only 'batch'."
-            f" Leave {where} out, or ask the operators to let this key have it."
+            f"'{where}' asks for the class 'interactive', and this key may have only 'batch'."
+            f" Leave it out, or ask the operators to let this key have it."
         )
         raise ApiError(403, message, code="priority_not_allowed", param=where)
     overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice))
@@ -59,6 +60,6 @@ def options_of(
 def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> str | None:
     word = headers.get(name)
     if word is not None and word not in words:
-        message = f"{name} is {word[:100]!r}; it must be one of {', '.join(words)}."
+        message = f"The header {name} is {word[:100]!r}, but it must be one of {', '.join(words)}."
         raise ApiError(400, message, code="invalid_header", param=name)
     return word

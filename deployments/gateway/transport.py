@@ -1,9 +1,9 @@
-"""From a gateway to an engine: HTTP straight to the replica, under a slot Ray Serve reserves.
+"""From a gateway to an engine: HTTP straight to the replica, reserved through Ray Serve.
 
-Ray Serve picks a replica in ranked order and holds a slot on it, so `max_ongoing_requests`,
-queueing and draining stay Ray Serve's; the request itself goes to the replica's own HTTP
-server. It goes to the best-ranked replica at once, while the slot is being reserved: when
-that replica is full, or gone, it is sent again to the one Ray Serve picked.
+Ray Serve picks a replica in ranked order and holds a reservation on it, so that
+`max_ongoing_requests`, queueing and draining stay Ray Serve's; the request itself goes to the
+replica's own HTTP server. It goes to the best-ranked replica at once, while the reservation is
+being made: when that replica is full, or gone, it is sent again to the one Ray Serve picked.
 docs/architecture.md has the figures that chose this way.
 """
 
@@ -28,7 +28,7 @@ from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADE
 
 logger = logging.getLogger("ray.serve")
 
-# How often a replica whose slot Ray Serve gave elsewhere is looked after, while it works.
+# How often a replica is looked after that works on a request whose reservation is elsewhere.
 LOOK_PERIOD_S = 0.25
 
 
@@ -97,17 +97,17 @@ class Transport:
         holder.add_done_callback(self._holders.discard)
         served_by = None
         try:
-            slot, answer = best, None
+            reservation, answer = best, None
             if attempt is not None:
                 answer = await _answer_of(attempt, route, reserved)
-            if slot is None or answer is None:
-                slot = await reserved
-                answer = await _sent(send, slot)
-            served_by = slot.replica_id
+            if reservation is None or answer is None:
+                reservation = await reserved
+                answer = await _sent(send, reservation)
+            served_by = reservation.replica_id
             if reserved.done() and not _holds(reserved, served_by):
-                holder.cancel()  # a slot elsewhere, which nobody will use
+                holder.cancel()  # reserved elsewhere, where nobody will go
             try:
-                yield slot, answer
+                yield reservation, answer
             finally:
                 answer.release()
         finally:
@@ -115,7 +115,7 @@ class Transport:
             if not _holds(reserved, served_by):
                 holder.cancel()
             if reserved.done() and not reserved.cancelled():
-                reserved.exception()  # seen: the answer came without the slot
+                reserved.exception()  # seen: the answer came without it
 
     async def _hold(self, route: Route, reserved: asyncio.Future[Reservation]) -> None:
         try:
@@ -128,7 +128,7 @@ class Transport:
                 await response
         except Exception as error:
             if reserved.done():
-                logger.info("a slot ended early: %s", type(error).__name__)
+                logger.info("a reservation ended early: %s", type(error).__name__)
             else:
                 reserved.set_exception(_as_api_error(error))
 
@@ -141,14 +141,14 @@ async def _answer_of(
     route: Route,
     reserved: asyncio.Future[Reservation],
 ) -> aiohttp.ClientResponse | None:
-    """The answer to the attempt; None when the request has to go where the slot is.
+    """The answer to the attempt; None when the request has to go where it is reserved.
 
-    A replica that has no room says so at once. So a slot elsewhere does not end an attempt that
+    A replica that has no room says so at once. So a reservation elsewhere does not end one that
     waits for its first token: Ray Serve passes over a replica that was slow to tell its queue.
     """
     try:
         while not attempt.done():
-            elsewhere = _has_slot(reserved) and not _holds(reserved, route.ranked_ids[0])
+            elsewhere = _is_reserved(reserved) and not _holds(reserved, route.ranked_ids[0])
             if elsewhere and not route.is_alive(route.ranked_ids[0]):
                 return None
             waiting_for: set[asyncio.Future[Any]] = {attempt}
@@ -168,27 +168,27 @@ async def _answer_of(
         attempt.cancel()
 
 
-async def _sent(send: SendRequest, slot: Reservation) -> aiohttp.ClientResponse:
+async def _sent(send: SendRequest, reservation: Reservation) -> aiohttp.ClientResponse:
     try:
-        return await send(slot)
+        return await send(reservation)
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-        raise ReplicaFailed(slot.replica_id) from error
+        raise ReplicaFailed(reservation.replica_id) from error
 
 
-def _has_slot(reserved: asyncio.Future[Reservation]) -> bool:
+def _is_reserved(reserved: asyncio.Future[Reservation]) -> bool:
     return reserved.done() and not reserved.cancelled() and reserved.exception() is None
 
 
 def _holds(reserved: asyncio.Future[Reservation], replica_id: str | None) -> bool:
-    return _has_slot(reserved) and reserved.result().replica_id == replica_id
+    return _is_reserved(reserved) and reserved.result().replica_id == replica_id
 
 
 def _as_api_error(error: Exception) -> Exception:
     if isinstance(error, BackPressureError):
-        message = "every replica is busy and the queue is full; try again later"
+        message = "Every replica is busy and the queue is full. Try again later."
         return ApiError(429, message, code="queue_full", retry_after=1)
     if isinstance(error, RayServeException | RayError):
-        logger.warning("no slot: %s", error)
-        message = "no replica can take this request now; try again later"
+        logger.warning("no reservation: %s", error)
+        message = "No replica can take this request now. Try again later."
         return ApiError(503, message, code="no_replica", retry_after=5)
     return error

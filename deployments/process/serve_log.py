@@ -88,7 +88,7 @@ class _LogFile(RotatingFileHandler):
 
 
 def _is_no_access_line(record: logging.LogRecord) -> bool:
-    """Serve has one for each slot that a request holds; a gateway's log has more about it."""
+    """Serve has one for each request's reservation; a gateway's log has more about it."""
     return not getattr(record, "serve_access_log", False)
 
 

@@ -1,8 +1,8 @@
 """The headers, paths and codes between a gateway and a replica's own HTTP server.
 
     x-antefix-secret           the fleet's: without it a replica answers 403
-    x-antefix-ticket           which Ray Serve request, if any, holds a slot for this one
-    x-antefix-reserved         its slot has been reserved
+    x-antefix-ticket           which Ray Serve request, if any, holds a reservation for this one
+    x-antefix-reserved         its reservation has been made
     x-antefix-expected-cached  how many of the prompt's tokens the gateway expects to be cached
 
 What an engine says of a request it serves, on its way back:

@@ -1,4 +1,4 @@
-"""A slot in Ray Serve is held exactly as long as its HTTP exchange lasts."""
+"""A reservation in Ray Serve is held exactly as long as its HTTP exchange lasts."""
 
 import asyncio
 

@@ -17,6 +17,7 @@ from deployments.gateway.request import Prompt
 from router.policies import PlacementRequest
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, Front, gateway_before
+from tests.sentences import assert_sentences
 from tests.waiting import until
 
 # Fake engines say that they compute 1000 tokens a second: a queue of 1000 is one second.
@@ -81,6 +82,7 @@ def explained(front: Front) -> Iterator[list[dict[str, Any]]]:
 async def error_of(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     error: dict[str, Any] = (await answer.json())["error"]
     assert error.keys() == {"message", "type", "param", "code"}
+    assert_sentences(error["message"])
     return error
 
 
@@ -349,7 +351,7 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
     assert answer.status == 429
     # the backlog of its own pool, not a guess
     assert 7 <= int(answer.headers["retry-after"]) <= 8
-    assert "its context holds 1000" in (await error_of(answer))["message"]
+    assert "context holds 1000" in (await error_of(answer))["message"]
     (told,) = explanations
     assert (told["pool"], told["admission"]["verdict"]) == ("main", "refused")
     assert not small.bodies
@@ -395,17 +397,17 @@ async def test_who_demands_what_is_not_there_is_told(
         assert "no overflow pool" in (await error_of(answer))["message"]
     async with overflowing.post(headers=saying("only"), tools=[{"type": "function"}]) as answer:
         assert answer.status == 400
-        assert "calls no tools" in (await error_of(answer))["message"]
+        assert "does not call tools" in (await error_of(answer))["message"]
 
 
 BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
-    "context": ({"max_tokens": 2000}, "its context holds 1000"),
-    "tools": ({"tools": [{"type": "function"}]}, "calls no tools"),
-    "logprobs": ({"logprobs": True, "top_logprobs": 21}, "20 logprobs"),
+    "context": ({"max_tokens": 2000}, "context holds 1000"),
+    "tools": ({"tools": [{"type": "function"}]}, "does not call tools"),
+    "logprobs": ({"logprobs": True, "top_logprobs": 21}, "gives at most 20"),
     "token ids": ({"logit_bias": {"5": 1}}, "token ids"),
     "images": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "no images",
+        "does not read images",
     ),
     "adapter": ({"model": "poet"}, "'poet'"),
 }

@@ -15,6 +15,7 @@ from deployments.gateway import transport
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.sentences import assert_sentences
 from tests.waiting import until
 
 
@@ -37,6 +38,8 @@ async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
 async def error_of(answer: aiohttp.ClientResponse) -> dict[str, object]:
     error: dict[str, object] = (await answer.json())["error"]
     assert error.keys() == {"message", "type", "param", "code"}
+    if error["code"] != "invalid_value":  # that is the engine's own word
+        assert_sentences(str(error["message"]))
     return error
 
 
