@@ -1,4 +1,4 @@
-"""One real fleet for all tests here: Ray Serve, two gateways, three vLLM engines, Redis."""
+"""One real fleet for most tests here: Ray Serve, two gateways, three vLLM engines, Redis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from openai import AsyncOpenAI, OpenAI
 from cli.local.home import Home
 from cli.local.ports import free_ports
 from deployments.wire.headers import SECRET_HEADER
+from tests.real.seen_fleet import seen, traces
 from tests.router.redis_process import running
+
+__all__ = ["seen", "traces"]
 
 FLEET_FILE = Path(__file__).with_name("fleet.yaml")
 START_SECONDS = 600

@@ -29,13 +29,18 @@ METRICS = {
 }
 
 
+@pytest.fixture(scope="module")
+def engine_url(fleet: RunningFleet) -> str:
+    url: str = fleet.replicas("other")[0]["url"]
+    return url
+
+
 @pytest.mark.parametrize("check", contract.ENGINE_CHECKS, ids=lambda check: check.__name__)
 async def test_the_real_engine_keeps_the_contract(
-    check: Callable[[Server], Awaitable[None]], fleet: RunningFleet
+    check: Callable[[Server], Awaitable[None]], engine_url: str, fleet: RunningFleet
 ) -> None:
-    url = fleet.replicas("other")[0]["url"]
     async with aiohttp.ClientSession() as http:
-        await check(Server(http, url, fleet.other_model, fleet.engine_headers))
+        await check(Server(http, engine_url, fleet.other_model, fleet.engine_headers))
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
