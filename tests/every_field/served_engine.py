@@ -39,11 +39,10 @@ class RealEngine(FakeEngine):
         return Starlette(routes=[renderer, Mount("/", self._engine.app)])
 
 
-async def serve(engine_args: dict[str, Any], said: Any) -> None:
-    model = Path(tempfile.mkdtemp(), "model")
+async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
     # what an engine makes of a field does not depend on the depth of its model
-    first_layers(embedded_model(lambda fraction, what: None), 1, model)
-    engine = await VllmEngine.start(str(model), MODEL, engine_args)
+    first_layers(embedded_model(lambda fraction, what: None), 1, folder)
+    engine = await VllmEngine.start(str(folder), MODEL, engine_args)
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     async with gateway_before(
         RealEngine(engine), pool={"engine_args": engine_args}, request_timeout_s=300
@@ -56,4 +55,5 @@ async def serve(engine_args: dict[str, Any], said: Any) -> None:
 if __name__ == "__main__":
     to_the_test = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM prints
-    asyncio.run(serve(json.loads(sys.argv[1]), to_the_test))
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(serve(json.loads(sys.argv[1]), Path(temporary, "model"), to_the_test))
