@@ -20,8 +20,8 @@ from autoscaling.capacity import (
 from autoscaling.forecast import Forecast, History
 from autoscaling.slo import Slo
 
-# A replica comes for what is expected, and goes when even with this much doubt of it it is not
-# needed: a rate at the edge between two numbers changes neither.
+# A replica is added for the expected rate, and removed only when it would not be needed at a rate
+# this many standard deviations higher: a rate at the edge between two numbers changes neither.
 DOWN_SIGMA = 1.0
 # What was refused and what was computed is counted over this time.
 RECENT_S = 60.0

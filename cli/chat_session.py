@@ -61,7 +61,9 @@ class ChatSession:
                     out.flush()
         except OpenAIError as error:
             message = getattr(error, "message", str(error))
-            raise GatewayError(f"no answer: {message}", "see /help, or antefix status") from error
+            raise GatewayError(
+                f"the model did not answer: {message}", "see /help, or antefix status"
+            ) from error
         finally:
             out.write("\n")
         if ending == "length":

@@ -108,7 +108,7 @@ class GatewayClient:
                 ttft_s = ttft_s or time.monotonic() - began
             request_id = response.headers.get("x-request-id", "")
         if not (ttft_s and whole):
-            raise GatewayError("the stream ended before its end", "see antefix logs")
+            raise GatewayError("the stream broke off before its end", "see antefix logs")
         return Streamed(request_id, ttft_s)
 
     def _call(self, path: str, body: dict[str, Any] | None, timeout_s: float) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _wait(client: GatewayClient, timeout_s: float) -> None:
         client.wait_until_ready(timeout_s, tell)
     except GatewayError as error:
         raise Problem(
-            f"not ready within {timeout_s:g} s: {error.message}",
+            f"the fleet was not ready within {timeout_s:g} s: {error.message}",
             "see antefix status, on Kubernetes antefix k8s status; --timeout waits longer",
         ) from error
 
@@ -201,7 +201,7 @@ def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any]) -> Problem:
     else:
         why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
         remedy = "see that engine_args leave prefix caching on and the KV cache has room"
-    return Problem(f"no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
+    return Problem(f"there was no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
 
 
 def _shown(asked: VerifiedAnswer) -> str:

@@ -180,17 +180,17 @@ def secrets_from_environment(fleet: Fleet, environment: Mapping[str, str]) -> Se
         api_keys = keys_in(environment.get("ANTEFIX_API_KEYS", ""))
     if not api_keys:
         raise Problem(
-            "no API keys",
+            "no API keys are set",
             "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas, or "
             f"{KEYS_FILE} to a file that holds them",
         )
     engine_secret = environment.get("ANTEFIX_ENGINE_SECRET")
     if not engine_secret:
         raise Problem(
-            "no engine secret",
+            "no engine secret is set",
             "set ANTEFIX_ENGINE_SECRET to a random string, the same on every node",
         )
     redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
     if not redis_url:
-        raise Problem("no Redis", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
+        raise Problem("no Redis is named", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
     return Secrets(api_keys, engine_secret, redis_url, keys_file)

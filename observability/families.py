@@ -146,7 +146,9 @@ class Families:
             "sum",
         )
         self.queue_oldest = gauge(
-            "antefix_queue_oldest_seconds", "Age of the oldest of them.", ["pool"]
+            "antefix_queue_oldest_seconds",
+            "Age of the oldest request without a first token.",
+            ["pool"],
         )
         self.batch_waiting = gauge(
             "antefix_batch_waiting_requests",
@@ -156,7 +158,7 @@ class Families:
         )
         self.batch_oldest = gauge(
             "antefix_batch_oldest_wait_seconds",
-            "How long the oldest of them has waited.",
+            "How long the oldest batch request has waited for its turn.",
             ["pool"],
         )
         self.overflow_open = gauge(
@@ -232,7 +234,11 @@ class Families:
         self.explanations_dropped = counter(
             "antefix_explanations_dropped", "Explanations that could not be kept in Redis."
         )
-        self.build = gauge("antefix_build_info", "1; which version of Antefix runs.", ["version"])
+        self.build = gauge(
+            "antefix_build_info",
+            "Always 1; its label is the version of Antefix that runs.",
+            ["version"],
+        )
 
 
 class ReplicaFamilies:
@@ -275,7 +281,7 @@ class ReplicaFamilies:
     def calibrated(self) -> Gauge:
         return self._gauge(
             "antefix_replica_calibrated_prefill_tokens_per_second",
-            "What the fleet file's `prefill_rate` says that should be.",
+            "Prompt tokens a replica should compute a second, by the fleet file's `prefill_rate`.",
         )
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -312,6 +318,6 @@ class SpeculationFamilies:
         )
         self.expected = gauge(
             "antefix_speculation_expected_tokens_per_pass",
-            "What they would be if each guess were accepted with that same probability: "
-            "(1-a^(k+1))/(1-a) for k drafted tokens.",
+            "Tokens a pass would yield if each drafted token were accepted with the acceptance "
+            "ratio a: (1-a^(k+1))/(1-a) for k drafted tokens.",
         )

@@ -155,19 +155,19 @@ def read(file: Path, seed: int = 0) -> Trace:
     readers = {".jsonl": _mooncake, ".csv": _azure}
     if file.suffix not in readers:
         remedy = f"give one of {', '.join(SYNTHETIC)}, or a file *.jsonl or *.csv"
-        raise Problem(f"{file}: not a trace", remedy)
+        raise Problem(f"{file} is no trace of a form known here", remedy)
     try:
         with file.open(newline="") as lines:
             return readers[file.suffix](file, lines, seed)
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"{file}: cannot be read: {error}", "give the path of a trace") from error
+        raise Problem(f"{file} cannot be read: {error}", "give the path of a trace") from error
 
 
 def _mooncake(file: Path, lines: Iterable[str], seed: int) -> Trace:
     rng = random.Random(seed)
     parsed = [_mooncake_line(file, number, line) for number, line in enumerate(lines, 1)]
     if not parsed:
-        raise Problem(f"{file}: no requests in it", "give another file")
+        raise Problem(f"{file} holds no requests", "give another file")
     times = sorted({request.at for request in parsed})
     step = {at: later - at for at, later in pairwise(times)}
     last = min(step.values(), default=1.0)
@@ -205,7 +205,7 @@ def _azure(file: Path, lines: Iterable[str], seed: int) -> Trace:
             raise _bad_line(file, rows.line_num, what, "Azure's") from error
         requests.append(_checked(file, rows.line_num, Request(at, prompt, answer)))
     if not requests:
-        raise Problem(f"{file}: no requests in it", "give another file")
+        raise Problem(f"{file} holds no requests", "give another file")
     ordered = _ordered(requests)
     return Trace(file.stem, ordered, ordered[-1].at + 1.0)
 
@@ -221,7 +221,7 @@ def _checked(file: Path, number: int, request: Request) -> Request:
 
 def _bad_line(file: Path, number: int, what: str, form: str) -> Problem:
     return Problem(
-        f"{file}:{number}: not a request: {what}",
+        f"{file}:{number} is not a request: {what}",
         f"correct or remove that line; the file's lines must be {form}",
     )
 

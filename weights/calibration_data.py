@@ -74,7 +74,8 @@ def token_windows(
     stream = [token for sample in samples for token in encode(sample)]
     if len(stream) < LEAST_TOKENS:
         raise Problem(
-            f"the calibration text has {len(stream)} tokens, {LEAST_TOKENS} are the least",
+            f"the calibration text has {len(stream)} tokens, and at least {LEAST_TOKENS} are"
+            " needed",
             f"give it more text; {count * length} tokens are asked for",
         )
     length = min(length, len(stream))

@@ -70,7 +70,7 @@ def find_programs() -> Programs:
     found = {"prometheus": prometheus, "alertmanager": alertmanager}
     missing = " and ".join(name for name, path in found.items() if not path)
     raise Problem(
-        f"--with-prometheus needs {missing}, not found on PATH",
+        f"--with-prometheus needs {missing} on PATH",
         "install both (Debian and Ubuntu: apt-get install --no-install-recommends prometheus "
         "prometheus-alertmanager; elsewhere from https://prometheus.io/download/)",
     )

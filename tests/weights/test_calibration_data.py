@@ -79,7 +79,7 @@ def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None
 
 
 def test_too_little_text_is_an_error_with_what_is_asked_for() -> None:
-    with pytest.raises(Problem, match=r"has 5 tokens, 256 are the least.* 1024 tokens"):
+    with pytest.raises(Problem, match=r"has 5 tokens, and at least 256 are needed.* 1024 tokens"):
         token_windows(["hello"], length, 2, 512)
 
 
