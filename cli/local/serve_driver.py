@@ -91,7 +91,10 @@ def remove(request: dict[str, Any], emit: Emit) -> None:
     """Streams in flight end first, up to the fleet's drain time."""
     if _serve_is_running():
         if APP_NAME in serve.status().applications:
-            serve.delete(APP_NAME)
+            # Ray Serve's own wait gives up after 60 s, whatever the drain time is.
+            serve.delete(APP_NAME, _blocking=False)
+            while APP_NAME in serve.status().applications:
+                time.sleep(POLL_SECONDS)
         if request["shutdown_serve"] and not serve.status().applications:
             serve.shutdown()  # type: ignore[no-untyped-call]
     emit({"event": "removed"})
