@@ -40,7 +40,7 @@ def session(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     plugins = ("-p", "tests.conftest", "-p", "without_gnomon", "-p", "no:cacheprovider")
-    unset = ("CI", missing.NOTED_IN)
+    unset = ("CI", "ANTEFIX_SLOWEST_TESTS", missing.NOTED_IN)
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "test_lacking.py", *arguments],

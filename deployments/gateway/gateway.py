@@ -13,22 +13,18 @@ import importlib.metadata
 import json
 import logging
 import os
-import re
 import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import ray
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from ray.serve.handle import DeploymentHandle
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -36,6 +32,7 @@ from deployments.fleet.fleet import Fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys
 from deployments.gateway.engine_attempt import EngineAttempt
+from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import DECISIONS, EXPLANATION_TTL_S, Explanations
 from deployments.gateway.health import Health, unheard_s
@@ -78,7 +75,6 @@ VERSION = importlib.metadata.version("antefix")
 TIMEOUT_HEADER = "x-antefix-timeout"
 # Nobody reads it; logs of proxies call it so.
 CLIENT_LEFT = 499
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -230,9 +226,7 @@ class Gateway:
         add_page(app)
         app.add_api_route("/openapi.json", self.openapi, methods=["GET"])
         app.add_api_route("/docs", self.docs, methods=["GET"])
-        app.add_exception_handler(ApiError, _answer_api_error)
-        app.add_exception_handler(HTTPException, _answer_http_exception)
-        app.add_exception_handler(Exception, _answer_unexpected)
+        answer_errors(app)
         return app
 
     async def infer(self, request: Request) -> Response:
@@ -242,7 +236,7 @@ class Gateway:
         except ApiError as error:
             self._requests.error(error.code)
             raise
-        record = RequestRecord(_request_id(request), tenant, request.url.path, arrived)
+        record = RequestRecord(request_id_of(request), tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
             attempt = await self._attempt(request, record)
@@ -395,43 +389,3 @@ def _limit(asked: str | None) -> int:
 def _no_redis() -> ApiError:
     message = "Explanations are kept in Redis, which does not answer. Try again later."
     return ApiError(503, message, code="no_redis", retry_after=1)
-
-
-def _request_id(request: Request) -> str:
-    """The client's, or one of ours: the same for a request however often it is asked."""
-    if not hasattr(request.state, "request_id"):
-        given = request.headers.get("x-request-id", "")
-        usable = _REQUEST_ID.fullmatch(given)
-        request.state.request_id = given if usable else uuid.uuid4().hex
-    return cast(str, request.state.request_id)
-
-
-async def _answer_api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    headers = {**error.headers, "x-request-id": _request_id(request)}
-    return JSONResponse(error.body(), status_code=error.status, headers=headers)
-
-
-async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path
-    messages = {
-        404: (f"{request.method} {path} does not exist. See /docs for what does.", "unknown_url"),
-        405: (
-            f"{path} does not accept {request.method}. See /docs for what it accepts.",
-            "method_not_allowed",
-        ),
-    }
-    phrase = HTTPStatus(error.status_code).phrase
-    fallback = (
-        f"The request failed: {error.status_code} ({phrase}). See /docs.",
-        "invalid_request",
-    )
-    message, code = messages.get(error.status_code, fallback)
-    api_error = ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
-    return await _answer_api_error(request, api_error)
-
-
-async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    message = "The gateway failed on this request. Give the operators its id, in x-request-id."
-    return await _answer_api_error(request, ApiError(500, message, code="gateway_error"))
