@@ -39,8 +39,7 @@ class Speculation:
     """How many times as fast as it would be without."""
 
 
-@dataclass(frozen=True)
-class ReplicaLoad:
+class ReplicaLoad(msgspec.Struct, frozen=True):
     """One replica's state, as it reports it. Rates are tokens per second, times are seconds."""
 
     replica_id: str
@@ -163,7 +162,7 @@ class LoadBoard:
         rate = sum(rates) / max(1, len(rates))
         self.active_seen = current
         self._told = {
-            load.replica_id: self._newest(dataclasses.replace(load, prefill_rate=rate))
+            load.replica_id: self._newest(msgspec.structs.replace(load, prefill_rate=rate))
             for load in loads
         }
         self._replica_in = {load.slot: load.replica_id for load in loads}
@@ -255,7 +254,7 @@ class LoadBoard:
         load = self._told[replica_id]
         count, tokens = self._unseen_in.get(slot, (0, 0))
         if count:
-            load = dataclasses.replace(
+            load = msgspec.structs.replace(
                 load,
                 waiting=load.waiting + count,
                 queued_prefill_tokens=load.queued_prefill_tokens + tokens,
@@ -276,7 +275,7 @@ class LoadBoard:
 
 
 def _reported(load: ReplicaLoad, newer: ReplicaLoad | LoadReport) -> ReplicaLoad:
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         load,
         sequence=newer.sequence,
         waiting=newer.waiting,

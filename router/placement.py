@@ -12,6 +12,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from router import cost
 from router.cost import TtftCorrection
 from router.load import ReplicaLoad
@@ -134,7 +136,7 @@ def place_blind(
     mean come last. `in_flight`: replica id -> this gateway's own requests there.
     """
     loads = {
-        replica_id: replace(
+        replica_id: msgspec.structs.replace(
             load,
             waiting=in_flight.get(replica_id, 0),
             running=0,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
+import msgspec
 import redis
 
 from router.cached_blocks import CachedBlocks
@@ -62,7 +62,7 @@ class Publishing:
     def _snapshot(self, lease: Lease) -> str:
         self.lease = lease
         report = self._engine.report()
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             self._engine.load(),
             slot=lease.slot,
             incarnation=lease.incarnation,

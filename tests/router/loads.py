@@ -3,6 +3,7 @@
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.load import ReplicaLoad
 
@@ -47,7 +48,7 @@ any_load = st.builds(
 )
 any_loads = st.lists(any_load, max_size=8).map(
     lambda loads: {
-        f"r{i}": load(**{**vars(of), "replica_id": f"r{i}", "slot": i, "incarnation": f"r{i}-1"})
+        f"r{i}": replace(of, replica_id=f"r{i}", slot=i, incarnation=f"r{i}-1")
         for i, of in enumerate(loads)
     }
 )

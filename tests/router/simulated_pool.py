@@ -12,9 +12,11 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
+
+from msgspec.structs import replace
 
 from autoscaling.pool_scheduler import Attempt, PoolScheduler, PoolSettings, SchedulingRequest
 from router.load import LoadReport

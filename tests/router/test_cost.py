@@ -2,12 +2,12 @@
 
 import math
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.cost import (
     MAX_SLOPE,

@@ -1,7 +1,6 @@
 """The load board: what replicas publish, a gateway reads, and what it has placed since."""
 
 import asyncio
-import dataclasses
 import json
 import os
 import time
@@ -243,9 +242,9 @@ def test_a_dead_replica_is_replaced_by_the_next(board: LoadBoard) -> None:
 
 def test_who_sleeps_is_promoted_last(board: LoadBoard) -> None:
     old, young = seniors(100.0, 200.0)
-    board.update([dataclasses.replace(old, asleep=True), young], Active(1))
+    board.update([msgspec.structs.replace(old, asleep=True), young], Active(1))
     assert list(board.loads()) == ["r1"]
-    board.update([dataclasses.replace(old, asleep=True)], Active(1))
+    board.update([msgspec.structs.replace(old, asleep=True)], Active(1))
     assert list(board.loads()) == ["r0"]
 
 

@@ -3,12 +3,12 @@
 import json
 import random
 from collections import Counter
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.cost import TtftCorrection, predict_ttft
 from router.load import ReplicaLoad
@@ -110,9 +110,9 @@ def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
 def test_a_popular_prefix_goes_where_the_load_is_least() -> None:
     loads = pool(2)
     loads["r0"] = replace(loads["r0"], queued_prefill_tokens=100)
-    hot = Recent(depths={0: 8}, popularity=30.0, traffic_share=0.5)
-    assert decided(loads, {0: 8}, hot).replica_ids[0] == "r1"
-    assert decided(loads, {0: 8}, replace(hot, popularity=1.0)).replica_ids[0] == "r0"
+    for popularity, chosen in (30.0, "r1"), (1.0, "r0"):
+        recent = Recent(depths={0: 8}, popularity=popularity, traffic_share=0.5)
+        assert decided(loads, {0: 8}, recent).replica_ids[0] == chosen
 
 
 def test_a_burst_with_a_new_prefix_is_not_scattered() -> None:

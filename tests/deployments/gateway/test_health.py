@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from deployments.gateway.gateway import Gateway
 from tests.fakes.engine import FakeEngine
