@@ -158,7 +158,8 @@ class Admission:
     ) -> Verdict:
         best = min((c.predicted_ttft_s for c in ranked), default=math.nan)
         if only_overflow:
-            return self._elsewhere(slo, elapsed_s, overflow, best, now, asked=True)
+            # when this pool could serve it is nothing to it
+            return self._elsewhere(slo, elapsed_s, overflow, math.inf, now, asked=True)
         if not ranked and overflow:
             verdict = self._elsewhere(slo, elapsed_s, overflow, best, now)
             waits = Verdict("admit", "no replica is up yet")
@@ -197,14 +198,15 @@ class Admission:
     ) -> Verdict:
         """`due`: seconds until this pool would give it a first token."""
         best = due if math.isfinite(due) else None
-        reason = "no replica can hold the SLO"
+        alone = "only the overflow pool may answer it"
+        reason = alone if asked else "no replica can hold the SLO"
         if overflow is not None and self.gate is not None:
             index = _first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
-                reason = "the overflow pool cannot hold the SLO either"
+                reason = "the overflow pool cannot hold the SLO" + ("" if asked else " either")
             elif asked or self.gate.has_room(now):
-                return Verdict("overflow", "it was asked for" if asked else reason, index, 0, best)
+                return Verdict("overflow", reason, index, 0, best)
             else:
                 reason = "no larger share of the requests may overflow"
         return _refusal(slo, due, reason, best)

@@ -169,12 +169,15 @@ def test_no_more_than_the_share_overflows() -> None:
 def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
     admission = Admission(SLOS, 10, OverflowRules(max_share=0.01))
 
-    def only(overflow: list[Seen] | None) -> str:
-        return admission.decide("interactive", 0.0, [idle(0.1)], overflow, 0.0, True).kind
+    def only(overflow: list[Seen] | None) -> Verdict:
+        return admission.decide("interactive", 0.0, [idle(0.1)], overflow, 0.0, True)
 
-    assert [only([Seen(1.0)]) for _ in range(3)] == ["overflow"] * 3  # no share caps a wish
-    assert only([Seen(3.0)]) == "reject"
-    assert only(None) == "reject"
+    # no share caps a wish
+    assert [only([Seen(1.0)]).kind for _ in range(3)] == ["overflow"] * 3
+    # the own pool's idle replica is no remedy
+    refused = only([Seen(9.0), Seen(6.2)])
+    assert (refused.kind, refused.retry_after_s, refused.best_ttft_s) == ("reject", 5, None)
+    assert only(None).kind == "reject"
 
 
 def test_while_no_replica_is_up_a_request_overflows_or_waits_for_one() -> None:
