@@ -11,19 +11,12 @@ from router.load import UNSEEN_S, LoadReport
 from router.placement import BLIND
 from router.policies import PlacementRequest
 from router.recent import ANNOUNCED_AFTER_S, MAX_ANNOUNCED_S
+from tests.autoscaling.hand_clock import HandClock
 from tests.router.loads import load, pool
 
 KEYS = tuple(b"%016d" % segment for segment in range(5))
 # 5 segments of 128 tokens and a bit: all 5 can be reused.
 REQUEST = PlacementRequest(700, KEYS)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def placed_by(
@@ -37,12 +30,12 @@ def placed_by(
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
-def scheduler(clock: Clock) -> PoolScheduler:
+def scheduler(clock: HandClock) -> PoolScheduler:
     """Of a gateway that read its board a moment ago: three idle replicas, r0 to r2."""
     scheduler = PoolScheduler(clock)
     scheduler.board.update(pool(3).values())
@@ -81,7 +74,9 @@ def test_only_what_is_to_be_computed_counts(scheduler: PoolScheduler) -> None:
 
 
 @pytest.mark.parametrize("how", ["answered", "ended", "failed", "seen in a snapshot", "forgotten"])
-def test_a_placement_counts_until_it_is(scheduler: PoolScheduler, clock: Clock, how: str) -> None:
+def test_a_placement_counts_until_it_is(
+    scheduler: PoolScheduler, clock: HandClock, how: str
+) -> None:
     (attempt,) = place(scheduler)
     chosen = chosen_of(attempt)
     assert waiting(scheduler)[chosen] == 1
@@ -134,7 +129,7 @@ def test_a_request_that_failed_or_went_elsewhere_announces_nothing(
     assert set(cached(placed_by(scheduler, REQUEST, {})).values()) == {(0, 0)}
 
 
-def test_an_announcement_ends(scheduler: PoolScheduler, clock: Clock) -> None:
+def test_an_announcement_ends(scheduler: PoolScheduler, clock: HandClock) -> None:
     placed_by(scheduler, REQUEST, {})
     clock.now += MAX_ANNOUNCED_S + ANNOUNCED_AFTER_S
     scheduler.board.update(pool(3).values())
@@ -186,7 +181,7 @@ def test_without_the_index_placement_goes_by_load_and_keeps_prefixes_together(
 
 
 def test_with_an_empty_board_placement_goes_by_who_was_last_known(
-    scheduler: PoolScheduler, clock: Clock
+    scheduler: PoolScheduler, clock: HandClock
 ) -> None:
     clock.now += slots.LEASE_S + 0.001
     assert scheduler.board.loads() == {}
@@ -197,7 +192,9 @@ def test_with_an_empty_board_placement_goes_by_who_was_last_known(
     assert scheduler.board.segment_tokens == 128  # prompts still have keys to gather by
 
 
-def test_blind_placements_count_what_is_in_flight(scheduler: PoolScheduler, clock: Clock) -> None:
+def test_blind_placements_count_what_is_in_flight(
+    scheduler: PoolScheduler, clock: HandClock
+) -> None:
     clock.now += slots.LEASE_S + 0.001
     attempts = [placed_by(scheduler, REQUEST, None) for _ in range(30)]
     counts = [sum(chosen_of(a) == f"r{i}" for a in attempts) for i in range(3)]
@@ -209,7 +206,7 @@ def test_blind_placements_count_what_is_in_flight(scheduler: PoolScheduler, cloc
 
 
 def test_blind_placements_avoid_replicas_that_failed(
-    scheduler: PoolScheduler, clock: Clock
+    scheduler: PoolScheduler, clock: HandClock
 ) -> None:
     clock.now += slots.LEASE_S + 0.001
     first = placed_by(scheduler, REQUEST, None)
@@ -238,7 +235,7 @@ def test_a_policy_remembers_from_request_to_request(scheduler: PoolScheduler) ->
     assert chosen[3] == chosen[0]
 
 
-def test_a_shadow_policy_is_recorded_and_not_followed(clock: Clock) -> None:
+def test_a_shadow_policy_is_recorded_and_not_followed(clock: HandClock) -> None:
     scheduler = PoolScheduler(clock, PoolSettings(shadow_policy="least_loaded"))
     scheduler.board.update(load(f"r{i}", slot=i, running=1 - i) for i in (0, 1))
     attempt = placed_by(scheduler, REQUEST, {0: 5})
