@@ -120,8 +120,11 @@ def _keys_file(nodes: TwoNodes) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    objects = render(CHART / "values" / "laptop-kind.yaml", *VALUES)
+def cluster(small_model: Path) -> Iterator[Cluster]:
+    # what is proved here is the chart: a model of a few layers will do
+    pools = ("engine", "overflow")
+    models = [f"--set=fleet.pools.{pool}.model={small_model}" for pool in pools]
+    objects = render(CHART / "values" / "laptop-kind.yaml", *VALUES, *models)
     service = of_kind(objects, "RayService")
     nodes = TwoNodes()
     try:
