@@ -55,6 +55,9 @@ WATCH_PERIOD_S = 0.25
 BOARD_PERIOD_S = 1.0
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
 NICENESS = 5
+# A stream to a gateway whose machine is gone keeps its place here so long. A gateway takes nothing
+# either while a client that it relays to takes nothing, which is not to be mistaken for that.
+GATEWAY_GONE_S = 30.0
 
 
 class EngineReplica:
@@ -91,7 +94,8 @@ class EngineReplica:
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._tickets = Tickets(pool.max_ongoing_requests)
-        self._server = HttpServer(TicketGate(self._app(), self._tickets, secret))
+        gate = TicketGate(self._app(), self._tickets, secret)
+        self._server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
         self._url = await self._server.start(self._node_ip)
         self._sequence = 0
         self._leaving = False

@@ -43,10 +43,15 @@ class _LastAnswers:
 
 
 class HttpServer:
-    """Serves `app` from the event loop that starts it."""
+    """Serves `app` from the event loop that starts it.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `unacknowledged_s`: a connection is cut when the other machine has not taken what was sent for
+    so long. Without it the kernel tries for a quarter of an hour to reach a machine that is gone.
+    """
+
+    def __init__(self, app: ASGIApp, unacknowledged_s: float | None = None) -> None:
         self._app = _LastAnswers(app)
+        self._unacknowledged_s = unacknowledged_s
         self._server = _QuietServer(
             uvicorn.Config(
                 self._app,
@@ -68,6 +73,10 @@ class HttpServer:
         if port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Linux has it, and the connections that are accepted inherit it
+        if self._unacknowledged_s and hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = int(1000 * self._unacknowledged_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         sock.bind((host, port))
         self._task = asyncio.create_task(self._server.serve(sockets=[sock]))
         while not self._server.started:

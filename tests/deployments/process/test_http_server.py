@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -128,3 +129,27 @@ async def test_before_it_ends_it_closes_each_connection_with_an_answer() -> None
                 assert answer.headers["connection"] == "close"
                 assert await answer.text() == "here"
     await server.drain()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has this option")
+async def test_a_stream_ends_when_its_client_takes_nothing_for_too_long() -> None:
+    """As when the client's machine is gone: nothing closes the connection."""
+    ended = asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(100_000)
+                await asyncio.sleep(0.001)
+        finally:
+            ended.set()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await StreamingResponse(parts())(scope, receive, send)
+
+    server = HttpServer(app, unacknowledged_s=0.5)
+    host, _, port = (await server.start("127.0.0.1")).removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+        await asyncio.wait_for(ended.wait(), 60)
+        await asyncio.wait_for(server.drain(), 60)
