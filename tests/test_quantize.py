@@ -37,15 +37,15 @@ TINY = {
 TWICE = """
 import shutil, sys
 from pathlib import Path
-from weights.quantizing import Progress, quantize
+from weights.quantizing import QuantizingProgress, quantize
 
 for whole in map(Path, sys.argv[1:]):
-    quantize(whole, Progress(sys.stdout))
+    quantize(whole, QuantizingProgress(sys.stdout))
     resumed = whole.with_name(whole.name + "-resumed")
     (resumed / "layers").mkdir(parents=True)
     shutil.copy(whole / "job.json", resumed)
     shutil.copy(whole / "layers" / "0001.safetensors", resumed / "layers")
-    quantize(resumed, Progress(sys.stdout))
+    quantize(resumed, QuantizingProgress(sys.stdout))
 """
 
 

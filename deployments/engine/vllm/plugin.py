@@ -10,7 +10,7 @@ LOOK_AGAIN_MS = 20
 
 
 def register() -> None:
-    """Change what hurts engines on CPUs."""
+    """Change what hurts engines on CPUs. Once more changes nothing."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -35,9 +35,13 @@ def _sleep_while_waiting() -> None:
     init, wait = SpinCondition.__init__, SpinCondition.wait
 
     def init_without_spinning(
-        self: SpinCondition, is_reader: bool, context: object, notify_address: str
+        self: SpinCondition,
+        is_reader: bool,
+        context: object,
+        notify_address: str,
+        busy_loop_s: float = 0.0,
     ) -> None:
-        init(self, is_reader, context, notify_address, busy_loop_s=0)
+        init(self, is_reader, context, notify_address, busy_loop_s=0.0)
 
     def wait_briefly(self: SpinCondition, timeout_ms: int | None = None) -> None:
         wait(self, LOOK_AGAIN_MS if timeout_ms is None else min(timeout_ms, LOOK_AGAIN_MS))
