@@ -4,7 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,6 +48,13 @@ from weights.model_shape import shape_of
 from weights.plan import plan_for
 from weights.plan_fleet import fleet_yaml
 from weights.sizing import Option, SizingTarget
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one, whoever runs this: a message shows the first characters of a value."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def check(tmp_path: Path, pool: Pool) -> CheckedFleet:
