@@ -55,9 +55,9 @@ WATCH_PERIOD_S = 0.25
 BOARD_PERIOD_S = 1.0
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
 NICENESS = 5
-# A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that from
-# a gateway whose client has stopped reading once every buffer between them is full: shorter would
-# cut clients that only pause.
+# A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that
+# from a gateway whose client has stopped reading once every buffer between them is full: shorter
+# would cut clients that only pause.
 GATEWAY_GONE_S = 60.0
 
 
