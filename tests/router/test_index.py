@@ -70,6 +70,12 @@ def server(tmp_path: Path) -> Iterator[RedisProcess]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection may take as long as a lookup: on busy cores that is no sign of anything."""
+    monkeypatch.setattr("router.index.CONNECT_TIMEOUT_S", PATIENT_S)
+
+
 @pytest.fixture
 async def index(server: RedisProcess) -> AsyncIterator[PrefixIndex]:
     async with index_at(server.port) as index:
