@@ -1,8 +1,9 @@
 """`antefix verify`: that a fleet answers, and that a prefix is computed once. `helm test` runs it.
 
 It asks two questions under one system prompt that nobody sent before. The second must find it: the
-index knew where it was cached, and the engine there confirms that it was. Every failure says which
-part of that chain broke.
+index knew where it was cached, and the engine there confirms that it was. A third is answered at a
+temperature: an engine's sampler is other code than its greedy one, and may be what is broken. Every
+failure says which part of that chain broke.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ ANSWER_TOKENS = 16
 FIRST_QUESTION = "What is the capital of France?"
 # The index hears of a block some milliseconds after the engine has it.
 QUESTIONS = ("And of Italy?", "And of Spain?", "And of Greece?", "And of Norway?", "And of Japan?")
+SAMPLED_QUESTION = "And of Peru?"
 BETWEEN_QUESTIONS_S = 1.0
 EXPLAINED_WITHIN_S = 10.0
+GREEDY = {"temperature": 0}
+SAMPLED = {"temperature": 0.7, "top_p": 0.9}
 # The other pool would not have the prefix.
 HEADERS = {"x-antefix-overflow": "never"}
 
@@ -61,7 +65,7 @@ def verify(
     ] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Check that the running fleet answers and reuses a prefix, with two to six questions."""
+    """Check that the running fleet answers and reuses a prefix, with three to seven questions."""
     with answering(as_json):
         if api_key_file is not None:
             api_key = _first_key(api_key_file)
@@ -75,8 +79,10 @@ def verify(
             typer.echo(f"ready       after {ready_s:.1f} s, {model} at {url}")
         system = _new_system_prompt()
 
-        def ask(question: str) -> tuple[VerifiedAnswer, Mapping[str, Any]]:
-            return _ask(client, model, system, question, timeout)
+        def ask(
+            question: str, sampling: Mapping[str, float] = GREEDY
+        ) -> tuple[VerifiedAnswer, Mapping[str, Any]]:
+            return _ask(client, model, system, question, sampling, timeout)
 
         first, _ = ask(FIRST_QUESTION)
         if not as_json:
@@ -88,15 +94,21 @@ def verify(
             time.sleep(BETWEEN_QUESTIONS_S)
         else:
             raise _no_hit(again, told)
-        if as_json:
-            both = {"first": asdict(first), "again": asdict(again)}
-            print_json({"base_url": url, "model": model, "ready_after_s": ready_s, **both})
+        if not as_json:
+            typer.echo(f"again       {_shown(again)}")
+            typer.echo(
+                f"prefix hit  the index knew {again.cached_tokens_in_index} tokens of it at "
+                f"{again.replica}, the engine confirms {again.cached_tokens}"
+            )
+        try:
+            sampled, _ = ask(SAMPLED_QUESTION, SAMPLED)
+        except GatewayError as error:
+            raise _not_sampled(error) from error
+        if not as_json:
+            typer.echo(f"sampled     {_shown(sampled)}")
             return
-        typer.echo(f"again       {_shown(again)}")
-        typer.echo(
-            f"prefix hit  the index knew {again.cached_tokens_in_index} tokens of it at "
-            f"{again.replica}, the engine confirms {again.cached_tokens}"
-        )
+        answers = {"first": asdict(first), "again": asdict(again), "sampled": asdict(sampled)}
+        print_json({"base_url": url, "model": model, "ready_after_s": ready_s, **answers})
 
 
 def _first_key(file: Path) -> str:
@@ -140,13 +152,18 @@ def _new_system_prompt() -> str:
 
 
 def _ask(
-    client: GatewayClient, model: str, system: str, question: str, timeout_s: float
+    client: GatewayClient,
+    model: str,
+    system: str,
+    question: str,
+    sampling: Mapping[str, float],
+    timeout_s: float,
 ) -> tuple[VerifiedAnswer, Mapping[str, Any]]:
     messages = [
         {"role": "system", "content": system},
         {"role": "user", "content": question},
     ]
-    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": ANSWER_TOKENS}
+    body = {"model": model, "messages": messages, "max_tokens": ANSWER_TOKENS, **sampling}
     answer = client.stream(body, HEADERS, timeout_s)
     told = _explanation(client, answer.request_id)
     cached = told["cached_tokens"]
@@ -202,6 +219,14 @@ def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any]) -> Problem:
         why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
         remedy = "see that engine_args leave prefix caching on and the KV cache has room"
     return Problem(f"there was no prefix hit in {len(QUESTIONS)} requests: {why}", remedy)
+
+
+def _not_sampled(error: GatewayError) -> Problem:
+    asked = " and ".join(f"{name} {value}" for name, value in SAMPLED.items())
+    return Problem(
+        f"a request with {asked} failed, and those at temperature 0 did not: {error.message}",
+        "see the engine's log; where it names nvcc, set VLLM_USE_FLASHINFER_SAMPLER=0 in the image",
+    )
 
 
 def _shown(asked: VerifiedAnswer) -> str:

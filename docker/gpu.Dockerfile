@@ -39,9 +39,14 @@ COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /opt/large/nvidia /opt/venv/lib/python3.11/site-packages/nvidia
 COPY --from=dependencies /opt/large/torch /opt/venv/lib/python3.11/site-packages/torch
 COPY --from=dependencies /opt/large/vllm /opt/venv/lib/python3.11/site-packages/vllm
-ENV PATH=/opt/venv/bin:$PATH \
+# GKE mounts the node's driver into /usr/local/nvidia and leaves it to the image to look there.
+# FlashInfer compiles its sampler with nvcc when an engine starts, which is not here: vLLM's own
+# samples instead.
+ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
+    LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib \
     HOME=/home/antefix \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    VLLM_USE_FLASHINFER_SAMPLER=0 \
     PYTHONUNBUFFERED=1 \
     RAY_USAGE_STATS_ENABLED=0
 # Last, for it changes most. Compiled now: the user who runs it may not write there.

@@ -81,11 +81,12 @@ async def test_the_second_question_is_a_prefix_hit(redis_url: str) -> None:
     async with fleet(redis_url, engine) as front, caching(front, engine):
         result = await verified(front)
     assert result.exit_code == ExitCode.OK, result.output
-    ready, first, again, hit = result.stdout.splitlines()
+    ready, first, again, hit, sampled = result.stdout.splitlines()
     assert ready.startswith("ready") and MODEL in ready
     assert first.startswith("first time") and "; 0 of" in first
     assert again.startswith("again") and f"; {REUSED} of" in again and "policy prefix" in again
     assert hit.startswith("prefix hit") and f"engine confirms {REUSED}" in hit
+    assert sampled.startswith("sampled")
 
 
 async def test_as_json_it_is_one_object(redis_url: str) -> None:
@@ -96,7 +97,18 @@ async def test_as_json_it_is_one_object(redis_url: str) -> None:
     assert told["model"] == MODEL
     assert told["first"]["cached_tokens"] == 0
     assert told["again"]["cached_tokens"] == REUSED
-    assert told["again"]["replica"] == engine.replica_id
+    assert told["again"]["replica"] == told["sampled"]["replica"] == engine.replica_id
+
+
+async def test_the_sampler_is_asked_too_and_a_failure_is_told_as_its_own(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.dies_of = "top_p"
+    async with fleet(redis_url, engine) as front, caching(front, engine):
+        result = await verified(front)
+    assert result.exit_code == ExitCode.FAILED
+    assert result.stdout.splitlines()[-1].startswith("prefix hit")
+    assert "a request with temperature 0.7 and top_p 0.9 failed" in result.stderr
+    assert "VLLM_USE_FLASHINFER_SAMPLER=0" in result.stderr
 
 
 async def test_no_two_runs_ask_the_same(redis_url: str) -> None:

@@ -48,6 +48,17 @@ def of(image: str, instruction: str) -> list[str]:
     return [rest for name, rest in instructions(image) if name == instruction]
 
 
+def environment(image: str) -> dict[str, str]:
+    """Of the last stage, as it ends."""
+    told: dict[str, str] = {}
+    for name, rest in instructions(image):
+        if name == "FROM":
+            told = {}
+        elif name == "ENV":
+            told |= dict(pair.split("=", 1) for pair in rest.split())
+    return told
+
+
 def in_context(path: str) -> bool:
     """Whether .dockerignore lets it in: the last pattern that fits it or a folder above decides."""
     above = [path, *map(str, Path(path).parents)]
@@ -134,6 +145,20 @@ except SystemExit as end:
     loaded = loaded_from(tmp_path / "antefix", code)
     assert len(loaded) > 50
     assert all(path.is_relative_to(tmp_path) for path in loaded)
+
+
+def test_an_engine_on_gpus_samples_without_a_compiler_of_cuda() -> None:
+    """FlashInfer's sampler wants its kernels as a wheel or nvcc; vLLM takes it unless told."""
+    lock = (ROOT / "requirements" / "gpu.lock").read_text()
+    precompiled = re.search(r"^flashinfer-jit-cache==", lock, re.M)
+    assert precompiled or environment("gpu")["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
+def test_the_driver_is_found_where_gke_mounts_it() -> None:
+    """In the last stage: Google's device plugin mounts it and sets neither of the two."""
+    told = environment("gpu")
+    assert "/usr/local/nvidia/lib64" in told["LD_LIBRARY_PATH"].split(":")
+    assert "/usr/local/nvidia/bin" in told["PATH"].split(":")
 
 
 def test_what_makes_the_model_needs_no_more_than_its_stage_copies(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class FakeEngine:
         self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set. 0: before any
         self.go_on = asyncio.Event()
         self.dies_after: int | None = None  # tokens; 0: before it has answered anything
+        self.dies_of = ""  # a field: a request with it is as far as it gets
         self.answers: Response | None = None
         self.cached_tokens = 0
         # how it sleeps, while `sleeper` runs
@@ -153,6 +154,8 @@ class FakeEngine:
             return self.answers
         chat = request.url.path.endswith("/chat/completions")
         fields = json.loads(self.bodies[-1])
+        if self.dies_of and self.dies_of in fields:
+            self.break_off()
         if refused := _refused(fields, chat, self.model):
             return refused
         if fields.get("stream"):

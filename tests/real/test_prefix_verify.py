@@ -21,6 +21,7 @@ def test_the_running_fleet_is_verified(fleet: RunningFleet) -> None:
     assert told["first"]["cached_tokens"] == 0
     again = told["again"]
     assert again["replica"] == told["first"]["replica"]
+    assert told["sampled"]["prompt_tokens"]
     assert again["cached_tokens"] >= again["cached_tokens_in_index"] >= 2 * SEGMENT_TOKENS
 
 
@@ -30,7 +31,8 @@ def test_what_people_read_names_the_hit(fleet: RunningFleet) -> None:
     print(done.stdout)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "(pool other, policy prefix" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("prefix hit")
+    hit, sampled = done.stdout.splitlines()[-2:]
+    assert hit.startswith("prefix hit") and sampled.startswith("sampled")
 
 
 def test_a_model_that_is_not_served_is_told(fleet: RunningFleet) -> None:
