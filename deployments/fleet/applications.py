@@ -1,0 +1,183 @@
+"""How Ray Serve gets a fleet, and what of a change restarts which of its processes.
+
+The gateways are one application, each pool of engines is one. Ray Serve restarts all of an
+application whose `args` differ in any way, and nothing of one whose `args` are the same
+(`get_app_code_version` in ray/serve/_private/deploy_utils.py, 2.60). So `args` hold only what a
+process reads when it starts, which is cold. All else is hot: it goes to running gateways as
+`user_config` of their deployment, and from them through Redis to engines and the autoscaler.
+
+Each field of a fleet file is in exactly one of the tables below, itself or with its section.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Ray Serve's names: of the application and the deployment of gateways. A pool's deployment is
+# called as the pool.
+GATEWAYS_APPLICATION = "antefix"
+GATEWAYS_DEPLOYMENT = "gateway"
+
+# A change restarts the gateways and every engine.
+COLD_FOR_ALL = ("name", "gateway.drain_timeout_s", "metrics", "redis.url")
+# A change restarts the gateways.
+COLD_FOR_GATEWAYS = (
+    *("gateway.cpus", "gateway.custom", "gateway.host", "gateway.port"),
+    "gateway.replicas_per_node",
+)
+# A change restarts the engines of the pool.
+COLD_FOR_POOL = (
+    *("engine_args", "env", "max_ongoing_requests", "max_queued_requests", "model"),
+    *("prefill_rate", "quality", "resources", "segment_tokens", "served_model_name"),
+    "speculation",
+)
+# A change restarts nothing.
+HOT = (
+    *("gateway.max_body_bytes", "gateway.max_list_items", "gateway.replicas"),
+    *("gateway.request_timeout_s", "gateway.tenants", "gpu_budget", "redis.lookup_budget_ms"),
+    # of a rollout that something else causes
+    "surge_percent",
+)
+HOT_OF_POOL = (
+    *("autoscaling", "batch_queue", "overflow", "policy", "price", "replicas", "session_header"),
+    *("shadow_policy", "slo", "warm_replicas"),
+)
+# What gateways are not told: they do not need it, and it may hold secrets or files of engines.
+UNTOLD = ("redis.url",)
+UNTOLD_OF_POOL = ("env", "quality")
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """What a change of a fleet does. `pools` are those whose engines restart; pools that come or
+    go are in `added` and `removed` alone. `reaches_running`: the hot fields that changed, as
+    `pools.engine.slo`, which running processes take over within seconds."""
+
+    gateways: bool
+    pools: frozenset[str]
+    added: frozenset[str]
+    removed: frozenset[str]
+    reaches_running: tuple[str, ...]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether every process that runs goes on."""
+        return not (self.gateways or self.pools or self.removed)
+
+
+def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Restarts:
+    """What restarts where Ray Serve is given the fleet `new` after `old`.
+
+    Both as the configuration for Ray Serve has them (the chart's `antefix.fleet`), not with
+    defaults filled in: Ray Serve compares texts, so writing out a default restarts, too. A null is
+    as nothing.
+    """
+    before, after = old.get("pools") or {}, new.get("pools") or {}
+    common = sorted(before.keys() & after.keys())
+    hot = [path for path in HOT if _text(_cut(old, (path,))) != _text(_cut(new, (path,)))]
+    hot += [
+        f"pools.{name}.{path}"
+        for name in common
+        for path in HOT_OF_POOL
+        if _text(_cut(before[name], (path,))) != _text(_cut(after[name], (path,)))
+    ]
+    return Restarts(
+        gateways=_text(args_of_gateways(old)) != _text(args_of_gateways(new)),
+        pools=frozenset(
+            name
+            for name in common
+            if _text(args_of_pool(old, name)) != _text(args_of_pool(new, name))
+        ),
+        added=frozenset(after.keys() - before.keys()),
+        removed=frozenset(before.keys() - after.keys()),
+        reaches_running=tuple(hot),
+    )
+
+
+def application_of(pool: str) -> str:
+    """The name of the pool's application."""
+    return f"{GATEWAYS_APPLICATION}-{pool}"
+
+
+def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole configuration for Ray Serve, as `serve deploy` and a RayService take it.
+
+    The chart writes the same.
+    """
+    gateways: dict[str, Any] = {
+        "name": GATEWAYS_APPLICATION,
+        "route_prefix": None,
+        "import_path": "deployments.app:build_gateways",
+        "args": args_of_gateways(fleet),
+        "deployments": [
+            {
+                "name": GATEWAYS_DEPLOYMENT,
+                "num_replicas": (fleet.get("gateway") or {}).get("replicas") or 1,
+                "user_config": settings_of(fleet),
+            }
+        ],
+    }
+    pools = [
+        {
+            "name": application_of(name),
+            "route_prefix": None,
+            "import_path": "deployments.app:build_pool",
+            "args": args_of_pool(fleet, name),
+        }
+        for name in sorted(fleet["pools"])
+    ]
+    # clients reach gateways, not Ray Serve's own HTTP proxy
+    return {"proxy_location": "Disabled", "applications": [gateways, *pools]}
+
+
+def args_of_gateways(fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """`args` of the gateways' application: what is cold for them."""
+    return {"fleet": _cut(fleet, (*COLD_FOR_ALL, *COLD_FOR_GATEWAYS))}
+
+
+def args_of_pool(fleet: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """`args` of a pool's application: what is cold for its engines, as a fleet of this pool."""
+    pool = _cut(fleet["pools"][name], COLD_FOR_POOL)
+    return {"fleet": {**_cut(fleet, COLD_FOR_ALL), "pools": {name: pool}}}
+
+
+def settings_of(fleet: Mapping[str, Any]) -> dict[str, Any]:
+    """`user_config` of the gateways: the fleet, but for what is not for them."""
+    settings = _without(fleet, UNTOLD)
+    pools = {name: _without(pool, UNTOLD_OF_POOL) for name, pool in fleet["pools"].items()}
+    return {**settings, "pools": pools}
+
+
+def _cut(section: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """Only what stands at the paths, of one or two keys, and is not null."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        first, _, second = path.partition(".")
+        value = section.get(first)
+        if second:
+            value = (value or {}).get(second)
+        if value is None:
+            continue
+        if second:
+            found.setdefault(first, {})[second] = value
+        else:
+            found[first] = value
+    return found
+
+
+def _without(section: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    rest = dict(section)
+    for path in paths:
+        first, _, second = path.partition(".")
+        if not second:
+            rest.pop(first, None)
+        elif isinstance(rest.get(first), Mapping):
+            rest[first] = {key: of for key, of in rest[first].items() if key != second}
+    return rest
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,135 @@
+"""What of a fleet's change restarts which process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from deployments.fleet import applications
+from deployments.fleet.applications import restarts, serve_config, settings_of
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.pool import Pool
+
+FLEET: dict[str, Any] = {
+    "name": "example",
+    "gateway": {"host": "0.0.0.0", "port": 8000, "replicas": 2},
+    "redis": {"url": "redis://:secret@there:6379/0", "lookup_budget_ms": 5.0},
+    "pools": {
+        "large": {
+            "model": "org/large",
+            "env": {"HF_TOKEN": "secret"},
+            "slo": {"interactive": {"ttft_s": 2.0}},
+            "overflow": {"to": "small"},
+        },
+        "small": {"model": "org/small", "engine_args": {"max_model_len": 2048}},
+    },
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    fleet = deepcopy(FLEET)
+    *above, last = path.split(".")
+    section = fleet
+    for key in above:
+        section = section.setdefault(key, {})
+    section[last] = value
+    return fleet
+
+
+def fields(of: type[BaseModel]) -> Iterator[str]:
+    """`section.field`, or `field` where there is no section."""
+    for name, field in of.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            yield from (f"{name}.{inner}" for inner in section.model_fields)
+        else:
+            yield name
+
+
+@pytest.mark.parametrize(
+    ("of", "tables"),
+    [
+        (
+            Fleet,
+            (applications.COLD_FOR_ALL, applications.COLD_FOR_GATEWAYS, applications.HOT),
+        ),
+        (Pool, (applications.COLD_FOR_POOL, applications.HOT_OF_POOL)),
+    ],
+)
+def test_every_field_is_cold_or_hot(
+    of: type[BaseModel], tables: tuple[tuple[str, ...], ...]
+) -> None:
+    listed = [path for table in tables for path in table]
+    for field in fields(of):
+        if field != "pools":
+            found = [path for path in listed if path in (field, field.partition(".")[0])]
+            assert len(found) == 1, f"{of.__name__}.{field} is in {found}"
+    known = {*fields(of)} | {field.partition(".")[0] for field in fields(of)}
+    assert {*listed} <= known
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("pools.small.slo", {"interactive": {"ttft_s": 1.0}}),
+        ("pools.small.policy", "random"),
+        ("pools.large.overflow", None),
+        ("pools.small.autoscaling", {"max_replicas": 4}),
+        ("pools.small.replicas", 2),
+        ("gateway.tenants", {"a": {"priority": "batch"}}),
+        ("gateway.replicas", 3),
+        ("gpu_budget", 8.0),
+        ("surge_percent", 100),
+    ],
+)
+def test_a_hot_field_restarts_nothing(path: str, value: Any) -> None:
+    found = restarts(FLEET, changed(path, value))
+    assert found.nothing and found.reaches_running == (path,)
+
+
+@pytest.mark.parametrize("path", ["pools.small.engine_args.max_model_len", "pools.small.env.A"])
+def test_what_an_engine_reads_at_its_start_restarts_its_pool_alone(path: str) -> None:
+    found = restarts(FLEET, changed(path, 1024))
+    assert (found.gateways, found.pools, found.nothing) == (False, {"small"}, False)
+
+
+def test_an_address_of_gateways_restarts_gateways_alone() -> None:
+    found = restarts(FLEET, changed("gateway.port", 8001))
+    assert (found.gateways, found.pools) == (True, frozenset())
+
+
+def test_the_name_restarts_everything() -> None:
+    found = restarts(FLEET, changed("name", "other"))
+    assert (found.gateways, found.pools) == (True, {"large", "small"})
+
+
+def test_a_pool_may_come_and_go() -> None:
+    more = changed("pools.third", {"model": "org/third"})
+    found = restarts(FLEET, more)
+    assert (found.added, found.nothing) == ({"third"}, True)
+    found = restarts(more, FLEET)
+    assert (found.removed, found.pools, found.nothing) == ({"third"}, frozenset(), False)
+
+
+def test_a_null_is_as_nothing_and_a_default_written_out_is_not() -> None:
+    assert restarts(FLEET, changed("pools.small.speculation", None)).nothing
+    # Ray Serve compares what is written
+    assert restarts(FLEET, changed("pools.small.prefill_rate", 1)).pools == {"small"}
+    assert restarts(changed("gateway.cpus", 1), changed("gateway.cpus", 1.0)).gateways
+
+
+def test_gateways_are_told_no_secret() -> None:
+    assert "secret" not in str(settings_of(FLEET))
+    Fleet.model_validate(settings_of(FLEET))
+
+
+def test_each_pool_is_an_application_that_is_a_fleet_of_its_own() -> None:
+    gateways, *pools = serve_config(FLEET)["applications"]
+    assert gateways["name"] == "antefix"
+    assert [pool["name"] for pool in pools] == ["antefix-large", "antefix-small"]
+    for pool in pools:
+        assert len(Fleet.model_validate(pool["args"]["fleet"]).pools) == 1
