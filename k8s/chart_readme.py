@@ -22,11 +22,12 @@ engines for each pool of the fleet, and a Redis for the prefix index.
 ## Install
 
 You need Kubernetes 1.27 or later, the KubeRay operator 1.5 or later with its CRDs, and, for
-engines on GPUs, nodes with NVIDIA's device plugin. `antefix k8s preflight` says what is missing.
+engines on GPUs, nodes with NVIDIA's device plugin. Build and push the images first
+([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` says what is missing.
 
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
-  --values helm/antefix/values/single-node-a100.yaml
+  --values helm/antefix/values/single-node-a100.yaml --set image.registry=registry.example.com
 ```
 
 - `values/` has a whole fleet each for kind on a laptop, one node of A100s, and several.

@@ -36,6 +36,7 @@ LabelValue = Annotated[str, Field(pattern=f"^({_LABEL_NAME})?$", max_length=63)]
 Labels = Mapping[LabelKey, LabelValue]
 Annotations = Mapping[LabelKey, str]
 
+Registry = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?(/[^\s/:@]+)*)?$")]
 Repository = Annotated[str, Field(pattern=r"^([^\s/:@]+(:\d+)?/)?[^\s:@]+$")]
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 TagOrNone = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$")]
@@ -72,6 +73,7 @@ class Image(ChartSection):
 
 
 class Images(ChartSection):
+    registry: Registry
     gpu: Image
     cpu: Image
     pull_policy: Literal["IfNotPresent", "Always", "Never"]

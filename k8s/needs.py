@@ -12,6 +12,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from deployments.fleet.fleet import Fleet
+from k8s.values import NO_REGISTRY
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
@@ -76,6 +77,7 @@ class ClusterNeeds:
     host_path: bool
     ingress: bool
     ingress_class: str
+    images_named: bool
 
 
 def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
@@ -98,6 +100,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
         host_path=values["models"]["storage"] == "hostPath",
         ingress=values["ingress"]["enabled"],
         ingress_class=values["ingress"]["className"],
+        images_named=not any(image.startswith(f"{NO_REGISTRY}/") for image in _images(cluster)),
     )
 
 
@@ -163,6 +166,11 @@ def _ray_groups(cluster: Object, fleet: Fleet, values: Object) -> Iterator[PodGr
                 accelerator=pool.resources.accelerator_type or "",
             )
         yield group
+
+
+def _images(cluster: Object) -> Iterator[str]:
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        yield from (container["image"] for container in group["template"]["spec"]["containers"])
 
 
 def _other_groups(objects: Sequence[Object]) -> Iterator[PodGroup]:

@@ -40,8 +40,19 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         *_ingress(facts, needs),
         *pod_security_findings(facts, needs),
         *reference_findings(facts, needs.references),
+        *_images(needs),
         *_denied(facts),
     ]
+
+
+def _images(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    if not needs.images_named:
+        yield PreflightFinding(
+            "warning",
+            "images",
+            "image.registry is empty, and nobody publishes Antefix's images",
+            "build and push them as docs/kubernetes/install.md says, and set image.registry",
+        )
 
 
 def _server(facts: Facts) -> Iterator[PreflightFinding]:

@@ -16,6 +16,8 @@ _CHART = Path(__file__).parent.parent / "helm" / "antefix"
 # One that the chart takes: without a cluster Helm goes by the newest that it knows, and an old
 # Helm knows none of those.
 _KUBERNETES = "1.30.0"
+# Where images are in what is rendered of values that do not say it. RFC 2606: there is none.
+NO_REGISTRY = "registry.invalid"
 
 
 def computed_values(files: Sequence[Path]) -> dict[str, Any]:
@@ -35,7 +37,8 @@ def rendered(
     files: Sequence[Path], release: str, namespace: str, fleet: Path | None = None
 ) -> list[dict[str, Any]]:
     """The objects that `helm install` would make; `fleet`, a fleet file, takes the place of the
-    values' own. Raises Problem in Helm's words.
+    values' own. Values that do not say where images are have them in NO_REGISTRY, for they tell
+    what room is needed all the same. Raises Problem in Helm's words.
     """
     helm = shutil.which("helm")
     if helm is None:
@@ -44,6 +47,9 @@ def rendered(
             "install Helm 4, which installs the chart too: https://helm.sh/docs/intro/install/",
         )
     with tempfile.TemporaryDirectory() as folder:
+        nowhere = Path(folder) / "nowhere.yaml"
+        nowhere.write_text(yaml.safe_dump({"image": {"registry": NO_REGISTRY}}))
+        files = [nowhere, *files]
         if fleet is not None:
             # the null between them, or Helm would merge the two
             none, own = Path(folder) / "none.yaml", Path(folder) / "own.yaml"

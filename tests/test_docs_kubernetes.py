@@ -22,7 +22,7 @@ from cli.main import app
 from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
 from k8s.values import computed_values
-from tests.helm.helm import CHART, ROOT, HelmError, put_on_path, render, run
+from tests.helm.helm import CHART, REGISTRY, ROOT, HelmError, put_on_path, render, run
 from tests.k8s.api import Api
 from tests.k8s.objects import RAYSERVICES, Object, node, operator, storage_class
 
@@ -104,12 +104,13 @@ def test_the_chart_takes_the_values_that_commands_give_it(page: Path) -> None:
         if "helm/antefix" not in words:
             continue
         pairs = list(pairwise(words))
-        # a reader's own file has what was copied from here
-        files = [
-            ROOT / given if "/" in given else SINGLE_NODE for o, given in pairs if o == "--values"
-        ]
+        files = [given for option, given in pairs if option == "--values"]
         assert files or "--reuse-values" in words, words
-        named = [("--values", str(file)) for file in files or [SINGLE_NODE]]
+        named = [("--values", str(ROOT / given)) for given in files if "/" in given]
+        named = named or [("--values", str(SINGLE_NODE))]
+        # a reader's own file has what was copied from here
+        if "--reuse-values" in words or any("/" not in given for given in files):
+            named.append(REGISTRY)
         set_ = [pair for pair in pairs if pair[0] in ("--set", "--set-string")]
         run("template", words[2], str(CHART), *(word for pair in named + set_ for word in pair))
 
@@ -177,7 +178,7 @@ def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -
 
 
 def test_what_helm_says_after_an_install_is_what_the_page_shows() -> None:
-    values = ("--values", str(SINGLE_NODE))
+    values = (*REGISTRY, "--values", str(SINGLE_NODE))
     said = run("install", "antefix", str(CHART), "-n", "antefix", "--dry-run=client", *values)
     notes = said.partition("\nNOTES:\n")[2]
     assert f"```console\n{notes.strip()}\n```" in INSTALL.read_text()
@@ -207,10 +208,12 @@ def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyP
         node("a100-1", 8, cpu="96", memory="1Ti"),
         storage_class("standard", "ebs.csi.aws.com", default=True),
     ]
-    command = f"antefix k8s preflight --namespace antefix --values {SINGLE_NODE.relative_to(ROOT)}"
+    files = ("--values", str(SINGLE_NODE.relative_to(ROOT)), "--values", "my-values.yaml")
+    command = " ".join(("antefix k8s preflight --namespace antefix", *files))
     shown = outputs(INSTALL)[command]
     for objects, text in zip((bare, equipped), shown, strict=True):
         with Api(*objects) as api:
             quick = ["--no-engine-args", "--kubeconfig", str(api.kubeconfig)]
-            done = CliRunner().invoke(app, [*shlex.split(command)[1:], *quick])
+            mine = command.replace("my-values.yaml", REGISTRY[1])
+            done = CliRunner().invoke(app, [*shlex.split(mine)[1:], *quick])
         assert done.output.strip() == text

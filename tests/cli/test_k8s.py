@@ -19,6 +19,7 @@ from tests.k8s.objects import NAMESPACE, RAYSERVICES, namespace, node, operator
 from tests.k8s.release import ACTIVE, ray_pod, release
 
 FLEET = {"name": "test", "pools": {"llama": {"model": "org/model", "replicas": 2}}}
+REGISTRY = {"image": {"registry": "registry.example.com"}}
 ONE_POOL = "fleet: {name: t, pools: {a: {model: b/c}}}"
 
 
@@ -34,7 +35,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 @pytest.fixture
 def values(tmp_path: Path) -> str:
-    return written(tmp_path, {"fleet": FLEET})
+    return written(tmp_path, {"fleet": FLEET, **REGISTRY})
 
 
 def written(folder: Path, data: object, name: str = "values.yaml") -> str:
@@ -94,6 +95,7 @@ def test_the_charts_own_values_can_be_asked_about(api: Api, file: Path) -> None:
 def test_a_fleet_file_alone_takes_the_charts_defaults(api: Api, tmp_path: Path) -> None:
     done = preflight("--fleet", written(tmp_path, FLEET, "fleet.yaml"))
     assert done.exit_code == 0
+    assert "warning  images: image.registry is empty" in done.stdout
     assert "ok       room for llama: 2 pods of 1 GPU, 8 cores, 64 GiB memory" in done.stdout
 
 

@@ -27,6 +27,8 @@ from tests.missing import missing
 ROOT = Path(__file__).parent.parent.parent
 CHART = ROOT / "helm" / "antefix"
 RELEASE, NAMESPACE = "afx", "llm"
+# values that say where images are, before those of a test
+REGISTRY = ("--values", str(Path(__file__).parent / "registry.yaml"))
 KUBERNETES = "1.34.0"
 
 _WHEEL = (
@@ -97,7 +99,8 @@ def template(
             file.write_text(json.dumps(values or {}))
         only = ["--show-only", show_only] if show_only else []
         return run(
-            *("template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(file)),
+            *("template", RELEASE, str(CHART), "--namespace", NAMESPACE),
+            *(*REGISTRY, "--values", str(file)),
             *("--kube-version", kubernetes, *only, *arguments),
         )
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.helm.helm import CHART, NAMESPACE, RELEASE, run
+from tests.helm.helm import CHART, NAMESPACE, REGISTRY, RELEASE, run
 
 CHAT = {"model": "Qwen/Qwen2.5-7B-Instruct"}
 
 
 def notes(values: Path) -> str:
-    arguments = (RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", str(values))
+    arguments = (RELEASE, str(CHART), "--namespace", NAMESPACE, *REGISTRY, "--values", str(values))
     return run("install", *arguments, "--dry-run=client").partition("\nNOTES:\n")[2]
 
 

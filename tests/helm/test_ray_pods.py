@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from tests.helm.helm import Object
+from tests.helm.helm import CHART, Object, run
 from tests.helm.ray_service import container, every_group, groups, head, pod, ray_service, variables
 
 
@@ -104,10 +104,25 @@ def test_existing_secrets_are_used_everywhere(existing: Object) -> None:
 
 
 def test_images_are_pulled_as_told(existing: Object) -> None:
-    assert re.fullmatch(r"antefix/antefix-cpu@sha256:\w+", container(head(existing))["image"])
+    assert re.fullmatch(
+        r"registry.example.com/antefix-cpu@sha256:\w+", container(head(existing))["image"]
+    )
     image = container(groups(existing)["chat"])["image"]
     assert image == "registry.example.com/antefix-gpu:0.1.0-1"
     assert pod(head(existing))["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_registry_goes_before_both_repositories(full: Object) -> None:
+    for name, group in every_group(full).items():
+        kind = "gpu" if name == "chat" else "cpu"
+        image = container(group)["image"]
+        assert image == f"registry.example.com:5000/llm/antefix-{kind}:0.1.0"
+
+
+def test_a_laptop_runs_what_was_built_there_and_pulls_nothing() -> None:
+    told = run("template", "afx", str(CHART), "--values", str(CHART / "values/laptop-kind.yaml"))
+    assert set(re.findall(r"image: (\S*antefix\S*)", told)) == {"antefix/antefix-cpu:0.1.0"}
+    assert set(re.findall(r"imagePullPolicy: (\w+)", told)) == {"Never"}
 
 
 def test_only_a_head_with_the_autoscaler_may_talk_to_kubernetes(full: Object) -> None:

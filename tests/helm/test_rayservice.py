@@ -127,7 +127,7 @@ class TestGroups:
 
     def test_engines_without_gpus_have_the_cpu_image_and_no_gpu(self, cpu_only: Object) -> None:
         engine = groups(cpu_only)["engine"]
-        assert container(engine)["image"] == "antefix/antefix-cpu:0.1.0"
+        assert container(engine)["image"] == "registry.example.com/antefix-cpu:0.1.0"
         assert container(engine)["resources"]["requests"] == {"cpu": "1", "memory": "3Gi"}
         assert engine["rayStartParams"]["num-gpus"] == "0"
 

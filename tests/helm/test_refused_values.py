@@ -64,6 +64,14 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
             ["pools.chta", "only chat"],
         ),
         (
+            {"fleet": WITH_POOL, "image": {"registry": ""}},
+            [
+                "image.cpu.repository is antefix-cpu, which nobody publishes: make image-cpu",
+                "image.gpu.repository is antefix-gpu",
+                "set image.registry",
+            ],
+        ),
+        (
             {"fleet": WITH_POOL, "redis": {"enabled": False}},
             ["redis.enabled is false", "redis.external.existingSecret"],
         ),

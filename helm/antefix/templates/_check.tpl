@@ -76,6 +76,18 @@
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
 {{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay wants lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
 {{- end -}}
+{{- $kinds := list "cpu" -}}
+{{- range $pool, $_ := .Values.fleet.pools -}}
+{{- if include "antefix.gpusOfPod" (dict "root" $ "pool" $pool) | int64 -}}
+{{- $kinds = list "cpu" "gpu" -}}
+{{- end -}}
+{{- end -}}
+{{- range $kinds -}}
+{{- $repository := (index $.Values.image .).repository -}}
+{{- if not (or $.Values.image.registry (contains "/" $repository)) -}}
+{{- $wrong = append $wrong (printf "image.registry is empty, so image.%s.repository is %s, which nobody publishes: make image-%s builds it; push it, and set image.registry to where it is, such as registry.example.com/llm" . $repository .) -}}
+{{- end -}}
+{{- end -}}
 {{- $redis := .Values.redis -}}
 {{- $external := $redis.external -}}
 {{- if and (not $redis.enabled) (not $external.url) (not $external.existingSecret) -}}
