@@ -108,7 +108,7 @@ def test_images_are_pulled_as_told(existing: Object) -> None:
         r"registry.example.com/antefix-cpu@sha256:\w+", container(head(existing))["image"]
     )
     image = container(groups(existing)["chat"])["image"]
-    assert image == "registry.example.com/antefix-gpu:0.1.0-1"
+    assert image == "registry.example.com/vllm/antefix-gpu:0.1.0-1"
     assert pod(head(existing))["imagePullSecrets"] == [{"name": "registry"}]
 
 
