@@ -94,7 +94,7 @@ def test_a_hot_field_restarts_nothing(path: str, value: Any) -> None:
 @pytest.mark.parametrize("path", ["pools.small.engine_args.max_model_len", "pools.small.env.A"])
 def test_what_an_engine_reads_at_its_start_restarts_its_pool_alone(path: str) -> None:
     found = restarts(FLEET, changed(path, 1024))
-    assert (found.gateways, found.pools, found.nothing) == (False, {"small"}, False)
+    assert (found.gateways, found.pools, found.nothing) == (False, frozenset({"small"}), False)
 
 
 def test_an_address_of_gateways_restarts_gateways_alone() -> None:
@@ -104,15 +104,15 @@ def test_an_address_of_gateways_restarts_gateways_alone() -> None:
 
 def test_the_name_restarts_everything() -> None:
     found = restarts(FLEET, changed("name", "other"))
-    assert (found.gateways, found.pools) == (True, {"large", "small"})
+    assert (found.gateways, found.pools) == (True, frozenset({"large", "small"}))
 
 
 def test_a_pool_may_come_and_go() -> None:
     more = changed("pools.third", {"model": "org/third"})
     found = restarts(FLEET, more)
-    assert (found.added, found.nothing) == ({"third"}, True)
+    assert (found.added, found.nothing) == (frozenset({"third"}), True)
     found = restarts(more, FLEET)
-    assert (found.removed, found.pools, found.nothing) == ({"third"}, frozenset(), False)
+    assert (found.removed, found.pools, found.nothing) == (frozenset({"third"}), frozenset(), False)
 
 
 def test_a_null_is_as_nothing_and_a_default_written_out_is_not() -> None:
