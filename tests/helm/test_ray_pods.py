@@ -3,6 +3,7 @@
 import re
 
 import yaml
+from ray._private.ray_constants import RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S
 
 from tests.helm.helm import CHART, Object, run
 from tests.helm.ray_service import container, every_group, groups, head, pod, ray_service, variables
@@ -74,6 +75,25 @@ def test_a_pod_that_ends_has_the_time_of_its_longest_request(
     command = container(head(autoscaled))["lifecycle"]["preStop"]["exec"]["command"]
     assert command[-3:] == ["2", "--within", "123"]
     assert pod(head(autoscaled))["terminationGracePeriodSeconds"] == 153
+
+
+def test_a_signal_ends_containers_whose_program_has_no_handler_for_it(full: Object) -> None:
+    """As PID 1 of a namespace of its own it would ignore SIGTERM."""
+    for group in every_group(full).values():
+        assert pod(group)["shareProcessNamespace"] is True
+
+
+def test_ray_does_not_wait_once_more_when_the_pods_requests_have_ended(full: Object) -> None:
+    """The preStop has drained; Ray's own drain lasts 30 s where replicas have no other place."""
+    assert RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S > 0  # else the variable is needed no more
+    for group in every_group(full).values():
+        assert variables(group)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+
+
+def test_a_pod_that_fails_tells_its_last_lines(full: Object) -> None:
+    for group in every_group(full).values():
+        for one in [container(group), *pod(group).get("initContainers", [])]:
+            assert one["terminationMessagePolicy"] == "FallbackToLogsOnError", one["name"]
 
 
 def test_keys_are_a_folder_and_secrets_are_no_plain_text(full: Object) -> None:

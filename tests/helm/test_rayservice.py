@@ -96,12 +96,12 @@ class TestGroups:
         assert custom(chat) == {"antefix-pool-chat": 1}
         assert chat["rayStartParams"]["num-gpus"] == "2"
         for kind in ("requests", "limits"):
-            assert container(chat)["resources"][kind]["nvidia.com/gpu"] == 2
+            assert container(chat)["resources"][kind]["nvidia.com/gpu"] == "2"
 
     def test_stages_are_on_pods_of_their_own(self, stages: Object) -> None:
         large = groups(stages)["large"]
         assert pods(large) == (0, 2, 1000)
-        assert container(large)["resources"]["limits"]["nvidia.com/gpu"] == 8
+        assert container(large)["resources"]["limits"]["nvidia.com/gpu"] == "8"
         # each worker asks for one, beside its GPU
         assert custom(large) == {"antefix-pool-large": 8}
 
@@ -117,7 +117,7 @@ class TestGroups:
             }
         )
         assert pods(groups(found)["mp"]) == (0, 1, 1000)
-        assert container(groups(found)["mp"])["resources"]["limits"]["nvidia.com/gpu"] == 4
+        assert container(groups(found)["mp"])["resources"]["limits"]["nvidia.com/gpu"] == "4"
         assert pods(groups(found)["cpu"]) == (0, 1, 1000)
 
     def test_a_part_of_a_gpu_has_a_pod_with_one(self, stages: Object) -> None:

@@ -121,8 +121,12 @@ def test_what_differs_for_a_pool_is_that_pools_alone(objects: list[Object]) -> N
     big, staged = (pod_of(objects, f"placeholder-{pool}") for pool in ("big", "staged"))
     assert big["nodeSelector"] == NODES["nodeSelector"]
     assert "nodeSelector" not in staged
-    assert big["containers"][0]["resources"]["requests"] == {"cpu": "12", "memory": "96Gi", GPU: 4}
-    assert staged["containers"][0]["resources"]["limits"][GPU] == 8
+    assert big["containers"][0]["resources"]["requests"] == {
+        "cpu": "12",
+        "memory": "96Gi",
+        GPU: "4",
+    }
+    assert staged["containers"][0]["resources"]["limits"][GPU] == "8"
 
 
 def test_a_placeholder_that_waits_for_a_node_has_not_failed(objects: list[Object]) -> None:

@@ -85,6 +85,7 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
 - name: models
   image: {{ .image }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  terminationMessagePolicy: FallbackToLogsOnError
   command: [bash, -c]
   args:
     - |
@@ -101,7 +102,7 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
     {{- include "antefix.modelListMount" . | nindent 4 }}
     {{- include "antefix.modelMounts" .root | nindent 4 }}
   {{- $little := dict "requests" (dict "cpu" "10m" "memory" "32Mi") "limits" (dict "memory" "32Mi") }}
-  resources: {{- $waits | ternary $little .root.Values.models.download.resources | toYaml | nindent 4 }}
+  resources: {{- $waits | ternary $little .root.Values.models.download.resources | include "antefix.quantities" | nindent 4 }}
   securityContext: {{- include "antefix.containerSecurityContext" .root | nindent 4 }}
 {{- end }}
 {{- end -}}

@@ -17,6 +17,10 @@ spec:
   automountServiceAccountToken: {{ and $head .root.Values.autoscaler.enabled }}
   # or the Service's own variables, such as ANTEFIX_PORT, would be read as settings of Antefix
   enableServiceLinks: false
+  # else Ray's autoscaler and the loops of init containers are PID 1, to which Linux delivers no SIGTERM that
+  # they have no handler for: a pod that is deleted would stay for its whole grace period, and a new head
+  # is made only when the old one has gone
+  shareProcessNamespace: true
   terminationGracePeriodSeconds: {{ include "antefix.graceSeconds" .root }}
   {{- with include "antefix.imagePullSecrets" .root }}
   {{- . | nindent 2 }}
@@ -63,6 +67,8 @@ spec:
         {{- include "antefix.podResources" . | nindent 8 }}
       securityContext:
         {{- include "antefix.containerSecurityContext" .root | nindent 8 }}
+      # the last lines of a `ray start` that failed, for who asks why: KubeRay deletes such a pod, and its log
+      terminationMessagePolicy: FallbackToLogsOnError
       # both probes are ours: KubeRay's readiness asks workers for Ray Serve's own proxy, which does not
       # run here, and before 1.6 its liveness needs a program in the image
       livenessProbe:
@@ -106,6 +112,9 @@ spec:
 # a gateway that Ray Serve replaces, in a pod that stays, goes on that long
 - name: ANTEFIX_UNHEARD_S
   value: {{ .Values.upgrade.endpointRemovalSeconds | quote }}
+# else Ray waits for half a minute after SIGTERM for what preStop has seen to already
+- name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S
+  value: "0"
 - name: ANTEFIX_CLUSTER
   valueFrom:
     fieldRef: {fieldPath: "metadata.labels['ray.io/cluster']"}
@@ -133,7 +142,7 @@ spec:
 {{- $_ := set $resources $kind (merge $gpu (index $resources $kind | default dict)) -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml $resources -}}
+{{- include "antefix.quantities" $resources -}}
 {{- end -}}
 
 {{/* What runs in a pod before SIGTERM, as JSON. Takes what antefix.rayPod takes. */}}
