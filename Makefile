@@ -15,8 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights
-.PHONY: help up down test fuzz lint format lock reference observability chart image-cpu image-gpu \
-	installed $(BENCHES) drills clean
+.PHONY: help up down test test-cluster fuzz lint format lock reference observability chart \
+	image-cpu image-gpu installed $(BENCHES) drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,13 +39,17 @@ test: ## Install what is needed, then lint and run every test (ARGS= goes to pyt
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
 	@mkdir -p .cache && : > $(SKIPPED)
-	@$(NOTING) $(BIN)/python -m pytest -m "not real" -n 4 --dist loadfile
+	@$(NOTING) $(BIN)/python -m pytest -m "not real and not kubernetes_long" -n 4 --dist loadfile
 	@$(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
 	@$(NOTING) $(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m tests.missing $(SKIPPED)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+test-cluster: ## Test releases on the Kubernetes of KUBECONFIG, given with ANTEFIX_TEST_CLUSTER=yes
+	@$(PYTHON) bootstrap.py --dev
+	@$(BIN)/python -m pytest -m kubernetes_long -s tests/kubernetes_long $(ARGS)
 
 fuzz: ## Try every law on random inputs, many more than `make test` has (ARGS= goes to pytest)
 	@$(PYTHON) bootstrap.py --dev

@@ -1,0 +1,62 @@
+"""The cluster of the long tests, which they may change as they like, and a release in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kubernetes_long.kubectl import KubectlError, kubectl
+from tests.kubernetes_long.release import Release
+from tests.kubernetes_long.traffic import NAMESPACE, names_of_nodes, nodes
+from tests.missing import missing
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster() -> None:
+    """That the cluster of KUBECONFIG was given to the tests, answers and has the image."""
+    if os.environ.get("ANTEFIX_TEST_CLUSTER") != "yes":
+        missing(
+            "ANTEFIX_TEST_CLUSTER is not yes (set it, with KUBECONFIG, where that cluster is there"
+            " to be tested on)"
+        )
+    if not shutil.which("kubectl"):
+        missing("kubectl is not on PATH (install it)")
+    try:
+        held = [
+            {name for image in node["status"]["images"] for name in image["names"]}
+            for node in nodes()
+        ]
+    except KubectlError as error:
+        missing(f"the cluster of KUBECONFIG does not answer: {error}")
+    image = Release().image
+    if not all(image in names for names in held):
+        missing(
+            f"not all nodes have the image {image} (make image-cpu, then kind load docker-image"
+            f" {image.removeprefix('docker.io/')})"
+        )
+
+
+@pytest.fixture(scope="session")
+def release(cluster: None) -> Iterator[Release]:
+    """One for all tests, each of which settles it first."""
+    one = Release()
+    yield one
+    one.remove()
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def first_node(cluster: None) -> str:
+    """Never taken away: it has the clients, and what a test wants to keep."""
+    return names_of_nodes()[0]
+
+
+@pytest.fixture(scope="session")
+def second_node(cluster: None) -> str:
+    """One that may be taken away."""
+    if len(names := names_of_nodes()) < 2:
+        missing("the cluster has one node (start it with two)")
+    return names[1]

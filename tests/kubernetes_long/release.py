@@ -1,0 +1,188 @@
+"""A release of the chart in the cluster: made, changed, looked at, taken away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.helm.helm import CHART, ROOT, run
+from tests.kubernetes_long.kubectl import (
+    Object,
+    apply,
+    condition,
+    get,
+    is_ending,
+    kubectl,
+    name_of,
+    objects,
+    until,
+)
+from tests.kubernetes_long.traffic import Traffic, traffic
+
+SMALL = Path(__file__).with_name("values.yaml")
+MODEL = "smollm2-135m-instruct"
+# two cores start head, gateway and two engines in 130 s when nothing else runs
+READY_S = 900.0
+
+Values = Mapping[str, Any]
+
+
+def restricted_namespace(name: str) -> None:
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    metadata = {"name": name, "labels": level}
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+
+class Release:
+    """`values` of each command go over the file above."""
+
+    def __init__(self, name: str = "antefix", namespace: str = "antefix") -> None:
+        self.name, self.namespace = name, namespace
+        self._settled: Values | None = None
+
+    def settle(self, values: Values) -> None:
+        """Make it ready with just these values, by whatever way: where each test begins."""
+        if self._settled != values or not self.is_there():
+            self._settled = None
+            self.remove()
+            self.install(values)
+        self._settled = values
+        self.wait()
+
+    def changed(self) -> None:
+        """What is installed is no longer what `settle` installed."""
+        self._settled = None
+
+    def install(self, values: Values, *arguments: str) -> str:
+        """What Helm says. The namespace is made first, and restricted."""
+        restricted_namespace(self.namespace)
+        return self._helm("install", values, *arguments)
+
+    def upgrade(self, values: Values, *arguments: str) -> str:
+        self.changed()
+        return self._helm("upgrade", values, *arguments)
+
+    def rendered(self, values: Values) -> str:
+        """As a GitOps tool renders it: it asks no cluster."""
+        return self._helm("template", values)
+
+    def _helm(self, command: str, values: Values, *arguments: str) -> str:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            json.dump(values, file)
+            file.flush()
+            files = (str(SMALL), file.name)
+            return run(
+                *(command, self.name, str(CHART), "--namespace", self.namespace),
+                *(word for path in files for word in ("--values", path)),
+                *arguments,
+            )
+
+    def helm(self, command: str, *arguments: str) -> str:
+        return run(command, self.name, "--namespace", self.namespace, *arguments)
+
+    def is_there(self) -> bool:
+        return self.name in run("list", "--short", "--namespace", self.namespace).split()
+
+    def service(self) -> Object:
+        found = get("rayservice", self.name, self.namespace)
+        assert found, f"there is no RayService {self.name}"
+        return found
+
+    def active(self) -> str:
+        """The cluster that serves; empty before there is one."""
+        status = self.service().get("status", {}).get("activeServiceStatus", {})
+        return str(status.get("rayClusterName", ""))
+
+    def coming(self) -> str:
+        status = self.service().get("status", {}).get("pendingServiceStatus", {})
+        return str(status.get("rayClusterName", ""))
+
+    def pods(self, component: str = "", pool: str = "") -> list[Object]:
+        labels = f"app.kubernetes.io/instance={self.name}"
+        labels += f",antefix/component={component}" if component else ""
+        labels += f",antefix/pool={pool}" if pool else ""
+        return objects("pods", self.namespace, labels)
+
+    def pod(self, component: str, pool: str = "") -> str:
+        """The name of the first one that is ready and stays."""
+        ready = [
+            p for p in self.pods(component, pool) if condition(p, "Ready") and not is_ending(p)
+        ]
+        assert ready, f"no pod of {component} {pool} is ready"
+        return name_of(ready[0])
+
+    def is_ready(self) -> bool:
+        """As `antefix k8s status` says it."""
+        return self.status()[0] == 0
+
+    def status(self, *arguments: str) -> tuple[int, str]:
+        """Exit status and output of `antefix k8s status`."""
+        done = subprocess.run(
+            [
+                *(str(ROOT / ".venv" / "bin" / "antefix"), "k8s", "status"),
+                *("--release", self.name, "--namespace", self.namespace, *arguments),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def wait(self, within_s: float = READY_S) -> float:
+        """Seconds until it is ready, all of it, and no second cluster is coming or going."""
+        return until(
+            f"{self.name} ready and alone",
+            lambda: self.is_alone() and self.is_ready(),
+            within_s,
+        )
+
+    def is_alone(self) -> bool:
+        """Whether its pods are those of one cluster, and none of them ends."""
+        pods = self.pods()
+        clusters = {p["metadata"]["labels"].get("ray.io/cluster") for p in pods} - {None}
+        return clusters == {self.active()} and not any(is_ending(p) for p in pods)
+
+    def secrets(self) -> dict[str, Any]:
+        """Data of the Secrets that the chart made, by name."""
+        made = objects("secrets", self.namespace, f"app.kubernetes.io/instance={self.name}")
+        return {name_of(one): one["data"] for one in made}
+
+    def key(self) -> str:
+        secret = get("secret", f"{self.name}-auth", self.namespace)
+        assert secret
+        lines = base64.b64decode(secret["data"]["api-keys"]).decode()
+        return lines.split()[0].split(",")[0].partition("=")[2]
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.name}.{self.namespace}.svc.cluster.local"
+
+    @property
+    def image(self) -> str:
+        values = yaml.safe_load(SMALL.read_text())
+        version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+        return f"{values['image']['cpu']['repository']}:{version}"
+
+    def traffic(self, model: str = MODEL) -> AbstractContextManager[Traffic]:
+        return traffic(self.url, self.key(), model, self.image)
+
+    def uninstall(self) -> float:
+        """Seconds until no pod of it is left."""
+        if self.is_there():
+            self.helm("uninstall")
+        return until("no pod left", lambda: not self.pods(), within_s=900)
+
+    def remove(self) -> None:
+        """It, its claims and its namespace: also after a test that failed in the middle."""
+        self.changed()
+        if self.is_there():
+            self.helm("uninstall", "--no-hooks", "--ignore-not-found")
+        kubectl("delete", "namespace", self.namespace, "--ignore-not-found", within_s=900)

@@ -1,0 +1,57 @@
+"""Releases that tests settle on. The first node is never taken away: what must stay is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kubernetes_long.kubectl import Object
+
+HOST = "kubernetes.io/hostname"
+STORAGE = "antefix-tests"
+
+ONE_OF_EACH: dict[str, Any] = {}
+
+
+def two_of_each(first_node: str) -> dict[str, Any]:
+    """One of each may go and the other serves: on two nodes, one on each."""
+    here = {HOST: first_node}
+    apart = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"antefix/component": "engine"}}}
+    preferred = [{"weight": 100, "podAffinityTerm": apart}]
+    return {
+        "fleet": {"gateway": {"replicas": 2}, "pools": {"engine": {"replicas": 2}}},
+        "head": {"nodeSelector": here},
+        "redis": {"nodeSelector": here},
+        "engine": {
+            "affinity": {
+                "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+            }
+        },
+    }
+
+
+def fault_tolerant(first_node: str) -> dict[str, Any]:
+    return two_of_each(first_node) | {
+        "gcsFaultTolerance": {"enabled": True},
+        "redis": {
+            "nodeSelector": {HOST: first_node},
+            "persistence": {"enabled": True, "size": "1Gi", "storageClass": STORAGE},
+        },
+    }
+
+
+def volume(name: str, node: str, size: str = "2Gi") -> Object:
+    """A folder of one node, as a volume that only its pods can have. What it held is forgotten."""
+    on_node = {"key": HOST, "operator": "In", "values": [node]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": size},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": STORAGE,
+            "persistentVolumeReclaimPolicy": "Delete",
+            "local": {"path": f"/var/lib/{name}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
+        },
+    }

@@ -1,0 +1,61 @@
+"""From an empty namespace to the first answers, and back to an empty one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.helm.helm import HelmError
+from tests.kubernetes_long.kubectl import get, kubectl, objects, until
+from tests.kubernetes_long.measured import measured
+from tests.kubernetes_long.release import Release
+from tests.kubernetes_long.shapes import ONE_OF_EACH
+
+pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
+
+
+def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
+    release: Release,
+) -> None:
+    release.remove()
+    release.install(ONE_OF_EACH)
+    measured("install, until ready", release.wait(), "s")
+    said = release.helm("test", "--timeout", "20m", "--logs")
+    assert "the engine confirms" in said
+    report = json.loads(release.status("--json")[1])
+    assert report["endpoints"] == 1
+    assert kubectl("get", "namespace", release.namespace, "-o", "yaml").count("enforce: restricted")
+
+
+def test_helms_test_fails_when_the_service_leads_nowhere(release: Release) -> None:
+    release.settle(ONE_OF_EACH)
+    service = f"service/{release.name}"
+    where = ("--namespace", release.namespace)
+    kept = json.loads(kubectl("get", service, *where, "-o", "json"))["spec"]["selector"]
+    patch = {"spec": {"selector": {**dict.fromkeys(kept), "app": "nobody"}}}
+    kubectl("patch", service, *where, "--type", "merge", "--patch", json.dumps(patch))
+    try:
+        with pytest.raises(HelmError):
+            release.helm("test", "--timeout", "60s")
+    finally:
+        patch = {"spec": {"selector": {**kept, "app": None}}}
+        kubectl("patch", service, *where, "--type", "merge", "--patch", json.dumps(patch))
+        kubectl("delete", "pod", f"{release.name}-conversation", *where, "--ignore-not-found")
+
+
+def test_an_idle_release_leaves_at_once_and_another_of_its_name_takes_its_place(
+    release: Release,
+) -> None:
+    release.settle(ONE_OF_EACH)
+    keys = release.secrets()
+    measured("uninstall of an idle release, until no pod is left", release.uninstall(), "s", 30)
+    until("no RayCluster left", lambda: not objects("rayclusters", release.namespace))
+    assert not release.secrets()
+    release.install(ONE_OF_EACH)
+    release.wait()
+    with release.traffic() as traffic:
+        traffic.flow()
+    assert not traffic.failed()
+    assert release.secrets() != keys
+    assert get("service", release.name, release.namespace)

@@ -1,0 +1,74 @@
+"""What is lost under traffic, and comes back by itself: pods, Redis, the head, a node."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.kubernetes_long.kubectl import condition, is_ending, kubectl, name_of, until
+from tests.kubernetes_long.measured import measured
+from tests.kubernetes_long.release import READY_S, Release
+from tests.kubernetes_long.shapes import ONE_OF_EACH, two_of_each
+
+pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
+
+# By then each client, and the Service, has noticed that somebody went without a word.
+NOTICED_S = 40.0
+
+
+def kill(release: Release, pod: str) -> float:
+    """As if its machine had lost it: no preStop, no grace. When."""
+    now = time.time()
+    kubectl(
+        *("delete", "pod", pod, "--namespace", release.namespace),
+        *("--grace-period", "0", "--force"),
+    )
+    return now
+
+
+def test_redis_is_lost_and_no_request_fails(release: Release, first_node: str) -> None:
+    release.settle(two_of_each(first_node))
+    with release.traffic() as traffic:
+        kill(release, release.pod("redis"))
+        traffic.flow(12)
+        release.wait()
+    traffic.tell("Redis lost")
+    assert not traffic.failed()
+    # prefix hits are back
+    assert "the engine confirms" in release.helm("test", "--timeout", "20m", "--logs")
+
+
+@pytest.mark.parametrize("component", ["gateway", "engine"])
+def test_one_of_two_is_lost_and_only_what_it_had_fails(
+    release: Release, first_node: str, component: str
+) -> None:
+    release.settle(two_of_each(first_node))
+    with release.traffic() as traffic:
+        killed = kill(release, release.pod(component))
+        until("its place is empty", lambda: not release.is_ready(), within_s=60)
+        measured(f"{component} lost, until there are two again", release.wait(), "s")
+    traffic.tell(f"{component} lost")
+    assert not [one for one in traffic.failed() if one.began > killed + NOTICED_S]
+
+
+def test_the_head_is_lost_and_the_release_starts_anew_by_itself(
+    release: Release,
+) -> None:
+    release.settle(ONE_OF_EACH)
+    with release.traffic() as traffic:
+        lost = release.pod("head")
+        went = time.time()
+        kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
+        new = until("a new head serves", lambda: new_head(release, lost), READY_S)
+        measured("head lost, until a new one is ready", new, "s", 90)
+        release.wait()
+        traffic.flow()
+    traffic.tell("head lost without fault tolerance")
+    measured("head lost, longest pause between answers", traffic.pause_s(), "s", 150)
+    assert traffic.outcomes(since=went)
+
+
+def new_head(release: Release, lost: str) -> bool:
+    heads = [p for p in release.pods("head") if name_of(p) != lost and not is_ending(p)]
+    return any(condition(head, "Ready") for head in heads)

@@ -1,0 +1,84 @@
+"""A node of two is drained, and one is lost, under traffic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kubernetes_long.kubectl import condition, kubectl, name_of, until
+from tests.kubernetes_long.measured import measured
+from tests.kubernetes_long.nodes import cluster_script
+from tests.kubernetes_long.release import Release
+from tests.kubernetes_long.shapes import two_of_each
+from tests.kubernetes_long.traffic import nodes
+
+pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture
+def spread(release: Release, first_node: str, second_node: str) -> Release:
+    """Two gateways and two engines, one of each on the second node."""
+    release.settle(two_of_each(first_node))
+    for component in ("gateway", "engine"):
+        if len({pod["spec"]["nodeName"] for pod in release.pods(component)}) < 2:
+            release.remove()
+            release.settle(two_of_each(first_node))
+    assert {on(release, second_node, c) for c in ("gateway", "engine")} == {1}
+    return release
+
+
+def on(release: Release, node: str, component: str) -> int:
+    return sum(pod["spec"].get("nodeName") == node for pod in release.pods(component))
+
+
+@pytest.fixture
+def uncordoned(second_node: str) -> Iterator[None]:
+    yield
+    kubectl("uncordon", second_node)
+
+
+def test_a_node_is_drained_and_no_request_fails(
+    spread: Release, second_node: str, uncordoned: None
+) -> None:
+    with spread.traffic() as traffic:
+        began = time.monotonic()
+        kubectl(
+            *("drain", second_node, "--ignore-daemonsets", "--delete-emptydir-data"),
+            *("--timeout", "20m"),
+            within_s=1300,
+        )
+        measured("node drained, until its pods have left", time.monotonic() - began, "s")
+        most = len(spread.pods("engine"))
+        spread.wait()
+        measured("node drained, until there are two of each again", time.monotonic() - began, "s")
+        measured("node drained, engines' pods at most", max(most, len(spread.pods("engine"))), "")
+    traffic.tell("node drained")
+    assert not traffic.failed()
+    assert not on(spread, second_node, "gateway") + on(spread, second_node, "engine")
+
+
+def test_a_node_is_lost_and_the_rest_serves_on(spread: Release, second_node: str) -> None:
+    number = second_node.rpartition("-")[2]
+    with spread.traffic() as traffic:
+        lost = time.time()
+        cluster_script("node", number, "kill")
+        try:
+            until("Kubernetes has noticed", lambda: not is_node_ready(second_node), within_s=120)
+            noticed = time.time()
+            measured("node lost, until Kubernetes has noticed", noticed - lost, "s")
+            traffic.flow(20)
+        finally:
+            cluster_script("node", number, "start")
+        until("the node is back", lambda: is_node_ready(second_node), within_s=300)
+        spread.wait()
+        measured("node back, until there are two of each again", time.time() - noticed, "s")
+    traffic.tell("node lost")
+    # one that entered at the lost gateway, or waited for the lost engine, before anybody knew
+    assert not [one for one in traffic.failed() if one.began > noticed + 10]
+
+
+def is_node_ready(name: str) -> bool:
+    (node,) = (one for one in nodes() if name_of(one) == name)
+    return condition(node, "Ready")

@@ -1,0 +1,143 @@
+"""Who reaches which port of a release, where a network plugin enforces the chart's policies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kubernetes_long.kubectl import apply, get, kubectl, name_of, objects, until
+from tests.kubernetes_long.release import Release
+from tests.kubernetes_long.shapes import ONE_OF_EACH
+from tests.kubernetes_long.traffic import NAMESPACE
+
+pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
+
+# Prints those of ADDRESS:PORT that take a connection.
+KNOCKING = """
+import socket, sys
+for place in sys.argv[1:]:
+    host, port = place.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), 2).close()
+        print(place)
+    except OSError:
+        pass
+"""
+# what a process in the pod listens on, read from /proc as it has no `ss`
+LISTENING = """
+import pathlib
+for table in ("tcp", "tcp6"):
+    for line in pathlib.Path("/proc/net", table).read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and not fields[1].startswith("0100007F"):
+            print(int(fields[1].rpartition(":")[2], 16))
+"""
+
+
+def reached(release: Release, places: list[str]) -> set[str]:
+    """By a pod of another namespace, which the policies know nothing of."""
+    name = "stranger"
+    kubectl(
+        "delete", "pod", name, "--namespace", NAMESPACE, "--ignore-not-found", "--grace-period=0"
+    )
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    container = {
+        "name": name,
+        "image": release.image,
+        "command": ["python", "-c", KNOCKING, *places],
+    }
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+    )
+
+    def ended() -> bool:
+        pod = get("pod", name, NAMESPACE)
+        return pod is not None and pod["status"].get("phase") == "Succeeded"
+
+    until("the stranger has knocked everywhere", ended)
+    return set(kubectl("logs", name, "--namespace", NAMESPACE).split())
+
+
+def listened(release: Release) -> dict[str, tuple[str, int]]:
+    """Component and port of every address and port that takes connections in the release's pods."""
+    found = {}
+    for pod in release.pods():
+        component = pod["metadata"]["labels"]["antefix/component"]
+        if component == "redis":
+            ports = ["6379"]
+        else:
+            program = ("exec", name_of(pod), "--container", f"ray-{component}", "--")
+            ports = kubectl(
+                "--namespace", release.namespace, *program, "python", "-c", LISTENING
+            ).split()
+        for port in ports:
+            found[f"{pod['status']['podIP']}:{port}"] = (component, int(port))
+    return found
+
+
+def test_a_stranger_reaches_gateways_and_metrics_and_nothing_else(release: Release) -> None:
+    release.settle(ONE_OF_EACH)
+    ports = listened(release)
+    components = {component for component, _ in ports.values()}
+    assert components == {"head", "gateway", "engine", "redis"}
+    opened = {ports[place] for place in reached(release, list(ports))}
+    # metrics are for Prometheus, in any namespace until metrics.prometheusNamespace says which
+    assert opened == {("gateway", 8000), ("gateway", 9464), ("engine", 9464)}
+
+
+def test_only_allowed_clients_reach_the_gateways(release: Release) -> None:
+    release.settle(ONE_OF_EACH)
+    friends = {"namespaceSelector": {"matchLabels": {"antefix-tests": "friend"}}}
+    release.upgrade(
+        {
+            "networkPolicy": {"allowedClients": [friends]},
+            "metrics": {"prometheusNamespace": "nowhere"},
+        }
+    )
+    place = listened(release)
+    until("strangers are shut out", lambda: not reached(release, list(place)), within_s=60)
+    kubectl("label", "namespace", NAMESPACE, "antefix-tests=friend", "--overwrite")
+    try:
+        opened = until_reached(release, place)
+    finally:
+        kubectl("label", "namespace", NAMESPACE, "antefix-tests-")
+    assert opened == {("gateway", 8000)}
+
+
+def until_reached(release: Release, ports: dict[str, tuple[str, int]]) -> set[tuple[str, int]]:
+    found: set[str] = set()
+
+    def some() -> bool:
+        found.update(reached(release, list(ports)))
+        return bool(found)
+
+    until("somebody is let in", some, within_s=60)
+    return {ports[place] for place in found}
+
+
+def test_the_fleet_forms_where_a_plugin_ignores_end_ports(release: Release) -> None:
+    """Such a plugin opens the first port of a range alone."""
+    release.remove()
+    release.install(ONE_OF_EACH)
+    for policy in objects("networkpolicies", release.namespace):
+        text = json.dumps(policy["spec"])
+        for rule in policy["spec"].get("ingress", ()):
+            for port in rule.get("ports", ()):
+                port.pop("endPort", None)
+        if json.dumps(policy["spec"]) != text:
+            patch = json.dumps({"spec": {"ingress": policy["spec"]["ingress"]}})
+            kubectl(
+                *("patch", "networkpolicy", name_of(policy), "--namespace", release.namespace),
+                *("--type", "merge", "--patch", patch),
+            )
+    release.wait()
+    with release.traffic() as traffic:
+        traffic.flow()
+    assert not traffic.failed()
+    release.changed()

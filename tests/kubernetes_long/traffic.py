@@ -1,0 +1,148 @@
+"""Traffic through the gateways' Service while something happens to the fleet.
+
+The clients run in a pod of a namespace of their own, on the first node, which no test takes away.
+Times are of the nodes' clock, which on one machine is this one's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from tests.kubernetes_long.kubectl import Object, apply, get, kubectl, name_of, until
+from tests.kubernetes_long.measured import measured
+
+NAMESPACE = "antefix-clients"
+CLIENT = Path(__file__).with_name("asking_client.py").read_text()
+# One that is under way when the traffic stops has this long to end.
+REQUEST_S = 90.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Times are seconds of the clock; `ttft_s` is None where no token came."""
+
+    began: float
+    took_s: float
+    ttft_s: float | None
+    status: int
+    whole: bool
+    why: str
+    client: str
+
+
+class Traffic:
+    def __init__(self, pod: str) -> None:
+        self._pod = pod
+        self._log = ""
+
+    def outcomes(self, since: float = 0.0) -> list[Outcome]:
+        """Of requests that began at `since` or later, in the order they ended."""
+        said = self._log or kubectl("logs", self._pod, "--namespace", NAMESPACE)
+        ended = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        names = Outcome.__dataclass_fields__
+        return [
+            Outcome(**{name: one.get(name) for name in names})
+            for one in ended
+            if one["began"] >= since
+        ]
+
+    def end(self) -> None:
+        """No more is heard of it: its pod goes."""
+        self._log = kubectl("logs", self._pod, "--namespace", NAMESPACE)
+        print(*self._log.splitlines()[-3:], sep="\n")
+
+    def flow(self, more: int = 6) -> None:
+        """Wait until so many more have been answered."""
+        now = time.time()
+        until(
+            f"{more} more answers",
+            lambda: sum(o.whole for o in self.outcomes(now)) >= more,
+            within_s=300,
+        )
+
+    def failed(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes() if not outcome.whole]
+
+    def pause_s(self) -> float:
+        """The longest time in which no request came to a whole end."""
+        ends = sorted(o.began + o.took_s for o in self.outcomes() if o.whole)
+        return max((b - a for a, b in pairwise(ends)), default=0.0)
+
+    def tell(self, during: str) -> None:
+        all_of = self.outcomes()
+        measured(f"{during}: requests", len(all_of), "requests")
+        measured(f"{during}: failed requests", len(self.failed()), "requests", 0)
+        measured(f"{during}: longest pause between answers", self.pause_s(), "s")
+        slowest = max((o.took_s for o in all_of), default=0.0)
+        measured(f"{during}: slowest request", slowest, "s")
+        print(Counter((o.client, o.status, o.whole, o.why[:160]) for o in all_of))
+
+
+@contextmanager
+def traffic(url: str, key: str, model: str, image: str) -> Iterator[Traffic]:
+    """Flows when the block begins; has ended, with every outcome known, when it ends."""
+    name = f"clients-{time.time_ns() // 1_000_000}"
+    first = names_of_nodes()[0]
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": "clients"}},
+            "spec": {
+                "nodeName": first,
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "containers": [
+                    {
+                        "name": "clients",
+                        "image": image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": ["python", "-u", "-c", CLIENT, url, key, model],
+                    }
+                ],
+            },
+        }
+    )
+    flowing = Traffic(name)
+    try:
+        until("the clients' pod", lambda: running(name), within_s=120)
+        flowing.flow()
+        yield flowing
+        flowing.flow()
+        # what was under way ends; requests that begin now are not waited for
+        now = time.time()
+        until(
+            "the end of what was under way",
+            lambda: (
+                {o.client for o in flowing.outcomes() if o.began + o.took_s >= now}
+                == {"keeps", "new"}
+            ),
+            within_s=REQUEST_S * 2,
+        )
+    finally:
+        flowing.end()
+        kubectl("delete", "pod", name, "--namespace", NAMESPACE, "--wait=false")
+
+
+def running(name: str) -> bool:
+    pod = get("pod", name, NAMESPACE)
+    return pod is not None and pod["status"].get("phase") == "Running"
+
+
+def nodes() -> list[Object]:
+    found: list[Object] = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    return found
+
+
+def names_of_nodes() -> list[str]:
+    return sorted(name_of(node) for node in nodes())
