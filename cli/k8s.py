@@ -111,7 +111,8 @@ def status(
     """Show a release: its pods, why some wait, its endpoints, Redis and last warnings."""
     with answering(as_json):
         from k8s.cluster import Cluster
-        from k8s.status import release_of, report, seen
+        from k8s.release import release_of, seen
+        from k8s.status import report
 
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
@@ -195,11 +196,21 @@ def _lines(picture: Report) -> Iterator[str]:
         yield f"cluster that is coming up: {picture.pending}"
         for group in picture.coming:
             yield from _group_lines(group)
+    for cluster, pods in picture.leaving.items():
+        yield f"cluster that is ending: {cluster}, {_counted(pods, 'pod')}"
     yield f"gateways that take requests: {picture.endpoints}"
     for group in picture.beside:
         yield from _group_lines(group)
     for pool, (ready, wanted) in picture.placeholders.items():
         yield f"warm nodes of {pool}: {ready} of {wanted}"
+    for job in picture.jobs:
+        yield f"job {job.name}: {job.state}{f', {job.why}' if job.why else ''}"
+        yield from _quoted(job.said)
+    if picture.ended:
+        yield "last pods that failed and were replaced:"
+    for pod in picture.ended:
+        yield f"  {pod.pod}: {pod.why} at {pod.when}"
+        yield from _quoted(pod.said)
     if picture.events:
         yield "last warnings:"
         yield from (f"  {event}" for event in picture.events)
@@ -208,5 +219,13 @@ def _lines(picture: Report) -> Iterator[str]:
 
 def _group_lines(group: GroupStatus) -> Iterator[str]:
     nodes = f" on {', '.join(group.nodes)}" if group.nodes else ""
-    yield f"  {group.name}: {group.ready} of {group.wanted} ready{nodes}"
-    yield from (f"    {pod.pod}: {pod.why}" for pod in group.waiting)
+    extra = f", {_counted(group.extra, 'pod')} more than wanted" if group.extra else ""
+    yield f"  {group.name}: {group.ready} of {group.wanted} ready{nodes}{extra}"
+    for pod in group.waiting:
+        yield f"    {pod.pod}: {pod.why}"
+        yield from _quoted(pod.said)
+
+
+def _quoted(said: list[str]) -> Iterator[str]:
+    """The last lines of a container's log."""
+    yield from (f"      | {line}" for line in said)

@@ -1,49 +1,33 @@
 """How a release is doing: `antefix k8s status`.
 
-`release_of` finds it, `seen` asks the cluster for its objects, `report` makes one picture of them,
-which is a function of data. What these credentials may not ask is missing from the picture, and
-`denied` names it.
+`report` makes one picture of the release's objects, which is a function of data. What these
+credentials may not ask is missing from the picture, and `denied` names it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from common.errors import Problem
-from k8s.cluster import Cluster, Denied, Object
+from common.failure import gist
+from k8s.cluster import Object
+from k8s.ended_pods import EndedPod, ended_pods, when
+from k8s.pods import Waiting, is_ready, leaves, waiting
+from k8s.release import ClusterObjects, parts_of
 
-_RAY = "ray.io/v1"
 _MOST_EVENTS = 5
-
-
-@dataclass(frozen=True)
-class ClusterObjects:
-    """Plain objects; lists are empty where these credentials may not ask."""
-
-    service: Object
-    clusters: list[Object]
-    pods: list[Object]
-    stateful_sets: list[Object]
-    deployments: list[Object]
-    slices: list[Object]
-    events: list[Object]
-    denied: tuple[Denied, ...] = ()
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A pod that is not ready, and why, as the scheduler or the kubelet says it."""
-
-    pod: str
-    why: str
+_SERVE_PORT = "serve"
+_JOB_NAME = "batch.kubernetes.io/job-name"
 
 
 @dataclass(frozen=True)
 class GroupStatus:
+    """`extra` pods are more than are wanted: Ray's autoscaler takes them away when they idle."""
+
     name: str
     cluster: str
     ready: int
     wanted: int
+    extra: int
     nodes: list[str]
     waiting: list[Waiting]
 
@@ -53,9 +37,21 @@ class GroupStatus:
 
 
 @dataclass(frozen=True)
+class JobStatus:
+    """`state` is done, running or failed; `said` are the last lines of its pod that failed."""
+
+    name: str
+    state: str
+    why: str = ""
+    said: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Report:
     """`groups` are those of the active cluster, `coming` those of one that is to take its place,
-    `beside` Redis and the like, `placeholders` of pools' warm nodes as ready of wanted.
+    `leaving` clusters that still have pods and are neither, with how many, `beside` Redis and the
+    like, `placeholders` of pools' warm nodes as ready of wanted, `endpoints` gateways that take
+    requests, `ended` pods that failed and are gone.
     """
 
     name: str
@@ -66,9 +62,12 @@ class Report:
     applications: list[str]
     groups: list[GroupStatus]
     coming: list[GroupStatus]
+    leaving: Mapping[str, int]
     beside: list[GroupStatus]
+    jobs: list[JobStatus]
     endpoints: int
     placeholders: Mapping[str, tuple[int, int]]
+    ended: list[EndedPod]
     events: list[str]
     denied: list[str] = field(default_factory=list)
     is_ready: bool = False
@@ -77,61 +76,9 @@ class Report:
         return asdict(self)
 
 
-def release_of(cluster: Cluster, namespace: str, release: str) -> Object | None:
-    """Its RayService; without a name, the only one there is. Raises Problem."""
-    labels = "app.kubernetes.io/name=antefix"
-    if release:
-        labels += f",app.kubernetes.io/instance={release}"
-    found = cluster.list("rayservices", _RAY, namespace, labels)
-    if len(found) > 1:
-        names = ", ".join(sorted(_release_name(one) for one in found))
-        raise Problem(f"namespace {namespace} has several releases: {names}", "name --release")
-    return found[0] if found else None
-
-
-def seen(cluster: Cluster, service: Object) -> ClusterObjects:
-    """Raises Problem."""
-    namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
-    labels = f"app.kubernetes.io/instance={_release_name(service)}"
-    denied: list[Denied] = []
-
-    def ask(question: Callable[[], list[Object]]) -> list[Object]:
-        try:
-            return question()
-        except Denied as no:
-            denied.append(no)
-            return []
-
-    def clusters() -> list[Object]:
-        found = [
-            cluster.get("rayclusters", of["rayClusterName"], _RAY, namespace)
-            for of in _services(service)
-            if of.get("rayClusterName")
-        ]
-        return [one for one in found if one is not None]
-
-    return ClusterObjects(
-        service=service,
-        clusters=ask(clusters),
-        pods=ask(lambda: cluster.list("pods", "", namespace, labels)),
-        stateful_sets=ask(lambda: cluster.list("statefulsets", "apps/v1", namespace, labels)),
-        deployments=ask(lambda: cluster.list("deployments", "apps/v1", namespace, labels)),
-        slices=ask(
-            lambda: cluster.list(
-                "endpointslices",
-                "discovery.k8s.io/v1",
-                namespace,
-                f"kubernetes.io/service-name={name}",
-            )
-        ),
-        events=ask(lambda: cluster.list("events", "", namespace, fields="type=Warning")),
-        denied=tuple(denied),
-    )
-
-
 def report(seen: ClusterObjects) -> Report:
     metadata = seen.service["metadata"]
-    active, pending = (of.get("rayClusterName", "") for of in _services(seen.service))
+    active, pending = (of.get("rayClusterName", "") for of in parts_of(seen.service))
     conditions = seen.service.get("status", {}).get("conditions", [])
     is_serving = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     groups = _ray_groups(seen, active)
@@ -140,11 +87,6 @@ def report(seen: ClusterObjects) -> Report:
         for one in [*seen.stateful_sets, *seen.deployments]
         if _component(one) != "placeholder"
     ]
-    endpoints = sum(
-        endpoint.get("conditions", {}).get("ready", False)
-        for of in seen.slices
-        for endpoint in of.get("endpoints") or ()
-    )
     placeholders = {
         _labels_of_pods(one)["antefix/pool"]: (
             one.get("status", {}).get("readyReplicas", 0),
@@ -154,28 +96,62 @@ def report(seen: ClusterObjects) -> Report:
         if _component(one) == "placeholder"
     }
     everything = [*groups, *beside]
+    endpoints = _endpoints(seen.slices)
     return Report(
         name=metadata["name"],
         namespace=metadata["namespace"],
         active=active,
         pending=pending,
-        conditions=[_condition(c) for c in conditions],
-        applications=[line for of in _services(seen.service) for line in _applications(of)],
+        conditions=[*map(_condition, conditions), *_heads(seen.clusters)],
+        applications=[line for of in parts_of(seen.service) for line in _applications(of)],
         groups=groups,
         coming=_ray_groups(seen, pending),
+        leaving=_leaving(seen.pods, (active, pending)),
         beside=beside,
+        jobs=[_job(one, seen.pods) for one in seen.jobs],
         endpoints=endpoints,
         placeholders=placeholders,
-        events=_events(seen.events, metadata["name"]),
+        ended=ended_pods(seen.deletions, metadata["name"]),
+        events=_events(seen.warnings, metadata["name"]),
         denied=list(dict.fromkeys(no.what for no in seen.denied)),
         is_ready=is_serving and bool(groups) and all(group.is_ready for group in everything),
     )
 
 
-def _services(service: Object) -> tuple[Object, Object]:
-    """The active and the pending part of a RayService's status."""
-    status = service.get("status", {})
-    return status.get("activeServiceStatus", {}), status.get("pendingServiceStatus", {})
+def _endpoints(slices: Sequence[Object]) -> int:
+    """A slice has no port `serve` where its pods have none: those of engines, in KubeRay's Service.
+
+    Two Services may have the same gateway.
+    """
+    return len(
+        {
+            endpoint["addresses"][0]
+            for of in slices
+            if any(port.get("name") == _SERVE_PORT for port in of.get("ports") or ())
+            for endpoint in of.get("endpoints") or ()
+            if endpoint.get("conditions", {}).get("ready", False)
+        }
+    )
+
+
+def _heads(clusters: Sequence[Object]) -> Iterator[str]:
+    """Words for a head that is not ready, which holds back every change."""
+    for cluster in clusters:
+        for condition in cluster.get("status", {}).get("conditions", ()):
+            if condition["type"] == "HeadPodReady" and condition["status"] == "False":
+                yield (
+                    f"{_condition(condition)}; until it is, KubeRay gives "
+                    f"{cluster['metadata']['name']} no change of the fleet"
+                )
+
+
+def _leaving(pods: Sequence[Object], known: tuple[str, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pod in pods:
+        cluster = pod["metadata"]["labels"].get("ray.io/cluster", "")
+        if cluster and cluster not in known:
+            found[cluster] = found.get(cluster, 0) + 1
+    return found
 
 
 def _ray_groups(seen: ClusterObjects, cluster: str) -> list[GroupStatus]:
@@ -198,59 +174,34 @@ def _ray_group(pod: Object) -> str:
 
 
 def _group(name: str, cluster: str, pods: Sequence[Object], wanted: int) -> GroupStatus:
-    ready = [pod for pod in pods if _is_ready(pod)]
+    staying = [pod for pod in pods if not leaves(pod)]
     return GroupStatus(
         name=name,
         cluster=cluster,
-        ready=len(ready),
+        ready=sum(map(is_ready, pods)),
         wanted=wanted,
+        extra=max(len(staying) - wanted, 0),
         nodes=sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}),
-        waiting=[Waiting(p["metadata"]["name"], _why(p)) for p in pods if not _is_ready(p)],
+        waiting=waiting(pods),
     )
 
 
-def _is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    leaves = pod["metadata"].get("deletionTimestamp")
-    return not leaves and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def _why(pod: Object) -> str:
-    if pod["metadata"].get("deletionTimestamp"):
-        return "is ending"
-    status = pod.get("status", {})
+def _job(job: Object, pods: Sequence[Object]) -> JobStatus:
+    metadata, status = job["metadata"], job.get("status", {})
+    own = [p for p in pods if p["metadata"]["labels"].get(_JOB_NAME) == metadata["name"]]
+    stuck = next(iter(waiting(own)), Waiting("", ""))
     for condition in status.get("conditions", ()):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return str(condition.get("message") or condition.get("reason") or "not scheduled")
-    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    for container in containers:
-        if words := _stuck(container):
-            return f"{container['name']}: {words}"
-    for container in containers:
-        if not container["ready"] and "running" in container["state"]:
-            return f"{container['name']} runs and is not ready yet"
-    for container in containers:
-        if waiting := container["state"].get("waiting"):
-            return f"{container['name']}: {waiting.get('reason', 'waits')}"
-    return str(status.get("message") or status.get("reason") or status.get("phase", "unknown"))
-
-
-def _stuck(container: Object) -> str:
-    """Why a container waits or ended, with how it ended the last time; empty: it does neither."""
-    state = container["state"]
-    last = container.get("lastState", {}).get("terminated", {})
-    before = (
-        f", ended last with {last['reason']} ({last['exitCode']})" if last.get("reason") else ""
-    )
-    if waiting := state.get("waiting"):
-        words = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
-        return "" if waiting.get("reason") in _ON_ITS_WAY else f"{words}{before}"
-    if (ended := state.get("terminated")) and ended["exitCode"]:
-        return f"ended with {ended.get('reason', 'an error')} ({ended['exitCode']})"
-    return ""
-
-
-_ON_ITS_WAY = ("PodInitializing", "ContainerCreating")
+        if condition["status"] != "True":
+            continue
+        if condition["type"] == "Complete":
+            return JobStatus(metadata["name"], "done")
+        if condition["type"] == "Failed":
+            words = f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")
+            return JobStatus(metadata["name"], "failed", words, stuck.said)
+    failed = status.get("failed", 0)
+    tried = f"{failed} of its pods failed" if failed else ""
+    why = "; ".join(filter(None, (tried, stuck.why)))
+    return JobStatus(metadata["name"], "running", why, stuck.said)
 
 
 def _pods_of(pods: Sequence[Object], component: str) -> list[Object]:
@@ -276,13 +227,21 @@ def _condition(condition: Object) -> str:
     return f"{condition['type']} {condition['status']} ({condition['reason']}){message}"
 
 
-def _applications(of: Object) -> list[str]:
-    """What Ray Serve says of its applications that do not run."""
-    return [
-        f"{name} {app.get('status', 'unknown')}: {app.get('message', '')}".rstrip(": ")
-        for name, app in of.get("applicationStatuses", {}).items()
-        if app.get("status") != "RUNNING"
-    ]
+def _applications(of: Object) -> Iterator[str]:
+    """What Ray Serve says of its applications and deployments that do not run."""
+    for name, app in of.get("applicationStatuses", {}).items():
+        if app.get("status") != "RUNNING":
+            yield _told(name, app)
+        for deployment, state in app.get("serveDeploymentStatuses", {}).items():
+            if state.get("status") != "HEALTHY" and state.get("message"):
+                yield _told(f"{name}: {deployment}", state)
+
+
+def _told(name: str, of: Object) -> str:
+    """A message may hold a whole traceback, of which the reason is enough."""
+    message = of.get("message", "")
+    words = gist(message) if "\n" in message else message
+    return f"{name} {of.get('status', 'unknown')}: {words}".rstrip(": ")
 
 
 def _events(events: Sequence[Object], name: str) -> list[str]:
@@ -291,21 +250,7 @@ def _events(events: Sequence[Object], name: str) -> list[str]:
     lines = [
         f"{one['involvedObject']['kind']} {one['involvedObject']['name']}: "
         f"{one.get('reason', '')}: {' '.join(one.get('message', '').split())}"
-        for one in sorted(own, key=_when)
+        for one in sorted(own, key=when)
     ]
     # the latest of those that say the same
     return list(dict.fromkeys(reversed(lines)))[:_MOST_EVENTS][::-1]
-
-
-def _when(event: Object) -> str:
-    series = event.get("series") or {}
-    return str(
-        series.get("lastObservedTime")
-        or event.get("lastTimestamp")
-        or event.get("eventTime")
-        or event["metadata"].get("creationTimestamp", "")
-    )
-
-
-def _release_name(service: Object) -> str:
-    return str(service["metadata"]["labels"]["app.kubernetes.io/instance"])

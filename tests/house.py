@@ -46,8 +46,8 @@ HOUSE = (
         "cli/local",
         "a fleet on this machine: Ray, Redis, Prometheus, their ports and processes",
         (
-            *("deployments", "deployments/gateway", "deployments/process"),
-            *("deployments/fleet", "deployments/models", "weights", "observability", "common"),
+            *("deployments", "deployments/gateway", "deployments/fleet"),
+            *("deployments/models", "weights", "observability", "common"),
         ),
     ),
     Room(
@@ -73,7 +73,7 @@ HOUSE = (
         "**one replica process**: an engine behind its own HTTP server, in a Ray Serve actor",
         (
             *("deployments/engine/vllm", "deployments/process", "deployments/fleet"),
-            *("deployments/models", "deployments/wire", "observability", "router"),
+            *("deployments/models", "deployments/wire", "observability", "router", "common"),
         ),
     ),
     Room(
@@ -87,10 +87,7 @@ HOUSE = (
     Room(
         "deployments/offline",
         "an engine without a server: evaluates weights, tunes speculation",
-        (
-            *("deployments/process", "deployments/fleet", "deployments/models"),
-            *("weights", "common"),
-        ),
+        (*("deployments/fleet", "deployments/models", "weights", "common"),),
     ),
     Room(
         "k8s",
@@ -129,7 +126,8 @@ HOUSE = (
     Room("router", "decides where a request goes; the prefix index and the load board in Redis"),
     Room(
         "common",
-        "what every room may use: errors, YAML files, a file lock, child processes, plots",
+        "what every room may use: errors, why something failed, YAML files, a file lock, child "
+        "processes, plots",
     ),
 )
 FOLDERS = [room.folder for room in HOUSE]

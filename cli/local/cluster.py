@@ -21,8 +21,8 @@ from typing import Any
 from cli.local import monitoring, processes, ray_head, redis_server
 from cli.local.home import FleetState, Home, Keys
 from common.errors import Problem
+from common.failure import gist, tail
 from deployments.fleet.fleet import Fleet
-from deployments.process.failure import gist, tail
 
 OnPools = Callable[[dict[str, Any], str], None]
 """Takes running, target and states by pool, and what holds replicas back, if anything."""

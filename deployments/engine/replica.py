@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from common.failure import gist
 from deployments.engine.confirming import Confirming
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
@@ -33,7 +34,7 @@ from deployments.fleet.settings.quality import prove
 from deployments.models.model import resolve_model
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
-from deployments.process.serve_log import adopt_logs
+from deployments.process.serve_log import adopt_logs, ray_logs
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import RENDERER_PATH
 from observability import metric_files
@@ -61,6 +62,12 @@ NICENESS = 5
 GATEWAY_GONE_S = 60.0
 
 
+class EngineFailed(Exception):
+    """Why the engine did not start, in one line, from its log where vLLM says "see above": Ray
+    Serve's status is all that a cluster shows of it.
+    """
+
+
 class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method gateways call."""
 
@@ -86,9 +93,13 @@ class EngineReplica:
         if pool.quality is not None:
             await asyncio.to_thread(prove, Path(model), pool.quality)
         when_slower = pool.speculation.when_slower if pool.speculation else "keep"
-        self._engine = await VllmEngine.start(
-            model, pool.served_model_name, pool.engine_args, when_slower
-        )
+        try:
+            self._engine = await VllmEngine.start(
+                model, pool.served_model_name, pool.engine_args, when_slower
+            )
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise EngineFailed(await asyncio.to_thread(gist, said, ray_logs())) from error
         redis = connect(redis_url)
         self._board = LoadBoard(time.monotonic)
         self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from common.errors import Problem
-from deployments.process.failure import gist, tail
+from common.failure import gist, tail
 from weights.checkpoint import weight_bytes
 from weights.statistics import TokenFigures
 

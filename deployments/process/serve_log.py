@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -46,6 +47,12 @@ def adopt_logs(component: Literal["gateway", "engine"]) -> None:
         logger = logging.getLogger(name)
         logger.setLevel(logging.INFO if name in OWN_PACKAGES else logging.WARNING)
         logger.handlers = [handler]
+
+
+def ray_logs() -> Path | None:
+    """Ray's folder of logs, in which Serve's own folder is; None where Serve logs to no file."""
+    handler = _handler(logging.getLogger("ray.serve"))
+    return Path(handler.baseFilename).parents[1] if isinstance(handler, _LogFile) else None
 
 
 class JsonLines(logging.Formatter):

@@ -76,16 +76,20 @@ def _ready() -> Object:
     return {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
 
-def endpoints(*states: bool) -> Object:
+def endpoints(*states: bool, name: str = "afx-antefix-x", port: str = "serve") -> Object:
+    """A slice of a Service of the release; without a port, as of pods that have none of the name:
+    Kubernetes leaves the port out and still takes the pods in (endpointslice/utils.go).
+    """
     return named(
         "discovery.k8s.io/v1",
         "EndpointSlice",
-        "afx-antefix-x",
+        name,
         NAMESPACE,
-        labels={"kubernetes.io/service-name": "afx-antefix"},
+        labels={"kubernetes.io/service-name": "afx-antefix", **LABELS},
         addressType="IPv4",
+        ports=[{"name": port, "port": 8000}] if port else [],
         endpoints=[
-            {"addresses": [f"10.0.0.{i}"], "conditions": {"ready": state}}
+            {"addresses": [f"10.0.{0 if port else 1}.{i}"], "conditions": {"ready": state}}
             for i, state in enumerate(states)
         ],
     )

@@ -13,8 +13,9 @@ from k8s.cluster import Cluster
 from k8s.facts import gather
 from k8s.fitting import nodes_of
 from k8s.preflight import findings
+from k8s.release import release_of, seen
 from k8s.room import fit_as_json
-from k8s.status import release_of, report, seen
+from k8s.status import report
 from tests.k8s.asking import needs
 
 KUBECONFIG = os.environ.get("ANTEFIX_TEST_KUBECONFIG", "")

@@ -17,9 +17,12 @@ LONGEST = 400
 BYTES_READ = 200_000
 
 
-def gist(message: str, logs: Path) -> str:
-    """The last line of `message` that tells a reason; else the last one in an engine's log."""
-    return _reason(message.splitlines()) or _reason_in_logs(logs) or _last_line(message)
+def gist(message: str, logs: Path | None = None) -> str:
+    """The last line of `message` that tells a reason; else the last one in an engine's log, where
+    `logs` is Ray's folder of them.
+    """
+    found = _reason(message.splitlines()) or (_reason_in_logs(logs) if logs else "")
+    return found or _last_line(message)
 
 
 def _reason(lines: list[str]) -> str:

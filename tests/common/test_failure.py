@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from deployments.process.failure import gist
+from common.failure import gist
 
 VLLM_SAYS = "RuntimeError: Engine core initialization failed. See root cause above."
 

@@ -1,0 +1,101 @@
+"""A release's objects in a cluster: what `antefix k8s status` and `antefix k8s diff` look at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common.errors import Problem
+from k8s.cluster import Cluster, Denied, Object
+
+RAY = "ray.io/v1"
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class ClusterObjects:
+    """Plain objects; lists are empty where these credentials may not ask.
+
+    `warnings` are events of the namespace; `deletions` those in which KubeRay says of a pod that
+    failed, and that it took away, how it ended.
+    """
+
+    service: Object
+    clusters: list[Object]
+    pods: list[Object]
+    stateful_sets: list[Object]
+    deployments: list[Object]
+    jobs: list[Object]
+    slices: list[Object]
+    warnings: list[Object]
+    deletions: list[Object]
+    denied: tuple[Denied, ...] = ()
+
+
+def release_of(cluster: Cluster, namespace: str, release: str) -> Object | None:
+    """Its RayService; without a name, the only one there is. Raises Problem."""
+    labels = "app.kubernetes.io/name=antefix"
+    if release:
+        labels += f",app.kubernetes.io/instance={release}"
+    found = cluster.list("rayservices", RAY, namespace, labels)
+    if len(found) > 1:
+        names = ", ".join(sorted(release_name(one) for one in found))
+        raise Problem(f"namespace {namespace} has several releases: {names}", "name --release")
+    return found[0] if found else None
+
+
+def release_name(service: Object) -> str:
+    return str(service["metadata"]["labels"]["app.kubernetes.io/instance"])
+
+
+def parts_of(service: Object) -> tuple[Object, Object]:
+    """The active and the pending part of a RayService's status."""
+    status = service.get("status", {})
+    return status.get("activeServiceStatus", {}), status.get("pendingServiceStatus", {})
+
+
+def seen(cluster: Cluster, service: Object) -> ClusterObjects:
+    """Raises Problem."""
+    namespace = service["metadata"]["namespace"]
+    labels = f"app.kubernetes.io/instance={release_name(service)}"
+    denied: list[Denied] = []
+
+    def ask(question: Callable[[], list[_Answer]]) -> list[_Answer]:
+        try:
+            return question()
+        except Denied as no:
+            denied.append(no)
+            return []
+
+    def own(plural: str, group: str = "") -> list[Object]:
+        return ask(lambda: cluster.list(plural, group, namespace, labels))
+
+    def events(*fields: str) -> list[Object]:
+        return ask(
+            lambda: [
+                event
+                for field in fields
+                for event in cluster.list("events", "", namespace, fields=field)
+            ]
+        )
+
+    def clusters() -> list[Object]:
+        found = [
+            cluster.get("rayclusters", of["rayClusterName"], RAY, namespace)
+            for of in parts_of(service)
+            if of.get("rayClusterName")
+        ]
+        return [one for one in found if one is not None]
+
+    return ClusterObjects(
+        service=service,
+        clusters=ask(clusters),
+        pods=own("pods"),
+        stateful_sets=own("statefulsets", "apps/v1"),
+        deployments=own("deployments", "apps/v1"),
+        jobs=own("jobs", "batch/v1"),
+        # a slice has the labels of its Service
+        slices=own("endpointslices", "discovery.k8s.io/v1"),
+        warnings=events("type=Warning"),
+        deletions=events("reason=DeletedWorkerPod", "reason=DeletedHeadPod"),
+        denied=tuple(denied),
+    )
