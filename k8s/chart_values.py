@@ -290,6 +290,7 @@ class Peer(KubernetesPart):
 class NetworkPolicy(ChartSection):
     enabled: bool
     allowed_clients: list[Peer]
+    operator_peers: list[Peer]
 
 
 class WarmNodes(ChartSection):

@@ -107,6 +107,8 @@ def _join(nodes: TwoNodes, number: int, service: Object, group: str) -> Node:
         "ANTEFIX_ENGINE_SECRET": "secret",
         "ANTEFIX_CLUSTER": "afx-antefix-abcde",
         "ANTEFIX_REDIS_URL": nodes.redis_url,
+        # nobody, as in a first install
+        "ANTEFIX_PEERS_URL": "http://127.0.0.1:9",
     }
     with pytest.MonkeyPatch.context() as patch:
         for entry in _container(service, group)["env"]:
@@ -175,7 +177,7 @@ def test_helms_test_passes(cluster: Cluster) -> None:
     """The very command of its pod, with the addresses that its parts have here."""
     (container,) = of_kind(cluster.objects, "Pod", "conversation")["spec"]["containers"]
     assert container["command"] == ["antefix", "verify"]
-    name = cluster.service["spec"]["serveService"]["metadata"]["name"]
+    name = cluster.service["metadata"]["name"]
     here = {
         f"http://{name}:80": cluster.gateway("serve"),
         KEYS_FILE: str(_keys_file(cluster.nodes)),

@@ -127,7 +127,7 @@ class Gateway:
         self._cards = {
             name: ModelCards(pool.settings, pool.transport) for name, pool in self._pools.items()
         }
-        self._health = Health(self._pools)
+        self._health = Health(self._pools, self._session)
         self._pool_by_model = {
             model: self._pools[name]
             for name, pool in fleet.pools.items()

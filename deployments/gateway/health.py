@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import aiohttp
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
+from deployments.gateway.peers import Peers
 from deployments.gateway.pool import GatewayPool
-from deployments.gateway.status import pools_ready
+from deployments.gateway.status import applications_run, pools_ready
 
 
 def unheard_s() -> float:
@@ -23,17 +25,19 @@ def unheard_s() -> float:
 class Health:
     """`leaving` is set once this gateway should get no more requests."""
 
-    def __init__(self, pools: Mapping[str, GatewayPool]) -> None:
+    def __init__(self, pools: Mapping[str, GatewayPool], session: aiohttp.ClientSession) -> None:
         self.leaving = False
         self._has_served = False
         self._pools = pools
+        self._peers = Peers.from_environment()
+        self._session = session
 
     def add_to(self, app: FastAPI) -> None:
         for name, answer in (("live", self.live), ("ready", self.ready), ("serving", self.serving)):
             app.add_api_route(f"/health/{name}", answer, methods=["GET"])
 
     async def live(self) -> Response:
-        return JSONResponse({"status": "live"})
+        return JSONResponse({"status": "live", "cluster": self._peers.cluster})
 
     async def ready(self) -> Response:
         """200 when every pool has a running replica, else 503 and which has none."""
@@ -42,7 +46,7 @@ class Health:
         return JSONResponse({"status": "ready"})
 
     async def serving(self) -> Response:
-        """200 while this gateway should get requests: since any pool was ready, until it leaves.
+        """200 while this gateway should get requests: since it could serve, until it leaves.
 
         For load balancers. A pool that is lost later is not this gateway's fault, and what it says
         of it is worth more than a connection refused.
@@ -50,10 +54,21 @@ class Health:
         if self.leaving:
             return _unavailable({"status": "leaving"})
         if not self._has_served:
-            self._has_served = len(await pools_ready(self._pools)) < len(self._pools)
+            self._has_served = await self._can_serve()
         if not self._has_served:
             return _unavailable({"status": "starting"})
         return JSONResponse({"status": "serving"})
+
+    async def _can_serve(self) -> bool:
+        """Whether any pool is ready; while another cluster serves, whether all of this one runs.
+
+        The latter is when KubeRay, too, lets the new cluster take the place of the one before.
+        """
+        if len(await pools_ready(self._pools)) == len(self._pools):
+            return False
+        if await self._peers.another_cluster_serves(self._session):
+            return await applications_run()
+        return True
 
 
 def _unavailable(body: Mapping[str, object]) -> Response:

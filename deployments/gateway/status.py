@@ -10,7 +10,7 @@ import msgspec
 import ray
 from ray import serve
 from ray.serve.context import _get_global_client
-from ray.serve.schema import ServeStatus
+from ray.serve.schema import ApplicationStatus, ServeStatus
 
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool import GatewayPool
@@ -150,6 +150,15 @@ async def replica_states() -> dict[str, dict[str, int]]:
         name: {str(state): count for state, count in deployment.replica_states.items()}
         for name, deployment in application.deployments.items()
     }
+
+
+async def applications_run() -> bool:
+    """Whether Ray Serve says of all its applications that every replica is there."""
+    if not ray.is_initialized():
+        return False
+    status: ServeStatus = await asyncio.to_thread(serve.status)
+    said = [application.status for application in status.applications.values()]
+    return bool(said) and all(one == ApplicationStatus.RUNNING for one in said)
 
 
 async def running_replicas() -> dict[str, dict[str, str]]:

@@ -11,7 +11,9 @@ import pytest
 from cli.exit_codes import ExitCode
 from cli.local.ports import free_ports
 from tests.helm.fleets import values
-from tests.helm.helm import Object, of_kind, render
+from tests.helm.helm import Object, all_of_kind, of_kind, render
+
+NAME = "afx-antefix"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def test_it_runs_on_helm_test_alone_and_stays_only_when_it_failed(objects: list[
 
 
 def test_it_talks_to_the_service(objects: list[Object], container: dict[str, Any]) -> None:
-    service = of_kind(objects, "RayService")["spec"]["serveService"]
+    (service,) = [s for s in all_of_kind(objects, "Service") if s["metadata"]["name"] == NAME]
     (port,) = service["spec"]["ports"]
     address = f"http://{service['metadata']['name']}:{port['port']}/v1"
     assert f"--base-url={address}" in container["args"]

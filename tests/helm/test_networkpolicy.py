@@ -11,7 +11,11 @@ from tests.helm.policies import PodAt, allows
 SERVE, METRICS, REDIS, DASHBOARD, RAY_WORKER, ENGINE_HTTP = 8000, 9464, 6379, 8265, 10002, 40000
 STRANGER = PodAt({"app": "stranger"}, namespace="other")
 NEIGHBOUR = PodAt({"app": "neighbour"})
-OPERATOR = PodAt({"app.kubernetes.io/name": "kuberay-operator"}, namespace="kuberay")
+# as KubeRay's Helm chart labels it, and as its kustomization does (config/manager/manager.yaml)
+OPERATORS = [
+    PodAt({"app.kubernetes.io/name": name}, namespace="kuberay")
+    for name in ("kuberay-operator", "kuberay")
+]
 OTHER_RELEASE = PodAt({"app.kubernetes.io/instance": "b", "antefix/component": "gateway"})
 PROMETHEUS = PodAt({"app": "prometheus"}, namespace="monitoring")
 
@@ -69,6 +73,7 @@ def _ray_pod(template: dict[str, Any]) -> PodAt:
         ("head", "gateway", 19999),
         ("big", "big", 29500),
         ("big", "big", ENGINE_HTTP),
+        ("gateway", "gateway", SERVE),
         ("test", "gateway", SERVE),
         ("warm-nodes", "gateway", SERVE),
     ],
@@ -82,11 +87,6 @@ def test_the_fleet_reaches_what_it_needs(
 @pytest.mark.parametrize(
     ("source", "target", "port"),
     [
-        ("head", "chat", ENGINE_HTTP),
-        ("chat", "big", ENGINE_HTTP),
-        ("big", "chat", ENGINE_HTTP),
-        ("big", "huge", 29500),
-        ("gateway", "chat", 22),
         ("gateway", "redis", 22),
         ("redis", "chat", ENGINE_HTTP),
         ("redis", "head", 6379),
@@ -134,13 +134,27 @@ def test_everybody_may_call_the_gateways(
     assert allows(policies, source, pods["gateway"], pods["gateway"].ports["serve"])
 
 
+@pytest.mark.parametrize("operator", OPERATORS, ids=["chart", "kustomization"])
 def test_kuberays_operator_reaches_the_heads_dashboard_and_no_more(
-    pods: dict[str, PodAt], policies: list[Object]
+    operator: PodAt, pods: dict[str, PodAt], policies: list[Object]
 ) -> None:
     head = pods["head"]
-    assert allows(policies, OPERATOR, head, head.ports["dashboard"])
-    assert not allows(policies, OPERATOR, head, 6379)
-    assert not allows(policies, OPERATOR, pods["chat"], 52365)
+    assert allows(policies, operator, head, head.ports["dashboard"])
+    assert not allows(policies, operator, head, 6379)
+    assert not allows(policies, operator, pods["chat"], 52365)
+
+
+def test_an_operator_of_another_name_is_let_in_where_it_is_named(pods: dict[str, PodAt]) -> None:
+    peer = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}},
+        "podSelector": {"matchLabels": {"app": "stranger"}},
+    }
+    found = render(
+        values(networkPolicy={"operatorPeers": [peer]}), show_only="templates/networkpolicy.yaml"
+    )
+    assert allows(found, STRANGER, ours("head"), DASHBOARD)
+    assert not allows(found, STRANGER, ours("head"), 6379)
+    assert allows(found, OPERATORS[0], ours("head"), DASHBOARD)
 
 
 @pytest.mark.parametrize("target", ["gateway", "chat", "big"])
@@ -148,8 +162,23 @@ def test_prometheus_reads_metrics_and_no_more(
     target: str, pods: dict[str, PodAt], policies: list[Object]
 ) -> None:
     pod = pods[target]
-    assert allows(policies, PROMETHEUS, pod, pod.ports["antefix-metrics"])
+    for name in ("antefix-metrics", "metrics"):
+        assert allows(policies, PROMETHEUS, pod, pod.ports[name])
     assert not allows(policies, PROMETHEUS, pod, RAY_WORKER)
+
+
+def test_prometheus_reads_the_heads_metrics_of_ray(
+    pods: dict[str, PodAt], policies: list[Object]
+) -> None:
+    assert allows(policies, PROMETHEUS, pods["head"], pods["head"].ports["metrics"])
+    assert not allows(policies, PROMETHEUS, pods["head"], DASHBOARD)
+
+
+def test_no_range_of_ports_is_needed(policies: list[Object]) -> None:
+    """Plugins that do not know endPort open its first port alone (kubernetes#110868)."""
+    rules = [rule for policy in policies for rule in policy["spec"].get("ingress", [])]
+    ports = [port for rule in rules for port in rule.get("ports", [])]
+    assert ports and not [port for port in ports if "endPort" in port]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +204,7 @@ def test_only_allowed_clients_call_the_gateways(limited: list[Object]) -> None:
     assert not allows(limited, OTHER_RELEASE, gateway, 8123)
 
 
-@pytest.mark.parametrize("component", ["test", "warm-nodes"])
+@pytest.mark.parametrize("component", ["test", "warm-nodes", "gateway"])
 def test_the_releases_own_callers_are_always_allowed(component: str, limited: list[Object]) -> None:
     assert allows(limited, ours(component), ours("gateway"), 8123)
 

@@ -38,17 +38,6 @@ def test_only_gpu_pods_have_the_runtime_class(existing: Object) -> None:
     assert "runtimeClassName" not in pod(groups(existing)["gateway"])
 
 
-def test_only_gateways_have_the_port_that_clients_reach(full: Object) -> None:
-    service = full["spec"]["serveService"]["spec"]
-    assert service["ports"] == [{"name": "serve", "port": 8443, "targetPort": "serve"}]
-    assert full["spec"]["excludeHeadPodFromServeSvc"] is True
-    serving = {
-        name: {p["name"]: p["containerPort"] for p in container(group)["ports"]}.get("serve")
-        for name, group in every_group(full).items()
-    }
-    assert serving == {"head": None, "gateway": 9000, "chat": None}
-
-
 def test_prometheus_finds_gateways_and_engines(full: Object) -> None:
     for name in ("gateway", "chat"):
         ports = {p["name"]: p["containerPort"] for p in container(groups(full)[name])["ports"]}

@@ -221,7 +221,6 @@ class TestNames:
         found = yaml.safe_load(run("template", release, str(CHART), *given, *only))
         assert faults_of(found) == []
         assert found["metadata"]["name"] == name
-        assert found["spec"]["serveService"]["metadata"]["name"] == name
 
     def test_or_as_told(self, existing: Object) -> None:
         assert existing["metadata"]["name"] == "llm"

@@ -34,6 +34,10 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "antefix.gatewayPort" -}}
+{{- (.Values.fleet.gateway | default dict).port | default 8000 | int64 -}}
+{{- end -}}
+
 {{/* Seconds the longest request may take, or an answer may go on after a stop. Takes the root context. */}}
 {{- define "antefix.longestRequestSeconds" -}}
 {{- $gateway := .Values.fleet.gateway | default dict -}}

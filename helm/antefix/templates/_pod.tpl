@@ -118,6 +118,8 @@ spec:
 - name: ANTEFIX_CLUSTER
   valueFrom:
     fieldRef: {fieldPath: "metadata.labels['ray.io/cluster']"}
+- name: ANTEFIX_PEERS_URL
+  value: http://{{ include "antefix.fullname" . }}-peers:{{ include "antefix.gatewayPort" . }}
 {{- if .Values.redis.enabled }}
 - name: ANTEFIX_REDIS_PASSWORD
   valueFrom:

@@ -7,6 +7,8 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from cli.local.ports import free_ports
+from deployments.gateway import health
 from deployments.gateway.gateway import Gateway
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -37,6 +39,61 @@ async def test_lost_engines_are_no_reason_to_refuse_connections(front: Front) ->
     assert await serving(front) == (200, "serving")
     async with front.http.get(front.url + "/health/ready") as answer:
         assert answer.status == 503
+
+
+@pytest.fixture
+async def other_cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]:
+    """A gateway that serves, of the cluster before; a gateway that is made next is of a new one."""
+    engine = FakeEngine()
+    monkeypatch.setenv("ANTEFIX_CLUSTER", "before")
+    async with gateway_before(engine) as before:
+        before.sees(engine)
+        monkeypatch.setenv("ANTEFIX_CLUSTER", "after")
+        monkeypatch.setenv("ANTEFIX_PEERS_URL", before.url)
+        yield before
+
+
+async def test_beside_another_cluster_a_gateway_waits_until_all_of_its_own_runs(
+    other_cluster: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pool of several, or one replica of those that its load needs, is too early."""
+    runs = False
+
+    async def applications_run() -> bool:
+        return runs
+
+    monkeypatch.setattr(health, "applications_run", applications_run)
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        assert await serving(front) == (503, "starting")
+        runs = True
+        assert await serving(front) == (200, "serving")
+        runs = False
+        assert await serving(front) == (200, "serving")
+
+
+async def test_where_its_own_cluster_serves_already_a_gateway_joins_it(
+    other_cluster: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTEFIX_CLUSTER", "before")
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        assert await serving(front) == (200, "serving")
+
+
+async def test_where_no_other_cluster_serves_a_pool_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kube-proxy refuses connections to a Service that nobody is behind."""
+    (closed,) = free_ports(1)
+    monkeypatch.setenv("ANTEFIX_CLUSTER", "after")
+    monkeypatch.setenv("ANTEFIX_PEERS_URL", f"http://127.0.0.1:{closed}")
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        assert await serving(front) == (200, "serving")
 
 
 async def test_a_gateway_that_leaves_still_answers_and_then_takes_no_connection() -> None:
