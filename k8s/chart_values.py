@@ -104,11 +104,38 @@ class Affinity(KubernetesPart):
     pod_anti_affinity: Mapping[str, object] | None = None
 
 
-class Pods(ChartSection):
-    resources: PodResources
-    node_selector: Labels
-    tolerations: list[Toleration]
-    affinity: Affinity
+class EnvVar(KubernetesPart):
+    name: str
+    value: str | None = None
+    value_from: Mapping[str, object] | None = None
+
+
+class OpenPart(KubernetesPart):
+    """Of many forms, which the API server knows."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Volume(OpenPart):
+    name: ObjectName
+
+
+class VolumeMount(OpenPart):
+    name: ObjectName
+    mount_path: Path
+
+
+class TopologySpread(OpenPart):
+    topology_key: LabelKey
+    max_skew: int
+    label_selector: Mapping[str, object]
+
+
+class PodTemplate(KubernetesPart):
+    """A PodTemplateSpec, as much of it as goes over the chart's own."""
+
+    metadata: Mapping[str, object] | None = None
+    spec: Mapping[str, object] | None = None
 
 
 class EnvSource(KubernetesPart):
@@ -122,9 +149,25 @@ class EnvFrom(KubernetesPart):
     config_map_ref: EnvSource | None = None
 
 
-class PoolPods(Pods):
-    runtime_class_name: ObjectNameOrNone
+class Pods(ChartSection):
+    resources: PodResources
+    node_selector: Labels
+    tolerations: list[Toleration]
+    affinity: Affinity
+    priority_class_name: ObjectNameOrNone
+    extra_env: list[EnvVar]
     env_from: list[EnvFrom]
+    volumes: list[Volume]
+    volume_mounts: list[VolumeMount]
+    pod_template: PodTemplate
+
+
+class SeveralPods(Pods):
+    topology_spread_constraints: list[TopologySpread]
+
+
+class PoolPods(SeveralPods):
+    runtime_class_name: ObjectNameOrNone
 
 
 class EnginePods(PoolPods):
@@ -160,6 +203,7 @@ class HostPath(ChartSection):
 class Download(ChartSection):
     enabled: bool
     resources: PodResources
+    pod_template: PodTemplate
 
 
 class Hub(ChartSection):
@@ -178,6 +222,7 @@ class Models(ChartSection):
 class RedisImage(ChartSection):
     repository: Repository
     tag: Tag
+    digest: Digest
 
 
 class Persistence(ChartSection):
@@ -200,6 +245,7 @@ class ChartRedis(ChartSection):
     external: ExternalRedis
     node_selector: Labels
     tolerations: list[Toleration]
+    pod_template: PodTemplate
 
 
 class Switch(ChartSection):
@@ -208,6 +254,10 @@ class Switch(ChartSection):
 
 class Service(ChartSection):
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"]
+    node_port: Port | None
+    external_traffic_policy: Literal["Cluster", "Local"]
+    load_balancer_source_ranges: list[str]
+    load_balancer_class: str
     port: Port
     annotations: Annotations
 
@@ -216,6 +266,7 @@ class Ingress(ChartSection):
     enabled: bool
     class_name: ObjectNameOrNone
     hosts: list[HostName]
+    path: Path
     tls_secret: ObjectNameOrNone
     annotations: Annotations
 
@@ -300,6 +351,7 @@ class WarmNodes(ChartSection):
     # below -10, Cluster Autoscaler brings up no nodes (its FAQ, on pod priority)
     priority: Annotated[int, Field(ge=-10, lt=0)]
     resources: PodResources
+    pod_template: PodTemplate
 
 
 class ServiceAccount(ChartSection):
@@ -313,13 +365,21 @@ class PodSecurity(ChartSection):
     fs_group: Id
 
 
+class Manifest(OpenPart):
+    """Of an object of any kind."""
+
+    api_version: str
+    kind: str
+    metadata: Mapping[str, object]
+
+
 class ChartValues(ChartSection):
     fullname_override: Fullname
     fleet: Fleet
     image: Images
     auth: Auth
     head: Pods
-    gateway: Pods
+    gateway: SeveralPods
     engine: EnginePods
     pools: Mapping[ObjectName, PoolPods]
     autoscaler: RayAutoscaler
@@ -339,3 +399,6 @@ class ChartValues(ChartSection):
     pod_security: PodSecurity
     common_labels: Labels
     pod_annotations: Annotations
+    pod_labels: Labels
+    scheduler_name: ObjectNameOrNone
+    extra_objects: list[Manifest]

@@ -86,14 +86,11 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
     `fleet` is the one in the values, and tells how far a pool may grow.
     """
     (cluster,) = [of["spec"]["rayClusterConfig"] for of in objects if of["kind"] == "RayService"]
-    engines = {
-        group["groupName"]: group["template"]["spec"]
-        for group in cluster["workerGroupSpecs"]
-        if group["groupName"] in fleet.pools
-    }
+    pods = {"head": cluster["headGroupSpec"]["template"]["spec"]}
+    pods |= {of["groupName"]: of["template"]["spec"] for of in cluster["workerGroupSpecs"]}
     return ClusterNeeds(
         groups=(*_ray_groups(cluster, fleet, values), *_other_groups(objects)),
-        references=tuple(_references(engines, values)),
+        references=tuple(_references(pods, values)),
         claims=tuple(_claims(values)),
         apis=_apis(values),
         twice=values["upgrade"]["strategy"] == "NewCluster",
@@ -197,7 +194,7 @@ def _group(name: str, count: int, spec: Object) -> PodGroup:
     )
 
 
-def _references(engines: Object, values: Object) -> Iterator[Reference]:
+def _references(pods: Object, values: Object) -> Iterator[Reference]:
     redis, models = values["redis"], values["models"]
     named = [
         Reference("secrets", name, "image.pullSecrets") for name in values["image"]["pullSecrets"]
@@ -233,12 +230,13 @@ def _references(engines: Object, values: Object) -> Iterator[Reference]:
         named.append(
             Reference("serviceaccounts", values["serviceAccount"]["name"], "serviceAccount.name")
         )
-    for pool, spec in engines.items():
-        own = values["pools"].get(pool) or {}
-        key = f"pools.{pool}" if "runtimeClassName" in own else "engine"
+    for name, spec in pods.items():
+        section = name if name in ("head", "gateway") else "engine"
+        own = values["pools"].get(name) or {}
+        key = f"pools.{name}" if "runtimeClassName" in own else section
         classes = spec.get("runtimeClassName", "")
         named.append(Reference("runtimeclasses", classes, f"{key}.runtimeClassName"))
-        key = f"pools.{pool}" if "envFrom" in own else "engine"
+        key = f"pools.{name}" if "envFrom" in own else section
         for source in spec["containers"][0].get("envFrom", ()):
             for kind, plural in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
                 if (of := source.get(kind)) and not of.get("optional"):

@@ -64,6 +64,14 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
             ["pools.chta", "only chat"],
         ),
         (
+            {
+                "fleet": WITH_POOL,
+                "commonLabels": {"app.kubernetes.io/instance": "other"},
+                "podLabels": {"antefix/component": "head", "app.kubernetes.io/part-of": "llm"},
+            },
+            ["commonLabels has app.kubernetes.io/instance", "podLabels has antefix/component"],
+        ),
+        (
             {"fleet": WITH_POOL, "image": {"registry": ""}},
             [
                 "image.cpu.repository is antefix-cpu, which nobody publishes: make image-cpu",

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.helm.fleets import values
 from tests.helm.helm import Object, all_of_kind, of_kind, render
 from tests.helm.policies import selects
 from tests.helm.ray_service import CI, container, every_group, ray_service, variables
@@ -82,3 +83,20 @@ def test_kuberay_has_a_service_of_another_name(minimal: Object) -> None:
     assert "metadata" not in own  # then it is <name>-serve-svc
     assert own["spec"]["ports"] == [{"name": "serve", "port": 8000, "targetPort": "serve"}]
     assert minimal["spec"]["excludeHeadPodFromServeSvc"] is True
+
+
+def test_a_load_balancer_is_told_whom_it_lets_in_and_how() -> None:
+    objects = render(CI / "pod-template-values.yaml", show_only="templates/service.yaml")
+    (spec,) = [s["spec"] for s in objects if s["metadata"]["name"] == "afx-antefix"]
+    assert spec["externalTrafficPolicy"] == "Local"
+    assert spec["loadBalancerClass"] == "service.k8s.aws/nlb"
+    assert spec["loadBalancerSourceRanges"] == ["203.0.113.0/24"]
+    (port,) = spec["ports"]
+    assert port == {"name": "serve", "port": 80, "targetPort": "serve", "nodePort": 30080}
+
+
+def test_a_cluster_ip_has_nothing_of_a_load_balancer() -> None:
+    lets_in = {"loadBalancerSourceRanges": ["203.0.113.0/24"], "externalTrafficPolicy": "Local"}
+    objects = render(values(service=lets_in), show_only="templates/service.yaml")
+    for service in objects:
+        assert set(service["spec"]) <= {"type", "selector", "ports"}

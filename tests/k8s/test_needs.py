@@ -46,6 +46,7 @@ ODD: Object = {
             {"secretRef": {"name": "maybe", "optional": True}},
         ],
     },
+    "gateway": {"envFrom": [{"configMapRef": {"name": "proxy"}}]},
     "pools": {
         "none": {
             "nodeSelector": {"kind": "cpu"},
@@ -115,8 +116,9 @@ def test_pods_go_where_the_values_send_them(odd: ClusterNeeds) -> None:
     assert [group.name for group in odd.groups if not group.in_ray] == ["warm-nodes", "redis"]
 
 
-def test_what_a_pools_pods_use_is_named_by_the_key_that_says_so(odd: ClusterNeeds) -> None:
+def test_what_pods_use_is_named_by_the_key_that_says_so(odd: ClusterNeeds) -> None:
     assert [(of.plural, of.name, of.value) for of in odd.references] == [
+        ("configmaps", "proxy", "gateway.envFrom"),
         # `none` has no GPU, so its pods have no such class
         ("runtimeclasses", "nvidia", "engine.runtimeClassName"),
         ("secrets", "store", "engine.envFrom"),

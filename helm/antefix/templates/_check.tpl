@@ -76,6 +76,13 @@
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
 {{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay wants lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
 {{- end -}}
+{{- range $section := list "commonLabels" "podLabels" -}}
+{{- range $label, $_ := index $.Values $section -}}
+{{- if regexMatch "^(antefix/|ray.io/|helm.sh/|app.kubernetes.io/(name|instance|version|managed-by)$)" $label -}}
+{{- $wrong = append $wrong (printf "%s has %s: pods are found by that label, and the chart sets it, so choose another" $section $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $kinds := list "cpu" -}}
 {{- range $pool, $_ := .Values.fleet.pools -}}
 {{- if include "antefix.gpusOfPod" (dict "root" $ "pool" $pool) | int64 -}}

@@ -95,9 +95,6 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
       {{- include "antefix.downloadModels" (dict "once" true) | nindent 6 }}
       {{- end }}
   env: {{- include "antefix.modelEnv" .root | nindent 4 }}
-  {{- with .settings.envFrom }}
-  envFrom: {{- toYaml . | nindent 4 }}
-  {{- end }}
   volumeMounts:
     {{- include "antefix.modelListMount" . | nindent 4 }}
     {{- include "antefix.modelMounts" .root | nindent 4 }}

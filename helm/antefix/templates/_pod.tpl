@@ -2,6 +2,11 @@
        root, component, pool (or ""), image, settings (resources, nodeSelector, ... as in the values),
        ports (of the container), ready (path and port of the readiness probe), gpus. */}}
 {{- define "antefix.rayPod" -}}
+{{- $settings := merge (pick .root.Values "podLabels" "schedulerName") .settings -}}
+{{- include "antefix.customised" (dict "template" (include "antefix.plainRayPod" .) "settings" $settings) -}}
+{{- end -}}
+
+{{- define "antefix.plainRayPod" -}}
 {{- $engine := eq .component "engine" -}}
 {{- $head := eq .component "head" -}}
 metadata:
@@ -59,10 +64,6 @@ spec:
         {{- with and $engine (include "antefix.modelEnv" .root) }}
         {{- . | nindent 8 }}
         {{- end }}
-      {{- with .settings.envFrom }}
-      envFrom:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
       resources:
         {{- include "antefix.podResources" . | nindent 8 }}
       securityContext:
