@@ -203,6 +203,8 @@ class HostPath(ChartSection):
 class Download(ChartSection):
     enabled: bool
     resources: PodResources
+    node_selector: Labels
+    tolerations: list[Toleration]
     pod_template: PodTemplate
 
 

@@ -174,6 +174,86 @@ def test_on_a_hosts_folder_each_engine_downloads_what_its_node_lacks(
     assert len(downloads(tmp_path)) == len(MODELS)
 
 
+@pytest.fixture(scope="module")
+def on_one_node() -> list[Object]:
+    """A claim that the pods of one node may mount: local disks, EBS, Google's persistent disks."""
+    return rendered(storage="pvc", pvc={"accessModes": ["ReadWriteOnce"]}, **DOWNLOAD)
+
+
+def test_on_a_claim_of_one_node_engines_download_and_no_job_can_keep_it(
+    on_one_node: list[Object], tmp_path: Path
+) -> None:
+    """A Job elsewhere would bind the claim to its own node, or wait for the engines' to let go."""
+    assert not all_of_kind(on_one_node, "Job")
+    (fetching,) = engine(on_one_node)["initContainers"]
+    assert {"name": "models", "mountPath": "/models"} in fetching["volumeMounts"]
+    assert run(fetching, tmp_path) == 0
+    assert len(downloads(tmp_path)) == len(MODELS)
+    assert fetching["resources"]["limits"] == {"memory": "4Gi"}
+
+
+def test_engines_of_one_volume_download_one_after_the_other(
+    on_one_node: list[Object], tmp_path: Path
+) -> None:
+    (fetching,) = engine(on_one_node)["initContainers"]
+    marks = tmp_path / "hub" / ".antefix"
+    marks.mkdir(parents=True)
+    holder = subprocess.Popen(
+        ["flock", str(marks / "lock"), "sh", "-c", "echo locked; read _"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+    second = start(fetching, tmp_path)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "another pod downloads into this volume\n"
+    for model in MODELS:
+        (marks / model.replace("/", "--").replace(" ", "@")).touch()
+    holder.communicate("\n")
+    assert second.wait(60) == 0
+    assert not downloads(tmp_path)
+
+
+def test_a_download_that_fails_in_an_engines_pod_is_tried_again_and_told(
+    on_one_node: list[Object], tmp_path: Path
+) -> None:
+    """A pod that ended would be made again at once, and its log would be gone."""
+    (fetching,) = engine(on_one_node)["initContainers"]
+    mended = tmp_path / "mended"
+    done = bash(fetching, tmp_path, hf=f'[ -e "{mended}" ] || exit 3', sleep=f'touch "{mended}"')
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == ["the download of meta/Large failed; once more in 30 s"]
+    assert len(downloads(tmp_path)) == len(MODELS)
+
+
+def test_an_engines_pod_waits_for_a_volume_that_it_may_write(
+    on_one_node: list[Object], tmp_path: Path
+) -> None:
+    (fetching,) = engine(on_one_node)["initContainers"]
+    (tmp_path / "hub").write_text("no folder")
+    done = bash(fetching, tmp_path, sleep=f'rm "{tmp_path}/hub"')
+    assert done.returncode == 0
+    assert "cannot be written by user" in done.stderr and "once more in 30 s" in done.stderr
+
+
+def test_the_job_may_run_where_engines_do() -> None:
+    """Where all nodes have GPUs and their taint, it had no place."""
+    taint = {"key": "spot", "operator": "Exists"}
+    given = {"storage": "pvc", "download": {"enabled": True, "nodeSelector": {"zone": "a"}}}
+    own = {"tolerations": [taint]}
+    objects = render({**values(pools=POOLS, models=given), "pools": {"large": own}})
+    pod = job(objects)["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"zone": "a"}
+    assert [t["key"] for t in pod["tolerations"]] == ["nvidia.com/gpu", "spot"]
+
+
+def test_the_job_leaves_its_failed_pods_with_their_logs(on_claim: list[Object]) -> None:
+    pod = job(on_claim)["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_it_waits_in_the_image_that_the_pod_has_anyway(on_claim: list[Object]) -> None:
     cluster = of_kind(on_claim, "RayService")["spec"]["rayClusterConfig"]
     for group in cluster["workerGroupSpecs"]:
@@ -218,6 +298,14 @@ def run(container: dict[str, Any], folder: Path, hf: str = "") -> int:
 def bash(
     container: dict[str, Any], folder: Path, *, hf: str = "", sleep: str = "exit 1"
 ) -> subprocess.CompletedProcess[str]:
+    process = start(container, folder, hf=hf, sleep=sleep)
+    stdout, stderr = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def start(
+    container: dict[str, Any], folder: Path, *, hf: str = "", sleep: str = "exit 1"
+) -> subprocess.Popen[str]:
     """Run the container's script here, with programs in place of the Hub's and of time."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
@@ -227,12 +315,12 @@ def bash(
     assert container["command"] == ["bash", "-c"]
     (script,) = container["args"]
     assert script.count("/etc/antefix/models/list") == 1
-    return subprocess.run(
+    return subprocess.Popen(
         ["bash", "-c", script.replace("/etc/antefix/models/list", f"{folder}/list")],
         env={"PATH": f"{programs}:{os.environ['PATH']}", "HF_HOME": f"{folder}/hub"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
 
 

@@ -31,6 +31,13 @@ Paths and object stores are not among them; vLLM reads those itself. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where one Job downloads for all engines: on a claim that pods of any node may mount at once. Where
+only one node may, the Job could hold the volume from the engines' node, or they from its own. */}}
+{{- define "antefix.modelsHaveJob" -}}
+{{- $shared := has "ReadWriteMany" .Values.models.pvc.accessModes -}}
+{{- if and (eq .Values.models.storage "pvc") $shared (include "antefix.modelsAreDownloaded" .) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "antefix.modelClaim" -}}
 {{- .Values.models.pvc.existingClaim | default (printf "%s-models" (include "antefix.fullname" .)) -}}
 {{- end -}}
@@ -76,12 +83,12 @@ Paths and object stores are not among them; vLLM reads those itself. */}}
 {{- end }}
 {{- end -}}
 
-{{/* Items for `initContainers` of an engine's pod; takes what antefix.rayPod takes. On a claim they wait
-for the Job that downloads; on a host's folder, which no Job sees on every node, they download. The
+{{/* Items for `initContainers` of an engine's pod; takes what antefix.rayPod takes. They wait for the Job that
+downloads, or download by themselves where no Job could for all of them. The
 list of models is a ConfigMap, so that another model is no change of pods. */}}
 {{- define "antefix.modelInitContainers" -}}
 {{- if include "antefix.modelsAreDownloaded" .root }}
-{{- $waits := eq .root.Values.models.storage "pvc" }}
+{{- $waits := include "antefix.modelsHaveJob" .root }}
 - name: models
   image: {{ .image }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
@@ -99,7 +106,7 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
     {{- include "antefix.modelListMount" . | nindent 4 }}
     {{- include "antefix.modelMounts" .root | nindent 4 }}
   {{- $little := dict "requests" (dict "cpu" "10m" "memory" "32Mi") "limits" (dict "memory" "32Mi") }}
-  resources: {{- $waits | ternary $little .root.Values.models.download.resources | include "antefix.quantities" | nindent 4 }}
+  resources: {{- empty $waits | ternary .root.Values.models.download.resources $little | include "antefix.quantities" | nindent 4 }}
   securityContext: {{- include "antefix.containerSecurityContext" .root | nindent 4 }}
 {{- end }}
 {{- end -}}
@@ -115,20 +122,34 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
 marker() { local name="$1@$2"; echo "$HF_HOME/.antefix/${name//\//--}"; }
 {{- end -}}
 
+{{/* With "once" in a pod that others are beside: one at a time, only what is not there, and what fails is tried
+again. Such a pod that ended would be made again at once, and take its log along. */}}
 {{- define "antefix.downloadModels" -}}
 set -euo pipefail
 {{ include "antefix.modelMarker" . }}
+unwritable="$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurity"
+{{- if .once }}
+once_more() { echo "$1; once more in 30 s" >&2; sleep 30; }
+until mkdir -p "$HF_HOME/.antefix"; do once_more "$unwritable"; done
+exec 9> "$HF_HOME/.antefix/lock"
+flock --nonblock 9 || { echo "another pod downloads into this volume"; flock 9; }
+{{- else }}
 if ! mkdir -p "$HF_HOME/.antefix"; then
-  echo "$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurity" >&2
+  echo "$unwritable" >&2
   exit 1
 fi
+{{- end }}
 while read -r model revision; do
 {{- if .once }}
   if [ -e "$(marker "$model" "$revision")" ]; then continue; fi
 {{- end }}
   echo "downloading $model at $revision"
   # original/ holds a second copy of some weights, which vLLM never reads
-  hf download "$model" --revision "$revision" --exclude "original/*" < /dev/null
+  {{ if .once }}until {{ end }}hf download "$model" --revision "$revision" --exclude "original/*" < /dev/null
+  {{- if .once }}; do
+    once_more "the download of $model failed"
+  done
+  {{- end }}
   touch "$(marker "$model" "$revision")"
 done < /etc/antefix/models/list
 {{- end -}}

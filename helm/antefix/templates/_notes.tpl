@@ -62,6 +62,10 @@
   pools.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
 {{- end -}}
 {{- end -}}
+{{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}
+- models.storage is none: each engine's pod downloads its weights onto its node's own disk, at every start. A node
+  whose disk is too small for them evicts the pod, and it begins again: use pvc or hostPath for large models.
+{{- end -}}
 {{- if eq .Values.models.storage "hostPath" }}
 - models.storage is hostPath, which the restricted pod security standard forbids: label the namespace
   pod-security.kubernetes.io/enforce=privileged, or use pvc.
