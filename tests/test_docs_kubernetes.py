@@ -25,6 +25,7 @@ from k8s.values import computed_values
 from tests.helm.helm import CHART, REGISTRY, ROOT, HelmError, put_on_path, render, run
 from tests.k8s.api import Api
 from tests.k8s.objects import RAYSERVICES, Object, node, operator, storage_class
+from tests.shell_blocks import shell_blocks
 
 DOCS = ROOT / "docs" / "kubernetes"
 INSTALL, SIZE, UPGRADE, TROUBLESHOOT = (
@@ -90,6 +91,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+def test_each_page_says_which_of_its_shell_blocks_no_cluster_runs_and_why() -> None:
+    for page in PAGES:
+        marked = [block for block in shell_blocks(page) if block.not_run]
+        assert len(marked) == page.read_text().count("<!-- not run"), page
+        assert [b.text for b in shell_blocks(page)] == blocks(page, "sh"), page
 
 
 @of_each_page

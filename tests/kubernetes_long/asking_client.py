@@ -1,11 +1,11 @@
-"""Asks a fleet's Service without end and prints how each request ended, a line of JSON each.
+"""Asks a fleet's Service without end and writes how each request ended, a line of JSON each.
 
-    python -u asking_client.py URL KEY MODEL
+    python asking_client.py URL KEY MODEL CLIENTS > FILE
 
 Runs in a pod of the cluster, with Python's own library alone. Two clients: one keeps its
 connection as load balancers and SDKs do, and looks before each request whether it was closed
 meanwhile; one makes a new connection each time, which the Service gives to any gateway. Every third
-answer is long, so that what ends in the middle is seen.
+answer is long, so that what ends in the middle is seen. More CLIENTS than two keep theirs too.
 """
 
 import http.client
@@ -17,6 +17,7 @@ import time
 import urllib.parse
 
 URL, KEY, MODEL = sys.argv[1:4]
+CLIENTS = int(sys.argv[4])
 PAUSE_S = 0.5
 PATIENCE_S = 150.0
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
@@ -69,5 +70,7 @@ def client(name: str, keeps: bool) -> None:
         time.sleep(PAUSE_S)
 
 
+for number in range(CLIENTS - 2):
+    threading.Thread(target=client, args=(f"more-{number}", True), daemon=True).start()
 threading.Thread(target=client, args=("keeps", True), daemon=True).start()
 client("new", False)

@@ -10,7 +10,8 @@ import pytest
 
 from tests.kubernetes_long.kubectl import KubectlError, kubectl
 from tests.kubernetes_long.release import Release
-from tests.kubernetes_long.traffic import NAMESPACE, names_of_nodes, nodes
+from tests.kubernetes_long.traffic import names_of_nodes, nodes
+from tests.kubernetes_long.visitors import NAMESPACE
 from tests.missing import missing
 
 

@@ -48,14 +48,15 @@ class Release:
         self.name, self.namespace = name, namespace
         self._settled: Values | None = None
 
-    def settle(self, values: Values) -> None:
-        """Make it ready with just these values, by whatever way: where each test begins."""
+    def settle(self, values: Values) -> float:
+        """Make it ready with just these values, by whatever way: where each test begins. Seconds
+        that the last step of it took."""
         if self._settled != values or not self.is_there():
             self._settled = None
             self.remove()
             self.install(values)
         self._settled = values
-        self.wait()
+        return self.wait()
 
     def changed(self) -> None:
         """What is installed is no longer what `settle` installed."""
@@ -171,8 +172,8 @@ class Release:
         version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
         return f"{values['image']['cpu']['repository']}:{version}"
 
-    def traffic(self, model: str = MODEL) -> AbstractContextManager[Traffic]:
-        return traffic(self.url, self.key(), model, self.image)
+    def traffic(self, clients: int = 2) -> AbstractContextManager[Traffic]:
+        return traffic(self.url, self.key(), MODEL, self.image, clients)
 
     def uninstall(self) -> float:
         """Seconds until no pod of it is left."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kubernetes_long.kubectl import Object
+from tests.kubernetes_long.volumes import STORAGE
 
 HOST = "kubernetes.io/hostname"
-STORAGE = "antefix-tests"
 
 ONE_OF_EACH: dict[str, Any] = {}
 
@@ -30,28 +29,11 @@ def two_of_each(first_node: str) -> dict[str, Any]:
 
 
 def fault_tolerant(first_node: str) -> dict[str, Any]:
+    """Takes a volume of that node."""
     return two_of_each(first_node) | {
         "gcsFaultTolerance": {"enabled": True},
         "redis": {
             "nodeSelector": {HOST: first_node},
             "persistence": {"enabled": True, "size": "1Gi", "storageClass": STORAGE},
-        },
-    }
-
-
-def volume(name: str, node: str, size: str = "2Gi") -> Object:
-    """A folder of one node, as a volume that only its pods can have. What it held is forgotten."""
-    on_node = {"key": HOST, "operator": "In", "values": [node]}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": size},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": STORAGE,
-            "persistentVolumeReclaimPolicy": "Delete",
-            "local": {"path": f"/var/lib/{name}"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
         },
     }

@@ -19,10 +19,8 @@ def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
     release: Release,
 ) -> None:
     release.remove()
-    release.install(ONE_OF_EACH)
-    measured("install, until ready", release.wait(), "s")
-    said = release.helm("test", "--timeout", "20m", "--logs")
-    assert "the engine confirms" in said
+    measured("install, until ready", release.settle(ONE_OF_EACH), "s")
+    release.helm("test", "--timeout", "20m")
     report = json.loads(release.status("--json")[1])
     assert report["endpoints"] == 1
     assert kubectl("get", "namespace", release.namespace, "-o", "yaml").count("enforce: restricted")
@@ -52,8 +50,7 @@ def test_an_idle_release_leaves_at_once_and_another_of_its_name_takes_its_place(
     measured("uninstall of an idle release, until no pod is left", release.uninstall(), "s", 30)
     until("no RayCluster left", lambda: not objects("rayclusters", release.namespace))
     assert not release.secrets()
-    release.install(ONE_OF_EACH)
-    release.wait()
+    release.settle(ONE_OF_EACH)
     with release.traffic() as traffic:
         traffic.flow()
     assert not traffic.failed()

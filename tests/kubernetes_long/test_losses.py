@@ -9,10 +9,18 @@ import pytest
 from tests.kubernetes_long.kubectl import condition, is_ending, kubectl, name_of, until
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release
-from tests.kubernetes_long.shapes import ONE_OF_EACH, two_of_each
+from tests.kubernetes_long.shapes import ONE_OF_EACH, fault_tolerant, two_of_each
+from tests.kubernetes_long.volumes import volume
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
+# In the head's pod, whose containers see each other's processes.
+KILL_AUTOSCALER = """
+import psutil
+for one in psutil.process_iter(["cmdline"]):
+    if "kuberay-autoscaler" in (one.info["cmdline"] or []):
+        one.kill()
+"""
 # By then each client, and the Service, has noticed that somebody went without a word.
 NOTICED_S = 40.0
 
@@ -36,7 +44,7 @@ def test_redis_is_lost_and_no_request_fails(release: Release, first_node: str) -
     traffic.tell("Redis lost")
     assert not traffic.failed()
     # prefix hits are back
-    assert "the engine confirms" in release.helm("test", "--timeout", "20m", "--logs")
+    release.helm("test", "--timeout", "20m")
 
 
 @pytest.mark.parametrize("component", ["gateway", "engine"])
@@ -67,6 +75,48 @@ def test_the_head_is_lost_and_the_release_starts_anew_by_itself(
     traffic.tell("head lost without fault tolerance")
     measured("head lost, longest pause between answers", traffic.pause_s(), "s", 150)
     assert traffic.outcomes(since=went)
+
+
+def test_the_head_is_lost_with_its_state_in_redis_and_no_request_fails(
+    release: Release, first_node: str
+) -> None:
+    release.remove()
+    with volume("redis", first_node, release.image):
+        release.settle(fault_tolerant(first_node))
+        before = workers(release)
+        with release.traffic() as traffic:
+            lost = release.pod("head")
+            kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
+            new = until("a new head serves", lambda: new_head(release, lost), READY_S)
+            measured("head lost with fault tolerance, until a new one is ready", new, "s", 90)
+            traffic.flow(20)
+            release.wait()
+        traffic.tell("head lost with fault tolerance")
+        assert not traffic.failed()
+        assert workers(release) == before
+        measured("uninstall with fault tolerance, until no pod is left", release.uninstall(), "s")
+        release.remove()
+
+
+def workers(release: Release) -> set[str]:
+    return {name_of(pod) for c in ("gateway", "engine") for pod in release.pods(c)}
+
+
+def test_an_autoscaler_that_ended_is_told_and_comes_back(release: Release) -> None:
+    release.settle(ONE_OF_EACH)
+    head = release.pod("head")
+    processes = (
+        "exec",
+        head,
+        "--namespace",
+        release.namespace,
+        "--container",
+        "ray-head",
+        "--",
+    )
+    kubectl(*processes, "python", "-c", KILL_AUTOSCALER)
+    until("it is told", lambda: "autoscaler" in release.status()[1], within_s=60)
+    until("there is one again", lambda: release.pod("head") and release.is_ready(), READY_S)
 
 
 def new_head(release: Release, lost: str) -> bool:

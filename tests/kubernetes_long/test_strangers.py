@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tests.kubernetes_long.kubectl import apply, get, kubectl, name_of, objects, until
+from tests.kubernetes_long.kubectl import kubectl, name_of, objects, until
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.shapes import ONE_OF_EACH
-from tests.kubernetes_long.traffic import NAMESPACE
+from tests.kubernetes_long.visitors import NAMESPACE, leave, visitor, within
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
@@ -37,31 +37,11 @@ for table in ("tcp", "tcp6"):
 
 def reached(release: Release, places: list[str]) -> set[str]:
     """By a pod of another namespace, which the policies know nothing of."""
-    name = "stranger"
-    kubectl(
-        "delete", "pod", name, "--namespace", NAMESPACE, "--ignore-not-found", "--grace-period=0"
-    )
-    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    container = {
-        "name": name,
-        "image": release.image,
-        "command": ["python", "-c", KNOCKING, *places],
-    }
-    apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"restartPolicy": "Never", "containers": [container]},
-        }
-    )
-
-    def ended() -> bool:
-        pod = get("pod", name, NAMESPACE)
-        return pod is not None and pod["status"].get("phase") == "Succeeded"
-
-    until("the stranger has knocked everywhere", ended)
-    return set(kubectl("logs", name, "--namespace", NAMESPACE).split())
+    visitor("stranger", release.image, ["sleep", "600"])
+    try:
+        return set(within("stranger", "python", "-c", KNOCKING, *places).split())
+    finally:
+        leave("stranger")
 
 
 def listened(release: Release) -> dict[str, tuple[str, int]]:
@@ -88,7 +68,8 @@ def test_a_stranger_reaches_gateways_and_metrics_and_nothing_else(release: Relea
     assert components == {"head", "gateway", "engine", "redis"}
     opened = {ports[place] for place in reached(release, list(ports))}
     # metrics are for Prometheus, in any namespace until metrics.prometheusNamespace says which
-    assert opened == {("gateway", 8000), ("gateway", 9464), ("engine", 9464)}
+    metrics = {(of, 8080) for of in ("head", "gateway", "engine")}
+    assert opened == {("gateway", 8000), ("gateway", 9464), ("engine", 9464), *metrics}
 
 
 def test_only_allowed_clients_reach_the_gateways(release: Release) -> None:

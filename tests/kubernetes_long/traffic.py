@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tests.kubernetes_long.kubectl import Object, apply, get, kubectl, name_of, until
+from tests.kubernetes_long.kubectl import Object, kubectl, name_of, until
 from tests.kubernetes_long.measured import measured
+from tests.kubernetes_long.visitors import leave, visitor, within
 
-NAMESPACE = "antefix-clients"
+POD = "clients"
 CLIENT = Path(__file__).with_name("asking_client.py").read_text()
+OUTCOMES = "/tmp/outcomes"
 # One that is under way when the traffic stops has this long to end.
 REQUEST_S = 90.0
 
@@ -38,13 +40,12 @@ class Outcome:
 
 
 class Traffic:
-    def __init__(self, pod: str) -> None:
-        self._pod = pod
+    def __init__(self) -> None:
         self._log = ""
 
     def outcomes(self, since: float = 0.0) -> list[Outcome]:
         """Of requests that began at `since` or later, in the order they ended."""
-        said = self._log or kubectl("logs", self._pod, "--namespace", NAMESPACE)
+        said = self._log or self._read()
         ended = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
         names = Outcome.__dataclass_fields__
         return [
@@ -55,8 +56,12 @@ class Traffic:
 
     def end(self) -> None:
         """No more is heard of it: its pod goes."""
-        self._log = kubectl("logs", self._pod, "--namespace", NAMESPACE)
+        self._log = self._read()
         print(*self._log.splitlines()[-3:], sep="\n")
+
+    def _read(self) -> str:
+        # not its log, of which a kubelet keeps no more than it likes
+        return within(POD, "cat", OUTCOMES)
 
     def flow(self, more: int = 6) -> None:
         """Wait until so many more have been answered."""
@@ -86,36 +91,13 @@ class Traffic:
 
 
 @contextmanager
-def traffic(url: str, key: str, model: str, image: str) -> Iterator[Traffic]:
+def traffic(url: str, key: str, model: str, image: str, clients: int) -> Iterator[Traffic]:
     """Flows when the block begins; has ended, with every outcome known, when it ends."""
-    name = f"clients-{time.time_ns() // 1_000_000}"
-    first = names_of_nodes()[0]
-    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": "clients"}},
-            "spec": {
-                "nodeName": first,
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 0,
-                "automountServiceAccountToken": False,
-                "enableServiceLinks": False,
-                "containers": [
-                    {
-                        "name": "clients",
-                        "image": image,
-                        "imagePullPolicy": "IfNotPresent",
-                        "command": ["python", "-u", "-c", CLIENT, url, key, model],
-                    }
-                ],
-            },
-        }
-    )
-    flowing = Traffic(name)
+    asking = f'python -c "$0" "$@" > {OUTCOMES}'
+    command = ["bash", "-c", asking, CLIENT, url, key, model, str(clients)]
+    visitor(POD, image, command, nodeName=names_of_nodes()[0])
+    flowing = Traffic()
     try:
-        until("the clients' pod", lambda: running(name), within_s=120)
         flowing.flow()
         yield flowing
         flowing.flow()
@@ -124,19 +106,13 @@ def traffic(url: str, key: str, model: str, image: str) -> Iterator[Traffic]:
         until(
             "the end of what was under way",
             lambda: (
-                {o.client for o in flowing.outcomes() if o.began + o.took_s >= now}
-                == {"keeps", "new"}
+                len({o.client for o in flowing.outcomes() if o.began + o.took_s >= now}) == clients
             ),
             within_s=REQUEST_S * 2,
         )
     finally:
         flowing.end()
-        kubectl("delete", "pod", name, "--namespace", NAMESPACE, "--wait=false")
-
-
-def running(name: str) -> bool:
-    pod = get("pod", name, NAMESPACE)
-    return pod is not None and pod["status"].get("phase") == "Running"
+        leave(POD)
 
 
 def nodes() -> list[Object]:

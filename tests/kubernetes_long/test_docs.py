@@ -1,0 +1,110 @@
+"""docs/kubernetes and the chart's notes, followed to the letter, in the order that a reader has."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.helm.helm import ROOT, helm
+from tests.kubernetes_long.kubectl import get, kubectl, until
+from tests.kubernetes_long.release import SMALL, Release, restricted_namespace
+from tests.kubernetes_long.shapes import two_of_each
+from tests.shell_blocks import shell_blocks
+
+pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(3600)]
+
+DOCS = ROOT / "docs" / "kubernetes"
+# An upgrade before the keys: a rollback brings old ones back, as its page says.
+ORDER = ("install", "troubleshoot", "upgrade", "keys", "uninstall")
+# what the pages forward to this machine
+FORWARDED = (8000, 8265)
+
+
+class Reader:
+    """A shell in a folder that looks like the repository's, with a reader's own values."""
+
+    def __init__(self, folder: Path, release: Release, values: object) -> None:
+        self._folder, self._release = folder, release
+        (folder / "helm").symlink_to(ROOT / "helm")
+        (folder / "my-values.yaml").write_text(yaml.safe_dump(values))
+        programs = (str(ROOT / ".venv" / "bin"), str(Path(helm()).parent), os.environ["PATH"])
+        self._environment = {**os.environ, "PATH": os.pathsep.join(programs)}
+
+    def types(self, text: str, **variables: str) -> None:
+        """Raises AssertionError with what was said, when a command fails."""
+        said = self._folder / "said"
+        with said.open("w") as out:
+            # what it leaves in the background ends with it
+            done = subprocess.run(
+                ["setsid", "--wait", "bash", "-euo", "pipefail", "-c", _SHELL + text],
+                cwd=self._folder,
+                env=self._environment | variables,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                timeout=1500,
+            )
+        print(f"$ {text}{said.read_text()[-1500:]}")
+        assert done.returncode == 0, f"{text}\n{said.read_text()}"
+
+
+# A port-forward takes a moment before it listens; a reader's hands are slower than that.
+_SHELL = r"""
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+curl() {
+  until command curl --silent --output /dev/null http://127.0.0.1:8000/; do sleep 0.2; done
+  command curl --fail-with-body "$@"
+}
+"""
+
+
+def test_a_reader_comes_from_an_empty_cluster_to_an_empty_cluster(
+    release: Release, tmp_path: Path, first_node: str, second_node: str
+) -> None:
+    for port in FORWARDED:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+    release.remove()
+    release.changed()
+    restricted_namespace(release.namespace)
+    values = yaml.safe_load(SMALL.read_text()) | {"auth": {"existingSecret": "llm-auth"}}
+    _merge(values, two_of_each(first_node))
+    reader = Reader(tmp_path, release, values)
+    for page in ORDER:
+        for block in shell_blocks(DOCS / f"{page}.md"):
+            if block.not_run:
+                continue
+            engines = release.pods("engine")
+            pod = release.pod("engine") if engines else ""
+            print(f"\n{block.where}")
+            reader.types(block.text, NODE=second_node, POD=pod)
+            if page == "install" and get("secret", "llm-auth", release.namespace):
+                release.wait()
+            elif page in ("upgrade", "keys"):
+                kubectl("uncordon", second_node)
+                release.wait()
+        if page == "install":
+            reader.types(_commands(release.helm("get", "notes")))
+    until("no pod left", lambda: not release.pods(), within_s=900)
+    release.remove()
+
+
+def _commands(notes: str) -> str:
+    """The lines that the notes set apart, before they tell what is not enabled."""
+    told = notes.partition("Not enabled:")[0]
+    return "\n".join(line[2:] for line in told.splitlines() if line.startswith("  "))
+
+
+def _merge(values: dict[str, object], more: dict[str, object]) -> None:
+    for key, value in more.items():
+        known = values.get(key)
+        if isinstance(known, dict) and isinstance(value, dict):
+            _merge(known, value)
+        else:
+            values[key] = value

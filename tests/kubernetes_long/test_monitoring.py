@@ -1,0 +1,58 @@
+"""What a Prometheus sees of a release, and whom it would wake while all is well: nobody."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import yaml
+
+from tests.kubernetes_long.measured import measured
+from tests.kubernetes_long.prometheus import Watch, watch
+from tests.kubernetes_long.release import Release
+from tests.kubernetes_long.shapes import two_of_each
+from tests.prometheus import needs_gpus, queries
+
+pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
+
+# What this fleet has no part of, or has had no reason for: panels say so (docs/grafana.md).
+ABSENT = ()
+
+
+def test_nobody_is_woken_by_an_install_load_or_an_upgrade_and_panels_have_data(
+    release: Release, first_node: str
+) -> None:
+    release.remove()
+    shape = two_of_each(first_node)
+    on = {
+        "metrics": {
+            "podMonitor": {"enabled": True, "intervalSeconds": 5},
+            "rules": {"enabled": True},
+        }
+    }
+    objects = [one for one in yaml.safe_load_all(release.rendered(shape | on)) if one]
+    with watch(objects, release.namespace, release.image) as prometheus:
+        release.install(shape)
+        release.wait()
+        assert not unread(prometheus), "a pod was scraped before it had metrics"
+        with release.traffic() as traffic:
+            traffic.flow(60)
+            changed = deepcopy(shape)
+            changed["fleet"]["pools"]["engine"]["engine_args"] = {"max_num_seqs": 16}
+            release.upgrade(changed)
+            release.wait()
+        traffic.tell("watched by Prometheus")
+        up = {one["metric"]["pod"] for one in prometheus.seen('up{job="antefix"} == 1')}
+        assert {
+            pod["metadata"]["name"] for c in ("gateway", "engine") for pod in release.pods(c)
+        } <= up
+        asked = {where: text for where, text in queries().items() if not needs_gpus(text)}
+        empty = {where for where, text in asked.items() if not prometheus.query(text)}
+        measured("queries of panels, rules and alerts", len(asked), "queries")
+        print("without data:", *sorted(empty), sep="\n  ")
+        assert not prometheus.fired()
+        assert not traffic.failed()
+
+
+def unread(prometheus: Watch) -> list[str]:
+    return [one["metric"]["pod"] for one in prometheus.seen('up{job="antefix"} == 0')]
