@@ -3,10 +3,11 @@
     python -m deployments.node_drain --after 10 --within 600
 
 Engines leave routing at once and finish what they have; gateways go on for `--after` seconds,
-until every load balancer has heard, then take no new connection. Ray is told, too, so that Ray
+until every load balancer has heard, then take no new connection. They tell Ray, too, so that Ray
 Serve starts replacements on other nodes first. This returns when no process of the node has a
-request left, or after `--within` seconds. With `--head` it waits for the cluster's other nodes
-instead, while these are being drained: without its head, none of them could finish.
+request left, at once where there is none, or after `--within` seconds. With `--head` it waits for
+the cluster's other nodes instead, while these are being drained: without its head, none of them
+could finish.
 
 It speaks with the node's processes through the files of `deployments.process.node_drain`.
 """
@@ -15,18 +16,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-from deployments.process.node_drain import ASKED, PERIOD_S, folder_of, nodes, write
+from deployments.process.node_drain import PERIOD_S, ask, folder_of, nodes
 
 # The kubelet ends all pods of a deleted cluster within that.
-OTHERS_BEGIN_S = 15.0
+OTHERS_BEGIN_S = 10.0
 
 
 def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
@@ -34,12 +33,7 @@ def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
     ends = time.monotonic() + within_s
     folders = [folder_of(node_id)] if node_id else list(nodes().glob("*"))
     for folder in folders:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(folder / ASKED, str(after_s))
-    for folder in folders:
-        _tell_ray(folder.name, within_s)
-    if not folders:
-        _tell_ray(None, within_s)
+        ask(folder, after_s, within_s)
     while busy := [said for folder in folders for said in _said(folder) if said != "0"]:
         if time.monotonic() >= ends:
             print(f"{len(busy)} processes still have requests after {within_s:g} s")
@@ -64,26 +58,6 @@ def _said(folder: Path) -> Iterator[str]:
             continue
         with contextlib.suppress(FileNotFoundError):
             yield path.read_text()
-
-
-def _tell_ray(node_id: str | None, within_s: float) -> None:
-    """As far as Ray answers: not told, Ray Serve replaces the replicas when they have gone.
-
-    `node_id` None: the node that this runs on, which has no process of the fleet.
-    """
-    which = ["--node-id", node_id] if node_id else []
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "drain-node", *which),
-        *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "the pod ends"),
-        *("--deadline-remaining-seconds", str(int(within_s))),
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        print("Ray was not told: it does not answer")
-        return
-    if done.returncode:
-        print(f"Ray was not told: {(done.stderr.strip() or done.stdout.strip())[-500:]}")
 
 
 def _others_drain() -> bool:

@@ -4,16 +4,22 @@
         drain    who drains the node asks for it here (`deployments.node_drain`)
         <pid>    a process of the fleet: how many requests it still has; "-" before a drain
 
-Files, so that a node is drained also while Ray's control store or Redis is away.
+Files, so that a node is drained also while Ray's control store or Redis is away. Ray is told by a
+process that it knows already: a program that has to find Ray first takes seconds, or a minute where
+Ray is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 0.2
 # A request that was placed just before the others heard of it is still on its way.
@@ -27,7 +33,8 @@ async def follow(
 ) -> None:
     """Tell, until cancelled, how many requests this process has, once its node is drained.
 
-    `begin` is called once, with the seconds that gateways are to go on.
+    `begin` is called once, with the seconds that gateways are to go on. Ray hears of it too, so
+    that Ray Serve starts replacements on other nodes first.
     """
     folder = folder_of(node_id)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,13 +43,39 @@ async def follow(
         write(told, _SERVING)
         while not (folder / ASKED).exists():  # noqa: ASYNC110  # another process makes it
             await asyncio.sleep(PERIOD_S)
-        await begin(float((folder / ASKED).read_text()))
+        after_s, within_s = map(float, (folder / ASKED).read_text().split())
+        asyncio.get_running_loop().run_in_executor(None, _tell_ray, node_id, within_s)
+        await begin(after_s)
         await asyncio.sleep(SETTLE_S)
         while True:
             write(told, str(requests()))
             await asyncio.sleep(PERIOD_S)
     finally:
         told.unlink(missing_ok=True)
+
+
+def ask(folder: Path, after_s: float, within_s: float) -> None:
+    """Have the processes of a node's folder leave: `follow` reads it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write(folder / ASKED, f"{after_s} {within_s}")
+
+
+def _tell_ray(node_id: str, within_s: float) -> None:
+    """As far as Ray answers: not told, Ray Serve replaces the replicas when they have gone."""
+    # not at the top: who asks for a drain does without Ray, and does not wait for its import
+    import ray
+    from ray._private.worker import global_worker
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    if not ray.is_initialized():
+        return
+    ends_ms = int((time.time() + within_s) * 1000)
+    try:
+        global_worker.gcs_client.drain_node(
+            node_id, DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION, "the pod ends", ends_ms
+        )
+    except Exception:
+        logger.exception("Ray was not told that node %s is drained", node_id)
 
 
 def folder_of(node_id: str) -> Path:
