@@ -29,6 +29,8 @@ def schema() -> Schema:
     raw = ChartValues.model_json_schema(by_alias=True)
     tidy: Schema = _tidied(raw, raw.pop("$defs"))
     _take_no_fleet(tidy["properties"]["fleet"])
+    for path in (("fleet", "pools", "*"), ("pools", "*")):
+        _at(tidy, path)["type"] = ["object", "null"]
     for key in described_keys((CHART / "values.yaml").read_text(encoding="utf-8")):
         _at(tidy, key.path)["description"] = key.description
     for path, instead in yaml.safe_load((CHART / "renamed.yaml").read_text()).items():

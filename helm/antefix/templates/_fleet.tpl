@@ -1,6 +1,18 @@
 {{/* What follows from the fleet: the one that runs, and the pods of each pool.
      A null in it stands for the default, as everywhere in a fleet file. */}}
 
+{{/* Takes away, in place, the pools that a later values file made null. Helm itself does so for keys of the
+     chart's own values.yaml alone. What reads pools begins with it. Takes the root context. */}}
+{{- define "antefix.withoutNulls" -}}
+{{- range $section := list .Values .Values.fleet -}}
+{{- range $name, $pool := $section.pools | default dict -}}
+{{- if kindIs "invalid" $pool -}}
+{{- $_ := unset $section.pools $name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The fleet as it is given to Antefix, as YAML. Takes the root context. */}}
 {{- define "antefix.fleet" -}}
 {{- $fleet := deepCopy .Values.fleet -}}
