@@ -65,15 +65,15 @@ def _tell_ray(node_id: str, within_s: float) -> None:
     # not at the top: who asks for a drain does without Ray, and does not wait for its import
     import ray
     from ray._private.worker import global_worker
-    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 
     if not ray.is_initialized():
         return
     ends_ms = int((time.time() + within_s) * 1000)
     try:
-        global_worker.gcs_client.drain_node(
-            node_id, DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION, "the pod ends", ends_ms
-        )
+        gcs = global_worker.gcs_client  # type: ignore[attr-defined]
+        reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+        gcs.drain_node(node_id, reason, "the pod ends", ends_ms)
     except Exception:
         logger.exception("Ray was not told that node %s is drained", node_id)
 
