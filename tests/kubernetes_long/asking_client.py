@@ -1,11 +1,12 @@
 """Asks a fleet's Service without end and writes how each request ended, a line of JSON each.
 
-    python asking_client.py URL KEY MODEL CLIENTS > FILE
+    python asking_client.py URL KEY MODEL CLIENTS EVERY_S > FILE
 
 Runs in a pod of the cluster, with Python's own library alone. Two clients: one keeps its
 connection as load balancers and SDKs do, and looks before each request whether it was closed
 meanwhile; one makes a new connection each time, which the Service gives to any gateway. Every third
-answer is long, so that what ends in the middle is seen. More CLIENTS than two keep theirs too.
+answer is long, so that what ends in the middle is seen. More CLIENTS
+than two keep theirs too, and begin one EVERY_S seconds.
 """
 
 import http.client
@@ -17,7 +18,7 @@ import time
 import urllib.parse
 
 URL, KEY, MODEL = sys.argv[1:4]
-CLIENTS = int(sys.argv[4])
+CLIENTS, EVERY_S = int(sys.argv[4]), float(sys.argv[5])
 PAUSE_S = 0.5
 PATIENCE_S = 150.0
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
@@ -70,7 +71,9 @@ def client(name: str, keeps: bool) -> None:
         time.sleep(PAUSE_S)
 
 
-for number in range(CLIENTS - 2):
-    threading.Thread(target=client, args=(f"more-{number}", True), daemon=True).start()
 threading.Thread(target=client, args=("keeps", True), daemon=True).start()
-client("new", False)
+threading.Thread(target=client, args=("new", False), daemon=True).start()
+for number in range(CLIENTS - 2):
+    time.sleep(EVERY_S)
+    threading.Thread(target=client, args=(f"more-{number}", True), daemon=True).start()
+threading.Event().wait()

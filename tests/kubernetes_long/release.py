@@ -58,6 +58,11 @@ class Release:
         self._settled = values
         return self.wait()
 
+    def restore(self, values: Values) -> None:
+        """Back to what it was settled on, where that takes no other pods."""
+        self.upgrade(values)
+        self._settled = values
+
     def changed(self) -> None:
         """What is installed is no longer what `settle` installed."""
         self._settled = None
@@ -73,7 +78,7 @@ class Release:
 
     def rendered(self, values: Values) -> str:
         """As a GitOps tool renders it: it asks no cluster."""
-        return self._helm("template", values)
+        return self._helm("template", values, "--no-hooks")
 
     def _helm(self, command: str, values: Values, *arguments: str) -> str:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -170,10 +175,11 @@ class Release:
     def image(self) -> str:
         values = yaml.safe_load(SMALL.read_text())
         version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-        return f"{values['image']['cpu']['repository']}:{version}"
+        return f"{values['image']['registry']}/antefix-cpu:{version}"
 
-    def traffic(self, clients: int = 2) -> AbstractContextManager[Traffic]:
-        return traffic(self.url, self.key(), MODEL, self.image, clients)
+    def traffic(self, clients: int = 2, every_s: float = 0.0) -> AbstractContextManager[Traffic]:
+        """Of so many clients, of which the third and later begin one every so many seconds."""
+        return traffic(self.url, self.key(), MODEL, self.image, clients, every_s)
 
     def uninstall(self) -> float:
         """Seconds until no pod of it is left."""

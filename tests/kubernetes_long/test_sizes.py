@@ -1,16 +1,22 @@
-"""Replicas and pods that follow the traffic."""
+"""Replicas, pods and warm nodes that follow the traffic."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
 
 import pytest
 
 from tests.kubernetes_long.kubectl import kubectl, until
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release
+from tests.kubernetes_long.traffic import names_of_nodes, nodes
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
-AUTOSCALED = {
+AUTOSCALED: dict[str, Any] = {
     "fleet": {
         "pools": {
             "engine": {
@@ -20,18 +26,70 @@ AUTOSCALED = {
         }
     }
 }
+# more than one engine on a share of two cores answers within its SLO
+MANY = 16
 
 
 def test_a_pool_grows_with_its_traffic_and_gives_its_pod_back(release: Release) -> None:
     release.settle(AUTOSCALED)
-    with release.traffic(clients=12) as traffic:
-        grew = until("a second engine's pod", lambda: len(release.pods("engine")) == 2, READY_S)
+    with release.traffic(clients=MANY) as traffic:
+        grew = until("a second engine's pod", lambda: engines(release) == 2, READY_S)
         measured("autoscaling, until there is a second pod", grew, "s")
         until("both serve", release.is_ready, READY_S)
-    assert not traffic.failed()
-    left = until("one pod again", lambda: len(release.pods("engine")) == 1, within_s=1200)
+    traffic.tell("autoscaling")
+    left = until("one pod again", lambda: engines(release) == 1, within_s=1500)
     measured("autoscaling, until the idle pod has left", left, "s")
     autoscaler = kubectl(
         *("logs", release.pod("head"), "--namespace", release.namespace, "-c", "autoscaler")
     )
     assert "forbidden" not in autoscaler.lower()
+
+
+def engines(release: Release) -> int:
+    return len(release.pods("engine"))
+
+
+@pytest.fixture
+def gpus(release: Release) -> Iterator[None]:
+    """One on each node, as far as Kubernetes knows; an engine on CPUs does not miss it."""
+    for name in names_of_nodes():
+        _patch(name, [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "1"}])
+    yield
+    release.remove()
+    for name in names_of_nodes():
+        _patch(name, [{"op": "remove", "path": "/status/capacity/nvidia.com~1gpu"}])
+
+
+def _patch(node: str, changes: list[dict[str, str]]) -> None:
+    kubectl(
+        *("patch", "node", node, "--subresource=status", "--type=json"),
+        *("--patch", json.dumps(changes)),
+    )
+
+
+def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
+    release: Release, second_node: str, gpus: None
+) -> None:
+    values = deepcopy(AUTOSCALED)
+    values["fleet"]["pools"]["engine"]["resources"] = {"cpus": 0.5, "gpus": 1}
+    values["image"] = {"gpu": {"repository": "antefix-cpu"}}
+    values["warmNodes"] = {"enabled": True, "maxPerPool": 1, "image": pause()}
+    release.settle(values)
+    with release.traffic(clients=MANY, every_s=5):
+        until("a placeholder runs", lambda: placeholders(release) == ["Running"], READY_S)
+        until("a second engine's pod", lambda: engines(release) == 2, READY_S)
+        until("both serve", release.is_ready, READY_S)
+    assert placeholders(release) != ["Running"]
+    left = until("one engine again", lambda: engines(release) == 1, within_s=1500)
+    measured("warm nodes, until the idle engine has left", left, "s")
+
+
+def placeholders(release: Release) -> list[str]:
+    pods = release.pods("placeholder")
+    return [str(pod["status"].get("phase")) for pod in pods]
+
+
+def pause() -> str:
+    """An image that sleeps, for every node has one."""
+    names = (n for node in nodes() for image in node["status"]["images"] for n in image["names"])
+    return str(next(name for name in names if "pause:" in name))

@@ -15,14 +15,16 @@ pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
 # Prints those of ADDRESS:PORT that take a connection.
 KNOCKING = """
-import socket, sys
-for place in sys.argv[1:]:
+import concurrent.futures, socket, sys
+def knock(place):
     host, port = place.rsplit(":", 1)
     try:
-        socket.create_connection((host, int(port)), 2).close()
-        print(place)
+        socket.create_connection((host, int(port)), 5).close()
+        return place
     except OSError:
-        pass
+        return ""
+with concurrent.futures.ThreadPoolExecutor(100) as pool:
+    print(*pool.map(knock, sys.argv[1:]))
 """
 # what a process in the pod listens on, read from /proc as it has no `ss`
 LISTENING = """
@@ -89,6 +91,7 @@ def test_only_allowed_clients_reach_the_gateways(release: Release) -> None:
     finally:
         kubectl("label", "namespace", NAMESPACE, "antefix-tests-")
     assert opened == {("gateway", 8000)}
+    release.restore(ONE_OF_EACH)
 
 
 def until_reached(release: Release, ports: dict[str, tuple[str, int]]) -> set[tuple[str, int]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
 from copy import deepcopy
 
 import pytest
 
 from tests.kubernetes_long.kubectl import kubectl, until
 from tests.kubernetes_long.measured import measured
-from tests.kubernetes_long.release import READY_S, Release, Values
+from tests.kubernetes_long.release import READY_S, Release, Values, restricted_namespace
 from tests.kubernetes_long.shapes import ONE_OF_EACH, two_of_each
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
@@ -58,20 +60,115 @@ def test_a_rollback_goes_back_to_the_settings_before(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     secrets = release.secrets()
     release.upgrade({"fleet": {"pools": {"engine": {"slo": {"interactive": {"ttft_s": 29}}}}}})
-    assert "ttft_s: 29" in release.service()["spec"]["serveConfigV2"]
+    assert configured_ttft_s(release) == 29
     release.helm("rollback")
-    assert "ttft_s: 29" not in release.service()["spec"]["serveConfigV2"]
+    assert configured_ttft_s(release) == 30
     release.wait()
     assert release.secrets() == secrets
+    release.restore(ONE_OF_EACH)
 
 
-def test_what_gitops_applies_twice_is_applied_without_a_conflict(release: Release) -> None:
-    release.settle(ONE_OF_EACH)
-    values = ONE_OF_EACH  # TODO auth of its own
+def configured_ttft_s(release: Release) -> float:
+    """Of interactive requests, as the RayService has it: wherever in the configuration that is."""
+    text = release.service()["spec"]["serveConfigV2"]
+    (found,) = set(re.findall(r"interactive:\s+ttft_s: (\d+)", text))
+    return float(found)
+
+
+def test_what_gitops_applies_again_changes_nothing(release: Release) -> None:
+    release.remove()
+    restricted_namespace(release.namespace)
+    where = ("--namespace", release.namespace)
+    # it renders without a look at the cluster, so passwords are its user's
+    keys = ("api-keys=default=key-of-the-default-tenant", "engine-secret=of-the-engines")
+    made = {"auth": keys, "redis": ("password=of-redis",)}
+    for name, pairs in made.items():
+        literals = (word for pair in pairs for word in ("--from-literal", pair))
+        kubectl("create", "secret", "generic", f"own-{name}", *where, *literals)
+    values = {f"{name}": {"existingSecret": f"own-{name}"} for name in made}
+    kubectl("apply", *where, "-f", "-", stdin=release.rendered(values))
+    release.wait()
+    before = release.service()["metadata"]["generation"], release.active(), names(release)
+    said = kubectl("apply", *where, "-f", "-", stdin=release.rendered(values))
+    assert "configured" not in said.replace(f"rayservice.ray.io/{release.name} configured", "")
+    release.wait()
+    after = release.service()["metadata"]["generation"], release.active(), names(release)
+    assert after == before
+    # server-side, as Argo CD and Flux may be told to
     for _ in range(2):
-        rendered = release.rendered(values)
-        kubectl(
-            *("apply", "--server-side", "--field-manager", "helm"),
-            *("--namespace", release.namespace, "-f", "-"),
-            stdin=rendered,
-        )
+        applied = ("apply", "--server-side", "--field-manager", "gitops", "--force-conflicts")
+        kubectl(*applied, *where, "-f", "-", stdin=release.rendered(values))
+    release.wait()
+    after = release.service()["metadata"]["generation"], release.active(), names(release)
+    assert after[1:] == before[1:]
+    release.remove()
+
+
+def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release: Release) -> None:
+    in_place: Values = {"upgrade": {"strategy": "None"}}
+    release.settle(in_place)
+    first, pods = release.active(), names(release)
+    release.upgrade({**in_place, **ANNOTATED})
+    release.wait()
+    assert (release.active(), names(release)) == (first, pods)
+    began = time.monotonic()
+    with release.traffic() as traffic:
+        kubectl("delete", "raycluster", first, "--namespace", release.namespace, "--wait=false")
+        until("another cluster serves", lambda: release.active() not in ("", first), READY_S)
+        release.wait()
+        measured("RayCluster deleted, until another is ready", time.monotonic() - began, "s")
+        traffic.flow()
+    traffic.tell("RayCluster deleted")
+    engines = release.pods("engine")
+    assert [pod["metadata"]["annotations"]["example.com/changed"] for pod in engines] == ["1"]
+
+
+# What Ray runs in a pod, each with when it started: a number may come again.
+PROCESSES = """
+import psutil
+for one in psutil.process_iter(["pid", "create_time", "cmdline"]):
+    if "ray::" in " ".join(one.info["cmdline"] or []):
+        print(one.info["pid"], one.info["create_time"])
+"""
+
+
+def test_another_slo_reaches_the_one_gateway_and_the_one_engine_that_run(release: Release) -> None:
+    release.settle(ONE_OF_EACH)
+    before = processes(release)
+    with release.traffic() as traffic:
+        traffic.flow(20)
+        usual = max(outcome.took_s for outcome in traffic.outcomes())
+        release.upgrade({"fleet": {"pools": {"engine": {"slo": {"interactive": {"ttft_s": 29}}}}}})
+        until("the gateway knows of it", lambda: promised_s(release) == 29, within_s=300)
+        traffic.flow(20)
+    traffic.tell("SLO changed")
+    slowest = max(outcome.took_s for outcome in traffic.outcomes())
+    measured("SLO changed, slowest request over the slowest before", slowest / usual, "times")
+    assert not traffic.failed()
+    release.wait()
+    assert processes(release) == before
+    release.restore(ONE_OF_EACH)
+
+
+def processes(release: Release) -> dict[str, str]:
+    where = ("--namespace", release.namespace)
+    return {
+        name: kubectl("exec", name, *where, "--", "python", "-c", PROCESSES)
+        for component in ("gateway", "engine")
+        for name in [release.pod(component)]
+    }
+
+
+def promised_s(release: Release) -> float:
+    """The TTFT that the gateway counts interactive requests against."""
+    ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9464/metrics').read().decode())"
+    where = ("--namespace", release.namespace)
+    told = kubectl("exec", release.pod("gateway"), *where, "--", "python", "-c", ask)
+    (line,) = (
+        line
+        for line in told.splitlines()
+        if line.startswith("antefix_slo_threshold_seconds{")
+        and 'objective="ttft"' in line
+        and 'priority="interactive"' in line
+    )
+    return float(line.rpartition(" ")[2])

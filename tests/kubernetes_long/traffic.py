@@ -72,6 +72,10 @@ class Traffic:
             within_s=300,
         )
 
+    def heard(self, since: float = 0.0) -> set[str]:
+        """The clients whose request ended after that."""
+        return {one.client for one in self.outcomes() if one.began + one.took_s >= since}
+
     def failed(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes() if not outcome.whole]
 
@@ -91,10 +95,12 @@ class Traffic:
 
 
 @contextmanager
-def traffic(url: str, key: str, model: str, image: str, clients: int) -> Iterator[Traffic]:
+def traffic(
+    url: str, key: str, model: str, image: str, clients: int, every_s: float
+) -> Iterator[Traffic]:
     """Flows when the block begins; has ended, with every outcome known, when it ends."""
     asking = f'python -c "$0" "$@" > {OUTCOMES}'
-    command = ["bash", "-c", asking, CLIENT, url, key, model, str(clients)]
+    command = ["bash", "-c", asking, CLIENT, url, key, model, str(clients), str(every_s)]
     visitor(POD, image, command, nodeName=names_of_nodes()[0])
     flowing = Traffic()
     try:
@@ -105,9 +111,7 @@ def traffic(url: str, key: str, model: str, image: str, clients: int) -> Iterato
         now = time.time()
         until(
             "the end of what was under way",
-            lambda: (
-                len({o.client for o in flowing.outcomes() if o.began + o.took_s >= now}) == clients
-            ),
+            lambda: flowing.heard(since=now) == flowing.heard(),
             within_s=REQUEST_S * 2,
         )
     finally:

@@ -13,7 +13,7 @@ _PARENT = "/var/lib/antefix-tests"
 
 
 @contextmanager
-def volume(name: str, node: str, image: str) -> Iterator[None]:
+def volume(name: str, node: str, image: str, mode: str = "ReadWriteOnce") -> Iterator[None]:
     """An empty one of class STORAGE, that pods on that node alone can have."""
     _folder(node, image, f"rm -rf /host/{name}; mkdir /host/{name}; chmod 777 /host/{name}")
     on_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
@@ -24,7 +24,7 @@ def volume(name: str, node: str, image: str) -> Iterator[None]:
             "metadata": {"name": name},
             "spec": {
                 "capacity": {"storage": "2Gi"},
-                "accessModes": ["ReadWriteOnce"],
+                "accessModes": [mode],
                 "storageClassName": STORAGE,
                 "persistentVolumeReclaimPolicy": "Retain",
                 "hostPath": {"path": f"{_PARENT}/{name}"},
