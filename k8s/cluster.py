@@ -17,7 +17,9 @@ from common.errors import Problem
 
 Object = dict[str, Any]
 
+# of one answer: a list comes in pages, or thousands of pods would take longer
 _TIMEOUT_S = 15.0
+_PAGE = 500
 # where an API group is served
 _CORE = "/api/v1"
 
@@ -61,10 +63,16 @@ class Cluster:
         self, plural: str, group: str = "", namespace: str = "", labels: str = "", fields: str = ""
     ) -> list[Object]:
         """Of all namespaces where none is given; `group` as in apps/v1. Raises Denied."""
-        query = {"labelSelector": labels, "fieldSelector": fields}
-        asked = {key: value for key, value in query.items() if value}
-        found = self._asked(_path(plural, group, namespace), asked, ("list", plural, namespace))
-        return list((found or {}).get("items", ()))
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
+        items: list[Object] = []
+        while True:
+            asked = {key: value for key, value in query.items() if value}
+            question = ("list", plural, namespace)
+            page = self._asked(_path(plural, group, namespace), asked, question) or {}
+            items += page.get("items", ())
+            query["continue"] = page.get("metadata", {}).get("continue", "")
+            if not query["continue"]:
+                return items
 
     def get(self, plural: str, name: str, group: str = "", namespace: str = "") -> Object | None:
         """None where there is none. Raises Denied."""

@@ -33,6 +33,7 @@ class Facts:
     quotas: list[Object] | None
     limit_ranges: list[Object] | None
     storage_classes: list[Object] | None
+    csi_drivers: list[Object] | None
     ingress_classes: list[Object] | None
     referenced: Mapping[Reference, Object | None]
     denied: tuple[Denied, ...]
@@ -83,6 +84,9 @@ def gather(cluster: Cluster, needs: ClusterNeeds, namespace: str, release: str) 
         limit_ranges=ask(lambda: cluster.list("limitranges", namespace=namespace)),
         storage_classes=ask(lambda: cluster.list("storageclasses", "storage.k8s.io/v1"))
         if needs.claims
+        else [],
+        csi_drivers=ask(lambda: cluster.list("csidrivers", "storage.k8s.io/v1"))
+        if any(claim.is_shared for claim in needs.claims)
         else [],
         ingress_classes=ask(lambda: cluster.list("ingressclasses", "networking.k8s.io/v1"))
         if needs.ingress

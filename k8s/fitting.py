@@ -153,12 +153,13 @@ def _required(affinity: Object) -> list[Object]:
 
 def _term_matches(term: Object, node: Node) -> bool:
     by_field = {"metadata.name": node.name}
-    return all(_expression_holds(e, node.labels) for e in term.get("matchExpressions", [])) and all(
-        _expression_holds(e, by_field) for e in term.get("matchFields", [])
+    return all(expression_holds(e, node.labels) for e in term.get("matchExpressions", [])) and all(
+        expression_holds(e, by_field) for e in term.get("matchFields", [])
     )
 
 
-def _expression_holds(expression: Object, labels: Mapping[str, str]) -> bool:
+def expression_holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    """Of a selector of nodes or of labels."""
     there = labels.get(expression["key"])
     values = expression.get("values", [])
     match expression["operator"]:

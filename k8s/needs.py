@@ -12,6 +12,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from deployments.fleet.fleet import Fleet
+from deployments.fleet.weights_check import bytes_on_cpus, cpu_cache_bytes, stored_bytes
 from k8s.values import NO_REGISTRY
 
 Object = Mapping[str, Any]
@@ -43,6 +44,7 @@ class PodGroup:
     tolerations: tuple[Object, ...] = ()
     affinity: Object = field(default_factory=dict)
     in_ray: bool = True
+    is_engine: bool = False
     accelerator: str = ""
 
 
@@ -64,10 +66,22 @@ class Claim:
     storage_class: str
     access_modes: tuple[str, ...]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether pods of several nodes mount it at once."""
+        return "ReadWriteMany" in self.access_modes
+
 
 @dataclass(frozen=True)
 class ClusterNeeds:
-    """`apis` maps what must be served, as group/version/plural, to the value that asks for it."""
+    """`apis` maps what must be served, as group/version/plural, to the value that asks for it.
+
+    `head_policies` are the network policies for Ray's head, `images` what each group's pods run,
+    `run_as` the user of pods, None where the cluster chooses it. `downloads` are the pools of
+    which each pod downloads its weights, with the bytes of these where they are known;
+    `cpu_caches` the bytes of KV cache and of weights, 0 where they are not known, that an engine
+    on CPUs is to hold.
+    """
 
     groups: tuple[PodGroup, ...]
     references: tuple[Reference, ...]
@@ -78,6 +92,13 @@ class ClusterNeeds:
     ingress: bool
     ingress_class: str
     images_named: bool
+    images: Mapping[str, tuple[str, ...]]
+    pulls: str
+    head_policies: tuple[Object, ...]
+    ray_auth: bool
+    run_as: int | None
+    downloads: Mapping[str, int | None]
+    cpu_caches: Mapping[str, tuple[int, int]]
 
 
 def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
@@ -88,6 +109,10 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
     (cluster,) = [of["spec"]["rayClusterConfig"] for of in objects if of["kind"] == "RayService"]
     pods = {"head": cluster["headGroupSpec"]["template"]["spec"]}
     pods |= {of["groupName"]: of["template"]["spec"] for of in cluster["workerGroupSpecs"]}
+    images = {
+        name: tuple(dict.fromkeys(one["image"] for one in spec["containers"]))
+        for name, spec in pods.items()
+    }
     return ClusterNeeds(
         groups=(*_ray_groups(cluster, fleet, values), *_other_groups(objects)),
         references=tuple(_references(pods, values)),
@@ -97,7 +122,24 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
         host_path=values["models"]["storage"] == "hostPath",
         ingress=values["ingress"]["enabled"],
         ingress_class=values["ingress"]["className"],
-        images_named=not any(image.startswith(f"{NO_REGISTRY}/") for image in _images(cluster)),
+        images_named=not any(
+            image.startswith(f"{NO_REGISTRY}/") for of in images.values() for image in of
+        ),
+        images=images,
+        pulls=values["image"]["pullPolicy"],
+        head_policies=tuple(_policies_for(cluster["headGroupSpec"]["template"], objects)),
+        ray_auth=bool(cluster.get("authOptions")),
+        run_as=values["podSecurity"].get("runAsUser"),
+        downloads={
+            name: stored_bytes(pool)
+            for name, pool in fleet.pools.items()
+            if values["models"]["storage"] == "none" and _is_on_hub(pool.model)
+        },
+        cpu_caches={
+            name: (kv_bytes, bytes_on_cpus(pool) or 0)
+            for name, pool in fleet.pools.items()
+            if (kv_bytes := cpu_cache_bytes(pool))
+        },
     )
 
 
@@ -160,14 +202,27 @@ def _ray_groups(cluster: Object, fleet: Fleet, values: Object) -> Iterator[PodGr
                 most=count // replicas * pool.most_replicas,
                 gpu_resource=resource,
                 gpus=int(group.requests.get(resource, 0)),
+                is_engine=True,
                 accelerator=pool.resources.accelerator_type or "",
             )
         yield group
 
 
-def _images(cluster: Object) -> Iterator[str]:
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        yield from (container["image"] for container in group["template"]["spec"]["containers"])
+def _is_on_hub(model: str) -> bool:
+    return model != "embedded" and not model.startswith("/") and "://" not in model
+
+
+def _policies_for(template: Object, objects: Sequence[Object]) -> Iterator[Object]:
+    """The chart selects pods by labels alone where it has a policy for a component."""
+    labels = template["metadata"]["labels"]
+    for of in objects:
+        if of["kind"] == "NetworkPolicy":
+            wanted = of["spec"]["podSelector"].get("matchLabels", {})
+            expressions = of["spec"]["podSelector"].get("matchExpressions", ())
+            if wanted.items() <= labels.items() and all(
+                labels.get(e["key"]) in e["values"] for e in expressions
+            ):
+                yield of
 
 
 def _other_groups(objects: Sequence[Object]) -> Iterator[PodGroup]:

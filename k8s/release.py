@@ -55,7 +55,7 @@ def parts_of(service: Object) -> tuple[Object, Object]:
 
 def seen(cluster: Cluster, service: Object) -> ClusterObjects:
     """Raises Problem."""
-    namespace = service["metadata"]["namespace"]
+    namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
     labels = f"app.kubernetes.io/instance={release_name(service)}"
     denied: list[Denied] = []
 
@@ -66,8 +66,8 @@ def seen(cluster: Cluster, service: Object) -> ClusterObjects:
             denied.append(no)
             return []
 
-    def own(plural: str, group: str = "") -> list[Object]:
-        return ask(lambda: cluster.list(plural, group, namespace, labels))
+    def own(plural: str, group: str = "", selector: str = labels) -> list[Object]:
+        return ask(lambda: cluster.list(plural, group, namespace, selector))
 
     def events(*fields: str) -> list[Object]:
         return ask(
@@ -93,8 +93,8 @@ def seen(cluster: Cluster, service: Object) -> ClusterObjects:
         stateful_sets=own("statefulsets", "apps/v1"),
         deployments=own("deployments", "apps/v1"),
         jobs=own("jobs", "batch/v1"),
-        # a slice has the labels of its Service
-        slices=own("endpointslices", "discovery.k8s.io/v1"),
+        # of the Service that clients have, which is called as the RayService
+        slices=own("endpointslices", "discovery.k8s.io/v1", f"kubernetes.io/service-name={name}"),
         warnings=events("type=Warning"),
         deletions=events("reason=DeletedWorkerPod", "reason=DeletedHeadPod"),
         denied=tuple(denied),

@@ -6,66 +6,10 @@ from typing import Any
 
 from k8s.findings import PreflightFinding, Severity, some
 from k8s.fitting import Fit, Node, PlacedPods, against, lacking, place
+from k8s.gpus import gpu_count, model_of
 from k8s.needs import ClusterNeeds, PodGroup
 
-# what says which GPU a node has: NVIDIA's feature discovery, GKE, EKS with Karpenter, others
-_MODEL_LABELS = (
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "k8s.amazonaws.com/accelerator",
-    "amd.com/gpu.product-name",
-    "accelerator",
-)
-_GPU_PRESENT = "nvidia.com/gpu.present"
 _BYTES = {"memory", "ephemeral-storage"}
-
-
-def model_of(node: Node) -> str:
-    """The GPU's name as the node's labels have it; empty where none says so."""
-    if model := next((node.labels[label] for label in _MODEL_LABELS if label in node.labels), ""):
-        return model
-    return "an unnamed GPU" if node.labels.get(_GPU_PRESENT) == "true" else ""
-
-
-def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
-    """Which GPUs there are, and whether the device plugin offers them."""
-    wanting = [group for group in needs.groups if group.gpus]
-    if not wanting:
-        yield PreflightFinding("ok", "GPUs", "the fleet needs none")
-        return
-    resources = sorted({group.gpu_resource for group in wanting})
-    has = [n for n in nodes if any(n.allocatable.get(r) for r in resources)]
-    hidden = [n.name for n in nodes if model_of(n) and n not in has and n.ready]
-    if hidden:
-        yield PreflightFinding(
-            "problem" if not has else "warning",
-            "device plugin",
-            f"{some(hidden)}: labelled with a GPU, and no {' or '.join(resources)} allocatable",
-            "install NVIDIA's GPU operator or device plugin there, and see that its pods run: "
-            "kubectl get pods -A | grep nvidia",
-        )
-    if not has:
-        return
-    by_model: dict[str, list[Node]] = {}
-    for node in has:
-        by_model.setdefault(model_of(node) or "unlabelled GPU", []).append(node)
-    words = []
-    for model, those in sorted(by_model.items()):
-        each = [f"{n.name} {_count(n.allocatable, resources)}" for n in those]
-        free = sum(_count(n.free, resources) for n in those)
-        words.append(f"{model}: {some(each)} ({free} free)")
-    yield PreflightFinding("ok", "GPUs", "; ".join(words))
-    for group in wanting:
-        if group.accelerator and not group.node_selector and len(by_model) > 1:
-            yield PreflightFinding(
-                "warning",
-                f"GPU of {group.name}",
-                f"the cluster has {some(sorted(by_model))}, and resources.accelerator_type "
-                f"{group.accelerator} chooses no nodes in Kubernetes",
-                f"set pools.{group.name}.nodeSelector, such as "
-                "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}",
-            )
 
 
 def room_findings(
@@ -115,11 +59,11 @@ def fit_as_json(needs: ClusterNeeds, nodes: Sequence[Node]) -> dict[str, Any]:
             {
                 "node": node.name,
                 "model": model_of(node),
-                "allocatable": _count(node.allocatable, resources),
-                "free": _count(node.free, resources),
+                "allocatable": gpu_count(node.allocatable, resources),
+                "free": gpu_count(node.free, resources),
             }
             for node in nodes
-            if _count(node.allocatable, resources)
+            if gpu_count(node.allocatable, resources)
         ],
     }
 
@@ -249,10 +193,6 @@ def _counted(number: int | Decimal, noun: str) -> str:
 
 def _times(node: str, pods: int) -> str:
     return node if pods == 1 else f"{node} ({pods})"
-
-
-def _count(amounts: Any, resources: Sequence[str]) -> int:
-    return int(sum(max(amounts.get(r, Decimal(0)), Decimal(0)) for r in resources))
 
 
 def _amount(resource: str, amount: Decimal) -> str:

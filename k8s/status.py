@@ -119,13 +119,12 @@ def report(seen: ClusterObjects) -> Report:
 
 
 def _endpoints(slices: Sequence[Object]) -> int:
-    """A slice has no port `serve` where its pods have none: those of engines, in KubeRay's Service.
-
-    Two Services may have the same gateway.
+    """A slice has no port `serve` where its pods have none: those of engines, in a Service that
+    selects them too. A gateway with addresses of two families is in two slices.
     """
     return len(
         {
-            endpoint["addresses"][0]
+            (endpoint.get("targetRef") or {}).get("name") or endpoint["addresses"][0]
             for of in slices
             if any(port.get("name") == _SERVE_PORT for port in of.get("ports") or ())
             for endpoint in of.get("endpoints") or ()

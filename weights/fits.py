@@ -39,12 +39,12 @@ def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Itera
     if value_bytes is None or context is None:
         return
     need = _kv_bytes(model, engine, context, value_bytes)
-    reserved = _reserved_for_cache(engine, device)
+    reserved = reserved_for_cache(engine, device)
     if reserved is not None:
         if need > reserved[1]:
             yield _too_long(model, engine, context, need, reserved, value_bytes)
         return
-    weights = _weight_bytes(model, engine)
+    weights = weight_bytes_of(model, engine)
     if device.memory_bytes is None or device.capability is None or weights is None:
         return
     usable = _usable(engine, device.memory_bytes)
@@ -105,7 +105,7 @@ def _too_long(
     )
 
 
-def _weight_bytes(model: Model, engine: EngineConfig) -> int | None:
+def weight_bytes_of(model: Model, engine: EngineConfig) -> int | None:
     """Of one GPU, at least."""
     shape, share = model.shape, engine.tensor_parallel * engine.pipeline_parallel
     if model.bytes is not None:
@@ -143,7 +143,7 @@ def _kv_bytes(model: Model, engine: EngineConfig, tokens: int, value_bytes: int)
     return whole // engine.pipeline_parallel
 
 
-def _reserved_for_cache(engine: EngineConfig, device: Device) -> tuple[str, int] | None:
+def reserved_for_cache(engine: EngineConfig, device: Device) -> tuple[str, int] | None:
     """The bytes that the fleet file sets aside for the cache, and where it says so."""
     given = engine.args.get("kv_cache_memory_bytes")
     if isinstance(given, int):

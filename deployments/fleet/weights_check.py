@@ -15,9 +15,11 @@ from deployments.fleet.pool import Pool
 from deployments.models.model_config import model_config, model_folder
 from weights.checkpoint import weight_files
 from weights.finding import Device, EngineConfig, Finding, Model
+from weights.fits import reserved_for_cache, weight_bytes_of
 from weights.gpus import GPUS
 from weights.kernels import Capability
 from weights.known_models import known_config
+from weights.memory import DTYPE_BYTES
 from weights.model_shape import shape_of
 from weights.preflight import findings, overflow_findings
 
@@ -67,6 +69,36 @@ def check_weights(fleet: Fleet) -> WeightsCheck:
             for each in overflow_findings(contexts[name], contexts[to], to):
                 check.found.append((("pools", name, *each.key.split(".")), each))
     return check
+
+
+def stored_bytes(pool: Pool) -> int | None:
+    """Of the pool's weight files, as a hub has them; None where that is not known here."""
+    model = _known(WeightsCheck(), "", pool.model, pool.revision, None)
+    if model is None:
+        return None
+    if model.bytes is not None:
+        return model.bytes
+    return weight_bytes_of(model, EngineConfig({}, {}))
+
+
+def cpu_cache_bytes(pool: Pool) -> int | None:
+    """Of the KV cache that an engine on CPUs is told to have; None where it is told nothing."""
+    reserved = reserved_for_cache(_engine_of(pool), Device("CPU", None))
+    return reserved[1] if reserved and _is_on_cpus(pool) else None
+
+
+def bytes_on_cpus(pool: Pool) -> int | None:
+    """Of the pool's weights in the memory of one process of an engine on CPUs, at least; None where
+    that is not known here.
+    """
+    engine = _engine_of(pool)
+    model = _known(WeightsCheck(), "", pool.model, pool.revision, engine)
+    if model is None or model.method or engine.quantization:
+        return None
+    value_bytes = DTYPE_BYTES.get(engine.dtype or model.shape.dtype)
+    if value_bytes is None:
+        return None
+    return model.shape.parameters * value_bytes // (pool.tensor_parallel * pool.pipeline_parallel)
 
 
 def _engine_of(pool: Pool) -> EngineConfig:

@@ -74,7 +74,7 @@ def test_a_problem_exits_1_with_its_remedy_beneath(api: Api, values: str, tmp_pa
 def test_a_program_gets_findings_and_what_fits_where(api: Api, values: str) -> None:
     told = json.loads(preflight("--values", values, "--json").stdout)
     assert told["namespace"] == NAMESPACE
-    assert {f["severity"] for f in told["findings"]} == {"ok"}
+    assert {f["severity"] for f in told["findings"]} == {"ok", "note"}
     assert set(told["findings"][0]) == {"severity", "title", "seen", "remedy"}
     assert told["fit"]["groups"]["llama"] == {
         "pods": 2,

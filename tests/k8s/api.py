@@ -11,11 +11,11 @@
         api.before_write = something      is called before each write, to make another one first
         api.calls                         what was asked: ("patch", "deployments/scale", "ns", "x")
 
-It has list, get, create, update, patch (merge), delete, /status, /scale, label and field selectors,
-resource versions with their conflicts, /version and discovery; no watch. A CustomResourceDefinition
-that is added brings its kind. All that is given to it or written to it is checked against the
-schemas of that Kubernetes version, recorded in kubernetes_validate, and a RayService against its
-CRD: no test passes with what no cluster would hold.
+It has list in pages, get, create, update, patch (merge), delete, /status, /scale, selectors of
+labels and fields, resource versions with their conflicts, /version and discovery; no watch. A
+CustomResourceDefinition that is added brings its kind. All that is given to it or written to it is
+checked against the schemas of that Kubernetes version, recorded in kubernetes_validate, and a
+RayService against its CRD: no test passes with what no cluster would hold.
 """
 
 from __future__ import annotations
@@ -245,11 +245,14 @@ class Api:
             found = [o for o in found if matches_fields(o, fields, kind.fields)]
         except Unsupported as error:
             raise Refused(400, "BadRequest", str(error)) from None
+        start = int(query.get("continue") or 0)
+        limit = int(query.get("limit") or 0) or len(found)
+        more = {"continue": str(start + limit)} if start + limit < len(found) else {}
         return {
             "apiVersion": kind.api_version,
             "kind": f"{kind.kind}List",
-            "metadata": {"resourceVersion": str(self._written)},
-            "items": found,
+            "metadata": {"resourceVersion": str(self._written), **more},
+            "items": found[start : start + limit],
         }
 
     def _route(self, parts: list[str]) -> tuple[Kind, str, str, str]:

@@ -76,7 +76,7 @@ BUILT_IN = [
     *_kinds("node.k8s.io/v1", "RuntimeClass", namespaced=False),
     *_kinds("policy/v1", "PodDisruptionBudget"),
     *_kinds("scheduling.k8s.io/v1", "PriorityClass", namespaced=False),
-    *_kinds("storage.k8s.io/v1", "StorageClass", namespaced=False),
+    *_kinds("storage.k8s.io/v1", "StorageClass", "CSIDriver", namespaced=False),
     *_kinds("apiextensions.k8s.io/v1", "CustomResourceDefinition", namespaced=False),
 ]
 

@@ -31,6 +31,7 @@ def node(
     own = {"kubernetes.io/hostname": name}
     if gpus:
         own["nvidia.com/gpu.product"] = model
+        own["nvidia.com/cuda.driver-version.major"] = "580"
         taints = taints or [{"key": "nvidia.com/gpu", "effect": "NoSchedule", "value": "present"}]
     room = {"cpu": cpu, "memory": memory, "pods": "110"} | (
         {"nvidia.com/gpu": str(gpus)} if gpus else {}
@@ -104,8 +105,14 @@ def deployment(
     }
 
 
-def operator(version: str = "v1.5.1", ready: int = 1, args: list[str] | None = None) -> Object:
-    labels = {"app.kubernetes.io/name": "kuberay-operator"}
+def operator(
+    version: str = "v1.5.1",
+    ready: int = 1,
+    args: list[str] | None = None,
+    name: str = "kuberay-operator",
+) -> Object:
+    """`name` as labels have it: its kustomization says kuberay."""
+    labels = {"app.kubernetes.io/name": name}
     image = f"quay.io/kuberay/operator:{version}"
     return deployment("kuberay-operator", "kuberay", labels, image, args=args, ready=ready)
 
@@ -131,10 +138,15 @@ def secret(name: str, *keys: str, type: str = "Opaque") -> Object:
     return named("v1", "Secret", name, NAMESPACE, type=type, data=data)
 
 
-def storage_class(name: str, provisioner: str = "nfs.csi.k8s.io", default: bool = False) -> Object:
+def storage_class(
+    name: str,
+    provisioner: str = "nfs.csi.k8s.io",
+    default: bool = False,
+    parameters: Mapping[str, str] | None = None,
+) -> Object:
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
-    api = "storage.k8s.io/v1"
-    return named(api, "StorageClass", name, annotations=annotations, provisioner=provisioner)
+    made = named("storage.k8s.io/v1", "StorageClass", name, annotations=annotations)
+    return {**made, "provisioner": provisioner, "parameters": dict(parameters or {})}
 
 
 def quota(name: str, hard: Mapping[str, str], used: Mapping[str, str] | None = None) -> Object:

@@ -77,19 +77,23 @@ def _ready() -> Object:
 
 
 def endpoints(*states: bool, name: str = "afx-antefix-x", port: str = "serve") -> Object:
-    """A slice of a Service of the release; without a port, as of pods that have none of the name:
-    Kubernetes leaves the port out and still takes the pods in (endpointslice/utils.go).
+    """A slice of the Service that clients have; without a port, as of pods that have none of that
+    name: Kubernetes leaves the port out and still takes the pods in (endpointslice/utils.go).
     """
     return named(
         "discovery.k8s.io/v1",
         "EndpointSlice",
         name,
         NAMESPACE,
-        labels={"kubernetes.io/service-name": "afx-antefix", **LABELS},
+        labels={"kubernetes.io/service-name": "afx-antefix"},
         addressType="IPv4",
         ports=[{"name": port, "port": 8000}] if port else [],
         endpoints=[
-            {"addresses": [f"10.0.{0 if port else 1}.{i}"], "conditions": {"ready": state}}
+            {
+                "addresses": [f"10.0.{len(name)}.{i}"],
+                "conditions": {"ready": state},
+                "targetRef": {"kind": "Pod", "name": f"{'gateway' if port else 'engine'}-{i}"},
+            }
             for i, state in enumerate(states)
         ],
     )

@@ -6,7 +6,6 @@ import pytest
 
 from common.errors import Problem
 from k8s.cluster import Cluster
-from k8s.values import merged
 from tests.k8s.api import Api
 from tests.k8s.asking import EIGHT, READY, asked, bad, of
 from tests.k8s.kinds import crd
@@ -22,7 +21,6 @@ from tests.k8s.objects import (
     pod,
     quota,
     secret,
-    storage_class,
 )
 
 
@@ -37,42 +35,6 @@ def test_a_cluster_that_has_everything_shows_no_problem() -> None:
 @pytest.mark.parametrize("version, severity", [("1.26", "problem"), ("1.27", "ok")])
 def test_a_server_must_not_be_too_old(version: str, severity: str) -> None:
     assert of(asked(*READY, EIGHT, version=version), "Kubernetes").severity == severity
-
-
-def test_a_cluster_without_kuberay_gets_the_line_that_installs_it() -> None:
-    finding = of(asked(node("cpu-1"), EIGHT), "KubeRay")
-    assert finding.severity == "problem"
-    assert "helm install kuberay-operator" in finding.remedy
-
-
-def test_crds_of_an_old_kuberay_do_not_count() -> None:
-    old = crd("ray.io", "RayService", "v1alpha1")
-    assert of(asked(old, operator(), EIGHT), "KubeRay").severity == "problem"
-
-
-@pytest.mark.parametrize(
-    "made, severity, seen",
-    [
-        (operator("v1.3.2"), "problem", "quay.io/kuberay/operator:v1.3.2 is older than 1.5"),
-        (operator("v1.10.0"), "ok", "quay.io/kuberay/operator:v1.10.0"),
-        (operator("nightly"), "note", "its version is not in the tag"),
-        (operator("sha-1.2@sha256:0"), "note", "its version is not in the tag"),
-        (operator(ready=0), "problem", "kuberay-operator has no ready pod"),
-        (operator(args=["--watch-namespace=a,b"]), "problem", "watches a, b only, not llm"),
-        (operator(args=["--watch-namespace", "a,llm"]), "ok", "v1.5.1"),
-    ],
-    ids=["old", "new", "nightly", "digest", "not ready", "watches others", "watches ours"],
-)
-def test_the_operator_must_be_recent_ready_and_watch_the_namespace(
-    made: Object, severity: str, seen: str
-) -> None:
-    finding = of(asked(RAYSERVICES, made, node("cpu-1"), EIGHT), "KubeRay")
-    assert finding.severity == severity
-    assert seen in finding.seen
-
-
-def test_an_operator_that_nobody_can_see_is_a_warning() -> None:
-    assert of(asked(RAYSERVICES, node("cpu-1"), EIGHT), "KubeRay").severity == "warning"
 
 
 @pytest.mark.parametrize(
@@ -114,28 +76,6 @@ def test_what_a_release_uses_itself_makes_a_full_quota_no_problem() -> None:
 def test_a_quota_that_leaves_enough_is_fine() -> None:
     roomy = quota("team", {"pods": "10", "requests.nvidia.com/gpu": "8"}, {"pods": "2"})
     assert of(asked(*READY, EIGHT, roomy), "quota team").severity == "ok"
-
-
-PVC = {"models": {"storage": "pvc"}}
-
-
-@pytest.mark.parametrize(
-    "classes, chosen, severity, seen",
-    [
-        ([], "", "problem", "no default one"),
-        ([storage_class("nfs")], "", "problem", "no default one"),
-        ([storage_class("nfs", default=True)], "", "note", "nfs (nfs.csi.k8s.io) must give"),
-        ([storage_class("nfs")], "efs", "problem", "efs is not there; there is nfs"),
-    ],
-    ids=["none", "no default", "default", "another"],
-)
-def test_a_claim_needs_a_class(
-    classes: list[Object], chosen: str, severity: str, seen: str
-) -> None:
-    values = merged(PVC, {"models": {"pvc": {"storageClass": chosen}}})
-    finding = of(asked(*READY, EIGHT, *classes, values=values), "storage class")
-    assert finding.severity == severity
-    assert seen in finding.seen
 
 
 @pytest.mark.parametrize(

@@ -349,8 +349,8 @@ def test_pods_that_a_service_has_without_the_port_are_no_gateways(api: Api) -> N
     assert pictured(api).endpoints == 0
 
 
-def test_a_gateway_of_two_services_is_one(api: Api) -> None:
-    api.add(endpoints(True, name="another"))
+def test_a_gateway_with_addresses_of_two_families_is_one(api: Api) -> None:
+    api.add(endpoints(True, name="the-other-family"))
     assert pictured(api).endpoints == 1
 
 

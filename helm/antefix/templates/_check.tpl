@@ -4,6 +4,7 @@
   (include "antefix.wrongInFleet" . | fromJsonArray)
   (include "antefix.wrongInPools" . | fromJsonArray)
   (include "antefix.wrongAround" . | fromJsonArray)
+  (include "antefix.wrongMemory" . | fromJsonArray)
 -}}
 {{- if $wrong -}}
 {{- $wrong | join "\n" | printf "\n%s" | fail -}}

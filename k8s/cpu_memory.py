@@ -1,0 +1,49 @@
+"""Whether engines on CPUs have the memory that vLLM wants before it starts.
+
+vLLM refuses to start where what is left of the container's limit is less than the KV cache that
+it is told to have, which it then allocates. Left is the limit less all that the container uses: by
+then the weights, and its processes, which are Ray's agents, the replica and vLLM's own.
+Source: vllm/v1/worker/cpu_worker.py, determine_available_memory, 0.32.
+"""
+
+from collections.abc import Iterator
+from math import ceil
+
+from k8s.findings import PreflightFinding
+from k8s.needs import ClusterNeeds
+
+# An engine's container with 1 GiB of cache and SmolLM2-135M in float32 (0.50 GiB) held 3248 MiB
+# beside the page cache: Kubernetes 1.34, vLLM 0.32.0, Ray 2.60.0, 2026-11-22. The chart's
+# templates/_memory.tpl has the same number.
+PROCESSES_BYTES = 1711 * 2**20
+
+
+def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    for group in needs.groups:
+        cache, weights = needs.cpu_caches.get(group.name, (0, 0))
+        limit = group.limits.get("memory")
+        if not cache or limit is None:
+            continue
+        need = cache + weights + PROCESSES_BYTES
+        title = f"memory of {group.name}"
+        words = (
+            f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
+            if weights
+            else (f"{_gib(cache)} of KV cache, weights of a size that is not known here")
+        )
+        if need > limit:
+            yield PreflightFinding(
+                "problem",
+                title,
+                f"a limit of {_gib(int(limit))} does not hold {words} and "
+                f"{_gib(PROCESSES_BYTES)} of processes: vLLM would refuse to start",
+                f"set {group.settings}.resources.limits.memory to "
+                f"{ceil(need / 2**30)}Gi or more, or lower VLLM_CPU_KVCACHE_SPACE of "
+                f"fleet.pools.{group.name}",
+            )
+        else:
+            yield PreflightFinding("ok", title, f"{_gib(int(limit))} for {words}")
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"

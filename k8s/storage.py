@@ -1,0 +1,151 @@
+"""What preflight says of volumes: classes of claims, who may mount them, and room for weights."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+
+from k8s.cluster import Object
+from k8s.facts import Facts
+from k8s.findings import PreflightFinding, some
+from k8s.fitting import Node, against, lacking, place
+from k8s.needs import Claim, ClusterNeeds, PodGroup
+
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_TITLE = "storage class"
+_MODELS = "models.pvc"
+_EPHEMERAL = "ephemeral-storage"
+
+
+def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightFinding]:
+    if facts.storage_classes is None:
+        return
+    classes = {of["metadata"]["name"]: of for of in facts.storage_classes}
+    default = [
+        name
+        for name, of in classes.items()
+        if of["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true"
+    ]
+    for claim in claims:
+        chosen = claim.storage_class or next(iter(default), "")
+        if not chosen:
+            yield PreflightFinding(
+                "problem",
+                _TITLE,
+                f"the cluster has no default one, and {claim.value} is empty",
+                f"set {claim.value} to one of: {some(list(classes)) or 'none yet, so make one'}",
+            )
+        elif chosen not in classes:
+            yield PreflightFinding(
+                "problem",
+                _TITLE,
+                f"{chosen} is not there; there is {some(list(classes)) or 'none'}",
+                f"set {claim.value} to one that is",
+            )
+        elif claim.is_shared:
+            yield PreflightFinding(
+                "note",
+                _TITLE,
+                f"{chosen} ({classes[chosen]['provisioner']}) must give ReadWriteMany, which block "
+                "storage does not",
+                "use a file system's class (NFS, EFS, Filestore, CephFS), or "
+                "models.pvc.accessModes: [ReadWriteOnce] for one node",
+            )
+        else:
+            yield PreflightFinding("ok", _TITLE, chosen)
+
+
+def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    """Of a claim that several nodes share: whether its driver gives it to the pods' group."""
+    classes = {of["metadata"]["name"]: of for of in facts.storage_classes or ()}
+    drivers = {of["metadata"]["name"]: of for of in facts.csi_drivers or ()}
+    for claim in needs.claims:
+        storage_class = classes.get(claim.storage_class or _default_of(classes))
+        if not claim.is_shared or storage_class is None or needs.run_as is None:
+            continue
+        driver = drivers.get(storage_class["provisioner"])
+        # the API's own default, for which a shared volume is as None
+        policy = (driver or {}).get("spec", {}).get("fsGroupPolicy", "ReadWriteOnceWithFSType")
+        owner = storage_class.get("parameters", {}).get("uid")
+        if driver is None or policy == "File" or owner == str(needs.run_as):
+            continue
+        yield PreflightFinding(
+            "warning",
+            "owner of the volume",
+            f"{storage_class['provisioner']} gives a shared volume to no group (fsGroupPolicy "
+            f"{policy}), so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
+            "be able to write there",
+            f"let the class make volumes of user {needs.run_as}: EFS with uid and gid in its "
+            f"parameters, an NFS export with anonuid={needs.run_as}; or change the owner once, "
+            f"by a pod of root that runs chown -R {needs.run_as} on the claim",
+        )
+
+
+def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
+    """Of a claim that one node mounts at a time: whether all who need it can be on one."""
+    claims = [c for c in needs.claims if c.value.startswith(_MODELS) and not c.is_shared]
+    engines = [group for group in needs.groups if group.is_engine]
+    if not claims or not engines:
+        return
+    shared = "models.pvc.accessModes: [ReadWriteMany] with a class that gives it"
+    may = {node.name for group in engines for node in _takers(group, nodes)}
+    fit = place([(group, group.count) for group in engines], nodes)
+    used = {name for placed in fit.placed for name in placed.on}
+    if len(used) > 1:
+        yield PreflightFinding(
+            "problem",
+            "models on one node",
+            f"engines need {some(sorted(used), 3)}, and a ReadWriteOnce volume is on one node at "
+            "a time",
+            f"set {shared}, or lower the fleet to what one node holds",
+        )
+    elif len(may) > 1:
+        yield PreflightFinding(
+            "warning",
+            "models on one node",
+            f"engines may be on {some(sorted(may), 3)}, and a ReadWriteOnce volume is on one node "
+            "at a time: pods on another wait for ever",
+            f"set engine.nodeSelector to one node's kubernetes.io/hostname, or {shared}",
+        )
+
+
+def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
+    """Where each pod downloads its weights."""
+    if not needs.downloads:
+        return
+    for group in needs.groups:
+        size = needs.downloads.get(group.name)
+        rooms = [n.allocatable.get(_EPHEMERAL) for n in _takers(group, nodes)]
+        known = [room for room in rooms if room is not None]
+        if size is None or not known or size <= max(known):
+            continue
+        yield PreflightFinding(
+            "problem",
+            f"disk for {group.name}",
+            f"each pod downloads {_gib(size)} of weights to its node's disk, and the nodes that "
+            f"match have {_gib(max(known))} at most",
+            "set models.storage: pvc with models.download.enabled, or give the nodes larger disks",
+        )
+    yield PreflightFinding(
+        "note",
+        "models",
+        f"models.storage is none: each pod of {some(list(needs.downloads))} downloads its weights "
+        "at every start, to its node's disk",
+        "set models.storage: pvc with models.download.enabled",
+    )
+
+
+def _default_of(classes: Mapping[str, Object]) -> str:
+    marked = (
+        name
+        for name, of in classes.items()
+        if of["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true"
+    )
+    return next(marked, "")
+
+
+def _takers(group: PodGroup, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that a pod of the group may be on, were they empty."""
+    return [n for n in nodes if not against(group, n) and not lacking(group, n.allocatable)]
+
+
+def _gib(size: int | Decimal) -> str:
+    return f"{Decimal(size) / 2**30:.3g} GiB"

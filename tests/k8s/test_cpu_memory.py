@@ -1,0 +1,90 @@
+"""Whether engines on CPUs have the memory that vLLM wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deployments.fleet.pool import Pool
+from deployments.fleet.weights_check import bytes_on_cpus
+from k8s.cpu_memory import PROCESSES_BYTES
+from tests.helm.helm import CHART, HelmError, render
+from tests.k8s.asking import READY, asked, llama
+from tests.k8s.objects import Object
+
+GIB = 2**30
+
+
+def on_cpus(model: str = "embedded", space: str = "1", **more: Any) -> dict[str, Object]:
+    env = {"VLLM_CPU_KVCACHE_SPACE": space} if space else {}
+    args = {"dtype": "float32"}
+    return {"llama": llama(model=model, resources={"gpus": 0}, env=env, engine_args=args, **more)}
+
+
+def told(pools: dict[str, Object], limit: str) -> dict[str, tuple[str, str, str]]:
+    values = {"engine": {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": limit}}}}
+    found = asked(*READY, pools=pools, values=values)
+    return {
+        one.title: (one.severity, one.seen, one.remedy)
+        for one in found
+        if one.title.startswith("memory of")
+    }
+
+
+def test_weights_that_are_known_here_are_counted() -> None:
+    severity, seen, remedy = told(on_cpus("meta-llama/Llama-3.2-1B-Instruct"), "7Gi")[
+        "memory of llama"
+    ]
+    assert severity == "problem"
+    assert seen == (
+        "a limit of 7 GiB does not hold 1 GiB of KV cache, 4.6 GiB of weights and 1.67 GiB of "
+        "processes: vLLM would refuse to start"
+    )
+    assert remedy.startswith("set engine.resources.limits.memory to 8Gi or more, or lower")
+
+
+@pytest.mark.parametrize(
+    "model, limit, seen",
+    [
+        ("embedded", "4Gi", "4 GiB for 1 GiB of KV cache, 0.501 GiB of weights"),
+        ("org/unknown", "3Gi", "3 GiB for 1 GiB of KV cache, weights of a size that is not known"),
+    ],
+)
+def test_what_fits_is_told_with_what_is_known(model: str, limit: str, seen: str) -> None:
+    severity, shown, _ = told(on_cpus(model), limit)["memory of llama"]
+    assert (severity, shown[: len(seen)]) == ("ok", seen)
+
+
+def test_an_engine_that_is_told_of_no_cache_is_not_judged() -> None:
+    assert told(on_cpus(space=""), "1Gi") == {}
+
+
+def test_helm_refuses_the_laptops_values_as_they_once_were_with_the_figure_that_fits() -> None:
+    as_it_was = ("--set", "engine.resources.limits.memory=3Gi")
+    with pytest.raises(HelmError) as error:
+        render(CHART / "values" / "laptop-kind.yaml", *as_it_was)
+    assert (
+        "engine.resources.limits.memory is 3Gi: vLLM would refuse to start engines of overflow, "
+        "whose KV cache, weights and processes take 3.17 GiB, so set it to 4Gi or more, or lower "
+        "VLLM_CPU_KVCACHE_SPACE"
+    ) in str(error.value)
+
+
+@pytest.mark.parametrize("model", ["embedded", "org/unknown"])
+def test_helm_counts_as_preflight_does(model: str) -> None:
+    pool = Pool.model_validate(on_cpus(model)["llama"])
+    need = GIB + (bytes_on_cpus(pool) or 0) + PROCESSES_BYTES
+    for limit, fits in ((need - 2**20, False), (need + 2**20, True)):
+        engine = {"resources": {"limits": {"memory": str(limit)}}}
+        given = {"fleet": {"name": "x", "pools": on_cpus(model)}, "engine": engine}
+        if fits:
+            render(given)
+        else:
+            with pytest.raises(HelmError, match="vLLM would refuse to start"):
+                render(given)
+
+
+def test_what_processes_hold_is_what_was_measured() -> None:
+    """3248 MiB in all, of which 1 GiB is cache and 135M parameters are in float32."""
+    assert pytest.approx(PROCESSES_BYTES, abs=2**20) == 3248 * 2**20 - GIB - 538_060_032

@@ -1,0 +1,104 @@
+"""What preflight finds of volumes, and of room for weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s.values import merged
+from tests.k8s.asking import EIGHT, READY, asked, bad, llama, needs, of
+from tests.k8s.objects import Object, named, node, storage_class
+
+PVC = {"models": {"storage": "pvc"}}
+
+
+@pytest.mark.parametrize(
+    "classes, chosen, severity, seen",
+    [
+        ([], "", "problem", "no default one"),
+        ([storage_class("nfs")], "", "problem", "no default one"),
+        ([storage_class("nfs", default=True)], "", "note", "nfs (nfs.csi.k8s.io) must give"),
+        ([storage_class("nfs")], "efs", "problem", "efs is not there; there is nfs"),
+    ],
+    ids=["none", "no default", "default", "another"],
+)
+def test_a_claim_needs_a_class(
+    classes: list[Object], chosen: str, severity: str, seen: str
+) -> None:
+    values = merged(PVC, {"models": {"pvc": {"storageClass": chosen}}})
+    finding = of(asked(*READY, EIGHT, *classes, values=values), "storage class")
+    assert finding.severity == severity
+    assert seen in finding.seen
+
+
+SHARED = merged(PVC, {"models": {"pvc": {"storageClass": "files"}}})
+
+
+@pytest.mark.parametrize(
+    "policy, parameters, severity",
+    [
+        ("File", {}, "ok"),
+        ("None", {}, "warning"),
+        ("ReadWriteOnceWithFSType", {}, "warning"),
+        ("ReadWriteOnceWithFSType", {"uid": "1000", "gid": "1000"}, "ok"),
+    ],
+    ids=["gives it", "never", "not a shared one", "makes it so"],
+)
+def test_a_driver_that_gives_volumes_to_no_group_is_told(
+    policy: str, parameters: dict[str, str], severity: str
+) -> None:
+    driver = named("storage.k8s.io/v1", "CSIDriver", "files.csi", spec={"fsGroupPolicy": policy})
+    classes = storage_class("files", "files.csi", parameters=parameters)
+    found = bad(asked(*READY, EIGHT, driver, classes, values=SHARED))
+    assert ("owner of the volume" in found) == (severity == "warning")
+
+
+def test_a_driver_that_may_not_be_asked_about_is_said() -> None:
+    found = asked(
+        *READY, EIGHT, storage_class("files"), values=SHARED, forbidden=("list", "csidrivers")
+    )
+    assert of(found, "may not list csidrivers").severity == "warning"
+
+
+ONE_NODE = merged(
+    PVC,
+    {"models": {"pvc": {"storageClass": "disk", "accessModes": ["ReadWriteOnce"]}}},
+)
+DISK = storage_class("disk", "ebs.csi.aws.com")
+
+
+def test_engines_on_several_nodes_cannot_share_a_volume_of_one() -> None:
+    nodes = [node("a100-1", 8), node("a100-2", 8)]
+    split = {"llama": llama(replicas=3, engine_args={"tensor-parallel-size": 4})}
+    finding = of(asked(*READY, *nodes, DISK, pools=split, values=ONE_NODE), "models on one node")
+    assert finding.severity == "problem"
+    assert finding.seen.startswith("engines need a100-1, a100-2")
+
+
+def test_engines_that_may_be_on_several_nodes_had_better_be_told_one() -> None:
+    nodes = [node("a100-1", 8), node("a100-2", 8)]
+    found = asked(*READY, *nodes, DISK, values=ONE_NODE)
+    assert of(found, "models on one node").severity == "warning"
+    pinned = {"engine": {"nodeSelector": {"kubernetes.io/hostname": "a100-1"}}}
+    found = asked(*READY, *nodes, DISK, values=merged(ONE_NODE, pinned))
+    assert "models on one node" not in bad(found)
+
+
+@pytest.mark.parametrize("disk, severity", [("100Gi", "problem"), ("1Ti", "ok")])
+def test_weights_that_each_pod_downloads_need_room_on_a_disk(disk: str, severity: str) -> None:
+    gpus = node("a100-1", 8)
+    gpus["status"]["allocatable"]["ephemeral-storage"] = disk
+    large = {"llama": llama(model="meta-llama/Llama-3.1-70B-Instruct")}
+    found = asked(*READY, gpus, pools=large)
+    assert of(found, "models").severity == "note"
+    assert ("disk for llama" in bad(found)) == (severity == "problem")
+    if severity == "problem":
+        assert bad(found)["disk for llama"] == (
+            "each pod downloads 131 GiB of weights to its node's disk, and the nodes that match "
+            "have 100 GiB at most"
+        )
+
+
+@pytest.mark.parametrize("model", ["embedded", "/models/mine", "s3://models/mine"])
+def test_what_no_hub_has_is_not_downloaded(model: str) -> None:
+    pools = {"llama": llama(model=model, served_model_name="llama", resources={"gpus": 0})}
+    assert needs(pools).downloads == {}
