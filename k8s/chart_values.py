@@ -254,6 +254,10 @@ class Switch(ChartSection):
     enabled: bool
 
 
+class Budgets(Switch):
+    head: bool
+
+
 class Service(ChartSection):
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"]
     node_port: Port | None
@@ -395,7 +399,7 @@ class ChartValues(ChartSection):
     metrics: ChartMetrics
     tracing: ChartTracing
     network_policy: NetworkPolicy
-    pod_disruption_budget: Switch
+    pod_disruption_budget: Budgets
     warm_nodes: WarmNodes
     service_account: ServiceAccount
     pod_security: PodSecurity

@@ -63,10 +63,19 @@ def test_gateways_and_engines_are_scraped_and_nothing_else(objects: list[Object]
 
 def test_scrapes_are_of_the_job_that_the_rules_ask_for(objects: list[Object]) -> None:
     (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
-    (relabeling,) = endpoint["relabelings"]
+    (relabeling,) = [r for r in endpoint["relabelings"] if r.get("targetLabel") == "job"]
     asked = set(re.findall(r'job="([^"]+)"', (GENERATED / "rules.yaml").read_text()))
-    assert relabeling["targetLabel"] == "job"
     assert {relabeling["replacement"]} == asked
+
+
+def test_a_pod_that_cannot_answer_yet_is_no_outage(objects: list[Object]) -> None:
+    """One whose init container downloads has an address. AntefixMetricsDown knows the label."""
+    (endpoint,) = of_kind(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    rules = {r["sourceLabels"][0]: r for r in endpoint["relabelings"] if "sourceLabels" in r}
+    phase = rules["__meta_kubernetes_pod_phase"]
+    assert (phase["regex"], phase["action"]) == ("Running", "keep")
+    label = rules["__meta_kubernetes_pod_label_antefix_component"]["targetLabel"]
+    assert f'{label}="engine"' in (GENERATED / "rules.yaml").read_text()
 
 
 def test_a_scrape_takes_no_longer_than_the_time_between_two(objects: list[Object]) -> None:

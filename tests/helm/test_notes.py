@@ -122,6 +122,13 @@ def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path)
     assert warned not in of_fleet(tmp_path, fleet={"name": "x", "pools": embedded})
 
 
+def test_a_head_that_nobody_may_evict_is_warned_of(minimal: str, tmp_path: Path) -> None:
+    assert "Nobody may evict the head" in minimal
+    fleet = {"name": "x", "pools": {"chat": CHAT}}
+    free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"head": False})
+    assert "Nobody may evict the head" not in free
+
+
 def test_every_model_is_named_as_requests_name_it(tmp_path: Path) -> None:
     pools = {
         "a": {"model": "embedded", "resources": {"gpus": 0}},

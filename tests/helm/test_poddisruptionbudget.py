@@ -27,6 +27,11 @@ def test_the_head_may_go_when_its_state_is_in_redis() -> None:
     assert budgets(gcsFaultTolerance={"enabled": True}, redis=kept) == {}
 
 
+def test_the_head_may_go_where_nodes_are_replaced_without_asking() -> None:
+    pools = {"three": {**SMALL, "replicas": 3}}
+    assert budgets(pools=pools, podDisruptionBudget={"head": False}) == {"pool-three": 2}
+
+
 def test_all_gateways_but_one_stay() -> None:
     assert budgets(fleet={"gateway": {"replicas": 3}})["gateway"] == 2
 

@@ -1,6 +1,9 @@
 """The pods of Ray: where they run, what they know, how they begin and end."""
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import yaml
 from ray._private.ray_constants import RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S
@@ -83,6 +86,41 @@ def test_a_pod_that_fails_tells_its_last_lines(full: Object) -> None:
     for group in every_group(full).values():
         for one in [container(group), *pod(group).get("initContainers", [])]:
             assert one["terminationMessagePolicy"] == "FallbackToLogsOnError", one["name"]
+
+
+def test_a_head_leaves_a_lost_node_soon(full: Object) -> None:
+    """A new one is made when the old one has gone; Kubernetes waits for 300 s unless told."""
+    gone = {t["key"]: t.get("tolerationSeconds") for t in pod(head(full))["tolerations"]}
+    assert gone.pop("system") is None
+    assert gone == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+
+
+class TestTheAutoscalersEnd:
+    """Its container is never started again: Ray's second autoscaler wants restartPolicy Never."""
+
+    def test_a_head_whose_loss_costs_nothing_is_replaced(self, full: Object) -> None:
+        probe = container(head(full))["livenessProbe"]
+        assert set(probe) & {"httpGet", "exec"} == {"exec"}
+
+    def test_another_head_stays(self, minimal: Object) -> None:
+        assert "httpGet" in container(head(minimal))["livenessProbe"]
+
+    def test_the_probe_sees_the_autoscaler_of_the_pod(self, full: Object, tmp_path: Path) -> None:
+        """Its shell's own command line must not be taken for it."""
+        command = container(head(full))["livenessProbe"]["exec"]["command"]
+        (tmp_path / "wget").write_text("#!/bin/sh\nexit 0\n")
+        (tmp_path / "wget").chmod(0o755)
+        programs = f"{tmp_path}:{os.environ['PATH']}"
+
+        def passes(*command_lines: str) -> bool:
+            for pid, line in enumerate(command_lines, 1):
+                (tmp_path / str(pid)).mkdir(exist_ok=True)
+                (tmp_path / str(pid) / "cmdline").write_bytes(line.replace(" ", "\0").encode())
+            here = [part.replace("/proc/", f"{tmp_path}/") for part in command]
+            return subprocess.run(here, env={"PATH": programs}, check=False).returncode == 0
+
+        assert not passes("/pause", " ".join(command), "gcs_server")
+        assert passes("/pause", " ".join(command), "python ray kuberay-autoscaler --cluster-name x")
 
 
 def test_keys_are_a_folder_and_secrets_are_no_plain_text(full: Object) -> None:

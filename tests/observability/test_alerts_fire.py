@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,14 @@ def gpu_memory(used: float, free: float) -> Series:
 def nodes(*up: int) -> Series:
     return {
         f'up{{job="antefix", instance="{node}"}}': constant(value) for node, value in enumerate(up)
+    }
+
+
+def engines(**up: Sequence[float]) -> Series:
+    """Pods of engines, as the chart's PodMonitor labels them; a sample a minute."""
+    return {
+        f'up{{job="antefix", antefix_component="engine", instance="{pod}"}}': list(values)
+        for pod, values in up.items()
     }
 
 
@@ -222,7 +230,16 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),
     ("AntefixMetricsDown", "page"): ([nodes(0, 0), nodes(0)], [nodes(1, 0)]),
-    ("AntefixMetricsDown", "ticket"): ([nodes(1, 0), nodes(1, 1, 0)], [nodes(1, 1, 1), nodes(1)]),
+    ("AntefixMetricsDown", "ticket"): (
+        [nodes(1, 0), nodes(1, 1, 0), {**nodes(1), **engines(lost=constant(1, 39) + [0.0] * 20)}],
+        # a spare pod, and one whose engine was taken away and which goes when it has idled
+        [
+            nodes(1, 1, 1),
+            nodes(1),
+            {**nodes(1), **engines(spare=constant(0))},
+            {**nodes(1), **engines(idle=constant(1, 50) + [0.0] * 9)},
+        ],
+    ),
 }
 
 

@@ -19,10 +19,16 @@
 {{- end -}}
 {{- $_ := set $annotations "antefix/pods" (toJson $numbers) -}}
 {{- end -}}
+{{- /* a new head is made when the lost one has gone, for which Kubernetes waits 300 s unless told */ -}}
+{{- $settings := deepCopy .Values.head -}}
+{{- range $taint := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $toleration := dict "key" $taint "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30 -}}
+{{- $_ := set $settings "tolerations" (append $settings.tolerations $toleration) -}}
+{{- end -}}
 {{- include "antefix.rayPod" (dict
   "root" . "component" "head" "pool" "" "gpus" 0 "annotations" $annotations
   "image" (include "antefix.cpuImage" .)
-  "settings" .Values.head
+  "settings" $settings
   "ports" $ports
   "ready" (dict "path" "/api/healthz" "port" 52365)
 ) -}}

@@ -62,6 +62,12 @@
   pools.{{ $name }}.nodeSelector, such as nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB.
 {{- end -}}
 {{- end -}}
+{{- with .Values.podDisruptionBudget -}}
+{{- if and .enabled .head (not $.Values.gcsFaultTolerance.enabled) }}
+- Nobody may evict the head, so its node does not drain, and managed upgrades of nodes end in an error there: keep it on
+  one that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.head to false.
+{{- end -}}
+{{- end -}}
 {{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}
 - models.storage is none: each engine's pod downloads its weights onto its node's own disk, at every start. A node
   whose disk is too small for them evicts the pod, and it begins again: use pvc or hostPath for large models.

@@ -73,7 +73,19 @@ spec:
       # both probes are ours: KubeRay's readiness asks workers for Ray Serve's own proxy, which does not
       # run here, and before 1.6 its liveness needs a program in the image
       livenessProbe:
+        {{- if and $head .root.Values.gcsFaultTolerance.enabled .root.Values.autoscaler.enabled }}
+        # Ray's autoscaler, too: nobody starts its container again, since Ray's second autoscaler wants pods
+        # that are not restarted. With its state in Redis a new head costs no request
+        exec:
+          command:
+            - bash
+            - -c
+            - >-
+              grep -qsa 'kuberay[-]autoscaler' /proc/[0-9]*/cmdline &&
+              wget -qO /dev/null -T 4 http://127.0.0.1:52365/api/healthz
+        {{- else }}
         httpGet: {path: /api/healthz, port: 52365}
+        {{- end }}
         initialDelaySeconds: 30
         periodSeconds: 5
         timeoutSeconds: 5
