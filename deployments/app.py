@@ -36,8 +36,13 @@ GATEWAY_ENVIRONMENT = {
 # Until `serve_log` takes over: a replica's log is JSON from its first line.
 LOGGING = {"encoding": "JSON"}
 
-# Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
-ENGINE_ENVIRONMENT = {"PYTHONHASHSEED": "0", "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
+ENGINE_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    # Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
+    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+    # Else vLLM tells its makers which model runs where, and the Hub's client what it downloads.
+    "DO_NOT_TRACK": "1",
+}
 # OpenMP's threads wait for each other by spinning, which keeps those of another engine off the
 # cores that they wait for: two engines on two cores decoded a sixth of what they do asleep.
 _CPU_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}

@@ -45,13 +45,17 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libnuma1 wget \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 1000 antefix \
-    && useradd --uid 1000 --gid 1000 --create-home antefix
+    && useradd --uid 1000 --gid 1000 --create-home antefix \
+    # OpenShift runs it as a user of no name, whose group is 0
+    && chgrp 0 /home/antefix && chmod g=u /home/antefix
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=model /opt/models /opt/models
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/home/antefix \
+    USER=antefix \
     ANTEFIX_CACHE=/opt/models \
     PYTHONUNBUFFERED=1 \
+    DO_NOT_TRACK=1 \
     RAY_USAGE_STATS_ENABLED=0
 # Last, for it changes most. Compiled now: the user who runs it may not write there.
 COPY . /opt/antefix

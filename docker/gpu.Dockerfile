@@ -34,7 +34,9 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ wget \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 1000 antefix \
-    && useradd --uid 1000 --gid 1000 --create-home antefix
+    && useradd --uid 1000 --gid 1000 --create-home antefix \
+    # OpenShift runs it as a user of no name, whose group is 0
+    && chgrp 0 /home/antefix && chmod g=u /home/antefix
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /opt/large/nvidia /opt/venv/lib/python3.11/site-packages/nvidia
 COPY --from=dependencies /opt/large/torch /opt/venv/lib/python3.11/site-packages/torch
@@ -45,9 +47,11 @@ COPY --from=dependencies /opt/large/vllm /opt/venv/lib/python3.11/site-packages/
 ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
     LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib \
     HOME=/home/antefix \
+    USER=antefix \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     VLLM_USE_FLASHINFER_SAMPLER=0 \
     PYTHONUNBUFFERED=1 \
+    DO_NOT_TRACK=1 \
     RAY_USAGE_STATS_ENABLED=0
 # Last, for it changes most. Compiled now: the user who runs it may not write there.
 COPY . /opt/antefix

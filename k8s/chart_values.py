@@ -82,6 +82,7 @@ class Images(ChartSection):
 
 class Auth(ChartSection):
     existing_secret: ObjectNameOrNone
+    generate: bool
     tenants: list[TenantName]
 
 
@@ -367,8 +368,8 @@ class ServiceAccount(ChartSection):
 
 
 class PodSecurity(ChartSection):
-    run_as_user: Id
-    fs_group: Id
+    run_as_user: Id | None
+    fs_group: Id | None
 
 
 class Manifest(OpenPart):
@@ -388,6 +389,7 @@ class ChartValues(ChartSection):
     gateway: SeveralPods
     engine: EnginePods
     pools: Mapping[ObjectName, PoolPods]
+    ray_auth: Switch
     autoscaler: RayAutoscaler
     upgrade: Upgrade
     models: Models
@@ -403,6 +405,7 @@ class ChartValues(ChartSection):
     warm_nodes: WarmNodes
     service_account: ServiceAccount
     pod_security: PodSecurity
+    ip_family: Literal["IPv4", "IPv6"]
     common_labels: Labels
     pod_annotations: Annotations
     pod_labels: Labels

@@ -133,11 +133,17 @@ def test_a_pipeline_of_processes_stays_in_one_actor() -> None:
 def test_prefixes_hash_alike_in_all_replicas_and_are_told_whole() -> None:
     options = placement_options(pool_of(env={"MY_SWITCH": "1"}))
     env = options["ray_actor_options"]["runtime_env"]["env_vars"]
-    assert env == {
-        "PYTHONHASHSEED": "0",
-        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
-        "MY_SWITCH": "1",
-    }
+    assert (env["PYTHONHASHSEED"], env["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"]) == ("0", "0")
+    assert env["MY_SWITCH"] == "1"
+
+
+def test_an_engine_reports_to_its_makers_only_where_told() -> None:
+    def of(**env: str) -> str:
+        options = placement_options(pool_of(env=env))
+        return str(options["ray_actor_options"]["runtime_env"]["env_vars"]["DO_NOT_TRACK"])
+
+    assert of() == "1"
+    assert of(DO_NOT_TRACK="0") == "0"
 
 
 @pytest.mark.usefixtures("cpu_build")

@@ -187,6 +187,21 @@ def test_it_runs_as_the_user_that_the_chart_sets(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
+def test_a_user_of_any_number_in_group_0_may_run_it(image: str) -> None:
+    """As OpenShift does: Ray, torch and the Hub's client write below HOME and ask for a name."""
+    told = environment(image)
+    assert told["USER"]
+    makes = next(run for run in of(image, "RUN") if "useradd" in run)
+    assert f"chgrp 0 {told['HOME']} && chmod g=u {told['HOME']}" in makes
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_nothing_in_it_reports_to_its_makers(image: str) -> None:
+    told = environment(image)
+    assert (told["DO_NOT_TRACK"], told["RAY_USAGE_STATS_ENABLED"]) == ("1", "0")
+
+
+@pytest.mark.parametrize("image", IMAGES)
 def test_ports_and_health_check_are_those_of_a_fleet(image: str) -> None:
     gateway, metrics = GatewaySettings(), MetricsSettings()
     assert of(image, "EXPOSE") == [f"{gateway.port} {metrics.port}"]
@@ -228,7 +243,7 @@ def test_the_charts_images_are_those_of_its_version() -> None:
     assert chart["appVersion"] == chart["version"] == PROJECT["project"]["version"]
     for image in IMAGES:
         set_in_values = values()["image"][image]
-        assert set_in_values["repository"] == f"antefix/antefix-{image}"
+        assert set_in_values["repository"] == f"antefix-{image}"
         assert set_in_values["tag"] == "", "empty: the chart's appVersion"
 
 

@@ -14,7 +14,7 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
         ({}, ["fleet is empty", "fleet.pools", "--values"]),
         (
             {"fleet": {**WITH_POOL, "gateway": {"host": "127.0.0.1"}}},
-            ["fleet.gateway.host is 127.0.0.1", "leave it out"],
+            ["fleet.gateway.host is 127.0.0.1", "leave it out", "set ipFamily to IPv6"],
         ),
         (
             {"fleet": {**WITH_POOL, "metrics": {"host": "::1"}}},
@@ -70,6 +70,13 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
                 "podLabels": {"antefix/component": "head", "app.kubernetes.io/part-of": "llm"},
             },
             ["commonLabels has app.kubernetes.io/instance", "podLabels has antefix/component"],
+        ),
+        (
+            {"fleet": WITH_POOL, "auth": {"generate": False}},
+            [
+                "auth.existingSecret is empty: make a Secret with the keys api-keys and",
+                "redis.existingSecret is empty: make a Secret with the key password",
+            ],
         ),
         (
             {"fleet": WITH_POOL, "image": {"registry": ""}},

@@ -52,7 +52,8 @@ def test_antefix_runs_the_fleet_as_it_was_written(
     given = parsed(config["applications"][0]["args"]["fleet"]).model_dump()
 
     own_gateway, own_pools = given["gateway"], given["pools"]
-    assert (own_gateway["host"], given["metrics"]["host"]) == ("0.0.0.0", "0.0.0.0")
+    every = "::" if values_of(file).get("ipFamily") == "IPv6" else "0.0.0.0"
+    assert (own_gateway["host"], given["metrics"]["host"]) == (every, every)
     assert own_gateway["custom"].pop("antefix-gateway") == 1
     for name, pool in own_pools.items():
         assert pool["resources"]["custom"].pop(f"antefix-pool-{name}") == 1

@@ -19,9 +19,10 @@
 {{- $wrong = append $wrong "fleet is empty: write which models to serve under fleet.pools, as in docs/fleet-file.md, or begin with --values helm/antefix/values/single-node-a100.yaml" -}}
 {{- end -}}
 {{- range $key, $section := dict "gateway" $gateway "metrics" $metrics -}}
-{{- $host := $section.host | default "0.0.0.0" -}}
-{{- if ne $host "0.0.0.0" -}}
-{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out" $key $host) -}}
+{{- $all := include "antefix.everyAddress" $ -}}
+{{- $host := $section.host | default $all -}}
+{{- if ne $host $all -}}
+{{- $wrong = append $wrong (printf "fleet.%s.host is %s: a pod is reached at its own address, so leave it out, and set ipFamily to IPv6 where that is one of IPv6" $key $host) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (.Values.fleet.surge_percent | default 0 | int) 0) (not .Values.autoscaler.enabled) -}}
@@ -98,6 +99,14 @@
 {{- end -}}
 {{- $redis := .Values.redis -}}
 {{- $external := $redis.external -}}
+{{- if not .Values.auth.generate -}}
+{{- if not .Values.auth.existingSecret -}}
+{{- $wrong = append $wrong "auth.generate is false and auth.existingSecret is empty: make a Secret with the keys api-keys and engine-secret, and name it there" -}}
+{{- end -}}
+{{- if and $redis.enabled (not $redis.existingSecret) -}}
+{{- $wrong = append $wrong "auth.generate is false and redis.existingSecret is empty: make a Secret with the key password, and name it there" -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not $redis.enabled) (not $external.url) (not $external.existingSecret) -}}
 {{- $wrong = append $wrong "redis.enabled is false: set redis.external.url or redis.external.existingSecret, or let the chart run one" -}}
 {{- end -}}

@@ -18,9 +18,9 @@
 {{- $fleet := deepCopy .Values.fleet -}}
 {{- $gateway := $fleet.gateway | default dict -}}
 {{- $custom := merge (dict "antefix-gateway" 1) ($gateway.custom | default dict) -}}
-{{- $gateway = merge (dict "host" "0.0.0.0" "replicas_per_node" 1 "custom" $custom) $gateway -}}
+{{- $gateway = merge (dict "host" (include "antefix.everyAddress" .) "replicas_per_node" 1 "custom" $custom) $gateway -}}
 {{- $_ := set $fleet "gateway" $gateway -}}
-{{- $_ := set $fleet "metrics" (merge (dict "host" "0.0.0.0") ($fleet.metrics | default dict)) -}}
+{{- $_ := set $fleet "metrics" (merge (dict "host" (include "antefix.everyAddress" .)) ($fleet.metrics | default dict)) -}}
 {{- with include "antefix.redisUrl" . -}}
 {{- $_ := set $fleet "redis" (merge (dict "url" .) ($fleet.redis | default dict)) -}}
 {{- end -}}
@@ -35,6 +35,11 @@
 {{- $_ := set $pool "resources" $resources -}}
 {{- end -}}
 {{- toYaml $fleet -}}
+{{- end -}}
+
+{{/* What to listen on so that every address of a pod is. Takes the root context. */}}
+{{- define "antefix.everyAddress" -}}
+{{- eq .Values.ipFamily "IPv6" | ternary "::" "0.0.0.0" -}}
 {{- end -}}
 
 {{/* redis.url of the fleet; empty where the URL comes from a Secret. Takes the root context. */}}

@@ -79,9 +79,13 @@ imagePullSecrets:
 {{/* Together these two are the restricted pod security standard. */}}
 {{- define "antefix.podSecurityContext" -}}
 runAsNonRoot: true
-runAsUser: {{ .Values.podSecurity.runAsUser | int64 }}
-runAsGroup: {{ .Values.podSecurity.runAsUser | int64 }}
-fsGroup: {{ .Values.podSecurity.fsGroup | int64 }}
+{{- with .Values.podSecurity.runAsUser }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
+{{- end }}
+{{- with .Values.podSecurity.fsGroup }}
+fsGroup: {{ int64 . }}
+{{- end }}
 {{- /* a volume of weights holds so many files that changing each at every start takes minutes */}}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:

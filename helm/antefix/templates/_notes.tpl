@@ -32,6 +32,7 @@
   (list $v.autoscaler.enabled "pods that come and go with replicas" "autoscaler.enabled")
   (list $v.warmNodes.enabled "warm GPU nodes" "warmNodes.enabled")
   (list $v.gcsFaultTolerance.enabled "a head whose loss the fleet outlives" "gcsFaultTolerance.enabled")
+  (list $v.rayAuth.enabled "a token for Ray's own ports" "rayAuth.enabled")
   (list $v.networkPolicy.enabled "network policies" "networkPolicy.enabled")
   (list $v.podDisruptionBudget.enabled "pod disruption budgets" "podDisruptionBudget.enabled")
 -}}
@@ -71,6 +72,15 @@
 {{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}
 - models.storage is none: each engine's pod downloads its weights onto its node's own disk, at every start. A node
   whose disk is too small for them evicts the pod, and it begins again: use pvc or hostPath for large models.
+{{- end -}}
+{{- if not .Values.rayAuth.enabled }}
+{{- if .Values.networkPolicy.enabled }}
+- Whoever reaches Ray's own ports runs code there. The network policies close them where your network plugin enforces
+  policies, which not every one does: see that yours does, or set rayAuth.enabled.
+{{- else }}
+- Whoever reaches Ray's own ports runs code there, and nothing closes them: set rayAuth.enabled, or
+  networkPolicy.enabled where your network plugin enforces policies.
+{{- end }}
 {{- end -}}
 {{- if eq .Values.models.storage "hostPath" }}
 - models.storage is hostPath, which the restricted pod security standard forbids: label the namespace

@@ -1,0 +1,91 @@
+"""Where a cluster is not like others: users it chooses, IPv6, GitOps, a Ray that wants a token."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.helm.fleets import values
+from tests.helm.helm import Object, all_of_kind, of_kind, render, template
+from tests.helm.ray_service import CI, every_group, fleet, head, of_fleet, pod
+from tests.helm.test_kinds import pods
+
+CHAT = {"chat": {"model": "Qwen/Qwen2.5-7B-Instruct"}}
+OWN_SECRETS: dict[str, Any] = {
+    "auth": {"generate": False, "existingSecret": "llm-auth"},
+    "redis": {"existingSecret": "llm-redis"},
+}
+
+
+@pytest.fixture(scope="module")
+def platform() -> list[Object]:
+    return render(CI / "platform-values.yaml")
+
+
+def test_a_cluster_may_choose_users_and_groups(platform: list[Object]) -> None:
+    seen = dict(pods(platform))
+    assert {"RayService head", "StatefulSet redis", "Job model-download"} <= set(seen)
+    for spec in seen.values():
+        context = spec["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(context)
+
+
+def test_a_user_may_be_taken_out_on_the_command_line() -> None:
+    objects = render(values(), "--set", "podSecurity.runAsUser=null,podSecurity.fsGroup=null")
+    for _, spec in pods(objects):
+        assert "runAsUser" not in spec["securityContext"]
+
+
+def test_with_ipv6_all_listen_on_its_addresses(platform: list[Object]) -> None:
+    service = of_kind(platform, "RayService")
+    given = fleet(service)
+    assert (given["gateway"]["host"], given["metrics"]["host"]) == ("::", "::")
+    assert head(service)["rayStartParams"]["dashboard-host"] == "::"
+
+
+def test_else_on_those_of_ipv4(minimal: Object) -> None:
+    assert fleet(minimal)["gateway"]["host"] == "0.0.0.0"
+    assert head(minimal)["rayStartParams"]["dashboard-host"] == "0.0.0.0"
+
+
+def test_ray_wants_a_token_where_told(full: Object, minimal: Object) -> None:
+    assert full["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
+    assert "authOptions" not in minimal["spec"]["rayClusterConfig"]
+
+
+def test_probes_ask_only_what_ray_answers_without_a_token(full: Object) -> None:
+    """Its dashboard's and agent's public paths (ray/dashboard/http_server_{head,agent}.py)."""
+    public = {"/api/healthz", "/api/local_raylet_healthz"}
+    for group in every_group(full).values():
+        (container,) = pod(group)["containers"]
+        probes = json.dumps([container["livenessProbe"], container["readinessProbe"]])
+        # a gateway's own is not Ray's
+        assert set(re.findall(r"/api/\w+", probes)) <= public
+        assert "/api/" in probes
+
+
+@pytest.mark.parametrize("file", ["existing-secrets", "full"])
+def test_rendered_twice_without_a_cluster_it_is_the_same(file: str) -> None:
+    """What Argo CD and `helm template | kubectl apply` do at every sync."""
+    own = OWN_SECRETS if file == "full" else {}
+    given = [f"--set={a}.{b}={v}" for a, of in own.items() for b, v in of.items()]
+    first, second = (template(CI / f"{file}-values.yaml", *given) for _ in range(2))
+    assert first == second
+    assert "kind: Secret" not in first
+
+
+def test_secrets_that_the_chart_makes_are_others_each_time() -> None:
+    """Why auth.generate is there."""
+    assert template(values()) != template(values())
+
+
+def test_no_secret_is_made_where_none_may_be() -> None:
+    objects = render(values(**OWN_SECRETS))
+    assert all_of_kind(objects, "Secret") == []
+
+
+def test_one_redis_that_is_elsewhere_needs_no_password_here() -> None:
+    elsewhere = {"enabled": False, "external": {"existingSecret": "llm-redis"}}
+    of_fleet(CHAT, **{**OWN_SECRETS, "redis": elsewhere})
