@@ -1,5 +1,8 @@
 """What the chart tells KubeRay: the fleet, the groups of pods, the clients' Service."""
 
+import json
+import shlex
+
 import pytest
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import (
@@ -88,7 +91,12 @@ class TestGroups:
 
     def test_kuberay_and_a_shell_find_the_same_custom_resources(self, minimal: Object) -> None:
         given = groups(minimal)["gateway"]["rayStartParams"]["resources"]
-        assert given == '"{\\"antefix-gateway\\":1}"'
+        assert given == """'{"antefix-gateway":1}'"""
+        # KubeRay: getResourcesMap of controllers/ray/common/pod.go
+        assert json.loads(given.strip("'\"` ")) == {"antefix-gateway": 1}
+        assert (
+            shlex.split(f"ray start --resources={given}")[-1] == '--resources={"antefix-gateway":1}'
+        )
 
     def test_one_pod_is_one_replica(self, full: Object) -> None:
         chat = groups(full)["chat"]
@@ -212,7 +220,7 @@ class TestNames:
             ("llm", "llm-antefix"),
             ("antefix", "antefix"),
             ("my-antefix-2", "my-antefix-2"),
-            ("a" * 39, "a" * 39),
+            ("a" * 32, "a" * 32 + "-antefix"),
         ],
     )
     def test_objects_are_called_after_the_release(self, release: str, name: str) -> None:
@@ -221,6 +229,16 @@ class TestNames:
         found = yaml.safe_load(run("template", release, str(CHART), *given, *only))
         assert faults_of(found) == []
         assert found["metadata"]["name"] == name
+
+    def test_releases_that_begin_alike_have_objects_of_different_names(self) -> None:
+        given = ["--values", str(CI / "minimal-values.yaml")]
+        only = ["--show-only", "templates/rayservice.yaml"]
+        names = set()
+        for end in ("-one", "-two"):
+            text = run("template", "a" * 45 + end, str(CHART), *given, *only)
+            names.add(yaml.safe_load(text)["metadata"]["name"])
+        assert len(names) == 2
+        assert all(len(name) == 40 and name.startswith("a" * 33) for name in names)
 
     def test_or_as_told(self, existing: Object) -> None:
         assert existing["metadata"]["name"] == "llm"

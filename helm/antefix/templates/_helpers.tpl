@@ -1,11 +1,16 @@
 {{/* Names, labels, images, security contexts and Secrets: what several templates say alike.
      Each takes the root context, unless it says otherwise. */}}
 
-{{/* At most 40 characters: KubeRay appends to it, and refuses a RayService's name of more than 47. */}}
+{{/* At most 40 characters: KubeRay appends to it, and refuses a RayService's name of more than 47. The end of
+     a longer one tells it from others that begin alike. */}}
 {{- define "antefix.fullname" -}}
 {{- $name := printf "%s-antefix" .Release.Name -}}
 {{- if contains "antefix" .Release.Name -}}{{- $name = .Release.Name -}}{{- end -}}
-{{- .Values.fullnameOverride | default $name | trunc 40 | trimSuffix "-" -}}
+{{- $name = .Values.fullnameOverride | default $name -}}
+{{- if gt (len $name) 40 -}}
+{{- $name = printf "%s-%s" ($name | trunc 33 | trimSuffix "-") (sha256sum $name | trunc 6) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "antefix.labels" -}}

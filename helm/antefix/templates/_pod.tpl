@@ -185,5 +185,5 @@ max-worker-port: "19999"
 
 {{/* Custom resources of a pod, in the quotes that KubeRay wants for the shell. Takes a dict of numbers. */}}
 {{- define "antefix.rayResources" -}}
-{{- toJson . | quote | squote -}}
+{{- toJson . | squote | quote -}}
 {{- end -}}
