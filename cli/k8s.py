@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,8 +25,14 @@ from deployments.fleet.fleet_file import (
 from deployments.fleet.settings.environment import escaped
 
 if TYPE_CHECKING:
+    from k8s.cluster import Cluster
     from k8s.findings import PreflightFinding
+    from k8s.spec_changes import Change
     from k8s.status import GroupStatus, Report
+    from k8s.upgrade_diff import UpgradeDiff
+
+# of a value that changes, in characters
+_LONGEST_VALUE = 80
 
 k8s = typer.Typer(
     no_args_is_help=True,
@@ -111,19 +118,11 @@ def status(
     """Show a release: its pods, why some wait, its endpoints, Redis and last warnings."""
     with answering(as_json):
         from k8s.cluster import Cluster
-        from k8s.release import release_of, seen
+        from k8s.release import seen
         from k8s.status import report
 
         cluster = Cluster(kubeconfig, context)
-        where = namespace or cluster.namespace
-        service = release_of(cluster, where, release)
-        if service is None:
-            named = f"release {release}" if release else "release of Antefix"
-            raise CommandError(
-                f"namespace {where} has no {named}",
-                "see helm list -A for where it is",
-                ExitCode.NOT_RUNNING,
-            )
+        service = _release(cluster, namespace or cluster.namespace, release)
         picture = report(seen(cluster, service))
         if as_json:
             print_json(picture.as_json())
@@ -132,6 +131,63 @@ def status(
                 typer.echo(line)
         if not picture.is_ready:
             raise typer.Exit(ExitCode.DEGRADED)
+
+
+@k8s.command()
+def diff(
+    values: Annotated[
+        list[Path],
+        typer.Option("--values", "-f", help="As for helm upgrade; later files over earlier ones."),
+    ],
+    release: Annotated[
+        str, typer.Argument(help="Needed where a namespace has several.", show_default=False)
+    ] = "",
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what helm upgrade with these values would restart or move, and its cost in GPUs."""
+    with answering(as_json):
+        from k8s.cluster import Cluster
+        from k8s.needs import needs_of
+        from k8s.release import release_name, seen
+        from k8s.upgrade_diff import upgrade_diff
+        from k8s.values import computed_values, rendered
+
+        computed = computed_values(values)
+        checked = _checked(computed, None, values, False)
+        cluster = Cluster(kubeconfig, context)
+        where = namespace or cluster.namespace
+        service = _release(cluster, where, release)
+        objects = rendered(values, release_name(service), where)
+        needs = needs_of(objects, checked.fleet, computed)
+        if not needs.images_named:
+            raise Problem(
+                "image.registry is empty in these values",
+                "name all values files of the release, as for helm upgrade",
+            )
+        (wanted,) = [of for of in objects if of["kind"] == "RayService"]
+        found = upgrade_diff(seen(cluster, service), wanted, needs)
+        if as_json:
+            print_json(found.as_json())
+        else:
+            for line in _diff_lines(found):
+                typer.echo(line)
+
+
+def _release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
+    from k8s.release import release_of
+
+    service = release_of(cluster, namespace, release)
+    if service is None:
+        named = f"release {release}" if release else "release of Antefix"
+        raise CommandError(
+            f"namespace {namespace} has no {named}",
+            "see helm list -A for where it is",
+            ExitCode.NOT_RUNNING,
+        )
+    return service
 
 
 def _checked(
@@ -214,7 +270,7 @@ def _lines(picture: Report) -> Iterator[str]:
     if picture.events:
         yield "last warnings:"
         yield from (f"  {event}" for event in picture.events)
-    yield from (f"not shown: these credentials {denied}" for denied in picture.denied)
+    yield from _not_shown(picture.denied)
 
 
 def _group_lines(group: GroupStatus) -> Iterator[str]:
@@ -229,3 +285,57 @@ def _group_lines(group: GroupStatus) -> Iterator[str]:
 def _quoted(said: list[str]) -> Iterator[str]:
     """The last lines of a container's log."""
     yield from (f"      | {line}" for line in said)
+
+
+def _diff_lines(found: UpgradeDiff) -> Iterator[str]:
+    yield f"{found.name} in {found.namespace}, cluster {found.cluster or 'none yet'}"
+    if found.under_way:
+        yield "an upgrade is under way already, and this is compared with the cluster that comes up"
+    if not (found.hot or found.cold or found.pods or found.added):
+        yield "nothing changes for pods and fleet"
+        yield from _not_shown(found.denied)
+        return
+    if found.hot and not found.moves:
+        yield "reaches what runs, restarts nothing:"
+        yield from map(_change_line, found.hot)
+    if found.moves:
+        yield "moves to a second cluster, in which all starts anew; then this one ends:"
+        yield from map(_change_line, [*found.pods, *found.hot, *found.cold])
+    elif found.pods:
+        yield "waits until the RayCluster is deleted, since upgrade.strategy is None:"
+        yield from map(_change_line, found.pods)
+    if found.added:
+        yield f"adds pods to this cluster: {', '.join(found.added)}"
+    if found.cold and not found.moves:
+        who = [*(["gateways"] if found.gateways else []), *(f"engines of {p}" for p in found.pools)]
+        yield _restarted(who)
+        yield from map(_change_line, found.cold)
+    gpus = found.gpus
+    both = "while both clusters run" if found.moves else "meanwhile"
+    yield f"GPUs: {gpus.now} now, {gpus.meanwhile} {both}, {gpus.after} after it, at first"
+    yield from _not_shown(found.denied)
+
+
+def _restarted(who: list[str]) -> str:
+    if not who:
+        return "starts or ends engines of pools that come or go:"
+    return f"restarts {', '.join(who)}, in their pods, a few at a time:"
+
+
+def _change_line(change: Change) -> str:
+    of = f"pods of {change.where}" if change.where else ""
+    what = ": ".join(filter(None, (of, change.path)))
+    if change.old is None:
+        return f"  {what or 'all'}: new, {_short(change.new)}"
+    if change.new is None:
+        return f"  {what}: gone, it was {_short(change.old)}"
+    return f"  {what}: {_short(change.old)} -> {_short(change.new)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _not_shown(denied: list[str]) -> Iterator[str]:
+    yield from (f"not shown: these credentials {what}" for what in denied)

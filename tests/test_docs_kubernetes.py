@@ -22,9 +22,27 @@ from cli.main import app
 from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
 from k8s.values import computed_values
-from tests.helm.helm import CHART, REGISTRY, ROOT, HelmError, put_on_path, render, run
+from tests.helm.helm import (
+    CHART,
+    REGISTRY,
+    ROOT,
+    HelmError,
+    of_kind,
+    put_on_path,
+    render,
+    run,
+)
 from tests.k8s.api import Api
-from tests.k8s.objects import RAYSERVICES, Object, node, operator, storage_class
+from tests.k8s.objects import (
+    RAYCLUSTERS,
+    RAYSERVICES,
+    Object,
+    node,
+    operator,
+    pod,
+    storage_class,
+)
+from tests.k8s.release import cluster_of
 from tests.shell_blocks import shell_blocks
 
 DOCS = ROOT / "docs" / "kubernetes"
@@ -225,3 +243,39 @@ def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyP
             mine = command.replace("my-values.yaml", REGISTRY[1])
             done = CliRunner().invoke(app, [*shlex.split(mine)[1:], *quick])
         assert done.output.strip() == text
+
+
+def test_what_a_diff_tells_is_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    put_on_path(monkeypatch)
+    several = CHART / "values" / "multi-node-a100.yaml"
+    before = ("--values", str(several), *REGISTRY)
+    made = run("template", "antefix", str(CHART), "--namespace", "antefix", *before)
+    service = of_kind([one for one in yaml.safe_load_all(made) if one], "RayService")
+    service["metadata"]["namespace"] = "antefix"
+    service["status"] = {"activeServiceStatus": {"rayClusterName": "antefix-7k2vd"}}
+    cluster = cluster_of(service, "antefix-7k2vd")
+    cluster["metadata"] |= {"namespace": "antefix"}
+    labels = service["metadata"]["labels"]
+    running = [
+        pod(
+            f"{of['groupName']}-{i}",
+            namespace="antefix",
+            labels=labels,
+            spec=of["template"]["spec"],
+        )
+        for of in cluster["spec"]["workerGroupSpecs"]
+        for i in range(of["replicas"])
+    ]
+    after = tmp_path / "my-values.yaml"
+    after.write_text("image: {registry: registry.example.com, gpu: {tag: 0.2.0}}")
+    ((command, (text,)),) = [
+        (command, texts) for command, texts in outputs(UPGRADE).items() if "k8s diff" in command
+    ]
+    with Api(RAYSERVICES, RAYCLUSTERS, service, cluster, *running) as api:
+        mine = command.replace("my-values.yaml", str(after))
+        asked = [*shlex.split(mine)[1:], "--kubeconfig", str(api.kubeconfig)]
+        done = CliRunner().invoke(app, asked)
+    assert done.output.strip() == text

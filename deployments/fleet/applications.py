@@ -133,6 +133,18 @@ def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
     return {"proxy_location": "Disabled", "applications": [gateways, *pools]}
 
 
+def fleet_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fleet that is in the configuration of `serve_config`, or of a chart that gave it whole to
+    one application.
+    """
+    fleet: dict[str, Any] = {}
+    for application in config["applications"]:
+        for deployment in application.get("deployments") or ():
+            fleet = _together(fleet, deployment.get("user_config") or {})
+        fleet = _together(fleet, application["args"]["fleet"])
+    return fleet
+
+
 def args_of_gateways(fleet: Mapping[str, Any]) -> dict[str, Any]:
     """`args` of the gateways' application: what is cold for them."""
     return {"fleet": _cut(fleet, (*COLD_FOR_ALL, *COLD_FOR_GATEWAYS))}
@@ -166,6 +178,14 @@ def _cut(section: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
         else:
             found[first] = value
     return found
+
+
+def _together(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**one, **other}
+    for key in one.keys() & other.keys():
+        if isinstance(one[key], Mapping) and isinstance(other[key], Mapping):
+            both[key] = _together(one[key], other[key])
+    return both
 
 
 def _without(section: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:

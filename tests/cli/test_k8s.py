@@ -16,7 +16,7 @@ from cli.main import app
 from tests.helm.helm import CHART, put_on_path
 from tests.k8s.api import Api
 from tests.k8s.objects import NAMESPACE, RAYSERVICES, namespace, node, operator
-from tests.k8s.release import ACTIVE, ray_pod, release
+from tests.k8s.release import ACTIVE, VALUES, ray_pod, release
 
 FLEET = {"name": "test", "pools": {"llama": {"model": "org/model", "replicas": 2}}}
 REGISTRY = {"image": {"registry": "registry.example.com"}}
@@ -235,3 +235,48 @@ def test_the_command_line_does_not_load_what_talks_to_kubernetes() -> None:
     code = "import sys, cli.main; print([m for m in ('kubernetes',) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_diff_says_what_an_upgrade_moves_and_costs(api: Api, tmp_path: Path) -> None:
+    api.add(*release())
+    same = released_values(tmp_path)
+    done = antefix("diff", "-n", NAMESPACE, "--values", same)
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"afx-antefix in llm, cluster {ACTIVE}\nnothing changes for pods and fleet\n",
+    )
+    tag = written(tmp_path, {"image": {"cpu": {"tag": "0.2.0"}}}, "tag.yaml")
+    done = antefix("diff", "afx", "-n", NAMESPACE, "--values", same, "--values", tag)
+    told = done.stdout.splitlines()
+    assert told[1] == "moves to a second cluster, in which all starts anew; then this one ends:"
+    assert "  pods of head: containers.ray-head.image: " in told[2]
+    assert told[-1] == "GPUs: 0 now, 1 while both clusters run, 1 after it, at first"
+    done = antefix("diff", "-n", NAMESPACE, "--values", same, "--values", tag, "--json")
+    assert json.loads(done.stdout)["second_cluster"] is True
+
+
+def test_a_diff_wants_a_release_and_all_of_its_values(
+    api: Api, values: str, tmp_path: Path
+) -> None:
+    assert antefix("diff", "-n", NAMESPACE, "--values", values).exit_code == 3
+    api.add(*release())
+    done = antefix("diff", "-n", NAMESPACE, "--values", written(tmp_path, ONE_POOL))
+    assert done.exit_code == 1
+    assert done.stderr.startswith("image.registry is empty in these values; name all values files")
+
+
+def test_a_diff_that_may_not_ask_says_for_what(api: Api, tmp_path: Path) -> None:
+    api.add(*release())
+    api.forbid("list", "rayservices")
+    done = antefix("diff", "-n", NAMESPACE, "--values", released_values(tmp_path))
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "these credentials may not list rayservices in namespace llm; ask an administrator for "
+        "list on rayservices\n",
+    )
+
+
+def released_values(folder: Path) -> str:
+    """Those of tests/k8s/release.py, which has its images from tests/helm/registry.yaml."""
+    registry = {"registry": "registry.example.com"}
+    return written(folder, {**VALUES, "image": registry}, "released.yaml")

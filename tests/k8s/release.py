@@ -16,13 +16,14 @@ POOLS = {
         "autoscaling": {"max_replicas": 4},
     }
 }
+VALUES = values(pools=POOLS, warmNodes={"enabled": True})
 LABELS = {"app.kubernetes.io/instance": RELEASE}
 ACTIVE = "afx-antefix-a"
 
 
 def release() -> list[Object]:
     """One of which everything is ready; the kinds it needs come first."""
-    rendered = render(values(pools=POOLS, warmNodes={"enabled": True}))
+    rendered = render(VALUES)
     service = of_kind(rendered, "RayService")
     service["status"] = {
         "conditions": [condition("Ready", "True", "NonZeroServeEndpoints")],

@@ -1,0 +1,176 @@
+"""What an upgrade to other values would do: `antefix k8s diff`.
+
+Two things happen to a RayService. Ray Serve is given another fleet, which restarts nothing, or
+some pools' engines, or the gateways: `deployments.fleet.applications` knows. And KubeRay compares
+the pods' specs: where they differ it makes a second cluster, in which all starts anew.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import yaml
+
+from deployments.fleet.applications import GATEWAYS_APPLICATION, fleet_of, restarts
+from k8s.cluster import Object
+from k8s.kuberay import version_of
+from k8s.needs import ClusterNeeds, requests_of
+from k8s.release import ClusterObjects, parts_of
+from k8s.spec_changes import Change, SpecChanges, differences, spec_changes
+
+_VERSION = "ray.io/kuberay-version"
+# what is not printed: fleets may hold a token or a password there
+_SECRETS = (".env.", ".redis.url.")
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """`now` the release's pods have, `after` is what the fleet has at first; `meanwhile` both
+    clusters, or with what `surge_percent` starts before it stops others.
+    """
+
+    now: int
+    meanwhile: int
+    after: int
+
+
+@dataclass(frozen=True)
+class UpgradeDiff:
+    """`hot` changes of the fleet reach processes that run, `cold` ones restart `gateways` and the
+    engines of `pools` in place. `pods` make a second cluster, or where the strategy is None, wait
+    until the RayCluster is deleted; `added` groups of pods come to the cluster that runs.
+    """
+
+    name: str
+    namespace: str
+    cluster: str
+    strategy: str
+    under_way: bool
+    hot: list[Change]
+    cold: list[Change]
+    gateways: bool
+    pools: list[str]
+    pods: list[Change]
+    added: list[str]
+    gpus: Gpus
+    denied: list[str]
+
+    @property
+    def moves(self) -> bool:
+        return bool(self.pods) and self.strategy != "None"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "second_cluster": self.moves}
+
+
+def upgrade_diff(seen: ClusterObjects, wanted: Object, needs: ClusterNeeds) -> UpgradeDiff:
+    """`seen` is the release as it is, `wanted` the RayService that Helm renders of the new values,
+    and `needs` what their pods need.
+    """
+    metadata, spec = seen.service["metadata"], wanted["spec"]
+    active, pending = (of.get("rayClusterName", "") for of in parts_of(seen.service))
+    name = pending or active
+    cluster = next((c for c in seen.clusters if c["metadata"]["name"] == name), None)
+    told = serve_changes(seen.service["spec"]["serveConfigV2"], spec["serveConfigV2"])
+    pods = _pod_changes(seen.service, cluster, spec["rayClusterConfig"])
+    strategy = spec["upgradeStrategy"]["type"]
+    moves = bool(pods.changes) and strategy != "None"
+    return UpgradeDiff(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        cluster=name,
+        strategy=strategy,
+        under_way=bool(pending and active),
+        hot=[change for change in told.changes if change.path in told.hot],
+        cold=[change for change in told.changes if change.path not in told.hot],
+        gateways=told.gateways,
+        pools=sorted(told.pools),
+        pods=list(pods.changes),
+        added=list(pods.added),
+        gpus=_gpus(seen.pods, needs, told, moves),
+        denied=list(dict.fromkeys(no.what for no in seen.denied)),
+    )
+
+
+@dataclass(frozen=True)
+class ServeChanges:
+    """What Ray Serve makes of another configuration; `hot` are paths of `changes`, `pools` those
+    whose engines restart.
+    """
+
+    changes: tuple[Change, ...]
+    hot: frozenset[str]
+    gateways: bool
+    pools: frozenset[str]
+    surge_percent: int
+
+
+def serve_changes(old: str, new: str) -> ServeChanges:
+    before, after = yaml.safe_load(old), yaml.safe_load(new)
+    fleets = fleet_of(before), fleet_of(after)
+    found = restarts(*fleets)
+    changes = tuple(
+        Change("", f"fleet.{path}", *_shown(path, values)) for path, *values in differences(*fleets)
+    )
+    hot_sections = tuple(f"fleet.{path}" for path in found.reaches_running)
+    hot = frozenset(c.path for c in changes if _within(c.path, hot_sections))
+    both = frozenset(fleets[0]["pools"]) & frozenset(fleets[1]["pools"])
+    anew = _starts_anew(before, after)
+    return ServeChanges(
+        changes,
+        frozenset() if anew else hot,
+        anew or found.gateways,
+        both if anew else found.pools,
+        int(fleets[1].get("surge_percent") or 0),
+    )
+
+
+def _starts_anew(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether all of it restarts: another chart's way to make applications, or one chart's that has
+    but one application.
+    """
+    old, new = (
+        next(one for one in config["applications"] if one["name"] == GATEWAYS_APPLICATION)
+        for config in (before, after)
+    )
+    is_one = len(before["applications"]) == 1
+    return old["import_path"] != new["import_path"] or (is_one and old["args"] != new["args"])
+
+
+def _within(path: str, sections: tuple[str, ...]) -> bool:
+    return any(path == section or path.startswith(f"{section}.") for section in sections)
+
+
+def _shown(path: str, values: Sequence[Any]) -> Iterator[Any]:
+    """Of a whole section its keys."""
+    for value in values:
+        if value is None:
+            yield None
+        elif any(secret in f".{path}." for secret in _SECRETS):
+            yield "not shown"
+        else:
+            yield ", ".join(value) if isinstance(value, Mapping) else value
+
+
+def _pod_changes(service: Object, cluster: Object | None, wanted: Object) -> SpecChanges:
+    """KubeRay compares with the cluster that comes up, or else with the one that runs."""
+    if cluster is None:
+        return spec_changes(service["spec"]["rayClusterConfig"], wanted, ())
+    made_by = cluster["metadata"].get("annotations", {}).get(_VERSION, "")
+    return spec_changes(cluster["spec"], wanted, version_of(f":{made_by}"))
+
+
+def _gpus(pods: Sequence[Object], needs: ClusterNeeds, told: ServeChanges, moves: bool) -> Gpus:
+    resources = {group.gpu_resource for group in needs.groups if group.gpus}
+    requested = [requests_of(pod["spec"]) for pod in pods]
+    now = int(sum(of.get(resource, 0) for of in requested for resource in resources))
+    engines = [group for group in needs.groups if group.gpus]
+    after = sum(group.count * group.gpus for group in engines)
+    if moves:
+        return Gpus(now, now + after, after)
+    surge = sum(
+        max(group.count * told.surge_percent // 100, 1) * group.gpus
+        for group in engines
+        if group.name in told.pools and told.surge_percent
+    )
+    return Gpus(now, max(now, after) + surge, after)
