@@ -39,9 +39,10 @@ test: ## Install what is needed, then lint and run every test (ARGS= goes to pyt
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
 	@mkdir -p .cache && : > $(SKIPPED)
-	@$(NOTING) $(BIN)/python -m pytest -m "not real and not kubernetes_long" -n 4 --dist loadfile
+	@$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 4 --dist loadfile
 	@$(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
 	@$(NOTING) $(BIN)/python -m pytest -m cluster
+	@$(NOTING) $(BIN)/python -m pytest -m kubernetes
 	@$(BIN)/python -m tests.missing $(SKIPPED)
 else
 	@$(BIN)/python -m pytest $(ARGS)

@@ -32,6 +32,23 @@ NEEDED = {
     # vLLM's CPU build is linked to it
     "libnuma.so.1": ("libnuma1", ["libnuma.so.1"]),
 }
+# What a Kubernetes of the tests' own consists of, beside what comes with the script that starts it.
+CLUSTER = {
+    "containerd": ("containerd", ["containerd"]),
+    "runc": ("runc", ["runc"]),
+    "CNI plugins": ("containernetworking-plugins", ["/usr/lib/cni/bridge"]),
+    "etcd": ("etcd-server", ["etcd"]),
+    "iptables": ("iptables", ["iptables"]),
+    "nft": ("nftables", ["nft"]),
+    "conntrack": ("conntrack", ["conntrack"]),
+    "socat": ("socat", ["socat"]),
+    "openssl": ("openssl", ["openssl"]),
+    "xz": ("xz-utils", ["xz"]),
+    "buildah": ("buildah", ["buildah"]),
+}
+CLUSTER_SCRIPT = Path(__file__).resolve().parent.parent.parent / "shared" / "cluster" / "cluster.sh"
+if CLUSTER_SCRIPT.exists() and os.getuid() == 0:
+    NEEDED.update(CLUSTER)
 
 
 def find(name: str) -> str:

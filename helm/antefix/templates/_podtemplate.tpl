@@ -28,6 +28,16 @@
 {{- range concat $pod.spec.containers ($pod.spec.initContainers | default list) -}}
 {{- $_ := set . "resources" (include "antefix.quantities" (.resources | default dict) | fromYaml) -}}
 {{- end -}}
+{{- /* as KubeRay writes them back (_quantities.tpl) */ -}}
+{{- range $pod.spec.volumes -}}
+{{- with dig "ephemeral" "volumeClaimTemplate" dict . -}}
+{{- $_ := set . "metadata" (.metadata | default dict) -}}
+{{- $_ := set .spec "resources" (include "antefix.quantities" (.spec.resources | default dict) | fromYaml) -}}
+{{- end -}}
+{{- if dig "emptyDir" "sizeLimit" "" . -}}
+{{- $_ := set .emptyDir "sizeLimit" (include "antefix.quantity" .emptyDir.sizeLimit) -}}
+{{- end -}}
+{{- end -}}
 {{- toYaml $pod -}}
 {{- end -}}
 

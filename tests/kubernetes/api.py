@@ -1,0 +1,131 @@
+"""A cluster's API as its users have it: kubectl and Helm, with one kubeconfig.
+
+Limits are generous: a test fails for what never comes to be, not for how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.helm.helm import Object, helm, kubectl
+
+WITHIN_S = 240.0
+
+
+class Refused(Exception):
+    """What kubectl or Helm wrote to stderr."""
+
+
+@dataclass(frozen=True)
+class Said:
+    stdout: str
+    stderr: str
+
+
+class Kubernetes:
+    """`kubeconfig` as the variable KUBECONFIG has it."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self.kubeconfig = kubeconfig
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """Its stdout. Raises Refused."""
+        return self._run([kubectl(), *arguments], stdin).stdout
+
+    def helm(self, *arguments: str) -> Said:
+        """Raises Refused."""
+        return self._run([helm(), *arguments], "")
+
+    def _run(self, command: list[str], stdin: str) -> Said:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            env=os.environ | {"KUBECONFIG": self.kubeconfig},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WITHIN_S,
+        )
+        if done.returncode:
+            raise Refused(done.stderr.strip() or done.stdout.strip())
+        return Said(done.stdout, done.stderr)
+
+    def objects(self, kinds: str, namespace: str = "", labels: str = "") -> list[Object]:
+        """Of one kind or several, with who owns which field; of all namespaces unless told."""
+        where = ["--namespace", namespace] if namespace else ["--all-namespaces"]
+        chosen = ["--selector", labels] if labels else []
+        told = self.kubectl("get", kinds, *where, *chosen, "--show-managed-fields", "-o", "json")
+        found: list[Object] = json.loads(told)["items"]
+        return found
+
+    def apply(self, *objects: Object) -> None:
+        """Server-side."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(listed))
+
+    def apply_text(self, manifests: str, namespace: str, manager: str) -> str:
+        """As GitOps does; what kubectl warned of. Raises Refused."""
+        command = [kubectl(), "apply", "--server-side", "--field-manager", manager]
+        return self._run([*command, "--namespace", namespace, "-f", "-"], manifests).stderr
+
+    @contextmanager
+    def namespace(self) -> Iterator[str]:
+        """A new one in which no pod can be made, so that nothing in it depends on the nodes."""
+        name = f"antefix-test-{secrets.token_hex(4)}"
+        quota = {
+            "metadata": {"name": "no-pods", "namespace": name},
+            "spec": {"hard": {"pods": "0"}},
+        }
+        self.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
+            {"apiVersion": "v1", "kind": "ResourceQuota", **quota},
+        )
+        try:
+            yield name
+        finally:
+            self.let_go(name)
+            self.kubectl("delete", "namespace", name, "--wait=false")
+
+    def let_go(self, namespace: str) -> None:
+        """Of Ray clusters whose end a Job should prepare that gets no pod here."""
+        for one in self.objects("rayclusters", namespace):
+            patch = '{"metadata": {"finalizers": null}}'
+            name = one["metadata"]["name"]
+            merge = ("--type", "merge", "--patch", patch)
+            try:
+                self.kubectl("patch", "raycluster", name, "--namespace", namespace, *merge)
+            except Refused as error:
+                if "NotFound" not in str(error):
+                    raise
+
+
+def until(what: str, truth: Callable[[], object], within_s: float = WITHIN_S) -> None:
+    """Raises AssertionError, with what it waited for."""
+    deadline = time.monotonic() + within_s
+    while not truth():
+        assert time.monotonic() < deadline, f"not yet after {within_s:g} s: {what}"
+        time.sleep(0.3)
+
+
+def kubeconfig_with_token(of: str, token: str, namespace: str, target: Path) -> Path:
+    """A copy of kubeconfig `of`, that of one cluster, for whoever has the token."""
+    told = subprocess.run(
+        [kubectl(), "config", "view", "--raw", "--flatten", "--minify", "-o", "json"],
+        env=os.environ | {"KUBECONFIG": of},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    config = json.loads(told.stdout)
+    config["users"] = [{"name": "holder", "user": {"token": token}}]
+    config["contexts"][0]["context"] |= {"user": "holder", "namespace": namespace}
+    target.write_text(json.dumps(config))
+    return target
