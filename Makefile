@@ -6,8 +6,14 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --custom-compile-command "make lock"
 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-image = docker build --file docker/$(1).Dockerfile --tag antefix/antefix-$(1):$(VERSION) \
-	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
+BUILDER ?= $(firstword $(foreach name,docker podman buildah,$(if $(shell command -v $(name)),$(name))))
+# Only Docker's format has health checks, and buildah keeps layers when it is told to.
+OF_podman = --format docker
+OF_buildah = --format docker --layers
+image = $(or $(BUILDER),$(error docker, podman and buildah are all missing: install one of them)) \
+	build $(OF_$(notdir $(BUILDER))) --file docker/$(1).Dockerfile \
+	--tag docker.io/antefix/antefix-$(1):$(VERSION) --build-arg VERSION=$(VERSION) \
+	--build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
 
 # uv compiles nothing: without .pyc files each process of an engine compiles vLLM for ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -94,10 +100,10 @@ chart: observability ## Write the chart's schema, README and generated files, th
 	@$(BIN)/python -m k8s.chart_readme
 	@$(BIN)/python -m pytest -q tests/helm/test_kinds.py -k lints
 
-image-cpu: ## Build the image of all that needs no GPU (ARGS= goes to docker build)
+image-cpu: ## Build the image of all that needs no GPU (ARGS= goes to docker, podman or buildah)
 	@$(call image,cpu)
 
-image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker build)
+image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker, podman or buildah)
 	@$(call image,gpu)
 
 installed:

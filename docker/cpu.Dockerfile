@@ -12,12 +12,18 @@ ARG BASE=python:3.11.14-slim-bookworm
 FROM ${BASE} AS dependencies
 RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+# Where pip finds PyTorch's CPU build: another index, or --find-links and a folder mounted there.
+ARG TORCH_FROM="--index-url https://download.pytorch.org/whl/cpu"
 WORKDIR /build
 COPY requirements/torch.txt requirements/cpu.lock ./
 # Wheels alone: nothing is compiled here, and no package's setup.py runs.
-RUN pip install --no-cache-dir --no-deps --only-binary :all: \
-        --index-url https://download.pytorch.org/whl/cpu -r torch.txt \
+# hadolint ignore=SC2086 # an option and its value
+RUN pip install --no-cache-dir --no-deps --only-binary :all: ${TORCH_FROM} -r torch.txt \
     && pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r cpu.lock
+# 300 MB that nothing here loads: tests, a second client of Kubernetes, Java's part of Ray.
+WORKDIR /opt/venv/lib/python3.11/site-packages
+RUN rm -r kubernetes/aio ray/jars torch/test torch/bin/test_* torch/bin/*Test \
+    && find matplotlib numba numpy sympy -type d -name tests -prune -exec rm -r {} +
 
 FROM dependencies AS model
 WORKDIR /opt/antefix
@@ -31,13 +37,6 @@ RUN python -c "from deployments.models.model import embedded_model; embedded_mod
     && chmod -R a+rX /opt/models
 
 FROM ${BASE}
-ARG VERSION=unknown
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="antefix-cpu" \
-      org.opencontainers.image.description="Antefix without GPUs: head, gateways, engines on CPUs" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
 # vLLM's CPU build is linked to libnuma; torch.compile calls g++ when an engine starts; the health
 # check below, and KubeRay before 1.6 in pods without a probe of theirs, ask with wget.
 # hadolint ignore=DL3008 # Debian keeps one version of a package at a time: a pin soon fails
@@ -57,11 +56,22 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     DO_NOT_TRACK=1 \
     RAY_USAGE_STATS_ENABLED=0
-# Last, for it changes most. Compiled now: the user who runs it may not write there.
+# Installed before the code is there, which is found where it will lie: a change of it makes no more
+# than the layers below.
+COPY pyproject.toml /opt/antefix/
+COPY requirements/base.in /opt/antefix/requirements/
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix
+# Compiled now: the user who runs it may not write there.
 COPY . /opt/antefix
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix \
-    && python -m compileall -q /opt/antefix \
-    && chmod -R a+rX /opt/antefix
+RUN python -m compileall -q /opt/antefix && chmod -R a+rX /opt/antefix
+# Below every RUN, each of which would run anew with each commit.
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="antefix-cpu" \
+      org.opencontainers.image.description="Antefix without GPUs: head, gateways, engines on CPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 WORKDIR /home/antefix
 # A number: runAsNonRoot does not believe a name.
 USER 1000:1000

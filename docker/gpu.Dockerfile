@@ -20,13 +20,6 @@ WORKDIR /opt/venv/lib/python3.11/site-packages
 RUN mkdir /opt/large && mv nvidia torch vllm /opt/large
 
 FROM ${BASE}
-ARG VERSION=unknown
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="antefix-gpu" \
-      org.opencontainers.image.description="Antefix's engines on NVIDIA GPUs" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
 # Triton and torch.compile call a compiler when an engine starts; KubeRay before 1.6 asks with wget
 # whether a pod is alive.
 # hadolint ignore=DL3008 # Debian keeps one version of a package at a time: a pin soon fails
@@ -53,11 +46,22 @@ ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
     PYTHONUNBUFFERED=1 \
     DO_NOT_TRACK=1 \
     RAY_USAGE_STATS_ENABLED=0
-# Last, for it changes most. Compiled now: the user who runs it may not write there.
+# Installed before the code is there, which is found where it will lie: a change of it makes no more
+# than the layers below.
+COPY pyproject.toml /opt/antefix/
+COPY requirements/base.in /opt/antefix/requirements/
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix
+# Compiled now: the user who runs it may not write there.
 COPY . /opt/antefix
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix \
-    && python -m compileall -q /opt/antefix \
-    && chmod -R a+rX /opt/antefix
+RUN python -m compileall -q /opt/antefix && chmod -R a+rX /opt/antefix
+# Below every RUN, each of which would run anew with each commit.
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="antefix-gpu" \
+      org.opencontainers.image.description="Antefix's engines on NVIDIA GPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 WORKDIR /home/antefix
 # A number: runAsNonRoot does not believe a name.
 USER 1000:1000

@@ -165,7 +165,7 @@ def test_what_makes_the_model_needs_no_more_than_its_stage_copies(tmp_path: Path
     shutil.copytree(ROOT / "common", tmp_path / "common")
     shutil.copytree(ROOT / "deployments" / "models", tmp_path / "deployments" / "models")
     shutil.copy(ROOT / "deployments" / "__init__.py", tmp_path / "deployments")
-    others = ("--", "requirements", ". ")
+    others = ("--", "requirements", "pyproject.toml", ". ")
     copied = [c.split()[:-1] for c in of("cpu", "COPY") if not c.startswith(others)]
     assert copied == [["common"], ["deployments/__init__.py"], ["deployments/models"]]
     makers = "import deployments.models.convert_gguf, deployments.models.model"
@@ -215,6 +215,59 @@ def test_a_shell_can_be_its_command(image: str) -> None:
     assert not of(image, "ENTRYPOINT")
 
 
+@pytest.mark.parametrize("image", IMAGES)
+def test_a_change_of_our_code_repeats_no_more_than_its_compilation(image: str) -> None:
+    """A builder repeats whatever follows the first thing that changed, arguments included."""
+    steps = instructions(image)
+    code = steps.index(("COPY", ". /opt/antefix"))
+    repeated = [rest for name, rest in steps[code:] if name == "RUN"]
+    assert len(repeated) == 1 and repeated[0].startswith("python -m compileall")
+    changing = [rest for name, rest in steps[:code] if name in ("ARG", "LABEL")]
+    assert not [rest for rest in changing if "VERSION" in rest or "REVISION" in rest]
+
+
+@pytest.mark.parametrize(
+    ("installed", "chosen"),
+    [
+        (["docker", "podman", "buildah"], "docker build --file"),
+        (["podman", "buildah"], "podman build --format docker --file"),
+        (["buildah"], "buildah build --format docker --layers --file"),
+    ],
+)
+@pytest.mark.parametrize("image", IMAGES)
+def test_it_is_built_with_what_is_there(
+    tmp_path: Path, image: str, installed: list[str], chosen: str
+) -> None:
+    done = make(tmp_path, f"image-{image}", installed)
+    version = PROJECT["project"]["version"]
+    said = " ".join(done.stdout.split())
+    assert said.startswith(f"{chosen} docker/{image}.Dockerfile")
+    assert f"--tag docker.io/antefix/antefix-{image}:{version} " in said
+
+
+def test_without_a_builder_make_says_which_there_are(tmp_path: Path) -> None:
+    done = make(tmp_path, "image-cpu", [])
+    assert done.returncode
+    assert "docker, podman and buildah are all missing: install one of them" in done.stderr
+
+
+def make(tmp_path: Path, target: str, installed: list[str]) -> subprocess.CompletedProcess[str]:
+    """What it would run, on a machine with these programs."""
+    for name in ("sh", "sed", "git"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    for name in installed:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    return subprocess.run(
+        [str(shutil.which("make")), "--dry-run", "--no-print-directory", target],
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_both_images_have_one_base_whose_python_is_ours() -> None:
     bases = {tuple(given for given in of(image, "ARG") if "BASE" in given) for image in IMAGES}
     ((base,),) = bases
@@ -235,7 +288,8 @@ def test_what_the_nodes_of_a_cluster_exchange_is_one_version_in_both(package: st
 
 
 def test_pytorch_comes_from_where_make_up_takes_it() -> None:
-    assert any(f"--index-url {TORCH_CPU_INDEX} -r torch.txt" in run for run in of("cpu", "RUN"))
+    assert f'TORCH_FROM="--index-url {TORCH_CPU_INDEX}"' in of("cpu", "ARG")
+    assert any("${TORCH_FROM} -r torch.txt" in run for run in of("cpu", "RUN"))
 
 
 def test_the_charts_images_are_those_of_its_version() -> None:
