@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
+<<<<<<< HEAD
 from k8s.values import computed_values
 from tests.helm.helm import (
     CHART,
@@ -32,6 +33,10 @@ from tests.helm.helm import (
     render,
     run,
 )
+=======
+from k8s.values import computed_values, merged
+from tests.helm.helm import CHART, REGISTRY, ROOT, HelmError, put_on_path, render, run
+>>>>>>> 4e91332 (wip)
 from tests.k8s.api import Api
 from tests.k8s.objects import (
     RAYCLUSTERS,
@@ -50,6 +55,7 @@ INSTALL, SIZE, UPGRADE, TROUBLESHOOT = (
     DOCS / f"{name}.md" for name in ("install", "size", "upgrade", "troubleshoot")
 )
 PAGES = [*sorted(DOCS.glob("*.md")), CHART / "README.md"]
+SMALL = "fleet: {name: small, pools: {chat: {model: org/model}}}"
 SINGLE_NODE = CHART / "values" / "single-node-a100.yaml"
 
 of_each_page = pytest.mark.parametrize(
@@ -145,8 +151,23 @@ def test_the_chart_takes_the_values_that_commands_give_it(page: Path) -> None:
 def test_the_chart_takes_every_piece_of_values(page: Path, tmp_path: Path) -> None:
     for number, text in enumerate(blocks(page, "yaml")):
         piece = tmp_path / f"{number}.yaml"
-        piece.write_text(text)
+        piece.write_text(yaml.safe_dump(values_in(yaml.safe_load(text))))
         render(SINGLE_NODE, "--values", str(piece))
+
+
+def values_in(block: Object) -> Object:
+    """A block is values, or an object of Kubernetes, which may be Argo CD's or Flux's and hold some."""
+    helm_of_argo = block.get("spec", {}).get("source", {}).get("helm", {})
+    held: Object = helm_of_argo.get("valuesObject") or block.get("spec", {}).get("values", {})
+    return held if "kind" in block else block
+
+
+def test_what_git_holds_for_argo_and_flux_makes_no_secret() -> None:
+    held = [values_in(yaml.safe_load(text)) for text in blocks(DOCS / "gitops.md", "yaml")]
+    assert len(held) == 3
+    for values in held:
+        kinds = {made["kind"] for made in render(merged(yaml.safe_load(SMALL), values))}
+        assert "Secret" not in kinds
 
 
 @of_each_page
