@@ -69,6 +69,20 @@ class Admission:
         self.queue: BatchQueue[Any] = BatchQueue(batch_queue)
         self.gate = OverflowGate(overflow) if overflow else None
 
+    def change(
+        self,
+        slos: Mapping[PriorityClass, Slo],
+        batch_queue: int = 0,
+        overflow: OverflowRules | None = None,
+    ) -> None:
+        """Decide by these from now on; who waits goes on waiting, what overflowed counts on."""
+        self._slos = slos
+        self.queue.limit = batch_queue
+        if overflow is None or self.gate is None:
+            self.gate = OverflowGate(overflow) if overflow else None
+        else:
+            self.gate.rules = overflow
+
     def decide(
         self,
         priority: PriorityClass,

@@ -29,7 +29,7 @@ class OverflowGate:
     """Open while a pool is overloaded. Times are seconds of any one clock."""
 
     def __init__(self, rules: OverflowRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._counted_at = 0.0
         self._requests = 0.0
         self._overflowed = 0.0
@@ -37,13 +37,13 @@ class OverflowGate:
 
     def update(self, pressure: float) -> None:
         """Open or close. `pressure`: the best predicted TTFT as a multiple of the SLO."""
-        limit = self._rules.leave if self.open else self._rules.enter
+        limit = self.rules.leave if self.open else self.rules.enter
         self.open = pressure > limit
 
     def has_room(self, now: float) -> bool:
         """Whether one more may overflow; the first of a quiet minute always may."""
         self._fade(now)
-        most = self._rules.max_share * (self._requests + 1.0)
+        most = self.rules.max_share * (self._requests + 1.0)
         # by half: one that was the only one, a while ago
         return self._overflowed + 1.0 <= max(1.5, most)
 

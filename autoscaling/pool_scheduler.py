@@ -113,12 +113,8 @@ class PoolScheduler:
     ) -> None:
         settings = settings or PoolSettings()
         self._clock = clock
-        self._overflow = overflow
         self._rng = rng or random.Random()
-        self._default_policy = settings.policy
         self._policies: dict[str, Policy] = {}
-        shadow = settings.shadow_policy
-        self._shadow = make_policy(shadow) if shadow else None
         self._recent = RecentPlacements()
         self._in_flight: Counter[str] = Counter()
         self._unassigned: set[str] = set()
@@ -126,8 +122,24 @@ class PoolScheduler:
         self.announce: Callable[[Placed], None] = _nobody
         self.board = LoadBoard(clock)
         self.correction = TtftCorrection()
-        self.admission = Admission(settings.slos, settings.batch_queue, settings.overflow)
+        self.admission = Admission({})
         self.demand = DemandCounters()
+        self._shadow_policy: str | None = None
+        self._shadow: Policy | None = None
+        self.change(settings, overflow)
+
+    def change(self, settings: PoolSettings, overflow: PoolScheduler | None) -> None:
+        """Decide by these from now on; what is known and who waits stays.
+
+        Raises ValueError for a policy that does not exist, and changes nothing then.
+        """
+        shadow = settings.shadow_policy
+        if shadow != self._shadow_policy:
+            self._shadow = make_policy(shadow) if shadow else None
+            self._shadow_policy = shadow
+        self._overflow = overflow
+        self._default_policy = settings.policy
+        self.admission.change(settings.slos, settings.batch_queue, settings.overflow)
 
     @property
     def unassigned(self) -> int:

@@ -28,10 +28,10 @@ class Waiter(Generic[T]):
 
 
 class BatchQueue(Generic[T]):
-    """At most `limit` waiters."""
+    """At most `limit` waiters; those beyond a limit that was lowered keep their place."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         # whose turn it is first; a tenant without waiters is not in it
         self._queues: OrderedDict[str, OrderedDict[Waiter[T], None]] = OrderedDict()
 
@@ -43,7 +43,7 @@ class BatchQueue(Generic[T]):
 
     @property
     def full(self) -> bool:
-        return len(self) >= self._limit
+        return len(self) >= self.limit
 
     @property
     def work_s(self) -> float:
@@ -61,7 +61,7 @@ class BatchQueue(Generic[T]):
     def enter(self, waiter: Waiter[T]) -> None:
         """Raises OverflowError when full."""
         if self.full:
-            raise OverflowError(f"{self._limit} are waiting already")
+            raise OverflowError(f"{self.limit} are waiting already")
         self._queues.setdefault(waiter.tenant, OrderedDict())[waiter] = None
 
     def next(self) -> Waiter[T] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
+import yaml
 
 from cli.output import answering, note, print_json
-from deployments.fleet.fleet_file import check_fleet, load_fleet
+from deployments.fleet.applications import serve_config
+from deployments.fleet.fleet_file import check_fleet, load_fleet, raw_fleet
 
 config = typer.Typer(no_args_is_help=True, help="Check and show fleet files.")
 
@@ -41,6 +44,16 @@ def show(fleet: FleetFile) -> None:
     """Print a fleet file with its defaults filled in and its secrets hidden."""
     with answering():
         typer.echo(load_fleet(fleet, check_engine_args=False).to_yaml(), nl=False)
+
+
+@config.command()
+def serve(fleet: FleetFile) -> None:
+    """Print a fleet file as the configuration that `serve deploy` takes, ${VARIABLES} unread."""
+    with answering():
+        load_fleet(fleet, check_engine_args=False)
+        # without YAML's aliases for what is there twice
+        config = json.loads(json.dumps(serve_config(raw_fleet(fleet))))
+        typer.echo(yaml.safe_dump(config, sort_keys=False), nl=False)
 
 
 @config.command()

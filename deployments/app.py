@@ -1,12 +1,14 @@
-"""What Ray Serve runs: the gateways, and one deployment a pool of engines.
+"""What Ray Serve runs: an application of gateways, and one a pool of engines.
 
-`build` is the application's import path: `serve deploy` and a RayService name it as
-`deployments.app:build`, `antefix up` calls it.
+`build_gateways` and `build_pool` are their import paths, for `serve deploy` and a RayService
+(`deployments.fleet.applications` has the whole configuration); `antefix up` calls `applications`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +16,29 @@ from typing import Any
 
 import yaml
 from ray import serve
+from ray.serve.context import _get_global_client
 
 from common.errors import Problem
 from deployments.autoscaler import autoscaling_config
 from deployments.engine.replica import EngineReplica
-from deployments.fleet.fleet import Fleet
-from deployments.fleet.fleet_file import load_fleet, parse_fleet
+from deployments.fleet.applications import (
+    GATEWAYS_APPLICATION,
+    GATEWAYS_DEPLOYMENT,
+    HOT_OF_POOL,
+    application_of,
+    settings_of,
+)
+from deployments.fleet.fleet import Fleet, FleetBase
+from deployments.fleet.fleet_file import parse_base, parse_fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway.api_keys import KEYS_FILE, keys_in, read_keys
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.health import unheard_s
+from router.demand import read_decided
+from router.redis_client import REDIS_FAILURES, connect
 
-GATEWAY = "gateway"
+logger = logging.getLogger("ray.serve")
+
 HEALTH_CHECK_PERIOD_S = 2.0
 # One event loop for the HTTP server and Ray Serve's router: no thread hop in a request.
 GATEWAY_ENVIRONMENT = {
@@ -48,45 +61,43 @@ ENGINE_ENVIRONMENT = {
 _CPU_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def build_fleet(fleet: Fleet, secrets: Secrets) -> serve.Application:
-    """The whole fleet as a Ray Serve application."""
-    handles = {
-        name: _engine_deployment(fleet, name, secrets.redis_url).bind(
-            fleet.board_of(name),
-            _with_its_executor(pool),
-            secrets.engine_secret,
-            secrets.redis_url,
-            fleet.metrics,
-        )
-        for name, pool in fleet.pools.items()
-    }
-    gateway = serve.deployment(
-        name=GATEWAY,
+def applications(fleet: Fleet, secrets: Secrets) -> dict[str, serve.Application]:
+    """The whole fleet as Ray Serve applications, by name."""
+    gateways = _gateways(fleet).options(
         num_replicas=fleet.gateway.replicas,
-        max_replicas_per_node=fleet.gateway.replicas_per_node,  # type: ignore[arg-type]  # or None
-        graceful_shutdown_timeout_s=unheard_s() + fleet.gateway.drain_timeout_s,
         max_surge_percent=fleet.surge_percent,
+        user_config=settings_of(fleet.model_dump(mode="json")),
+    )
+    pools = {application_of(name): _pool(fleet, name, secrets) for name in fleet.pools}
+    return {GATEWAYS_APPLICATION: gateways.bind(fleet, secrets), **pools}
+
+
+def _gateways(base: FleetBase) -> Any:
+    gateway = base.gateway
+    return serve.deployment(
+        name=GATEWAYS_DEPLOYMENT,
+        max_replicas_per_node=gateway.replicas_per_node,  # type: ignore[arg-type]  # or None
+        graceful_shutdown_timeout_s=unheard_s() + gateway.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         logging_config=LOGGING,
         ray_actor_options={
-            "num_cpus": fleet.gateway.cpus,
-            "resources": dict(fleet.gateway.custom),
+            "num_cpus": gateway.cpus,
+            "resources": dict(gateway.custom),
             "runtime_env": {"env_vars": GATEWAY_ENVIRONMENT},
         },
     )(Gateway)
-    application: serve.Application = gateway.bind(fleet, secrets, handles)
-    return application
 
 
-def _engine_deployment(fleet: Fleet, name: str, redis_url: str) -> serve.Deployment:
+def _pool(
+    fleet: Fleet, name: str, secrets: Secrets, replicas: int | None = None
+) -> serve.Application:
+    """`replicas` to begin with, where that is not for the fleet to say."""
     pool = fleet.pools[name]
     gpus = _gpus(pool) if not _spans_nodes(pool) else float(pool.world_size)
-    scaled = autoscaling_config(fleet, name, gpus, redis_url)
-    return serve.deployment(
+    engine: Any = serve.deployment(
         name=name,
-        num_replicas=None if scaled else pool.first_replicas,
-        autoscaling_config=scaled,
+        autoscaling_config=autoscaling_config(fleet, name, gpus, secrets.redis_url, replicas),
         max_ongoing_requests=pool.max_ongoing_requests,
         max_queued_requests=pool.max_queued_requests,
         graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
@@ -97,6 +108,14 @@ def _engine_deployment(fleet: Fleet, name: str, redis_url: str) -> serve.Deploym
         request_router_config={"request_router_class": "router.request_router:RankedRequestRouter"},
         **placement_options(pool),
     )(EngineReplica)
+    application: serve.Application = engine.bind(
+        fleet.board_of(name),
+        _with_its_executor(pool),
+        secrets.engine_secret,
+        secrets.redis_url,
+        fleet.metrics,
+    )
+    return application
 
 
 def placement_options(pool: Pool) -> dict[str, Any]:
@@ -158,25 +177,75 @@ def _cpu_build() -> bool:
     return True
 
 
-def build(args: Mapping[str, Any]) -> serve.Application:
-    """The application of `args["fleet"]`: a fleet file's path, the name of a shipped one, or the
-    fleet itself, as a mapping.
+def build_gateways(args: Mapping[str, Any]) -> serve.Application:
+    """The application of the gateways; `args["fleet"]` as `applications.args_of_gateways` has it.
 
-    Secrets come from the environment: ANTEFIX_API_KEYS (`tenant=key,...`) or
-    ANTEFIX_API_KEYS_FILE, ANTEFIX_ENGINE_SECRET, and ANTEFIX_REDIS_URL where the fleet has no
-    `redis.url`. Where several Ray clusters run one fleet, ANTEFIX_CLUSTER tells them apart.
-    Raises FleetError, or Problem for what is missing.
+    What is hot is in the `user_config` of its deployment. Secrets come from the environment:
+    ANTEFIX_API_KEYS (`tenant=key,...`) or ANTEFIX_API_KEYS_FILE, ANTEFIX_ENGINE_SECRET, and
+    ANTEFIX_REDIS_URL where the fleet has no `redis.url`. Where several Ray clusters run one fleet,
+    ANTEFIX_CLUSTER tells them apart. Raises FleetError, or Problem for what is missing.
     """
-    given = args["fleet"]
-    if isinstance(given, Mapping):
-        fleet = parse_fleet(yaml.safe_dump(dict(given), sort_keys=False), "fleet")
-    else:
-        fleet = load_fleet(given)
-    secrets = secrets_from_environment(fleet, os.environ)
-    return build_fleet(fleet.in_cluster(os.environ.get("ANTEFIX_CLUSTER", "")), secrets)
+    base = parse_base(_text(args), "fleet").in_cluster(os.environ.get("ANTEFIX_CLUSTER", ""))
+    secrets = secrets_from_environment(base, os.environ)
+    application: serve.Application = _gateways(base).bind(base, secrets)
+    return application
 
 
-def secrets_from_environment(fleet: Fleet, environment: Mapping[str, str]) -> Secrets:
+def build_pool(args: Mapping[str, Any]) -> serve.Application:
+    """The application of one pool; `args["fleet"]` as `applications.args_of_pool` has it.
+
+    What is hot is asked of Ray Serve, which was given it with the gateways' application. The
+    environment is that of `build_gateways`, and so is what it raises.
+    """
+    cold = parse_fleet(_text(args), "fleet").in_cluster(os.environ.get("ANTEFIX_CLUSTER", ""))
+    secrets = secrets_from_environment(cold, os.environ)
+    (name,) = cold.pools
+    client = _get_global_client(raise_if_no_controller_running=False)
+    fleet = as_deployed(cold, client.get_serve_details() if client else {})
+    board = fleet.board_of(name)
+    return _pool(fleet, name, secrets, asyncio.run(_last_target(secrets.redis_url, board)))
+
+
+def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
+    """The fleet of one pool, with its hot fields too; `details` is what Ray Serve tells
+    (`ServeInstanceDetails`). Without them where it tells of none."""
+    (name,) = cold.pools
+    gateways = details.get("applications", {}).get(GATEWAYS_APPLICATION, {})
+    try:
+        (deployment,) = (gateways.get("deployed_app_config") or {})["deployments"]
+        hot = Fleet.model_validate(deployment["user_config"])
+        wanted = hot.pools[name]
+    except (KeyError, ValueError) as error:  # the gateways tell more of it
+        logger.warning("the settings of pool %s are not known yet: %s", name, error)
+        return cold
+    pool = cold.pools[name].model_copy(
+        update={field: getattr(wanted, field) for field in HOT_OF_POOL}
+    )
+    hot_fields = {"gpu_budget": hot.gpu_budget, "surge_percent": hot.surge_percent}
+    return cold.model_copy(update={"pools": {name: pool}, **hot_fields})
+
+
+async def _last_target(redis_url: str, board: str) -> int | None:
+    """How many replicas the autoscaler runs now; None: it is not known, or there are none yet.
+
+    Ray Serve knows, and tells of no deployment whose application it builds again.
+    """
+    redis = connect(redis_url)
+    try:
+        decided = await read_decided(redis, board)
+    except REDIS_FAILURES as error:
+        logger.warning("what was decided for %s is not known: %s", board, error)
+        return None
+    finally:
+        await redis.aclose()
+    return decided.target if decided else None
+
+
+def _text(args: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(args["fleet"]), sort_keys=False)
+
+
+def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -> Secrets:
     """Raises Problem for what is missing."""
     keys_file = environment.get(KEYS_FILE, "")
     if keys_file:

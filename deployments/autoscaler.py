@@ -5,6 +5,10 @@ its own follows Redis and leaves what it has read; the policy decides from that 
 the policy remembers is in Ray Serve's hands (`policy_state`). The number of replicas that take
 traffic goes to the gateways through Redis (`router.active`), the number to run to Ray Serve.
 
+What the fleet file says of a pool comes through Redis, too (`router.fleet_settings`): if Ray Serve
+were told, it would forget what was decided. So a pool whose number is always the same has a policy
+as well, and Ray Serve's own bounds are none.
+
 https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 """
 
@@ -28,6 +32,7 @@ from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
+from router.fleet_settings import read_settings
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
@@ -37,6 +42,7 @@ logger = logging.getLogger("ray.serve")
 DECIDE_PERIOD_S = 1.0
 READ_PERIOD_S = 0.5
 KEEP_S = 10.0
+MOST_REPLICAS = 10000
 _STATE = "antefix"
 # Pools that share a budget are decided in one process, Ray Serve's controller: what each asked for,
 # and when.
@@ -53,9 +59,14 @@ class Watch:
 
     board: str
     redis_url: str = field(repr=False)
+    # what gateways were last given; of the build while none has told
+    fleet: Fleet = field(repr=False)
+    # until Redis has said whether there is newer
+    is_current: bool = False
     signals: Signals | None = None
     demand: int | None = None
     decided: Decided | None = None
+    _version: int | None = None
     _thread: threading.Thread | None = None
     _until: float = 0.0
 
@@ -77,6 +88,7 @@ class Watch:
         output = GrowingSum()
         reading = asyncio.create_task(LoadReader(redis, self.board, board).run())
         while not reading.done() and time.monotonic() < self._until:
+            await self._read_settings(redis)
             demand = await reader.read()
             loads = {**board.loads(), **board.warm()}
             seen = board.active_seen
@@ -111,6 +123,18 @@ class Watch:
         reading.cancel()
         await redis.aclose()
 
+    async def _read_settings(self, redis: AsyncRedis) -> None:
+        try:
+            found = await read_settings(redis, self.board.partition("/")[0])
+            if found is not None and found.version != self._version:
+                self.fleet = Fleet.model_validate_json(found.fleet)
+                self._version = found.version
+            self.is_current = True
+        except REDIS_FAILURES:
+            pass  # as it last was
+        except ValueError as error:
+            logger.warning("the settings of %s are not readable: %s", self.board, error)
+
     async def _tell(self, redis: AsyncRedis, decided: Decided) -> None:
         with contextlib.suppress(*REDIS_FAILURES):  # to be shown, and soon told again
             await tell_decided(redis, self.board, decided)
@@ -131,13 +155,10 @@ class PoolAutoscaler:
     it starts; its thread stays where it decides.
     """
 
-    def __init__(
-        self, board: str, redis_url: str, limits: Limits, gpus: float, budget: float | None
-    ) -> None:
+    def __init__(self, board: str, redis_url: str, fleet: Fleet, gpus: float) -> None:
         self._board = board
-        self._limits = limits
+        self._fleet = fleet
         self._gpus = gpus
-        self._budget = budget
         self._redis_url = redis_url
         self._watch: Watch | None = None
         self._decided_at = float("-inf")
@@ -149,18 +170,24 @@ class PoolAutoscaler:
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """The number of replicas to run, and what to remember."""
         if self._watch is None:
-            self._watch = Watch(self._board, self._redis_url)
-        self._watch.keep()
-        state, signals = context.policy_state, self._watch.signals
-        now = time.monotonic()
-        if signals is not None and now - self._decided_at >= DECIDE_PERIOD_S:
-            self._decided_at = now
-            state = self._decide(self._watch, signals, context)
+            self._watch = Watch(self._board, self._redis_url, self._fleet)
+        watch = self._watch
+        watch.keep()
+        state, now = context.policy_state, time.monotonic()
+        pool = watch.fleet.pools.get(self._board.rpartition("/")[2])
+        is_due = watch.is_current and now - self._decided_at >= DECIDE_PERIOD_S
+        if is_due and pool is not None:  # else it is about to go
+            if (limits := limits_of(pool)) is None:
+                watch.demand = watch.decided = None
+                self._target, state = pool.first_replicas, {}
+            elif watch.signals is not None:
+                self._decided_at = now
+                state = self._decide(watch, limits, watch.signals, context)
         target = context.target_num_replicas if self._target is None else self._target
         return target, state
 
     def _decide(
-        self, watch: Watch, signals: Signals, context: AutoscalingContext
+        self, watch: Watch, limits: Limits, signals: Signals, context: AutoscalingContext
     ) -> dict[str, Any]:
         starting = max(0, context.target_num_replicas - context.current_num_replicas)
         known = State.from_dict(context.policy_state.get(_STATE))
@@ -169,9 +196,10 @@ class PoolAutoscaler:
         decision = decide(
             replace(signals, now=time.monotonic(), running=running, starting=starting),
             known,
-            self._limits,
+            limits,
         )
-        granted = self._granted(decision.demand, decision.target)
+        budget = watch.fleet.gpu_budget
+        granted = self._granted(budget, limits.min_replicas, decision.demand, decision.target)
         if granted != self._target:
             logger.info(
                 "%s: %s replicas, %d of them to take traffic: %s",
@@ -191,37 +219,34 @@ class PoolAutoscaler:
         )
         return {_STATE: decision.state.to_dict()}
 
-    def _granted(self, demand: int, target: int) -> int:
+    def _granted(self, budget: float | None, least: int, demand: int, target: int) -> int:
         fleet, _, pool = self._board.partition("/")
-        if self._budget is None or self._gpus <= 0:
+        if budget is None or self._gpus <= 0:
             return target
         now, requests = time.monotonic(), _GPU_REQUESTS.setdefault(fleet, {})
-        request = GpuRequest(self._limits.min_replicas, demand, target, self._gpus)
+        request = GpuRequest(least, demand, target, self._gpus)
         requests[pool] = (now, request)
         # a pool that is not decided any more has gone
         current = {name: request for name, (at, request) in requests.items() if now - at <= KEEP_S}
-        return grants(current, self._budget)[pool]
+        return grants(current, budget)[pool]
 
 
 def autoscaling_config(
-    fleet: Fleet, name: str, gpus: float, redis_url: str
-) -> AutoscalingConfig | None:
-    """What Ray Serve is told of a pool; None for one whose replicas are always the same."""
-    pool = fleet.pools[name]
-    limits = limits_of(pool)
-    if limits is None:
-        return None
+    fleet: Fleet, name: str, gpus: float, redis_url: str, replicas: int | None = None
+) -> AutoscalingConfig:
+    """What Ray Serve is told of a pool, which runs `replicas` now; None: it is new."""
     policy = AutoscalingPolicy(policy_function=PoolAutoscaler)  # type: ignore[no-untyped-call]
     # Not by keywords of the policy: Ray Serve logs those, and the address may hold a password.
     policy.set_serialized_policy_def(
         cloudpickle.dumps(  # type: ignore[no-untyped-call]
-            PoolAutoscaler(fleet.board_of(name), redis_url, limits, gpus, fleet.gpu_budget)
+            PoolAutoscaler(fleet.board_of(name), redis_url, fleet, gpus)
         )
     )
     return AutoscalingConfig(
-        min_replicas=limits.min_replicas,
-        initial_replicas=pool.first_replicas,
-        max_replicas=limits.max_replicas,
+        min_replicas=0,
+        # Ray Serve begins again with these when it is told of other engines
+        initial_replicas=fleet.pools[name].first_replicas if replicas is None else replicas,
+        max_replicas=MOST_REPLICAS,
         # the policy has its own idea of when
         upscale_delay_s=0.0,
         downscale_delay_s=0.0,

@@ -1,7 +1,9 @@
 """helm/antefix/values.schema.json, written from the types of the values and the comments in them.
 
-`python -m k8s.chart_schema` writes it. No reference is left in it and no choice between types that
-`type` can say, for then Helm names the place and what it wants, instead of all that did not fit.
+`python -m k8s.chart_schema` writes it, and files/applications.json, which tells the templates what
+`deployments.fleet.applications` says of the fleet's fields. No reference is left in the schema and
+no choice between types that `type` can say, for then Helm names the place and what it wants,
+instead of all that did not fit.
 """
 
 import json
@@ -10,10 +12,12 @@ from typing import Any
 
 import yaml
 
+from deployments.fleet import applications
 from k8s.chart_comments import CHART, described_keys
 from k8s.chart_values import ChartValues
 
 FILE = CHART / "values.schema.json"
+APPLICATIONS_FILE = CHART / "files" / "applications.json"
 
 Schema = dict[str, Any]
 
@@ -44,6 +48,18 @@ def schema() -> Schema:
 
 def text() -> str:
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def applications_text() -> str:
+    """Which fields of a fleet go where in the configuration for Ray Serve."""
+    fields = {
+        "coldForAll": applications.COLD_FOR_ALL,
+        "coldForGateways": applications.COLD_FOR_GATEWAYS,
+        "coldForPool": applications.COLD_FOR_POOL,
+        "untold": applications.UNTOLD,
+        "untoldOfPool": applications.UNTOLD_OF_POOL,
+    }
+    return json.dumps(fields, indent=2) + "\n"
 
 
 def _take_no_fleet(fleet: Schema) -> None:
@@ -105,3 +121,4 @@ def _any_of(choices: list[Schema]) -> Schema:
 
 if __name__ == "__main__":
     FILE.write_text(text(), encoding="utf-8")
+    APPLICATIONS_FILE.write_text(applications_text(), encoding="utf-8")

@@ -234,6 +234,10 @@ class Families:
         self.explanations_dropped = counter(
             "antefix_explanations_dropped", "Explanations that could not be kept in Redis."
         )
+        self.settings_refused = gauge(
+            "antefix_settings_refused",
+            "1 while a gateway keeps older settings because it could not use the newest, else 0.",
+        )
         self.build = gauge(
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import nan
 
 from observability.families import Families
 from observability.metrics import PRIORITIES
@@ -45,12 +46,27 @@ class RequestMetrics:
     def __init__(self, families: Families, promises: Mapping[str, Promise]) -> None:
         self._families = families
         self._buffer = families.buffer
-        self._promises = promises
+        self._promises: dict[str, Promise] = {}
         self._under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
+        self.promise(promises)
+
+    def promise(self, promises: Mapping[str, Promise]) -> None:
+        """Count against these from now on; a pool that is not named any more keeps its own."""
         for pool, promise in promises.items():
-            self._begin_at_zero(pool, promise)
+            before = self._promises.get(pool)
+            if promise != before:
+                self._promises[pool] = promise
+                self._begin_at_zero(pool, promise)
+                if before is not None:
+                    self._withdraw(pool, before, promise)
+
+    def _withdraw(self, pool: str, before: Promise, promise: Promise) -> None:
+        """A series cannot be taken back while other processes share its file."""
+        for priority, thresholds in before.objectives.items():
+            for objective in thresholds.keys() - promise.objectives.get(priority, {}).keys():
+                self._families.slo_threshold.labels(pool, priority, objective).set(nan)
 
     def _begin_at_zero(self, pool: str, promise: Promise) -> None:
         of = self._families

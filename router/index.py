@@ -57,7 +57,7 @@ class PrefixIndex:
         self._redis = redis
         self._pool = pool
         self._prefix = f"{{afx:{pool}}}:s:".encode()
-        self._budget_s = budget_s
+        self.budget_s = budget_s
         self._clock = clock
         self._breaker = Breaker()
         self._lane: Lane | None = None
@@ -116,7 +116,7 @@ class PrefixIndex:
         await self._hang_up()
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._budget_s
+        return asyncio.get_running_loop().time() + self.budget_s
 
     async def _search(self, keys: Sequence[bytes], deadline: float) -> Depths:
         prefix = self._prefix

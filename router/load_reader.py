@@ -23,14 +23,14 @@ _decode = msgspec.json.Decoder(ReplicaLoad).decode
 
 
 class LoadReader:
-    """`board` is public. `scaled`: not all of the pool's replicas take traffic; where all do, what
-    Redis says of that is old."""
+    """`board` and `scaled` are public. `scaled`: not all of the pool's replicas take traffic; where
+    all do, what Redis says of that is old."""
 
     def __init__(self, redis: AsyncRedis, pool: str, board: LoadBoard, scaled: bool = True) -> None:
         self._redis = redis
         self._pool = pool
         self.board = board
-        self._scaled = scaled
+        self.scaled = scaled
         # A reading that began before a promotion may be older than it.
         self._promotions = 0
 
@@ -53,7 +53,7 @@ class LoadReader:
         snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
         seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
         # a number that was left by a fleet file of another day says nothing
-        self.board.update(_readable(snapshots), seen if self._scaled else None)
+        self.board.update(_readable(snapshots), seen if self.scaled else None)
 
     async def promote(self) -> bool:
         """Let the next warm replica take traffic, here at once and soon at every gateway.

@@ -27,6 +27,7 @@ RIM = {
     "router/load_reader.py": {"asyncio"},
     "router/active.py": {"asyncio"},
     "router/demand.py": {"asyncio", "time"},
+    "router/fleet_settings.py": {"asyncio"},
     "router/redis_client.py": {"redis"},
     "router/redis_lane.py": {"redis", "asyncio"},
     "router/slots.py": {"redis", "asyncio"},

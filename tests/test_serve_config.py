@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from cli.exit_codes import ExitCode
+from deployments.fleet.applications import fleet_of, serve_config
 from tests.clients import REQUEST_SECONDS, Service
 from tests.helm.helm import CHART, Object, of_kind, render
 from tests.two_nodes import DASHBOARD_PORT, Node, TwoNodes
@@ -60,11 +61,19 @@ class Cluster:
 
     def replicas(self, deployment: str) -> dict[str, str]:
         """Addresses of the nodes of the running ones; of none while the application is built."""
-        told = self.dashboard("GET")["applications"]["antefix"]["deployments"].get(deployment)
+        told = self.deployments().get(deployment)
         return {
             replica["replica_id"]: replica["node_ip"]
             for replica in (told["replicas"] if told else [])
             if replica["state"] == "RUNNING"
+        }
+
+    def deployments(self) -> dict[str, Any]:
+        """Of all applications, by name."""
+        return {
+            name: deployment
+            for application in self.dashboard("GET")["applications"].values()
+            for name, deployment in application["deployments"].items()
         }
 
     def dashboard(self, method: str, body: bytes | None = None) -> Any:
@@ -146,20 +155,20 @@ def test_the_rendered_configuration_starts_the_fleet(cluster: Cluster) -> None:
     began = time.monotonic()
     cluster.dashboard("PUT", json.dumps(config).encode())
     while True:
-        told = cluster.dashboard("GET")["applications"].get("antefix", {})
-        if told.get("status") == "RUNNING":
+        told = cluster.dashboard("GET")["applications"]
+        states = {application["status"] for application in told.values()}
+        if states == {"RUNNING"}:
             break
-        assert told.get("status") != "DEPLOY_FAILED", told
+        assert "DEPLOY_FAILED" not in states, told
         assert time.monotonic() - began < START_SECONDS, told
         time.sleep(0.5)
     print(f"\nrunning after {time.monotonic() - began:.0f} s")
 
 
 def test_each_runs_where_its_group_is(cluster: Cluster) -> None:
-    deployments = cluster.dashboard("GET")["applications"]["antefix"]["deployments"]
     places = {
         name: {replica["node_ip"] for replica in deployment["replicas"]}
-        for name, deployment in deployments.items()
+        for name, deployment in cluster.deployments().items()
     }
     expected = {name: {node.address} for name, node in cluster.by_group.items() if name != HEAD}
     assert places == expected
@@ -194,11 +203,9 @@ def test_helms_test_passes(cluster: Cluster) -> None:
 
 
 def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster) -> None:
-    """New replicas start first, on nodes as Ray's autoscaler adds them.
-
-    There is none for overflow, which serves on.
-    """
-    old = {group: cluster.by_group[group].address for group in (GATEWAY, "engine", "overflow")}
+    """New replicas start first, on nodes as Ray's autoscaler adds them; overflow serves on."""
+    overflow = cluster.replicas("overflow")
+    old = {group: cluster.by_group[group].address for group in (GATEWAY, "engine")}
     spare = {
         group: _join(cluster.nodes, number, cluster.service, group).address
         for number, group in ((40, GATEWAY), (41, "engine"))
@@ -211,17 +218,17 @@ def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster
         clients=3,
     )
     traffic = cluster.nodes.begin_outside(service.run)
-    config = yaml.safe_load(cluster.service["spec"]["serveConfigV2"])
-    fleet = config["applications"][0]["args"]["fleet"]
+    fleet = fleet_of(yaml.safe_load(cluster.service["spec"]["serveConfigV2"]))
     fleet["surge_percent"] = 100
-    fleet["pools"]["engine"]["slo"]["interactive"]["ttft_s"] = 50
+    fleet["gateway"]["cpus"] = 0.2
+    fleet["pools"]["engine"]["prefill_rate"] = 1000.0
     began = time.monotonic()
-    cluster.dashboard("PUT", json.dumps(config).encode())
+    cluster.dashboard("PUT", json.dumps(serve_config(fleet)).encode())
     while {g: [*cluster.replicas(g).values()] for g in spare} != {g: [spare[g]] for g in spare}:
         assert time.monotonic() - began < START_SECONDS, cluster.dashboard("GET")
         time.sleep(0.5)
     took = time.monotonic() - began
-    assert [*cluster.replicas("overflow").values()] == [old["overflow"]]
+    assert cluster.replicas("overflow") == overflow
     time.sleep(3)
     service.stop = True
     traffic.result(REQUEST_SECONDS + 10)

@@ -25,6 +25,7 @@ from starlette.types import Send
 
 from benchmarks.engine_host import hear, say
 from benchmarks.observability.engines import ENGINES
+from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway import request_log, request_watch
 from deployments.gateway.gateway import Gateway, Secrets
@@ -87,7 +88,7 @@ class Parts:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.pool: GatewayPool = next(iter(gateway._pools.values()))
+        self.pool: GatewayPool = next(iter(gateway._pools.by_name.values()))
         self._watch = gateway._watch
         self._routing, self._admission = self.pool._routing_metrics, self.pool._admission_metrics
         self._requests = self._watch._metrics
@@ -141,8 +142,9 @@ async def gateway(settings: ObservedGatewaySettings, pipe: Connection) -> None:
     logging.getLogger("ray.serve").handlers = [log]
     here = object.__new__(_Gateway)
     secrets = Secrets(settings.keys, settings.secret, settings.redis_url)
-    handles: Any = {name: _NoSlots() for name in settings.fleet.pools}
-    await here.__init__(settings.fleet, secrets, handles)  # type: ignore[misc]
+    no_slots: Any = lambda pool: _NoSlots()  # noqa: E731
+    await here.__init__(settings.fleet, secrets, no_slots)  # type: ignore[misc]
+    await here.reconfigure(settings_of(settings.fleet.model_dump(mode="json")))
     try:
         parts = Parts(here)
         await _until_ready(parts.pool)

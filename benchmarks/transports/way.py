@@ -25,8 +25,9 @@ from benchmarks.transports.run import MARK
 from cli import stream_client
 from cli.local import redis_server
 from cli.stream_client import Endpoint
-from deployments.app import build_fleet
+from deployments.app import applications
 from deployments.engine.replica import EngineReplica
+from deployments.fleet.applications import application_of
 from deployments.fleet.fleet_file import load_fleet
 from deployments.gateway.gateway import Secrets
 from deployments.wire.headers import SECRET_HEADER
@@ -80,7 +81,10 @@ def deploy(way: str, redis_url: str) -> str:
         gateway = fleet.gateway.model_copy(update={"port": PORT})
         serve.start(proxy_location="Disabled")
         secrets = Secrets(api_keys={KEY: "bench"}, engine_secret=SECRET, redis_url=redis_url)
-        application = build_fleet(fleet.model_copy(update={"gateway": gateway}), secrets)
+        built = applications(fleet.model_copy(update={"gateway": gateway}), secrets)
+        serve.run_many(
+            [serve.RunTarget(of, name=name, route_prefix=None) for name, of in built.items()]
+        )
     else:
         serve.start(http_options={"host": "127.0.0.1", "port": PORT})
         engine: Any = serve.deployment(
@@ -90,7 +94,7 @@ def deploy(way: str, redis_url: str) -> str:
         )(HandleEngine)
         plain: Any = serve.deployment(name="gateway", max_ongoing_requests=1000)(HandleGateway)
         application = plain.bind(engine.bind("engine", pool, SECRET, redis_url, fleet.metrics))
-    serve.run(application, name="antefix")
+        serve.run(application, name=application_of("engine"))
     return f"http://127.0.0.1:{PORT}"
 
 
@@ -105,7 +109,7 @@ def cpu_outside_vllm() -> float:
 
 
 async def measure(gateway_url: str) -> dict[str, float]:
-    handle: Any = serve.get_deployment_handle("engine", "antefix")
+    handle: Any = serve.get_deployment_handle("engine", application_of("engine"))
     async with handle.hold.choose_replica(()) as selection:
         engine_url = selection.replica_metadata["url"]
     gateway = Endpoint("gateway", gateway_url, {"authorization": f"Bearer {KEY}"})

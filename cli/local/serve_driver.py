@@ -20,7 +20,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -28,10 +28,10 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
-from deployments.app import build_fleet
+from deployments.app import applications
+from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of, is_application
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Secrets
-from deployments.gateway.status import APP_NAME
 
 POLL_SECONDS = 0.5
 
@@ -41,11 +41,12 @@ Emit = Callable[[dict[str, Any]], None]
 def deploy(request: dict[str, Any], emit: Emit) -> None:
     fleet = Fleet.model_validate_json(json.dumps(request["fleet"]))
     started_serve = not _serve_is_running()
-    if not started_serve and APP_NAME in serve.status().applications:
+    if not started_serve and _ours():
         emit(
             {
                 "event": "failed",
-                "message": f"an application named {APP_NAME!r} runs in this Ray cluster already",
+                "message": f"an application named {GATEWAYS_APPLICATION!r} runs in this Ray "
+                "cluster already",
                 "remedy": "stop it where it was started: antefix down",
                 "conflict": True,
             }
@@ -63,25 +64,20 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
     # The gateways listen themselves; a proxy in front would only add a hop.
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
-    application = build_fleet(fleet, Secrets(**request["secrets"]))
-    target = serve.RunTarget(
-        target=application,
-        name=APP_NAME,
-        route_prefix=None,
-        # Deploying again restarts every engine; this way the number of replicas alone can change.
-        # Ray Serve has it only where nothing scales by itself.
-        external_scaler_enabled=not any(pool.is_scaled for pool in fleet.pools.values()),
-    )
+    targets = [
+        serve.RunTarget(target=application, name=name, route_prefix=None)
+        for name, application in applications(fleet, Secrets(**request["secrets"])).items()
+    ]
     serve.run_many(
-        [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
+        targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
     )
     while True:
-        status = serve.status().applications[APP_NAME]
-        emit({"event": "pools", "pools": _pools(fleet, status), "message": _delay(status)})
-        if message := _failure(status):
+        ours = _ours()
+        emit({"event": "pools", "pools": _pools(fleet, ours), "message": _delay(ours)})
+        if message := next(filter(None, map(_failure, ours.values())), ""):
             emit({"event": "failed", "message": message, "remedy": ""})
             return
-        if status.status == ApplicationStatus.RUNNING:
+        if all(of.status == ApplicationStatus.RUNNING for of in ours.values()):
             emit({"event": "running"})
             return
         time.sleep(POLL_SECONDS)
@@ -90,11 +86,11 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
 def remove(request: dict[str, Any], emit: Emit) -> None:
     """Streams in flight end first, up to the fleet's drain time."""
     if _serve_is_running():
-        if APP_NAME in serve.status().applications:
+        for name in _ours():
             # Ray Serve's own wait gives up after 60 s, whatever the drain time is.
-            serve.delete(APP_NAME, _blocking=False)
-            while APP_NAME in serve.status().applications:
-                time.sleep(POLL_SECONDS)
+            serve.delete(name, _blocking=False)
+        while _ours():
+            time.sleep(POLL_SECONDS)
         if request["shutdown_serve"] and not serve.status().applications:
             serve.shutdown()  # type: ignore[no-untyped-call]
     emit({"event": "removed"})
@@ -115,16 +111,22 @@ def _serve_is_running() -> bool:
     return True
 
 
+def _ours() -> dict[str, ApplicationStatusOverview]:
+    """The fleet's applications, by name."""
+    found = serve.status().applications
+    return {name: status for name, status in found.items() if is_application(name)}
+
+
 def _lacking_gpus(fleet: Fleet) -> str:
     has = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
     needs = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
     return f"the fleet needs {needs:g} GPUs and Ray finds {has:g}" if needs > has else ""
 
 
-def _pools(fleet: Fleet, status: ApplicationStatusOverview) -> dict[str, Any]:
+def _pools(fleet: Fleet, ours: Mapping[str, ApplicationStatusOverview]) -> dict[str, Any]:
     pools = {}
     for name, pool in fleet.pools.items():
-        deployment = status.deployments.get(name)
+        deployment = ours[application_of(name)].deployments.get(name)
         states = deployment.replica_states if deployment else {}
         counts = {str(getattr(state, "value", state)): n for state, n in states.items()}
         pools[name] = {
@@ -148,9 +150,9 @@ def _failure(status: ApplicationStatusOverview) -> str:
     return ""
 
 
-def _delay(status: ApplicationStatusOverview) -> str:
+def _delay(ours: Mapping[str, ApplicationStatusOverview]) -> str:
     """What Serve says of replicas that cannot be placed."""
-    messages = [d.message for d in status.deployments.values()]
+    messages = [d.message for of in ours.values() for d in of.deployments.values()]
     return next((m for m in messages if "to be scheduled" in m), "")
 
 

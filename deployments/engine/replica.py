@@ -28,23 +28,24 @@ from common.failure import gist
 from deployments.engine.confirming import Confirming
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
-from deployments.fleet.fleet import MetricsSettings
+from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
 from deployments.fleet.settings.quality import prove
 from deployments.models.model import resolve_model
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
-from deployments.process.serve_log import adopt_logs, ray_logs
+from deployments.process.serve_log import adopt_logs, ray_logs, set_log_level
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import RENDERER_PATH
 from observability import metric_files
 from observability.metrics import ReplicaMetrics
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
+from router.fleet_settings import read_settings
 from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
 from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
-from router.redis_client import connect
+from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.segment_keys import SegmentHasher, index_secret
 
 logger = logging.getLogger("ray.serve")
@@ -54,6 +55,7 @@ DEFAULT_PREFILL_RATE = 500.0
 WATCH_PERIOD_S = 0.25
 # Whether it is promoted, a replica need not know sooner: a request tells it, too.
 BOARD_PERIOD_S = 1.0
+SETTINGS_PERIOD_S = 2.0
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
 NICENESS = 5
 # A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that
@@ -125,6 +127,7 @@ class EngineReplica:
         self._metrics = ReplicaMetrics(self._startup_s, pool.prefill_rate)
         self._publisher.start(self._events.batches())
         self._watch = asyncio.create_task(self._leave_when_dead())
+        self._settings = asyncio.create_task(self._follow_settings(redis, board))
         self._sleeping = asyncio.create_task(self._sleep_while_warm())
         node = ray.get_runtime_context().get_node_id()
         drained = node_drain.follow(node, self._leave, lambda: self._tickets.running)
@@ -179,6 +182,28 @@ class EngineReplica:
     async def _sleep_while_warm(self) -> None:
         if self._engine.can_sleep:
             await asyncio.gather(self._board_reader.run(BOARD_PERIOD_S), self._sleeper.run())
+
+    async def _follow_settings(self, redis: AsyncRedis, board: str) -> None:
+        """What a running engine has to know of the fleet file (`router.fleet_settings`)."""
+        fleet_board, _, pool = board.rpartition("/")
+        version: int | None = None
+        while True:
+            with contextlib.suppress(*REDIS_FAILURES):  # as it last was
+                found = await read_settings(redis, fleet_board)
+                if found is not None and found.version != version:
+                    version = found.version
+                    self._take_settings(found.fleet, pool)
+            await asyncio.sleep(SETTINGS_PERIOD_S)
+
+    def _take_settings(self, text: str, pool: str) -> None:
+        try:
+            fleet = Fleet.model_validate_json(text)
+        except ValueError as error:  # by another release
+            logger.warning("the settings of the fleet are not readable: %s", error)
+            return
+        set_log_level(fleet.log_level)
+        if settings := fleet.pools.get(pool):
+            self._board_reader.scaled = settings.is_scaled
 
     async def _leave(self, after_s: float) -> None:
         self._leaving = True
@@ -247,6 +272,7 @@ class EngineReplica:
             await self._publisher.stop()
             await self._server.drain()
             self._drained.cancel()
+            self._settings.cancel()
             self._sleeping.cancel()  # not before: a request may have waited for its end
             self._events.close()
             self._engine.stop()

@@ -37,7 +37,8 @@ COLD_FOR_POOL = (
 # A change restarts nothing.
 HOT = (
     *("gateway.max_body_bytes", "gateway.max_list_items", "gateway.replicas"),
-    *("gateway.request_timeout_s", "gateway.tenants", "gpu_budget", "redis.lookup_budget_ms"),
+    *("gateway.request_timeout_s", "gateway.tenants", "gpu_budget", "log_level"),
+    "redis.lookup_budget_ms",
     # of a rollout that something else causes
     "surge_percent",
 )
@@ -102,6 +103,11 @@ def application_of(pool: str) -> str:
     return f"{GATEWAYS_APPLICATION}-{pool}"
 
 
+def is_application(name: str) -> bool:
+    """Whether an application of Ray Serve is one of these."""
+    return name == GATEWAYS_APPLICATION or name.startswith(f"{GATEWAYS_APPLICATION}-")
+
+
 def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
     """The whole configuration for Ray Serve, as `serve deploy` and a RayService take it.
 
@@ -116,6 +122,7 @@ def serve_config(fleet: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "name": GATEWAYS_DEPLOYMENT,
                 "num_replicas": (fleet.get("gateway") or {}).get("replicas") or 1,
+                "max_surge_percent": fleet.get("surge_percent") or 0,
                 "user_config": settings_of(fleet),
             }
         ],

@@ -5,8 +5,10 @@ A `Fleet` that exists is consistent in itself; whether vLLM takes its engine arg
 for the default. Times are seconds, sizes bytes, rates tokens per second.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import (
@@ -131,8 +133,8 @@ class MetricsSettings(Section):
     )
 
 
-class Fleet(Section):
-    """Everything one deployment of Antefix runs."""
+class FleetBase(Section):
+    """What processes of a fleet share, whatever pools there are."""
 
     name: DnsLabel = Field(
         description="The name of the fleet may hold lower case letters, digits and hyphens, 63 "
@@ -150,6 +152,34 @@ class Fleet(Section):
         default_factory=MetricsSettings,
         description="Prometheus finds the metrics of a node's gateways and engines here.",
     )
+
+    # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither
+    # may count the other's replicas.
+    _cluster: str = PrivateAttr("")
+
+    def in_cluster(self, name: str) -> Self:
+        """The same fleet, as it runs in the Ray cluster of that name."""
+        fleet = self.model_copy()
+        fleet._cluster = name
+        return fleet
+
+    def applied_to(self, fleet: Fleet) -> Fleet:
+        """The fleet, as it runs where this does."""
+        return fleet.in_cluster(self._cluster)
+
+    @property
+    def board(self) -> str:
+        """The fleet's name in Redis: fleets, and clusters of one, may share it."""
+        return f"{self.name}@{self._cluster}" if self._cluster else self.name
+
+    def board_of(self, pool: str) -> str:
+        """The pool's name on the load board."""
+        return f"{self.board}/{pool}"
+
+
+class Fleet(FleetBase):
+    """Everything one deployment of Antefix runs."""
+
     pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(
         description="The fleet has these pools of engines, by name."
     )
@@ -167,6 +197,10 @@ class Fleet(Section):
         "number there should be, before it stops old ones. It needs free GPUs for them. With 0 "
         "it stops old ones first, a fifth at a time.",
     )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info",
+        description="The logs of gateways and engines have lines of this level and above.",
+    )
 
     @model_validator(mode="after")
     def _pools_fit_together(self) -> Self:
@@ -174,20 +208,6 @@ class Fleet(Section):
         raise_all(rules.broken_by_budget(self))
         raise_all(rules.broken_by_ports(self))
         return self
-
-    # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither
-    # may count the other's replicas.
-    _cluster: str = PrivateAttr("")
-
-    def in_cluster(self, name: str) -> Self:
-        """The same fleet, as it runs in the Ray cluster of that name."""
-        fleet = self.model_copy()
-        fleet._cluster = name
-        return fleet
-
-    def board_of(self, pool: str) -> str:
-        """The pool's name on the load board: fleets, and clusters of one, may share a Redis."""
-        return f"{self.name}@{self._cluster}/{pool}" if self._cluster else f"{self.name}/{pool}"
 
     def to_yaml(self) -> str:
         """The whole fleet with its defaults filled in and every secret shown as ***.

@@ -13,14 +13,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from common.errors import Problem
 from common.section import did_you_mean, faults_of
 from common.yaml_file import Fault, FileError, Keys, YamlFile, read_yaml, unreadable
-from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.settings import masking
 from deployments.fleet.settings.engine_args import refused_by_vllm
 from deployments.fleet.settings.environment import resolved
@@ -34,10 +34,13 @@ __all__ = [
     "check_fleet",
     "check_text",
     "load_fleet",
+    "parse_base",
     "parse_fleet",
+    "raw_fleet",
     "shipped_fleets",
 ]
 
+Base = TypeVar("Base", bound=FleetBase)
 SHIPPED = Path(__file__).parents[2] / "fleets"
 
 
@@ -70,9 +73,32 @@ def load_fleet(path: str | Path, check_engine_args: bool = True) -> Fleet:
     return parse_fleet(_text_of(file, str(path)), str(file), check_engine_args)
 
 
+def raw_fleet(path: str | Path) -> dict[str, Any]:
+    """What `load_fleet` reads, as it is written there. Raises `FleetError`."""
+    file = _file_at(path)
+    read = read_yaml(_text_of(file, str(path)), "Begin with name: and pools:")
+    if read.faults:
+        raise FleetError(str(file), read.faults)
+    return dict(read.data)
+
+
 def parse_fleet(text: str, source: str = "fleet.yaml", check_engine_args: bool = True) -> Fleet:
     """As `load_fleet`, of the text of a file; `source` is its name in messages."""
     return _read(text, source, check_engine_args)[0]
+
+
+def parse_base(text: str, source: str = "fleet.yaml") -> FleetBase:
+    """As `parse_fleet`, of a fleet without pools: what is left is the base of any."""
+    file = read_yaml(text, "Begin with name:, as fleets/laptop.yaml does")
+    found: dict[Keys, Fault] = {}
+    base = (
+        None
+        if file.faults
+        else _validated(_with_environment(file.data, found), found, Path(source).parent, FleetBase)
+    )
+    if base is None or found:
+        raise FleetError(source, [*file.faults, *file.located(found.items())])
+    return base
 
 
 def check_fleet(path: str | Path, check_engine_args: bool = True) -> CheckedFleet:
@@ -105,7 +131,7 @@ def _read(text: str, source: str, check_engine_args: bool) -> tuple[Fleet, YamlF
         raise FleetError(source, file.faults)
     found: dict[Keys, Fault] = {}
     data = _with_environment(file.data, found)
-    fleet = _validated(data, found, Path(source).parent)
+    fleet = _validated(data, found, Path(source).parent, Fleet)
     if check_engine_args:
         _ask_vllm(data, found)
     if fleet is not None:
@@ -174,12 +200,14 @@ def _places_for_variables(data: Mapping[Any, Any]) -> Iterator[Keys]:
         yield from ((*section, name) for name, value in env.items() if isinstance(value, str))
 
 
-def _validated(data: Mapping[Any, Any], found: dict[Keys, Fault], folder: Path) -> Fleet | None:
+def _validated(
+    data: Mapping[Any, Any], found: dict[Keys, Fault], folder: Path, of: type[Base]
+) -> Base | None:
     try:
-        return Fleet.model_validate(data, context={"folder": folder})
+        return of.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         page = "docs/fleet-file.md"
-        _add(found, faults_of(error, Fleet, data, page, masking.shown, opaque="engine_args"))
+        _add(found, faults_of(error, of, data, page, masking.shown, opaque="engine_args"))
     # pydantic asks these of a fleet without other faults only
     pools = data.get("pools")
     broken = broken_by_pools(pools) if isinstance(pools, Mapping) else ()

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from deployments.gateway.errors import ApiError
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
@@ -48,12 +49,12 @@ _Kept = tuple[str, str, Mapping[str, Any]]
 class Explanations:
     """The explanations of a fleet's requests. `redis` has `decode_responses` off.
 
-    `for_operators`: every tenant's are kept in one list as well.
+    `for_operators`, to be set: every tenant's are kept in one list as well.
     """
 
     def __init__(self, redis: AsyncRedis, fleet: str, for_operators: bool = False) -> None:
         self._redis = redis
-        self._for_operators = for_operators
+        self.for_operators = for_operators
         self._prefix = f"{{afx:{fleet}}}:"
         self._waiting: asyncio.Queue[_Kept] = asyncio.Queue(WAITING_AT_MOST)
         self.dropped = 0
@@ -122,7 +123,7 @@ class Explanations:
             value = _packed(explanation)
             hashes[self._minute_of(tenant, minute)][request_id] = value
             lists[self._list(tenant)].append(value)
-            if self._for_operators:
+            if self.for_operators:
                 lists[self._list(None)].append(value)
         for name, of_a_minute in hashes.items():
             pipe.hset(name, mapping=of_a_minute)  # type: ignore[arg-type]  # invariant in redis-py
@@ -163,3 +164,16 @@ def _unpacked(value: bytes) -> bytes:
 
 def _joined(values: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(map(_unpacked, values)) + b"]"
+
+
+def decisions_of(asked: str | None) -> int:
+    """How many decisions are asked for. Raises ApiError 400."""
+    if asked is None:
+        return DECISIONS
+    limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
+    if not 1 <= limit <= DECISIONS:
+        message = (
+            f"'limit' is {asked[:100]!r}, but it must be a whole number from 1 to {DECISIONS}."
+        )
+        raise ApiError(400, message, code="invalid_limit", param="limit")
+    return limit

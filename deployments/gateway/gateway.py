@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -22,39 +22,43 @@ from typing import Any
 
 import aiohttp
 import ray
+import yaml
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from deployments.fleet.fleet import Fleet
+from deployments.fleet.applications import application_of, settings_of
+from deployments.fleet.fleet import Fleet, FleetBase
+from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys
 from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
-from deployments.gateway.explanations import DECISIONS, EXPLANATION_TTL_S, Explanations
+from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
 from deployments.gateway.health import Health, unheard_s
-from deployments.gateway.model_cards import ModelCards
 from deployments.gateway.page import add_page
-from deployments.gateway.pool import Connections, GatewayPool
+from deployments.gateway.pool import Connections
+from deployments.gateway.pools import Pools
 from deployments.gateway.relay import Relay
 from deployments.gateway.request import EngineRequest
-from deployments.gateway.request_options import options_of
+from deployments.gateway.request_options import TIMEOUT_HEADER, options_of, timeout_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
-from deployments.gateway.status import fleet_status, replica_counts, replica_states
+from deployments.gateway.status import fleet_status, replica_states
 from deployments.gateway.transport import Transport
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
-from deployments.process.serve_log import adopt_logs, current_request
+from deployments.process.serve_log import adopt_logs, current_request, set_log_level
 from observability import metric_files
 from observability.families import Families
-from observability.metrics import AdmissionMetrics, RoutingMetrics
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
 from observability.tracing import tracing_of
+from router.fleet_settings import SettingsWriter, read_settings
 from router.redis_client import REDIS_FAILURES, connect
 
 logger = logging.getLogger("ray.serve")
@@ -72,7 +76,6 @@ METRICS_PERIOD_S = 1.0
 # Ray Serve's controller is asked more seldom.
 STATES_TICKS = 5
 VERSION = importlib.metadata.version("antefix")
-TIMEOUT_HEADER = "x-antefix-timeout"
 # Nobody reads it; logs of proxies call it so.
 CLIENT_LEFT = 499
 
@@ -91,13 +94,25 @@ class Secrets:
     keys_file: str = ""
 
 
+def handle_of_pool(name: str) -> DeploymentHandle[Any]:
+    """To a pool's replicas, whether there are any yet or not."""
+    return serve.get_deployment_handle(name, application_of(name), _check_exists=False)
+
+
 class Gateway:
-    """Ray Serve deployment class: one gateway replica, on the fleet's port of its node."""
+    """Ray Serve deployment class: one gateway replica, on the fleet's port of its node.
+
+    It listens once `reconfigure` has told it what to serve.
+    """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, fleet: Fleet, secrets: Secrets, handles: Mapping[str, DeploymentHandle[Any]]
+        self,
+        base: FleetBase,
+        secrets: Secrets,
+        handle_of: Callable[[str], DeploymentHandle[Any]] = handle_of_pool,
     ) -> None:
-        self._fleet = fleet
+        self._base = base
+        self._fleet: Fleet
         self._own_process()
         self._keys = ApiKeys(secrets.api_keys)
         self._session = aiohttp.ClientSession(
@@ -111,40 +126,86 @@ class Gateway:
             connect(secrets.redis_url),
             connect(secrets.redis_url, decode=False),
         )
-        operators = any(rights.operator for rights in fleet.gateway.tenants.values())
-        self._explanations = Explanations(self._binary, fleet.name, operators)
+        self._explanations = Explanations(self._binary, base.name)
         self._dropped_told = 0
         self._metrics = Families()
         self._metrics.build.labels(VERSION).set(1)
-        self._requests = RequestMetrics(
-            self._metrics, {name: promise_of(pool) for name, pool in fleet.pools.items()}
-        )
+        self._requests = RequestMetrics(self._metrics, {})
         self._watch = RequestWatch(self._requests)
         self._tracing = tracing_of(os.environ, VERSION)
-        self._pools: dict[str, GatewayPool] = {}
-        for name in fleet.pools:
-            self._add_pool(name, secrets.engine_secret, handles)
-        self._cards = {
-            name: ModelCards(pool.settings, pool.transport) for name, pool in self._pools.items()
-        }
-        self._health = Health(self._pools, self._session)
-        self._pool_by_model = {
-            model: self._pools[name]
-            for name, pool in fleet.pools.items()
-            for model in pool.model_names
-        }
-        self._tasks = [asyncio.create_task(self._explanations.run())]
-        self._tasks += [asyncio.create_task(pool.run()) for pool in self._pools.values()]
-        self._tasks.append(asyncio.create_task(self._keep_metrics()))
+        secret = secrets.engine_secret
+        self._pools = Pools(
+            Connections(self._text, self._binary, self._session, secret),
+            lambda pool: Transport(handle_of(pool), secret),
+            self._explanations,
+            self._metrics,
+        )
+        self._health = Health(self._session)
+        self._written = SettingsWriter(self._text, base.board)
+        self._refused = ""
+        loops = [self._explanations.run(), self._keep_metrics(), self._written.run()]
         if secrets.keys_file:
-            self._tasks.append(asyncio.create_task(self._keys.follow(Path(secrets.keys_file))))
+            loops.append(self._keys.follow(Path(secrets.keys_file)))
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
         self._server = HttpServer(self._app())
-        await self._server.start(fleet.gateway.host, fleet.gateway.port)
+        self._listens = False
         if ray.is_initialized():  # else asking for the node would start one
             node = ray.get_runtime_context().get_node_id()
             # its requests have ended when it has left
             drained = node_drain.follow(node, self._leave, lambda: 0)
             self._tasks.append(asyncio.create_task(drained))
+
+    async def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Ray Serve's: serve by these settings from now on, as `applications.settings_of` has them.
+
+        Those that cannot be used are told of and change nothing: Ray Serve would stop a gateway
+        that raises here. One that begins with such takes what the others serve by.
+        """
+        fleet: Fleet | None
+        try:
+            fleet = await asyncio.to_thread(_readable, settings)
+        except Exception as error:
+            self._refuse(error)
+            if self._listens or (fleet := await self._settings_of_others()) is None:
+                return
+        else:
+            self._refused = ""
+        try:
+            self._change(self._base.applied_to(fleet))
+        except Exception as error:
+            self._refuse(error)
+            return
+        if not self._listens:
+            await self._server.start(self._base.gateway.host, self._base.gateway.port)
+            self._listens = True
+
+    async def check_health(self) -> None:
+        """Ray Serve's. Raises RuntimeError while there is nothing to serve by."""
+        if not self._listens:
+            raise RuntimeError(self._refused or "The gateway was given no user_config.")
+
+    def _change(self, fleet: Fleet) -> None:
+        """All at once: no request may see a part of it."""
+        self._pools.change(fleet)
+        self._fleet = fleet
+        self._health.pools = self._pools.by_name
+        tenants = fleet.gateway.tenants.values()
+        self._explanations.for_operators = any(rights.operator for rights in tenants)
+        self._requests.promise({name: promise_of(pool) for name, pool in fleet.pools.items()})
+        set_log_level(fleet.log_level)
+        told = settings_of(fleet.model_dump(mode="json"))
+        self._written.give(json.dumps(told, sort_keys=True))
+
+    def _refuse(self, error: Exception) -> None:
+        self._refused = str(error)
+        logger.error("the new settings are refused, the gateway goes on as it was: %s", error)
+
+    async def _settings_of_others(self) -> Fleet | None:
+        try:
+            found = await read_settings(self._text, self._base.board)
+            return Fleet.model_validate_json(found.fleet) if found else None
+        except (*REDIS_FAILURES, ValueError):
+            return None
 
     async def __del__(self) -> None:
         """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
@@ -152,6 +213,7 @@ class Gateway:
             await self._leave(unheard_s())
             for task in self._tasks:
                 task.cancel()
+            self._pools.close()
             self.refresh_metrics({})
             await self._session.close()
             await self._text.aclose()
@@ -171,7 +233,7 @@ class Gateway:
         adopt_logs("gateway")
         # A thread that renders a long prompt must not keep the others' lookups waiting.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        node_metrics.join(self._fleet.name, self._fleet.metrics, metric_files.write_as_gateway)
+        node_metrics.join(self._base.name, self._base.metrics, metric_files.write_as_gateway)
 
     async def _keep_metrics(self) -> None:
         """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""
@@ -190,28 +252,10 @@ class Gateway:
         dropped = self._explanations.dropped
         self._metrics.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
-        for pool in self._pools.values():
-            pool.refresh_metrics(*replica_counts(pool, states))
+        self._metrics.settings_refused.set(bool(self._refused))
+        self._pools.refresh_metrics(states)
         # last: it writes what all have counted
         self._requests.refresh(asyncio.get_running_loop().time())
-
-    def _add_pool(
-        self, name: str, secret: str, handles: Mapping[str, DeploymentHandle[Any]]
-    ) -> GatewayPool:
-        """The pool, made after the one that it overflows to."""
-        if name not in self._pools:
-            overflow = self._fleet.pools[name].overflow
-            self._pools[name] = GatewayPool(
-                self._fleet,
-                name,
-                Connections(self._text, self._binary, self._session, secret),
-                Transport(handles[name], secret),
-                self._add_pool(overflow.to, secret, handles) if overflow else None,
-                self._explanations,
-                RoutingMetrics(self._metrics, name),
-                AdmissionMetrics(self._metrics, name),
-            )
-        return self._pools[name]
 
     def _app(self) -> FastAPI:
         app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)
@@ -255,12 +299,12 @@ class Gateway:
     async def _attempt(self, request: Request, record: RequestRecord) -> EngineAttempt:
         """Read the request, check it, and have it scheduled. Raises ApiError."""
         limits = self._fleet.gateway
-        timeout_s = _timeout(request.headers, limits.request_timeout_s)
+        timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
         body = await self._body(request, deadline, timeout_s)
         fields = request_body.parse(body, limits.max_list_items)
         model = request_body.model_of(fields)
-        pool = self._pool_of(model)
+        pool = self._pools.of_model(model)
         record.model, record.pool = model, pool.name
         since_s = asyncio.get_running_loop().time() - record.arrived
         record.trace = self._tracing.request(request.headers, since_s)
@@ -300,17 +344,17 @@ class Gateway:
 
     async def models(self, request: Request) -> Response:
         self._keys.check(request.headers)
-        cards = [await of.models(self._session) for of in self._cards.values()]
+        cards = [await of.models(self._session) for of in self._pools.cards.values()]
         return JSONResponse({"object": "list", "data": [card for of in cards for card in of]})
 
     async def model(self, request: Request, model: str) -> Response:
         self._keys.check(request.headers)
-        cards = await self._cards[self._pool_of(model).name].models(self._session)
+        cards = await self._pools.cards[self._pools.of_model(model).name].models(self._session)
         return JSONResponse(next(card for card in cards if card["id"] == model))
 
     async def status(self, request: Request) -> Response:
         self._keys.check(request.headers)
-        return JSONResponse(await fleet_status(self._fleet, self._pools))
+        return JSONResponse(await fleet_status(self._fleet, self._pools.by_name, self._refused))
 
     async def explain(self, request: Request, request_id: str) -> Response:
         """Why a request of this key's tenant went where it went."""
@@ -331,7 +375,7 @@ class Gateway:
         """The last explanations, newest first: this key's tenant's, or all for an operator."""
         tenant = self._keys.check(request.headers)
         operator = self._fleet.gateway.is_operator(tenant)
-        limit = _limit(request.query_params.get("limit"))
+        limit = decisions_of(request.query_params.get("limit"))
         try:
             found = await self._explanations.latest(None if operator else tenant, limit)
         except REDIS_FAILURES:
@@ -342,48 +386,17 @@ class Gateway:
         )
 
     async def openapi(self) -> Response:
-        first = next(iter(self._cards.values()))
+        first = next(iter(self._pools.cards.values()))
         return JSONResponse(await first.openapi(self._session, INFERENCE_PATHS))
 
     async def docs(self) -> HTMLResponse:
         return get_swagger_ui_html(openapi_url="/openapi.json", title="Antefix API")
 
-    def _pool_of(self, model: str) -> GatewayPool:
-        if pool := self._pool_by_model.get(model):
-            return pool
-        names = ", ".join(sorted(self._pool_by_model))
-        shown = model if len(model) <= 100 else model[:100] + "..."
-        message = f"The model {shown!r} does not exist here. These do: {names}."
-        raise ApiError(404, message, code="model_not_found", param="model")
 
-
-def _timeout(headers: Mapping[str, str], limit_s: float) -> float:
-    asked = headers.get(TIMEOUT_HEADER)
-    if asked is None:
-        return limit_s
-    try:
-        timeout_s = float(asked)
-    except ValueError:
-        timeout_s = float("nan")
-    if not 0 < timeout_s <= limit_s:
-        message = (
-            f"The header {TIMEOUT_HEADER} is {asked!r}, but it must be a number of seconds above 0"
-            f" and at most {limit_s:g}."
-        )
-        raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
-    return timeout_s
-
-
-def _limit(asked: str | None) -> int:
-    if asked is None:
-        return DECISIONS
-    limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
-    if not 1 <= limit <= DECISIONS:
-        message = (
-            f"'limit' is {asked[:100]!r}, but it must be a whole number from 1 to {DECISIONS}."
-        )
-        raise ApiError(400, message, code="invalid_limit", param="limit")
-    return limit
+def _readable(settings: Mapping[str, Any]) -> Fleet:
+    """Raises FleetError."""
+    text = yaml.safe_dump(dict(settings), sort_keys=False)
+    return parse_fleet(text, "settings", check_engine_args=False)
 
 
 def _no_redis() -> ApiError:

@@ -23,12 +23,12 @@ def unheard_s() -> float:
 
 
 class Health:
-    """`leaving` is set once this gateway should get no more requests."""
+    """`leaving` is set once this gateway should get no more requests; `pools` are those of now."""
 
-    def __init__(self, pools: Mapping[str, GatewayPool], session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession) -> None:
         self.leaving = False
+        self.pools: Mapping[str, GatewayPool] = {}
         self._has_served = False
-        self._pools = pools
         self._peers = Peers.from_environment()
         self._session = session
 
@@ -41,7 +41,7 @@ class Health:
 
     async def ready(self) -> Response:
         """200 when every pool has a running replica, else 503 and which has none."""
-        if waiting := await pools_ready(self._pools):
+        if waiting := await pools_ready(self.pools):
             return _unavailable({"status": "starting", "waiting_for_pools": waiting})
         return JSONResponse({"status": "ready"})
 
@@ -64,7 +64,7 @@ class Health:
 
         The latter is when KubeRay, too, lets the new cluster take the place of the one before.
         """
-        if len(await pools_ready(self._pools)) == len(self._pools):
+        if len(await pools_ready(self.pools)) == len(self.pools):
             return False
         if await self._peers.another_cluster_serves(self._session):
             return await applications_run()

@@ -9,18 +9,17 @@ from typing import Any
 
 import aiohttp
 
-from deployments.fleet.pool import Pool
 from deployments.gateway.errors import ApiError
-from deployments.gateway.transport import ReplicaFailed, Reservation, Transport
+from deployments.gateway.pool import GatewayPool
+from deployments.gateway.transport import ReplicaFailed, Reservation
 
 # Asking an engine about itself must not wait behind its users.
 ASK_TIMEOUT_S = 5.0
 
 
 class ModelCards:
-    def __init__(self, pool: Pool, transport: Transport) -> None:
+    def __init__(self, pool: GatewayPool) -> None:
         self._pool = pool
-        self._transport = transport
         self._started = int(time.time())
         self._openapi: dict[str, Any] | None = None
 
@@ -31,7 +30,7 @@ class ModelCards:
         except (ApiError, ReplicaFailed, aiohttp.ClientError, TimeoutError):
             cards = [
                 {"id": name, "object": "model", "created": self._started, "owned_by": "antefix"}
-                for name in self._pool.model_names
+                for name in self._pool.settings.model_names
             ]
         return [
             {k: v for k, v in card.items() if k not in ("root", "permission")} for card in cards
@@ -56,7 +55,10 @@ class ModelCards:
         async def send(place: Reservation) -> aiohttp.ClientResponse:
             return await session.get(place.url + path, headers=place.headers, timeout=timeout)
 
-        async with asyncio.timeout(ASK_TIMEOUT_S), self._transport.exchange(send) as (_, answer):
+        async with (
+            asyncio.timeout(ASK_TIMEOUT_S),
+            self._pool.transport.exchange(send) as (_, answer),
+        ):
             answer.raise_for_status()
             body: dict[str, Any] = await answer.json()
             return body

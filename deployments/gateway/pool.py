@@ -70,7 +70,7 @@ class Connections:
 
 class GatewayPool:
     """`scheduler`, `reader`, `feeds`, `settings` and `decided` (what the autoscaler last said) are
-    to read. `overflow` is the pool that serves what this one cannot in time."""
+    to read. `overflow` is the pool that serves what this one cannot in time; `change` names it."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class GatewayPool:
         name: str,
         connections: Connections,
         transport: Transport,
-        overflow: GatewayPool | None,
         explanations: Explanations,
         routing_metrics: RoutingMetrics,
         admission_metrics: AdmissionMetrics,
@@ -86,13 +85,9 @@ class GatewayPool:
         self.name = name
         self.settings: Pool = fleet.pools[name]
         self.transport = transport
-        self.overflow = overflow
+        self.overflow: GatewayPool | None = None
         self.decided: Decided | None = None
-        loop = asyncio.get_running_loop()
-        elsewhere: PoolScheduler | None = overflow.scheduler if overflow else None
-        self.scheduler: PoolScheduler = PoolScheduler(
-            loop.time, _settings_of(self.settings), elsewhere
-        )
+        self.scheduler = PoolScheduler(asyncio.get_running_loop().time, _settings_of(self.settings))
         board_name = fleet.board_of(name)
         self.feeds = PoolFeeds(
             connections.text,
@@ -123,12 +118,30 @@ class GatewayPool:
             tell, connections.text, board_name, secrets.token_hex(8), self.scheduler.demand
         )
 
+    def change(self, fleet: Fleet, overflow: GatewayPool | None) -> None:
+        """Serve by the fleet's settings from now on; requests under way go on as they began."""
+        self.settings = settings = fleet.pools[self.name]
+        self.overflow = overflow
+        self.scheduler.change(_settings_of(settings), overflow.scheduler if overflow else None)
+        self.feeds.loads.scaled = settings.is_scaled
+        self.feeds.index.budget_s = fleet.redis.lookup_budget_ms / 1000
+        self.reporter.slos = settings.slo.by_class()
+        self.reader.pool = settings
+
     async def run(self) -> None:
         """Keep what is known current, and let go whose turn has come, until cancelled."""
-        loops = [self.feeds.run(), self.reader.renderer.run(), self._tell_demand()]
-        if self.settings.is_scaled:
-            loops.append(self._follow_autoscaler())
-        await asyncio.gather(*loops, self._give_turns())
+        await asyncio.gather(
+            self.feeds.run(),
+            self.reader.renderer.run(),
+            self._tell_demand(),
+            self._follow_autoscaler(),
+            self._give_turns(),
+        )
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether requests wait here for their turn."""
+        return bool(self._turns)
 
     async def read(
         self,
@@ -349,7 +362,8 @@ class GatewayPool:
     async def _follow_autoscaler(self) -> None:
         while True:
             with contextlib.suppress(*REDIS_FAILURES):  # what is shown is old by then
-                self.decided = await self._read_decided()
+                scaled = self.settings.is_scaled
+                self.decided = await self._read_decided() if scaled else None
             await asyncio.sleep(DECIDED_PERIOD_S)
 
 

@@ -42,7 +42,7 @@ class Admitted:
 
 
 class PoolReporter:
-    """`pool` is its name."""
+    """`pool` is its name; `slos` are what it promises now."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PoolReporter:
         metrics: RoutingMetrics,
     ) -> None:
         self.pool = pool
-        self._slos = slos
+        self.slos = slos
         self._board = board
         self._explanations = explanations
         self._metrics = metrics
@@ -134,7 +134,7 @@ class PoolReporter:
         placement: Placement,
         admitted: Admitted,
     ) -> dict[str, Any]:
-        slo = self._slos.get(admitted.priority)
+        slo = self.slos.get(admitted.priority)
         return {
             "request_id": request.request_id,
             "tenant": request.tenant,

@@ -29,7 +29,7 @@ LONG_BODY_BYTES = 16384
 
 
 class PromptReader:
-    """Of one pool. `renderer` is to read."""
+    """Of one pool, by its settings (`pool`). `renderer` is to read."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PromptReader:
         feeds: PoolFeeds,
         metrics: RoutingMetrics,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._hasher = hasher
         self._board = board
         self._feeds = feeds
@@ -52,7 +52,7 @@ class PromptReader:
     ) -> Prompt:
         """What is to be known before placing. Never raises, never waits beyond the budget."""
         began = time.monotonic()
-        session = headers.get(self._pool.session_header)
+        session = headers.get(self.pool.session_header)
         if len(request.body) > LONG_BODY_BYTES:
             placement, known = await asyncio.to_thread(self._tokenize, request, fields, session)
         else:
@@ -78,9 +78,9 @@ class PromptReader:
         keys: list[bytes] = []
         if segment_tokens:
             namespace = Namespace(
-                model=self._pool.model,
-                revision=self._pool.revision,
-                lora=request.model if request.model in self._pool.lora_names else None,
+                model=self.pool.model,
+                revision=self.pool.revision,
+                lora=request.model if request.model in self.pool.lora_names else None,
                 cache_salt=cache_salt(fields),
             )
             with contextlib.suppress(ValueError):  # no such token id: the engine's to refuse

@@ -1,4 +1,4 @@
-"""What a request asks for in headers of ours: priority class, overflow, routing policy."""
+"""What a request asks for in headers of ours: priority class, overflow, policy, time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from router.policies import POLICY_NAMES
 POLICY_HEADER = "x-antefix-policy"
 PRIORITY_HEADER = "x-antefix-priority"
 OVERFLOW_HEADER = "x-antefix-overflow"
+TIMEOUT_HEADER = "x-antefix-timeout"
 # https://platform.openai.com/docs/guides/flex-processing; all other tiers leave it to the key.
 _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
 
@@ -63,3 +64,21 @@ def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> s
         message = f"The header {name} is {word[:100]!r}, but it must be one of {', '.join(words)}."
         raise ApiError(400, message, code="invalid_header", param=name)
     return word
+
+
+def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
+    """Within how many seconds it must be answered. Raises ApiError 400."""
+    asked = headers.get(TIMEOUT_HEADER)
+    if asked is None:
+        return limit_s
+    try:
+        timeout_s = float(asked)
+    except ValueError:
+        timeout_s = float("nan")
+    if not 0 < timeout_s <= limit_s:
+        message = (
+            f"The header {TIMEOUT_HEADER} is {asked!r}, but it must be a number of seconds above 0"
+            f" and at most {limit_s:g}."
+        )
+        raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
+    return timeout_s

@@ -12,12 +12,12 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus, ServeStatus
 
+from deployments.fleet.applications import is_application
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool import GatewayPool
 from router.cost import predict_ttft
 from router.load import LoadBoard, ReplicaLoad
 
-APP_NAME = "antefix"
 _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
 REFERENCE_PROMPT_TOKENS = 512
@@ -32,13 +32,19 @@ async def pools_ready(pools: Mapping[str, GatewayPool]) -> list[str]:
     return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
 
 
-async def fleet_status(fleet: Fleet, pools: Mapping[str, GatewayPool]) -> dict[str, Any]:
-    """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads."""
+async def fleet_status(
+    fleet: Fleet, pools: Mapping[str, GatewayPool], refused: str
+) -> dict[str, Any]:
+    """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
+
+    `refused`: why the newest settings are not in force; empty where they are.
+    """
     states = await replica_states()
     all_read = all(pool.scheduler.board.is_read for pool in pools.values())
     running = {} if all_read else await running_replicas()
     return {
         "fleet": fleet.name,
+        "settings_refused": refused or None,
         "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
         "gateways": states.get("gateway", {}),
         "pools": {
@@ -143,12 +149,11 @@ async def replica_states() -> dict[str, dict[str, int]]:
     if not ray.is_initialized():  # else asking would start one
         return {}
     status: ServeStatus = await asyncio.to_thread(serve.status)
-    application = status.applications.get(APP_NAME)
-    if application is None:
-        return {}
     return {
         name: {str(state): count for state, count in deployment.replica_states.items()}
-        for name, deployment in application.deployments.items()
+        for application, of in status.applications.items()
+        if is_application(application)
+        for name, deployment in of.deployments.items()
     }
 
 
@@ -169,12 +174,13 @@ async def running_replicas() -> dict[str, dict[str, str]]:
     client = _get_global_client()
     assert client is not None  # it raises where there is no controller
     instance = await asyncio.to_thread(client.get_serve_details)
-    application = instance["applications"].get(APP_NAME, {"deployments": {}})
     return {
         name: {
             replica["replica_id"]: replica["node_ip"]
             for replica in deployment["replicas"]
             if replica["state"] == "RUNNING"
         }
-        for name, deployment in application["deployments"].items()
+        for application, of in instance["applications"].items()
+        if is_application(application)
+        for name, deployment in of["deployments"].items()
     }

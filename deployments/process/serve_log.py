@@ -55,6 +55,15 @@ def ray_logs() -> Path | None:
     return Path(handler.baseFilename).parents[1] if isinstance(handler, _LogFile) else None
 
 
+def set_log_level(level: str) -> None:
+    """Lines of this level and above, one of logging's names in any case, are written from now on.
+
+    Those of other packages are written as before.
+    """
+    for name in ("ray.serve", *OWN_PACKAGES):
+        logging.getLogger(name).setLevel(level.upper())
+
+
 class JsonLines(logging.Formatter):
     """One object a line: what `origin` says, and of a record `extra={"facts": {...}}`."""
 

@@ -12,14 +12,22 @@ from ray.serve.config import AutoscalingConfig
 
 from common.errors import Problem
 from deployments import app
-from deployments.app import build, build_fleet, placement_options, secrets_from_environment
-from deployments.autoscaler import PoolAutoscaler
+from deployments.app import (
+    applications,
+    as_deployed,
+    build_gateways,
+    build_pool,
+    placement_options,
+    secrets_from_environment,
+)
+from deployments.autoscaler import PoolAutoscaler, autoscaling_config
+from deployments.fleet.applications import args_of_gateways, args_of_pool, serve_config
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
 from deployments.gateway.gateway import Secrets
 
-REDIS_URL = "redis://redis.local:6379/0"
+REDIS_URL = "redis://127.0.0.1:1/0"
 POOL = {"model": "org/model"}
 ENVIRONMENT = {
     "ANTEFIX_API_KEYS": "red=key-1, blue = key-2,",
@@ -50,12 +58,9 @@ def fleet_of(pool: Pool, **more: Any) -> Fleet:
     return Fleet.model_validate(data)
 
 
-def deployments_of(application: Application) -> dict[str, Deployment]:
-    """By name; the pools' are arguments of the gateway's."""
-    gateway = application._bound_deployment
-    _, _, handles = _arguments(gateway)
-    pools = {name: bound._bound_deployment for name, bound in handles.items()}
-    return {gateway.name: gateway, **pools}
+def deployment_of(application: Application) -> Deployment:
+    """The only one that it has."""
+    return application._bound_deployment
 
 
 def _arguments(deployment: Deployment) -> tuple[Any, ...]:
@@ -63,7 +68,9 @@ def _arguments(deployment: Deployment) -> tuple[Any, ...]:
 
 
 def built(fleet: Fleet) -> dict[str, Deployment]:
-    return deployments_of(build_fleet(fleet, Secrets({"key": "tenant"}, "secret", REDIS_URL)))
+    """By name."""
+    found = applications(fleet, Secrets({"key": "tenant"}, "secret", REDIS_URL))
+    return {of.name: of for of in map(deployment_of, found.values())}
 
 
 def engine_args_of_a_replica(pool: Pool) -> dict[str, Any]:
@@ -185,33 +192,30 @@ SLO = {"interactive": {"ttft_s": 2.0}}
 
 
 def test_warm_replicas_are_deployed_too() -> None:
-    scaled = _scaling(replicas=2, warm_replicas=1, slo=SLO)
-    assert scaled is not None
-    assert (scaled.initial_replicas, scaled.max_replicas) == (3, 3)
+    assert _scaling(replicas=2, warm_replicas=1, slo=SLO).initial_replicas == 3
 
 
-def test_a_pool_that_is_not_scaled_has_a_number_of_replicas() -> None:
-    assert _scaling(replicas=2) is None
-    assert built(fleet_of(pool_of(replicas=2)))["engine"].num_replicas == 2
-
-
-def test_ray_serve_gets_the_bounds_and_no_delays_of_its_own() -> None:
+def test_ray_serve_gets_no_bounds_and_no_delays_of_its_own() -> None:
+    """Those that change would have to be told, and what was decided would be forgotten."""
     bounds = {"min_replicas": 1, "max_replicas": 4}
     scaled = _scaling(replicas=2, autoscaling=bounds, slo=SLO)
-    assert scaled is not None
-    assert (scaled.min_replicas, scaled.initial_replicas, scaled.max_replicas) == (1, 2, 4)
+    assert (scaled.min_replicas, scaled.initial_replicas) == (0, 2)
+    other = _scaling(replicas=2, autoscaling={"max_replicas": 8}, slo=SLO)
+    # the policy comes with it, and is told in other ways
+    assert scaled == other
     assert (scaled.upscale_delay_s, scaled.downscale_delay_s) == (0.0, 0.0)
 
 
 def test_the_policy_that_ray_serve_gets_is_the_pools_own_and_shows_no_secret() -> None:
     scaled = _scaling(autoscaling={"max_replicas": 4}, slo=SLO)
-    assert scaled is not None
     assert isinstance(scaled.policy.get_policy(), PoolAutoscaler)
     assert REDIS_URL not in repr(scaled) + str(scaled.policy.policy_kwargs)
 
 
-def _scaling(**pool: Any) -> AutoscalingConfig | None:
-    return built(fleet_of(pool_of(**pool)))["engine"]._deployment_config.autoscaling_config
+def _scaling(**pool: Any) -> AutoscalingConfig:
+    config = built(fleet_of(pool_of(**pool)))["engine"]._deployment_config.autoscaling_config
+    assert config is not None
+    return config
 
 
 @pytest.mark.parametrize("limit", [None, 1])
@@ -222,29 +226,65 @@ def test_gateways_are_limited_a_node_when_asked(limit: int | None) -> None:
     assert gateway._replica_config.max_replicas_per_node == limit
 
 
-def test_the_application_is_built_from_a_file_and_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "fleet.yaml"
-    file.write_text("name: test\npools: {engine: {model: embedded, replicas: 2}}\n")
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    deployments = deployments_of(build({"fleet": str(file)}))
-    assert set(deployments) == {"gateway", "engine"}
-    fleet, secrets, _ = _arguments(deployments["gateway"])
-    assert fleet.name == "test"
-    assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
+    monkeypatch.setattr(app, "_get_global_client", lambda **_: None)
+    return monkeypatch
 
 
-def test_a_fleet_may_stand_in_the_configuration_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    fleet = {"name": "test", "gateway": {"custom": {"front": 1}}, "pools": {"engine": POOL}}
-    gateway = deployments_of(build({"fleet": fleet}))["gateway"]
+@pytest.mark.usefixtures("environment")
+def test_gateways_are_built_from_what_is_cold_and_the_environment() -> None:
+    cold = {"name": "test", "gateway": {"custom": {"front": 1}}}
+    gateway = deployment_of(build_gateways({"fleet": cold}))
     assert gateway.ray_actor_options is not None
     assert gateway.ray_actor_options["resources"] == {"front": 1}
+    base, secrets = _arguments(gateway)
+    assert base.name == "test"
+    assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
+    with pytest.raises(FleetError, match=r"gateway\.prot: unknown key"):
+        build_gateways({"fleet": {"name": "test", "gateway": {"prot": 1}}})
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_pool_is_built_from_what_is_cold_and_what_ray_serve_was_given() -> None:
+    fleet = {"name": "test", "pools": {"engine": {**POOL, "replicas": 2}, "other": POOL}}
+    engine = deployment_of(build_pool(args_of_pool(fleet, "engine")))
+    assert engine._deployment_config.autoscaling_config is not None
     with pytest.raises(FleetError, match=r"pools\.engine\.modle: unknown key"):
-        build({"fleet": {**fleet, "pools": {"engine": {"modle": "x"}}}})
+        build_pool({"fleet": {"name": "test", "pools": {"engine": {"modle": "x"}}}})
+
+
+def details(fleet: dict[str, Any]) -> dict[str, Any]:
+    """As Ray Serve tells of itself, in part."""
+    return {
+        "applications": {"antefix": {"deployed_app_config": serve_config(fleet)["applications"][0]}}
+    }
+
+
+def test_a_pool_that_is_built_has_what_is_hot_too() -> None:
+    given = {"name": "test", "surge_percent": 100, "pools": {"engine": {**POOL, "replicas": 2}}}
+    cold = Fleet.model_validate(args_of_pool(given, "engine")["fleet"])
+    fleet = as_deployed(cold, details(given))
+    assert (fleet.pools["engine"].replicas, fleet.surge_percent) == (2, 100)
+
+
+@pytest.mark.parametrize(("last", "first"), [(None, 2), (5, 5), (0, 0)])
+def test_other_engines_of_a_pool_begin_with_as_many_as_it_had(last: int | None, first: int) -> None:
+    fleet = fleet_of(pool_of(replicas=2))
+    assert autoscaling_config(fleet, "engine", 0.0, REDIS_URL, last).initial_replicas == first
+
+
+@pytest.mark.parametrize("user_config", [None, {}, {"name": "test", "pools": {}}])
+def test_a_pool_starts_though_the_settings_are_not_usable(user_config: Any) -> None:
+    given: dict[str, Any] = {"name": "test", "pools": {"engine": POOL}}
+    cold = Fleet.model_validate(args_of_pool(given, "engine")["fleet"])
+    told = details(given)
+    (deployment,) = told["applications"]["antefix"]["deployed_app_config"]["deployments"]
+    deployment["user_config"] = user_config
+    assert as_deployed(cold, told) == cold
+    assert as_deployed(cold, {}) == cold
 
 
 def test_a_rollout_may_start_new_replicas_before_it_stops_old_ones() -> None:
@@ -255,25 +295,20 @@ def test_a_rollout_may_start_new_replicas_before_it_stops_old_ones() -> None:
 
 
 def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
-    monkeypatch: pytest.MonkeyPatch,
+    environment: pytest.MonkeyPatch,
 ) -> None:
     """Kubernetes runs both for a while in an upgrade, with one Redis."""
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    given = {"name": "test", "pools": {"engine": POOL}}
     boards = set()
     for cluster in ("blue", "green"):
-        monkeypatch.setenv("ANTEFIX_CLUSTER", cluster)
-        deployments = deployments_of(build({"fleet": {"name": "test", "pools": {"engine": POOL}}}))
-        fleet = _arguments(deployments["gateway"])[0]
-        fleet = cloudpickle.loads(cloudpickle.dumps(fleet))  # type: ignore[no-untyped-call]
-        assert _arguments(deployments["engine"])[0] == fleet.board_of("engine")
+        environment.setenv("ANTEFIX_CLUSTER", cluster)
+        base = _arguments(deployment_of(build_gateways(args_of_gateways(given))))[0]
+        base = cloudpickle.loads(cloudpickle.dumps(base))  # type: ignore[no-untyped-call]
+        fleet = base.applied_to(Fleet.model_validate(given))
+        engine = deployment_of(build_pool(args_of_pool(given, "engine")))
+        assert _arguments(engine)[0] == fleet.board_of("engine")
         boards.add(fleet.board_of("engine"))
     assert boards == {"test@blue/engine", "test@green/engine"}
-
-
-def test_a_fleet_file_that_is_not_there_is_refused() -> None:
-    with pytest.raises(FleetError, match=r"no-such\.yaml"):
-        build({"fleet": "./no-such.yaml"})
 
 
 # --- secrets --------------------------------------------------------------------------------

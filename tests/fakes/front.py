@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.local.ports import free_ports
+from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.pool import GatewayPool
@@ -60,7 +61,11 @@ class Front:
 
     @property
     def pool(self) -> GatewayPool:
-        return self.gateway._pools["main"]
+        return self.pools["main"]
+
+    @property
+    def pools(self) -> Mapping[str, GatewayPool]:
+        return self.gateway._pools.by_name
 
     def sees(self, *engines: FakeEngine, pool: str = "main") -> None:
         """Put the engines on the board, the first with the shortest queue; none: forget all."""
@@ -68,7 +73,7 @@ class Front:
 
     def sees_queues(self, tokens: Mapping[FakeEngine, int], pool: str = "main") -> None:
         """Put the engines on the board, each with so many prompt tokens queued."""
-        board = self.gateway._pools[pool].scheduler.board
+        board = self.pools[pool].scheduler.board
         board.update([engine.load(queued) for engine, queued in tokens.items()])
         if not tokens:
             board._last_known = {}
@@ -98,17 +103,21 @@ class Front:
                 await asyncio.sleep(0.01)
 
     async def metrics(self) -> dict[tuple[str, ...], float]:
-        """(name, its label values but the pool, in the order of their names) -> value."""
+        """As `samples_of`, of the pool `main`."""
         self.gateway.refresh_metrics({})
-        return samples_of(generate_latest(self.gateway._metrics.registry).decode())
+        return samples_of(generate_latest(self.gateway._metrics.registry).decode(), "main")
 
 
-def samples_of(exposition: str) -> dict[tuple[str, ...], float]:
-    """(name, its label values but the pool, in the order of their names) -> value."""
+def samples_of(exposition: str, pool: str | None = None) -> dict[tuple[str, ...], float]:
+    """(name, its label values but the pool, in the order of their names) -> value.
+
+    Only of that pool, and those of none; None: of the only one.
+    """
     return {
         (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "pool")): sample.value
         for family in text_string_to_metric_families(exposition)
         for sample in family.samples
+        if pool is None or sample.labels.get("pool", pool) == pool
     }
 
 
@@ -149,7 +158,9 @@ async def gateway_before(
     secrets = Secrets(api_keys=keys, engine_secret=SECRET, redis_url=redis_url)
     gateway = object.__new__(_Gateway)
     await asyncio.gather(*(engine.start() for engine in every))
-    await gateway.__init__(fleet, secrets, handles)  # type: ignore[misc]
+    await gateway.__init__(fleet, secrets, handles.__getitem__)  # type: ignore[misc]
+    await gateway.reconfigure(settings_of(fleet.model_dump(mode="json")))
+    await gateway.check_health()
     front = Front(gateway, f"http://127.0.0.1:{port}", handles["main"])
     try:
         if redis_url == NO_REDIS:

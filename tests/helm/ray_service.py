@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from deployments.fleet.applications import fleet_of
 from tests.helm.crd import faults_of
 from tests.helm.helm import CHART, Object, of_kind, render
 
@@ -66,5 +67,4 @@ def config(found: Object) -> Any:
 
 
 def fleet(found: Object) -> Any:
-    (application,) = config(found)["applications"]
-    return application["args"]["fleet"]
+    return fleet_of(config(found))

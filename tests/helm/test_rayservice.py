@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,8 +10,9 @@ from ray.autoscaler._private.kuberay.autoscaling_config import (
     _derive_autoscaling_config_from_ray_cr as autoscaling_config,
 )
 
+from deployments.fleet.applications import serve_config
 from tests.helm.crd import faults_of
-from tests.helm.helm import CHART, HelmError, Object, run
+from tests.helm.helm import CHART, HelmError, Object, of_kind, render, run
 from tests.helm.ray_service import (
     CI,
     config,
@@ -30,11 +32,18 @@ ONE_POOL = {"chat": {"model": "Qwen/Qwen2.5-7B-Instruct"}}
 
 class TestTheApplication:
     def test_ray_serve_runs_the_fleet_without_its_own_proxy(self, minimal: Object) -> None:
-        (application,) = config(minimal)["applications"]
+        gateways, pool = config(minimal)["applications"]
         assert config(minimal)["proxy_location"] == "Disabled"
-        assert application["import_path"] == "deployments.app:build"
-        assert application["name"] == "antefix"
-        assert application["route_prefix"] is None
+        assert gateways["import_path"] == "deployments.app:build_gateways"
+        assert pool["import_path"] == "deployments.app:build_pool"
+        assert [of["name"] for of in (gateways, pool)] == ["antefix", "antefix-chat"]
+        assert [of["route_prefix"] for of in (gateways, pool)] == [None, None]
+
+    @pytest.mark.parametrize("file", [*CI.glob("*.yaml"), *(CHART / "values").glob("*.yaml")])
+    def test_each_field_is_where_antefix_says(self, file: Path) -> None:
+        """Where it restarts what it must, and nothing else."""
+        found = of_kind(render(file), "RayService")
+        assert config(found) == serve_config(fleet(found))
 
     def test_the_fleet_is_where_each_pod_is(self, minimal: Object) -> None:
         assert fleet(minimal) == {

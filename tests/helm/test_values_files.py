@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deployments.fleet.applications import fleet_of
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from tests.helm.crd import faults_of
@@ -49,7 +50,7 @@ def test_antefix_runs_the_fleet_as_it_was_written(
     monkeypatch.setenv("ANTEFIX_REDIS_PASSWORD", PASSWORD)
     config = yaml.safe_load(rendered[file]["spec"]["serveConfigV2"])
     written = parsed(values_of(file)["fleet"]).model_dump()
-    given = parsed(config["applications"][0]["args"]["fleet"]).model_dump()
+    given = parsed(fleet_of(config)).model_dump()
 
     own_gateway, own_pools = given["gateway"], given["pools"]
     every = "::" if values_of(file).get("ipFamily") == "IPv6" else "0.0.0.0"
@@ -70,7 +71,7 @@ def test_gpus_are_as_many_as_antefix_would_count(rendered: dict[Path, Object]) -
     for file in FILES:
         written = parsed(values_of(file)["fleet"])
         config = yaml.safe_load(rendered[file]["spec"]["serveConfigV2"])
-        for name, pool in config["applications"][0]["args"]["fleet"]["pools"].items():
+        for name, pool in fleet_of(config)["pools"].items():
             asked = written.pools[name].resources.gpus
             expected = written.pools[name].world_size if asked is None else asked
             assert pool["resources"]["gpus"] == expected
@@ -94,7 +95,7 @@ def test_redis_has_its_password_however_it_is_spelled(
 ) -> None:
     monkeypatch.setenv("ANTEFIX_REDIS_PASSWORD", PASSWORD)
     config = yaml.safe_load(rendered[FILES[0]]["spec"]["serveConfigV2"])
-    fleet = parsed(config["applications"][0]["args"]["fleet"])
+    fleet = parsed(fleet_of(config))
     assert fleet.redis.url == "redis://:p%40ss%2Fword@afx-antefix-redis:6379/0"
 
 

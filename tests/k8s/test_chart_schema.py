@@ -79,6 +79,7 @@ OBJECTIVE = {"ttft_s": 2, "ttft_p50_s": 1, "tpot_s": 0.1}
 EVERY_KEY: dict[str, Any] = {
     "name": "all",
     "surge_percent": 25,
+    "log_level": "warning",
     "gateway": {
         "host": "0.0.0.0",
         "port": 9000,
@@ -149,6 +150,8 @@ def places(section: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 def test_the_file_checked_in_is_current() -> None:
     assert chart_schema.FILE.read_text() == chart_schema.text(), "stale: run make chart"
+    written = chart_schema.APPLICATIONS_FILE.read_text()
+    assert written == chart_schema.applications_text(), "stale: run make chart"
 
 
 def test_it_is_a_json_schema() -> None:

@@ -313,7 +313,7 @@ async def test_a_burst_at_a_frozen_redis_makes_no_more_than_a_few_connections(
 async def test_one_stall_of_the_process_does_not_open_the_breaker(
     index: PrefixIndex, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_budget_s", BUDGET_S)
+    monkeypatch.setattr(index, "budget_s", BUDGET_S)
     assert await lookup_in_the_end(index, 3) == {}
     server.process.send_signal(signal.SIGSTOP)
     answers = await asyncio.gather(*(index.lookup(keys_of(3)) for _ in range(50)))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cli.local import serve_driver
-from deployments.gateway.status import APP_NAME
+from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 
 
 class SlowServe:
@@ -14,11 +14,13 @@ class SlowServe:
     def __init__(self) -> None:
         self.asked = 0
         self.shut_down = False
+        self.deleted: set[str] = set()
 
     @property
     def applications(self) -> dict[str, Any]:
         self.asked += 1
-        return {APP_NAME: None} if self.asked < 10 else {}
+        ours = {GATEWAYS_APPLICATION: None, application_of("engine"): None}
+        return ours if self.asked < 10 else {}
 
     def status(self) -> "SlowServe":
         return self
@@ -26,6 +28,7 @@ class SlowServe:
     def delete(self, name: str, _blocking: bool = True) -> None:
         if _blocking:
             raise TimeoutError("Some of these applications weren't deleted after 60s")
+        self.deleted.add(name)
 
     def shutdown(self) -> None:
         self.shut_down = True
@@ -39,4 +42,5 @@ def test_a_fleet_is_removed_when_its_last_stream_has_ended(monkeypatch: pytest.M
     told: list[dict[str, Any]] = []
     serve_driver.remove({"shutdown_serve": True}, told.append)
     assert told == [{"event": "removed"}]
+    assert slow.deleted == {"antefix", "antefix-engine"}
     assert slow.shut_down and slow.applications == {}

@@ -300,7 +300,7 @@ async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
     """Each is read between the decision, when nobody is there, and the place that it takes."""
     overflowing.sees_queues({engine: FULL})
     small.limit, small.pauses_after = 64, 0
-    reader = overflowing.gateway._pools["small"].reader
+    reader = overflowing.pools["small"].reader
     read, reading, all_decided = reader.read, 0, asyncio.Event()
 
     async def after_all_are_decided(*asked: Any) -> Prompt:
@@ -341,7 +341,7 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
 ) -> None:
     """Only once it is read in that model's tokens: this prompt is longer there."""
     overflowing.sees_queues({engine: FULL})
-    reader = overflowing.gateway._pools["small"].reader
+    reader = overflowing.pools["small"].reader
 
     async def longer(*asked: Any) -> Prompt:
         return Prompt(PlacementRequest(5000), True, {}, 0.0, 0.0)
@@ -357,7 +357,7 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
     assert not small.bodies
     demand = overflowing.pool.scheduler.demand
     assert (demand.arrived, demand.refused, demand.overflowed) == (1, 1, 0)
-    assert overflowing.gateway._pools["small"].scheduler.demand.arrived == 0
+    assert overflowing.pools["small"].scheduler.demand.arrived == 0
     # nothing of the share is used up
     assert overflowing.pool.admission_status()["overflow_share"] == 0.0
 

@@ -102,7 +102,7 @@ async def test_a_promotion_is_taken_for_demand(
 ) -> None:
     is_full(front, engines[0])
     await answered_by(front)
-    watch = Watch(POOL, redis_url)
+    watch = Watch(POOL, redis_url, front.gateway._fleet)
     watch.keep()
     await until(lambda: watch.signals is not None and watch.signals.promoted == 1)
     assert watch.signals is not None

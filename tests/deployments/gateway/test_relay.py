@@ -140,7 +140,7 @@ async def test_a_deadline_ends_the_wait_for_a_replica(front: Front) -> None:
     front.handle.may_pick.clear()
     async with front.post(headers={"x-antefix-timeout": "0.2"}) as answer:
         assert answer.status == 504
-    assert not front.gateway._pools["main"].transport._holders
+    assert not front.pool.transport._holders
 
 
 async def test_a_replica_that_fails_before_it_answers_costs_the_client_no_error(

@@ -1,0 +1,339 @@
+"""What needs no restart restarts nothing: each change of a fleet, on a real Ray Serve.
+
+Engines are fakes; gateways, the autoscaler, Redis and the way of the settings are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve._private.client import ServeControllerClient
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
+
+from cli.local.ports import free_ports
+from router.fleet_settings import settings_key
+from tests.fakes.engine import SECRET
+from tests.fakes.serve_fleet import config_of
+from tests.router.index_redis import control
+from tests.router.redis_process import RedisProcess
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parent.parent
+# A busy machine is slow, not wrong.
+PATIENCE_S = 300.0
+KEY = "sk-test"
+Pids = dict[str, set[int]]
+
+
+class Served:
+    """The fleet as it was last given to Ray Serve."""
+
+    def __init__(self, fleet: dict[str, Any]) -> None:
+        self.fleet = fleet
+        self.url = f"http://127.0.0.1:{fleet['gateway']['port']}"
+
+    def give(self, **changes: Any) -> None:
+        """`pools__small__slo={...}` changes that field; None takes it away."""
+        for path, value in changes.items():
+            *above, last = path.split("__")
+            section = self.fleet
+            for key in above:
+                section = section.setdefault(key, {})
+            if value is None:
+                section.pop(last, None)
+            else:
+                section[last] = value
+        config = ServeDeploySchema.model_validate(config_of(deepcopy(self.fleet)))
+        controller().deploy_apps(config)
+
+    def details(self) -> dict[str, Any]:
+        found: dict[str, Any] = controller().get_serve_details()["applications"]
+        return found
+
+    def pids(self) -> Pids:
+        """Of the replicas that run, by deployment."""
+        return {
+            name: {r["pid"] for r in of["replicas"] if r["state"] == "RUNNING"}
+            for application in self.details().values()
+            for name, of in application["deployments"].items()
+        }
+
+    def target(self, pool: str) -> int:
+        told = self.details()[f"antefix-{pool}"]["deployments"][pool]
+        return int(told["target_num_replicas"])
+
+    def settles(self) -> Pids:
+        """Once every application runs and every replica is there; the processes."""
+
+        def settled() -> bool:
+            return all(
+                application["status"] == "RUNNING"
+                and all(
+                    of["status"] == "HEALTHY"
+                    and len([r for r in of["replicas"] if r["state"] == "RUNNING"])
+                    == len(of["replicas"])
+                    == of["target_num_replicas"]
+                    for of in application["deployments"].values()
+                )
+                for application in self.details().values()
+            )
+
+        eventually(settled, self.details)
+        return self.pids()
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def chat(self, model: str = "large") -> Any:
+        messages = [{"role": "user", "content": "hello"}]
+        return self.ask("/v1/chat/completions", {"model": model, "messages": messages})
+
+    def status(self, pool: str = "large") -> Any:
+        return self.ask("/antefix/status")["pools"][pool]
+
+    def ttft_s(self) -> float:
+        """The SLO of `large` that the gateway decides by."""
+        return float(self.status()["admission"]["slo"]["interactive"]["ttft_s"])
+
+    def facts(self, pool: str) -> Any:
+        """What an engine of the pool knows."""
+        handle: Any = serve.get_deployment_handle(pool, f"antefix-{pool}")
+        return handle.facts.remote().result(timeout_s=30)
+
+
+def controller() -> ServeControllerClient:
+    client = _get_global_client()
+    assert client is not None
+    return client
+
+
+def eventually(truth: Callable[[], bool], told: Callable[[], Any] = lambda: "") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not truth():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.1)
+
+
+def answers(call: Callable[[], Any]) -> bool:
+    try:
+        return bool(call())
+    except (OSError, RayError):  # whoever is asked is not there
+        return False
+
+
+def kill(pids: set[int]) -> None:
+    (pid,) = pids
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.fixture(scope="module")
+def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    gateway_port, metrics_port = free_ports(2)
+    pool = {"resources": {"cpus": 0.0}, "slo": {"interactive": {"ttft_s": 30.0}}}
+    fleet = {
+        "name": "hot",
+        "gateway": {"port": gateway_port, "cpus": 0.0, "drain_timeout_s": 5.0},
+        "metrics": {"port": metrics_port},
+        "pools": {
+            "large": {
+                **pool,
+                "model": "org/large",
+                "autoscaling": {"max_replicas": 4, "downscale_hold_s": 3600.0},
+            },
+            "small": {**pool, "model": "org/small"},
+        },
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT))
+        environment.setenv("ANTEFIX_API_KEYS", f"tenant={KEY}")
+        environment.setenv("ANTEFIX_ENGINE_SECRET", SECRET)
+        environment.setenv("ANTEFIX_REDIS_URL", server.url)
+        folder = tmp_path_factory.mktemp("metrics")
+        environment.setenv("ANTEFIX_METRICS_FOLDER", str(folder))
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, namespace="serve")
+        try:
+            serve.start(proxy_location="Disabled")
+            served = Served(fleet)
+            served.give()
+            served.settles()
+            yield served
+            serve.shutdown()  # type: ignore[no-untyped-call]
+        finally:
+            ray.shutdown()
+
+
+def test_each_pool_begins_with_what_the_fleet_says(served: Served) -> None:
+    before = served.settles()
+    assert {name: len(pids) for name, pids in before.items()} == {
+        "gateway": 1,
+        "large": 1,
+        "small": 1,
+    }
+    assert served.chat()["model"] == "large"
+
+
+def test_the_same_configuration_again_restarts_nothing(served: Served) -> None:
+    before = served.settles()
+    served.give()
+    time.sleep(2)
+    assert served.settles() == before
+
+
+def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Served) -> None:
+    """While requests come: none fails, none is cut."""
+    before = served.settles()
+    told: list[str] = []
+    stop = threading.Event()
+
+    def traffic() -> None:
+        while not stop.is_set():
+            told.append(served.chat()["model"])
+
+    asking = threading.Thread(target=traffic)
+    asking.start()
+    try:
+        eventually(lambda: len(told) > 10)
+        served.give(pools__large__slo={"interactive": {"ttft_s": 7.5}})
+        eventually(lambda: served.ttft_s() == 7.5)
+        served.give(pools__large__policy="random", gateway__tenants={"tenant": {"operator": True}})
+        eventually(lambda: served.status()["policy"] == "random")
+        assert served.ask("/antefix/decisions")["operator"] is True
+        served.give(pools__large__overflow={"to": "small"}, gateway__max_list_items=7)
+        eventually(lambda: served.status()["overflow_to"] == "small")
+        served.give(log_level="debug")
+        eventually(lambda: served.facts("small")["log_level"] == logging.DEBUG)
+        assert served.facts("small")["scaled"] is False
+        come = len(told)
+        eventually(lambda: len(told) > come + 10)
+    finally:
+        stop.set()
+        asking.join(60)
+    assert set(told) == {"large"}
+    assert served.settles() == before
+
+
+def test_more_replicas_begin_beside_those_that_run(served: Served) -> None:
+    before = served.settles()
+    served.give(pools__large__autoscaling__min_replicas=3, pools__small__replicas=2)
+    eventually(lambda: (served.target("large"), served.target("small")) == (3, 2))
+    after = served.settles()
+    for name, count in (("gateway", 1), ("large", 3), ("small", 2)):
+        assert before[name] <= after[name] and len(after[name]) == count
+
+
+def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller(
+    served: Served,
+) -> None:
+    """One is the first, three run: another SLO makes them neither fewer nor new."""
+    served.give(pools__large__autoscaling__min_replicas=1)
+    served.give(pools__large__slo={"interactive": {"ttft_s": 9.0}})
+    before = served.settles()
+    eventually(lambda: served.ttft_s() == 9.0)
+    assert (len(before["large"]), served.target("large")) == (3, 3)
+
+    actor = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    ray.kill(actor, no_restart=False)
+    eventually(lambda: answers(served.details))
+    after = served.settles()
+    time.sleep(3)  # it decides once a second
+    assert (after, served.target("large"), served.pids()) == (before, 3, before)
+    assert served.ttft_s() == 9.0
+    assert served.chat()["model"] == "large"
+
+
+def test_other_engine_arguments_restart_the_engines_of_that_pool_alone(served: Served) -> None:
+    """As many as there were, not as many as there were first."""
+    served.give(pools__large__autoscaling__min_replicas=2)
+    eventually(lambda: served.target("large") >= 2)
+    served.give(pools__large__autoscaling__min_replicas=1)
+    before = served.settles()
+    served.give(pools__large__engine_args={"max_model_len": 2048})
+    eventually(lambda: not served.pids().get("large", before["large"]) & before["large"])
+    after = served.settles()
+    assert (after["gateway"], after["small"]) == (before["gateway"], before["small"])
+    assert len(after["large"]) == len(before["large"])
+    assert served.chat()["model"] == "large"
+
+
+def test_a_pool_comes_and_goes(served: Served) -> None:
+    before = served.settles()
+    third = {"model": "org/third", "resources": {"cpus": 0.0}}
+    served.give(pools__third=third)
+    eventually(lambda: "antefix-third" in served.details())
+    with_it = served.settles()
+    eventually(lambda: answers(lambda: served.chat("third")))
+    assert {name: with_it[name] for name in before} == before
+    served.give(pools__third=None)
+    eventually(lambda: "antefix-third" not in served.details(), served.details)
+    eventually(lambda: "third" not in served.ask("/antefix/status")["pools"])
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        served.chat("third")
+    assert served.settles() == before
+
+
+def test_settings_that_cannot_be_used_change_nothing_and_are_told_of(served: Served) -> None:
+    was = "least_loaded"
+    served.give(pools__large__policy=was)
+    before = served.settles()
+    served.give(pools__large__policy="best", pools__large__batch_queue=1)
+    eventually(lambda: served.ask("/antefix/status")["settings_refused"] is not None)
+    assert "pools.large.policy" in served.ask("/antefix/status")["settings_refused"]
+    assert served.status()["policy"] == was
+    assert served.chat()["model"] == "large"
+    # one that begins now takes what the other serves by
+    kill(before["gateway"])
+    eventually(lambda: answers(lambda: served.status()["policy"] == was))
+    assert served.settles()["large"] == before["large"]
+    served.give(pools__large__policy=was)
+    eventually(lambda: served.ask("/antefix/status")["settings_refused"] is None)
+    assert served.settles()["small"] == before["small"]
+
+
+def test_a_new_gateway_answers_by_the_settings_from_its_first_request(served: Served) -> None:
+    """A default SLO, or a default limit, is none for a moment."""
+    served.give(pools__large__slo={"interactive": {"ttft_s": 4.5}})
+    eventually(lambda: served.ttft_s() == 4.5)
+    before = served.settles()
+    kill(before["gateway"])
+    seen: list[float] = []
+
+    def is_seen() -> bool:
+        seen.append(served.ttft_s())
+        return True
+
+    eventually(lambda: answers(is_seen))
+    assert seen == [4.5]
+    after = served.settles()
+    assert (after["large"], after["small"]) == (before["large"], before["small"])
+
+
+def test_what_redis_has_lost_is_there_again(served: Served, server: RedisProcess) -> None:
+    before = served.settles()
+    with control(server) as client:
+        kept = client.get(settings_key("hot"))
+        assert kept is not None
+        client.flushall()
+        eventually(lambda: client.get(settings_key("hot")) == kept)
+    assert served.settles() == before
