@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
-<<<<<<< HEAD
-from k8s.values import computed_values
+from k8s.values import computed_values, merged
 from tests.helm.helm import (
     CHART,
     REGISTRY,
@@ -33,10 +32,6 @@ from tests.helm.helm import (
     render,
     run,
 )
-=======
-from k8s.values import computed_values, merged
-from tests.helm.helm import CHART, REGISTRY, ROOT, HelmError, put_on_path, render, run
->>>>>>> 4e91332 (wip)
 from tests.k8s.api import Api
 from tests.k8s.objects import (
     RAYCLUSTERS,
@@ -156,7 +151,7 @@ def test_the_chart_takes_every_piece_of_values(page: Path, tmp_path: Path) -> No
 
 
 def values_in(block: Object) -> Object:
-    """A block is values, or an object of Kubernetes, which may be Argo CD's or Flux's and hold some."""
+    """A block is values, or an object of Kubernetes: Argo CD's and Flux's hold some."""
     helm_of_argo = block.get("spec", {}).get("source", {}).get("helm", {})
     held: Object = helm_of_argo.get("valuesObject") or block.get("spec", {}).get("values", {})
     return held if "kind" in block else block
