@@ -100,6 +100,9 @@ chart: observability ## Write the chart's schema, README and generated files, th
 	@$(BIN)/python -m k8s.chart_readme
 	@$(BIN)/python -m pytest -q tests/helm/test_kinds.py -k lints
 
+chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
+	@helm package helm/antefix --destination build
+
 image-cpu: ## Build the image of all that needs no GPU (ARGS= goes to docker, podman or buildah)
 	@$(call image,cpu)
 

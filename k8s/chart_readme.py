@@ -30,11 +30,55 @@ helm install antefix helm/antefix --namespace antefix --create-namespace \\
   --values helm/antefix/values/single-node-a100.yaml --set image.registry=registry.example.com
 ```
 
-- `values/` has a whole fleet each for kind on a laptop, one node of A100s, and several.
+- `values/` has a whole fleet each for kind on a laptop, one node of A100s and several, EKS, GKE and
+  bare metal ([platforms](../../docs/kubernetes/platforms.md)).
 - [docs/kubernetes/](../../docs/kubernetes/) says how to size, upgrade, rotate keys and
   troubleshoot.
 - `fleet` is a [fleet file](../../docs/fleet-file.md). Keys that the chart does not know are
   refused; for those that other charts have, the message says what to write instead.
+
+## Before production
+
+- **Secrets**: `auth.existingSecret` and `redis.existingSecret` from a secret manager. Those that Helm
+  made are in the cluster alone, and [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
+- **Images by digest**: `image.cpu.digest`, `image.gpu.digest`, `redis.image.digest`. A tag may become
+  another image, and head and workers then differ.
+- **Drivers**: R580 or later on GPU nodes, for the GPU image is of CUDA 13.
+- **Weights**: `models.storage: pvc`, of a class for `ReadWriteMany` where engines run on several
+  nodes, and `models.download.enabled`. Else each pod downloads them at each start, onto its node's
+  disk.
+- **Gateways**: `fleet.gateway.replicas` at 2 or more, and `fleet.gateway.drain_timeout_s` equal to
+  `fleet.gateway.request_timeout_s`, or a long answer is cut when its engine stops.
+- **The head**: `gcsFaultTolerance.enabled`, with a Redis that keeps its data. Else losing the head's
+  node restarts the fleet, and nobody may evict the head.
+- **Drains**: `podDisruptionBudget.enabled`, so that one pod of a kind goes at a time.
+- **Ray's ports**, through which code runs: a network plugin that enforces policies,
+  `networkPolicy.allowedClients`, and `rayAuth.enabled` with KubeRay 1.5.1 or later.
+- **Room**: a quota, if any, that a second cluster fits into, since an upgrade that changes pods
+  brings one up; or `upgrade.strategy: None`. `engine.priorityClassName`, for pods of priority 0 are
+  pushed away by any other.
+- **The namespace** labelled `pod-security.kubernetes.io/enforce=restricted`.
+- **Alerts**: `metrics.podMonitor.enabled` and `metrics.rules.enabled`.
+
+`antefix k8s preflight` with your values, then `helm test`.
+
+## Upgrade
+
+CRDs and operator of KubeRay first, then `helm upgrade` with the values of the install.
+[upgrade.md](../../docs/kubernetes/upgrade.md) says what a change restarts. Before 1.0 a minor
+version may rename keys: the chart refuses the old name and says the new one, and
+[CHANGELOG.md](../../CHANGELOG.md) lists what else changes.
+
+## As a package
+
+```sh
+make chart-package
+helm push build/antefix-0.1.0.tgz oci://registry.example.com/charts
+helm install antefix oci://registry.example.com/charts/antefix --version 0.1.0 \\
+  --namespace antefix --create-namespace --values my-values.yaml
+```
+
+`values/` is in it, `ci/` is not.
 """
 
 _NO_SECTION = "The fleet, and all objects"
