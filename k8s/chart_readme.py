@@ -39,18 +39,18 @@ helm install antefix helm/antefix --namespace antefix --create-namespace \\
 
 ## Before production
 
-- **Secrets**: `auth.existingSecret` and `redis.existingSecret` from a secret manager. Those that Helm
-  made are in the cluster alone, and [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
-- **Images by digest**: `image.cpu.digest`, `image.gpu.digest`, `redis.image.digest`. A tag may become
-  another image, and head and workers then differ.
+- **Secrets**: `auth.existingSecret` and `redis.existingSecret` from a secret manager. Those that
+  Helm made are in the cluster alone, and [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
+- **Images by digest**: `image.cpu.digest`, `image.gpu.digest`, `redis.image.digest`. A tag may
+  become another image, and head and workers then differ.
 - **Drivers**: R580 or later on GPU nodes, for the GPU image is of CUDA 13.
 - **Weights**: `models.storage: pvc`, of a class for `ReadWriteMany` where engines run on several
   nodes, and `models.download.enabled`. Else each pod downloads them at each start, onto its node's
   disk.
 - **Gateways**: `fleet.gateway.replicas` at 2 or more, and `fleet.gateway.drain_timeout_s` equal to
   `fleet.gateway.request_timeout_s`, or a long answer is cut when its engine stops.
-- **The head**: `gcsFaultTolerance.enabled`, with a Redis that keeps its data. Else losing the head's
-  node restarts the fleet, and nobody may evict the head.
+- **The head**: `gcsFaultTolerance.enabled`, with a Redis that keeps its data. Else losing the
+  head's node restarts the fleet, and nobody may evict the head.
 - **Drains**: `podDisruptionBudget.enabled`, so that one pod of a kind goes at a time.
 - **Ray's ports**, through which code runs: a network plugin that enforces policies,
   `networkPolicy.allowedClients`, and `rayAuth.enabled` with KubeRay 1.5.1 or later.
