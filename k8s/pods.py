@@ -38,8 +38,9 @@ def leaves(pod: Object) -> bool:
 
 
 def last_lines(message: str) -> list[str]:
-    lines = [line.strip()[:_LONGEST_LINE] for line in message.splitlines() if line.strip()]
-    return lines[-_MOST_LINES:]
+    """Without those that only mark a place in the line above, as Python's tracebacks do."""
+    lines = [line.strip()[:_LONGEST_LINE] for line in message.splitlines()]
+    return [line for line in lines if line.strip("^~")][-_MOST_LINES:]
 
 
 def ended_with(terminated: Object) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,16 @@ class EngineFailed(Exception):
     """
 
 
+@contextlib.asynccontextmanager
+async def engine_failures() -> AsyncIterator[None]:
+    """Raises EngineFailed for whatever vLLM raises."""
+    try:
+        yield
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise EngineFailed(await asyncio.to_thread(gist, said, ray_logs())) from error
+
+
 class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method gateways call."""
 
@@ -95,13 +106,10 @@ class EngineReplica:
         if pool.quality is not None:
             await asyncio.to_thread(prove, Path(model), pool.quality)
         when_slower = pool.speculation.when_slower if pool.speculation else "keep"
-        try:
+        async with engine_failures():
             self._engine = await VllmEngine.start(
                 model, pool.served_model_name, pool.engine_args, when_slower
             )
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise EngineFailed(await asyncio.to_thread(gist, said, ray_logs())) from error
         redis = connect(redis_url)
         self._board = LoadBoard(time.monotonic)
         self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled)

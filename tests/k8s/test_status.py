@@ -162,7 +162,7 @@ def container(last: Object | None = None, name: str = "main", **state: Object) -
 
 
 def test_a_pod_that_waits_has_the_last_lines_of_its_container(api: Api) -> None:
-    log = "".join(f"line {i}\n" for i in range(9)) + "ValueError: no such model\n\n"
+    log = "".join(f"line {i}\n  ~~^^\n" for i in range(9)) + "ValueError: no such model\n\n"
     last = {"reason": "Error", "exitCode": 1, "message": log}
     status = {"phase": "Running", "containerStatuses": [container(last, running={})]}
     api.add(ray_pod("llama-0", ACTIVE, "llama", status=status))

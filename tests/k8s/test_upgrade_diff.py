@@ -125,6 +125,19 @@ def test_tolerations_alone_move_nothing_since_1_6(made_by: str, moves: bool) -> 
     assert diff(TOLERATIONS, made_by=made_by).moves == moves
 
 
+def test_an_slo_reaches_what_runs_and_an_argument_restarts_the_engines_of_its_pool() -> None:
+    slo = {"slo": {"interactive": {"ttft_s": 2}}}
+    arguments = {"engine_args": {"max_model_len": 1024}}
+    found = diff(pools(large=slo, small=arguments))
+    assert [c.path for c in found.hot] == ["fleet.pools.large.slo.interactive.ttft_s"]
+    assert [c.path for c in found.cold] == ["fleet.pools.small.engine_args"]
+    assert (found.gateways, found.pools, found.pods) == (False, ["small"], [])
+
+
+def test_a_time_that_pods_end_by_is_a_change_of_pods() -> None:
+    assert diff({"fleet": {"gateway": {"request_timeout_s": 99}}}).moves
+
+
 FLEET: Object = {"name": "test", "redis": {"url": "redis://:password@x"}, "pools": POOLS}
 WITH_POOL = {**POOLS, "tiny": {**SMALL, "env": {"A": "secret"}}}
 

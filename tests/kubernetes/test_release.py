@@ -186,6 +186,34 @@ def test_status_tells_what_the_release_waits_for(
     assert picture["endpoints"] == 0 and not picture["is_ready"]
 
 
+@pytest.mark.parametrize("who", ["admin", "namespace"])
+def test_a_diff_tells_nothing_of_the_same_values_and_a_second_cluster_of_another_image(
+    release: Release,
+    of_namespace: Path,
+    who: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though KubeRay has written the objects as Go does, and the API server its defaults."""
+    put_on_path(monkeypatch)
+    kubeconfig = release.kubernetes.kubeconfig if who == "admin" else str(of_namespace)
+    images, other = tmp_path / "images.yaml", tmp_path / "other.yaml"
+    images.write_text("image: {registry: registry.example.com}")
+    files = ("--values", str(VALUES), "--values", str(images))
+    same = (RELEASE, *files, "--namespace", release.namespace)
+
+    def told() -> bool:
+        return bool(asked("diff", kubeconfig, *same)[1]["cluster"])
+
+    until("KubeRay has made a RayCluster", told)
+    _, found = asked("diff", kubeconfig, *same)
+    nothing = ("hot", "cold", "pods", "added", "denied")
+    assert {key: found[key] for key in nothing} == {key: [] for key in nothing}
+    other.write_text("image: {cpu: {tag: another}}")
+    _, found = asked("diff", kubeconfig, *same, "--values", str(other))
+    assert found["second_cluster"] and {change["where"] for change in found["pods"]} >= {"head"}
+
+
 def test_preflight_sees_everything_with_an_admins_rights(
     release: Release, kuberay: KubeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,13 @@ from ray.serve._private.common import ServeComponentType
 from ray.serve._private.logging_utils import configure_component_logger
 from ray.serve.schema import LoggingConfig
 
-from deployments.process.serve_log import OTHER_LOGGERS, OWN_PACKAGES, adopt_logs, current_request
+from deployments.process.serve_log import (
+    OTHER_LOGGERS,
+    OWN_PACKAGES,
+    adopt_logs,
+    current_request,
+    ray_logs,
+)
 
 MAX_BYTES = 5000
 Lines = Callable[[], list[dict[str, Any]]]
@@ -149,3 +155,8 @@ def test_the_file_rotates_as_serve_would_have_it(folder: Path) -> None:
     files = sorted(folder.iterdir())
     assert len(files) == 3
     assert all(file.stat().st_size <= MAX_BYTES + 500 for file in files)
+
+
+def test_rays_own_logs_are_in_the_folder_above_serves(folder: Path) -> None:
+    adopt_logs("engine")
+    assert ray_logs() == folder.parent
