@@ -35,6 +35,7 @@ from deployments.gateway.api_keys import KEYS_FILE, keys_in, read_keys
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.health import unheard_s
 from router.demand import read_decided
+from router.fleet_settings import forget_settings
 from router.redis_client import REDIS_FAILURES, connect
 
 logger = logging.getLogger("ray.serve")
@@ -70,6 +71,17 @@ def applications(fleet: Fleet, secrets: Secrets) -> dict[str, serve.Application]
     )
     pools = {application_of(name): _pool(fleet, name, secrets) for name in fleet.pools}
     return {GATEWAYS_APPLICATION: gateways.bind(fleet, secrets), **pools}
+
+
+async def begin_anew(fleet: Fleet, redis_url: str) -> None:
+    """Before a fleet of which nothing runs: what an earlier one left in Redis is not for it."""
+    redis = connect(redis_url)
+    try:
+        await forget_settings(redis, fleet.board)
+    except REDIS_FAILURES as error:  # its gateways will write others
+        logger.warning("the settings of %s may be an earlier fleet's: %s", fleet.board, error)
+    finally:
+        await redis.aclose()
 
 
 def _gateways(base: FleetBase) -> Any:

@@ -51,6 +51,12 @@ async def read_settings(redis: AsyncRedis, fleet: str) -> GivenSettings | None:
         return None
 
 
+async def forget_settings(redis: AsyncRedis, fleet: str) -> None:
+    """Those of a fleet that has ended. Raises one of REDIS_FAILURES."""
+    async with asyncio.timeout(REDIS_TIMEOUT_S):
+        await redis.delete(settings_key(fleet))
+
+
 class SettingsWriter:
     """One gateway's, for its fleet."""
 

@@ -263,13 +263,14 @@ def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller
     assert served.chat()["model"] == "large"
 
 
-def test_other_engine_arguments_restart_the_engines_of_that_pool_alone(served: Served) -> None:
-    """As many as there were, not as many as there were first."""
+def test_what_an_engine_reads_at_its_start_restarts_that_pool_alone(served: Served) -> None:
+    """As many as there were, not as many as there were first. (Of `engine_args`, vLLM would be
+    asked, which takes long.)"""
     served.give(pools__large__autoscaling__min_replicas=2)
     eventually(lambda: served.target("large") >= 2)
     served.give(pools__large__autoscaling__min_replicas=1)
     before = served.settles()
-    served.give(pools__large__engine_args={"max_model_len": 2048})
+    served.give(pools__large__env={"EXAMPLE": "1"})
     eventually(lambda: not served.pids().get("large", before["large"]) & before["large"])
     after = served.settles()
     assert (after["gateway"], after["small"]) == (before["gateway"], before["small"])

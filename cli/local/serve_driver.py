@@ -15,6 +15,7 @@ and takes seconds to import; and its environment is Ray's.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -28,7 +29,7 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
-from deployments.app import applications
+from deployments.app import applications, begin_anew
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of, is_application
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Secrets
@@ -64,9 +65,11 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
     # The gateways listen themselves; a proxy in front would only add a hop.
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
+    secrets = Secrets(**request["secrets"])
+    asyncio.run(begin_anew(fleet, secrets.redis_url))
     targets = [
         serve.RunTarget(target=application, name=name, route_prefix=None)
-        for name, application in applications(fleet, Secrets(**request["secrets"])).items()
+        for name, application in applications(fleet, secrets).items()
     ]
     serve.run_many(
         targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False

@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from router.fleet_settings import EXPIRE_S, SettingsWriter, read_settings, settings_key
+from router.fleet_settings import (
+    EXPIRE_S,
+    SettingsWriter,
+    forget_settings,
+    read_settings,
+    settings_key,
+)
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from tests.waiting import cancelled, until
 
@@ -54,6 +60,14 @@ async def test_lost_settings_are_written_again_with_their_version(redis: AsyncRe
     await redis.flushall()
     await writer.write()
     assert await stored(redis) == (2, "b")
+
+
+async def test_a_fleet_that_begins_forgets_what_an_earlier_one_had(redis: AsyncRedis) -> None:
+    writer = SettingsWriter(redis, FLEET)
+    writer.give("a")
+    await writer.write()
+    await forget_settings(redis, FLEET)
+    assert await stored(redis) is None
 
 
 async def test_what_is_given_is_written_at_once(redis: AsyncRedis) -> None:
