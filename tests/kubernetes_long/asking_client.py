@@ -19,6 +19,7 @@ import urllib.parse
 
 URL, KEY, MODEL = sys.argv[1:4]
 CLIENTS, EVERY_S = int(sys.argv[4]), float(sys.argv[5])
+ONE_AT_A_TIME = threading.Lock()
 PAUSE_S = 0.5
 PATIENCE_S = 150.0
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
@@ -67,7 +68,10 @@ def client(name: str, keeps: bool) -> None:
         number += 1
         if not keeps or was_closed(connection):
             connection.close()
-        print(json.dumps({"client": name} | ask(connection, number)), flush=True)
+        line = json.dumps({"client": name} | ask(connection, number)) + "\n"
+        with ONE_AT_A_TIME:
+            sys.stdout.write(line)
+            sys.stdout.flush()
         time.sleep(PAUSE_S)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -23,8 +22,6 @@ def cluster() -> None:
             "ANTEFIX_TEST_CLUSTER is not yes (set it, with KUBECONFIG, where that cluster is there"
             " to be tested on)"
         )
-    if not shutil.which("kubectl"):
-        missing("kubectl is not on PATH (install it)")
     try:
         held = [
             {name for image in node["status"]["images"] for name in image["names"]}
@@ -61,3 +58,14 @@ def second_node(cluster: None) -> str:
     if len(names := names_of_nodes()) < 2:
         missing("the cluster has one node (start it with two)")
     return names[1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Why a test failed is told at once: the others take an hour."""
+    report = yield
+    if report.failed:
+        print(report.longreprtext)
+    return report

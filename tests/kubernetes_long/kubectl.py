@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.helm import helm
+
 Object = dict[str, Any]
 
 
@@ -22,7 +24,7 @@ class KubectlError(Exception):
 def kubectl(*arguments: str, stdin: str | None = None, within_s: float = 300.0) -> str:
     """Its stdout. Raises KubectlError."""
     done = subprocess.run(
-        ["kubectl", *arguments],
+        [helm.kubectl(), *arguments],
         input=stdin,
         capture_output=True,
         text=True,

@@ -1,7 +1,6 @@
 """What is done to the cluster's nodes, and to its KubeRay, which takes more than the API.
 
 ../shared/cluster/cluster.sh does it for a cluster of its own, whose folder has the kubeconfig.
-ANTEFIX_TEST_CLUSTER_SCRIPT names it where it is elsewhere.
 """
 
 from __future__ import annotations
@@ -10,25 +9,18 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.helm.helm import ROOT
+from tests.helm.helm import kubectl
 from tests.missing import missing
+from tests.programs import CLUSTER_SCRIPT
 
-SCRIPT = "ANTEFIX_TEST_CLUSTER_SCRIPT"
 
-
-def cluster_script(command: str, *arguments: str) -> str:
-    script = Path(os.environ.get(SCRIPT, ROOT.parent / "shared" / "cluster" / "cluster.sh"))
+def cluster_script(command: str, *arguments: str) -> None:
     folder = Path(os.environ.get("KUBECONFIG", "")).parent
-    if not script.exists() or not (folder / "pki").exists():
-        missing(
-            f"the cluster of KUBECONFIG is none of cluster.sh's, which can do what this test asks"
-            f" (start one with it; {SCRIPT} says where it is)"
-        )
-    done = subprocess.run(
-        [str(script), command, str(folder), *arguments],
-        capture_output=True,
-        text=True,
+    if not CLUSTER_SCRIPT.exists() or not (folder / "pki").exists():
+        missing(f"the cluster of KUBECONFIG was not started by {CLUSTER_SCRIPT.name} (start one)")
+    subprocess.run(
+        [str(CLUSTER_SCRIPT), command, str(folder), *arguments],
+        env=os.environ | {"KUBECTL": kubectl()},
         check=True,
         timeout=600,
     )
-    return done.stdout

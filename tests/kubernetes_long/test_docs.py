@@ -11,16 +11,18 @@ import pytest
 import yaml
 
 from tests.helm.helm import ROOT, helm
-from tests.kubernetes_long.kubectl import get, kubectl, until
-from tests.kubernetes_long.release import SMALL, Release, restricted_namespace
+from tests.helm.helm import kubectl as path_of_kubectl
+from tests.kubernetes_long.kubectl import kubectl, until
+from tests.kubernetes_long.release import SMALL, Release, Values, restricted_namespace
 from tests.kubernetes_long.shapes import two_of_each
 from tests.shell_blocks import shell_blocks
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(3600)]
 
 DOCS = ROOT / "docs" / "kubernetes"
-# An upgrade before the keys: a rollback brings old ones back, as its page says.
-ORDER = ("install", "troubleshoot", "upgrade", "keys", "uninstall")
+# The first upgrade takes the Secret that install.md makes. Keys come after it, since a rollback
+# brings old ones back, as its page says.
+ORDER = ("install", "upgrade", "troubleshoot", "keys", "uninstall")
 # what the pages forward to this machine
 FORWARDED = (8000, 8265)
 
@@ -28,12 +30,15 @@ FORWARDED = (8000, 8265)
 class Reader:
     """A shell in a folder that looks like the repository's, with a reader's own values."""
 
-    def __init__(self, folder: Path, release: Release, values: object) -> None:
-        self._folder, self._release = folder, release
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         (folder / "helm").symlink_to(ROOT / "helm")
-        (folder / "my-values.yaml").write_text(yaml.safe_dump(values))
-        programs = (str(ROOT / ".venv" / "bin"), str(Path(helm()).parent), os.environ["PATH"])
+        folders = (str(Path(program).parent) for program in (helm(), path_of_kubectl()))
+        programs = (str(ROOT / ".venv" / "bin"), *folders, os.environ["PATH"])
         self._environment = {**os.environ, "PATH": os.pathsep.join(programs)}
+
+    def writes(self, values: Values) -> None:
+        (self._folder / "my-values.yaml").write_text(yaml.safe_dump(values))
 
     def types(self, text: str, **variables: str) -> None:
         """Raises AssertionError with what was said, when a command fails."""
@@ -73,9 +78,10 @@ def test_a_reader_comes_from_an_empty_cluster_to_an_empty_cluster(
     release.remove()
     release.changed()
     restricted_namespace(release.namespace)
-    values = yaml.safe_load(SMALL.read_text()) | {"auth": {"existingSecret": "llm-auth"}}
+    values = yaml.safe_load(SMALL.read_text())
     _merge(values, two_of_each(first_node))
-    reader = Reader(tmp_path, release, values)
+    reader = Reader(tmp_path)
+    reader.writes(values)
     for page in ORDER:
         for block in shell_blocks(DOCS / f"{page}.md"):
             if block.not_run:
@@ -84,13 +90,12 @@ def test_a_reader_comes_from_an_empty_cluster_to_an_empty_cluster(
             pod = release.pod("engine") if engines else ""
             print(f"\n{block.where}")
             reader.types(block.text, NODE=second_node, POD=pod)
-            if page == "install" and get("secret", "llm-auth", release.namespace):
-                release.wait()
-            elif page in ("upgrade", "keys"):
+            if page != "uninstall":
                 kubectl("uncordon", second_node)
                 release.wait()
         if page == "install":
             reader.types(_commands(release.helm("get", "notes")))
+            reader.writes(values | {"auth": {"existingSecret": "llm-auth"}})
     until("no pod left", lambda: not release.pods(), within_s=900)
     release.remove()
 

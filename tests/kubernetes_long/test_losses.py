@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.kubernetes_long.kubectl import condition, is_ending, kubectl, name_of, until
 from tests.kubernetes_long.measured import measured
-from tests.kubernetes_long.release import READY_S, Release
+from tests.kubernetes_long.release import READY_S, Release, Values
 from tests.kubernetes_long.shapes import ONE_OF_EACH, fault_tolerant, two_of_each
 from tests.kubernetes_long.volumes import volume
 
@@ -77,46 +78,59 @@ def test_the_head_is_lost_and_the_release_starts_anew_by_itself(
     assert traffic.outcomes(since=went)
 
 
-def test_the_head_is_lost_with_its_state_in_redis_and_no_request_fails(
-    release: Release, first_node: str
-) -> None:
+@pytest.fixture(scope="module")
+def kept(release: Release, first_node: str) -> Iterator[Values]:
+    """What keeps the head's state in Redis, whose disk is there until the last test has ended."""
     release.remove()
     with volume("redis", first_node, release.image):
-        release.settle(fault_tolerant(first_node))
-        before = workers(release)
-        with release.traffic() as traffic:
-            lost = release.pod("head")
-            kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
-            new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-            measured("head lost with fault tolerance, until a new one is ready", new, "s", 90)
-            traffic.flow(20)
-            release.wait()
-        traffic.tell("head lost with fault tolerance")
-        assert not traffic.failed()
-        assert workers(release) == before
-        measured("uninstall with fault tolerance, until no pod is left", release.uninstall(), "s")
+        yield fault_tolerant(first_node)
         release.remove()
+
+
+def test_the_head_is_lost_with_its_state_in_redis_and_no_request_fails(
+    release: Release, kept: Values
+) -> None:
+    release.settle(kept)
+    before = workers(release)
+    with release.traffic() as traffic:
+        lost = release.pod("head")
+        kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
+        new = until("a new head serves", lambda: new_head(release, lost), READY_S)
+        measured("head lost with fault tolerance, until a new one is ready", new, "s", 90)
+        traffic.flow(20)
+        release.wait()
+    traffic.tell("head lost with fault tolerance")
+    assert not traffic.failed()
+    assert workers(release) == before
+
+
+def test_an_autoscaler_that_ended_is_replaced_with_its_head(release: Release, kept: Values) -> None:
+    release.settle(kept)
+    with release.traffic() as traffic:
+        lost = release.pod("head")
+        kill_autoscaler(release)
+        new = until("a new head serves", lambda: new_head(release, lost), READY_S)
+        measured("autoscaler lost with fault tolerance, until a new head is ready", new, "s")
+        release.wait()
+    traffic.tell("autoscaler lost with fault tolerance")
+    assert not traffic.failed()
+    measured("uninstall with fault tolerance, until no pod is left", release.uninstall(), "s")
+
+
+def test_an_autoscaler_that_ended_is_told_by_status(release: Release) -> None:
+    release.settle(ONE_OF_EACH)
+    kill_autoscaler(release)
+    until("it is told", lambda: "autoscaler: ended" in release.status()[1], within_s=120)
+    release.changed()
 
 
 def workers(release: Release) -> set[str]:
     return {name_of(pod) for c in ("gateway", "engine") for pod in release.pods(c)}
 
 
-def test_an_autoscaler_that_ended_is_told_and_comes_back(release: Release) -> None:
-    release.settle(ONE_OF_EACH)
-    head = release.pod("head")
-    processes = (
-        "exec",
-        head,
-        "--namespace",
-        release.namespace,
-        "--container",
-        "ray-head",
-        "--",
-    )
-    kubectl(*processes, "python", "-c", KILL_AUTOSCALER)
-    until("it is told", lambda: "autoscaler" in release.status()[1], within_s=60)
-    until("there is one again", lambda: release.pod("head") and release.is_ready(), READY_S)
+def kill_autoscaler(release: Release) -> None:
+    where = ("--namespace", release.namespace, "--container", "ray-head")
+    kubectl("exec", release.pod("head"), *where, "--", "python", "-c", KILL_AUTOSCALER)
 
 
 def new_head(release: Release, lost: str) -> bool:

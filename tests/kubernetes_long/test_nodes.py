@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes_long.kubectl import condition, kubectl, name_of, until
+from tests.kubernetes_long.kubectl import condition, is_ending, kubectl, name_of, until
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.nodes import cluster_script
-from tests.kubernetes_long.release import Release
+from tests.kubernetes_long.release import READY_S, Release
 from tests.kubernetes_long.shapes import two_of_each
 from tests.kubernetes_long.traffic import nodes
 
@@ -50,10 +50,15 @@ def test_a_node_is_drained_and_no_request_fails(
             within_s=1300,
         )
         measured("node drained, until its pods have left", time.monotonic() - began, "s")
-        most = len(spread.pods("engine"))
-        spread.wait()
+        counted = [0]
+
+        def is_settled() -> bool:
+            counted.append(sum(not is_ending(pod) for pod in spread.pods("engine")))
+            return spread.is_alone() and spread.is_ready()
+
+        until("two of each again", is_settled, READY_S)
         measured("node drained, until there are two of each again", time.monotonic() - began, "s")
-        measured("node drained, engines' pods at most", max(most, len(spread.pods("engine"))), "")
+        measured("node drained, engines' pods at most, of two", max(counted), "pods")
     traffic.tell("node drained")
     assert not traffic.failed()
     assert not on(spread, second_node, "gateway") + on(spread, second_node, "engine")

@@ -46,7 +46,7 @@ class Traffic:
     def outcomes(self, since: float = 0.0) -> list[Outcome]:
         """Of requests that began at `since` or later, in the order they ended."""
         said = self._log or self._read()
-        ended = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        ended = [json.loads(line) for line in said.splitlines(True) if line.endswith("\n")]
         names = Outcome.__dataclass_fields__
         return [
             Outcome(**{name: one.get(name) for name in names})
