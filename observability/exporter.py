@@ -8,6 +8,7 @@ what merging takes must not be a stream's time.
 from __future__ import annotations
 
 import logging
+import socket
 import socketserver
 import threading
 from collections.abc import Iterable
@@ -63,7 +64,8 @@ def serve(folder: Path, host: str, port: int) -> None:
         return [generate_latest(registry)]
 
     try:
-        server = make_server(host, port, answer, server_class=_Server, handler_class=_Handler)
+        server_class = _ServerOfIpv6 if ":" in host else _Server
+        server = make_server(host, port, answer, server_class, _Handler)
     except OSError as error:
         logger.warning("no metrics are served at %s port %d: %s", host, port, error)
         return
@@ -73,6 +75,10 @@ def serve(folder: Path, host: str, port: int) -> None:
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     allow_reuse_port = True
     daemon_threads = True
+
+
+class _ServerOfIpv6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(WSGIRequestHandler):

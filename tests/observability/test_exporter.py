@@ -152,6 +152,17 @@ def test_each_metric_is_told_once_though_several_processes_have_it(node: Node) -
     assert len(described) == len(set(described))
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_on_every_address_of_ipv6_both_families_are_answered(tmp_path: Path, host: str) -> None:
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    (port,) = free_ports(1)
+    exporter.serve(tmp_path, "::", port)
+    with socket.create_connection((host, port), timeout=10) as asked:
+        asked.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert b" 200 OK" in asked.recv(100)
+
+
 def test_a_port_that_is_anothers_is_done_without(node: Node) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         exporter.serve(node.folder, "127.0.0.1", taken.getsockname()[1])
