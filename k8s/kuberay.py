@@ -10,8 +10,8 @@ from k8s.needs import ClusterNeeds, Object
 
 Version = tuple[int, ...]
 OLDEST, NEWEST = (1, 5), (1, 7)
-# the first that gives Ray's pods a token, and takes it to them itself
-FIRST_WITH_RAY_AUTH = (1, 6, 2)
+# the first whose CRD has authOptions: it gives Ray's pods a token, and takes it to them itself
+FIRST_WITH_RAY_AUTH = (1, 5, 1)
 # of Ray's head: its dashboard, where KubeRay hands over the fleet and asks how it is
 _DASHBOARD = 8265
 _TITLE = "KubeRay"

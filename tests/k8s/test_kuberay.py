@@ -136,7 +136,7 @@ def test_a_version_is_read_from_the_tag(image: str, version: tuple[int, ...]) ->
     assert version_of(image) == version
 
 
-@pytest.mark.parametrize("version, severity", [("v1.6.1", "problem"), ("v1.6.2", "ok")])
+@pytest.mark.parametrize("version, severity", [("v1.5.0", "problem"), ("v1.5.1", "ok")])
 def test_rays_token_needs_a_kuberay_that_knows_it(version: str, severity: str) -> None:
     values = {"rayAuth": {"enabled": True}}
     finding = of(asked(*BESIDE, operator(version), values=values), "KubeRay")
