@@ -104,7 +104,7 @@ def test_pods_are_as_large_as_the_values_say(odd: ClusterNeeds) -> None:
     # with the autoscaler beside it
     head = amounts({"cpu": "1200m", "memory": "4608Mi", "pods": "1"})
     assert groups["head"].requests == head
-    assert groups["head"].limits == amounts({"memory": "4608Mi"})
+    assert groups["head"].limits == amounts({"memory": "5Gi"})
 
 
 def test_pods_go_where_the_values_send_them(odd: ClusterNeeds) -> None:
