@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,6 +29,7 @@ from deployments.process.node_drain import PERIOD_S, ask, folder_of, nodes
 
 # The kubelet ends all pods of a deleted cluster within that.
 OTHERS_BEGIN_S = 10.0
+TIMEOUT_S = 3.0
 
 
 def drain(node_id: str | None, after_s: float, within_s: float) -> bool:
@@ -64,16 +68,25 @@ def _others_drain() -> bool:
     """Whether a node that lives is being drained. False too when Ray does not answer any more."""
     from ray._private import services
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
-    from ray.serve._private.default_impl import create_cluster_node_info_cache
 
     try:
-        address = services.canonicalize_bootstrap_address_or_die("auto")
-        nodes = create_cluster_node_info_cache(GcsClient(address=address))
-        nodes.update()  # type: ignore[no-untyped-call]
-        return bool(nodes.get_draining_nodes())
+        gcs = GcsClient(address=services.canonicalize_bootstrap_address_or_die("auto"))
+        draining = gcs.get_draining_nodes(timeout=TIMEOUT_S)
+        nodes = gcs.get_all_node_info(timeout=TIMEOUT_S)
     except Exception as error:
         print(f"Ray does not answer: {error}")
         return False
+    others = [node for node_id, node in nodes.items() if node_id.hex() in draining]
+    with ThreadPoolExecutor() as each:
+        return any(each.map(_listens, others))
+
+
+def _listens(node: Any) -> bool:
+    """Ray itself learns only from health checks, a minute later, that a node was killed."""
+    at = (node.node_manager_address, node.node_manager_port)
+    with contextlib.suppress(OSError), socket.create_connection(at, timeout=TIMEOUT_S):
+        return True
+    return False
 
 
 def main() -> None:

@@ -45,8 +45,9 @@ async def follow(
             await asyncio.sleep(PERIOD_S)
         after_s, within_s = map(float, (folder / ASKED).read_text().split())
         asyncio.get_running_loop().run_in_executor(None, _tell_ray, node_id, within_s)
+        settled = asyncio.get_running_loop().time() + SETTLE_S
         await begin(after_s)
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(settled - asyncio.get_running_loop().time())
         while True:
             write(told, str(requests()))
             await asyncio.sleep(PERIOD_S)
