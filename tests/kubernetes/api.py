@@ -5,6 +5,7 @@ Limits are generous: a test fails for what never comes to be, not for how busy t
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -66,6 +67,12 @@ class Kubernetes:
         found: list[Object] = json.loads(told)["items"]
         return found
 
+    @functools.cached_property
+    def kinds_in_namespaces(self) -> list[str]:
+        """Those that can be listed, as kubectl calls them."""
+        listed = ("--verbs=list", "--namespaced=true", "--output=name")
+        return self.kubectl("api-resources", *listed).split()
+
     def apply(self, *objects: Object) -> None:
         """Server-side."""
         listed = {"apiVersion": "v1", "kind": "List", "items": objects}
@@ -107,12 +114,14 @@ class Kubernetes:
                     raise
 
 
-def until(what: str, truth: Callable[[], object], within_s: float = WITHIN_S) -> None:
+def until(
+    what: str, truth: Callable[[], object], within_s: float = WITHIN_S, every_s: float = 0.5
+) -> None:
     """Raises AssertionError, with what it waited for."""
     deadline = time.monotonic() + within_s
     while not truth():
         assert time.monotonic() < deadline, f"not yet after {within_s:g} s: {what}"
-        time.sleep(0.3)
+        time.sleep(every_s)
 
 
 def kubeconfig_with_token(of: str, token: str, namespace: str, target: Path) -> Path:

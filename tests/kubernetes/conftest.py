@@ -62,6 +62,9 @@ def kubernetes() -> Iterator[Kubernetes]:
 )
 def kuberay(kubernetes: Kubernetes, request: pytest.FixtureRequest) -> KubeRay:
     if request.param:
+        # the labels that it selects its pods by never change
+        operator = ("deployment", "kuberay-operator", "--namespace", "default")
+        kubernetes.kubectl("delete", *operator, "--ignore-not-found")
         own_cluster.install_kuberay(*request.param)
     found = kubernetes.objects("deployments", labels=OPERATORS)
     if not found:

@@ -24,6 +24,11 @@ OPERATOR = "kuberay-operator"  # as an owner of fields
 CHANGED = ("--values", str(Path(__file__).with_name("changed-values.yaml")))
 # Nobody publishes the images, so values files name none.
 IMAGES = ("--set", "image.registry=registry.example.com")
+# Without a look at the cluster the chart would make other Secrets each time.
+GENERATES_NOTHING = (
+    *("--set", "auth.generate=false", "--set", "auth.existingSecret=own-auth"),
+    *("--set", "redis.existingSecret=own-redis"),
+)
 # In every namespace, or of whoever watches it.
 NOT_OURS = ("configmap/kube-root-ca.crt", "serviceaccount/default", "resourcequota/no-pods")
 NOT_ASKED = ("events", "events.events.k8s.io", "persistentvolumeclaims")
@@ -35,7 +40,7 @@ class Course:
 
     said: dict[str, str] = field(default_factory=dict)
     taken_over: list[str] = field(default_factory=list)
-    secrets: list[dict[str, Any]] = field(default_factory=list)
+    secrets: list[Object] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
     def step(self, name: str, take: Callable[[], str]) -> None:
@@ -70,15 +75,18 @@ def by_gitops(kubernetes: Kubernetes, values: Path) -> Course:
     with kubernetes.namespace() as namespace:
         chart = ("template", RELEASE, str(CHART), "--values", str(values), *IMAGES)
 
+        own = ("--namespace", namespace, "--no-hooks", *GENERATES_NOTHING)
+
         def sync() -> str:
-            rendered = kubernetes.helm(*chart, "--namespace", namespace, "--no-hooks").stdout
+            rendered = kubernetes.helm(*chart, *own).stdout
             return kubernetes.apply_text(rendered, namespace, "argocd-controller")
 
         for number in ("first", "second"):
             course.step(number, sync)
             settle(kubernetes, namespace)
             found = kubernetes.objects("secrets", namespace)
-            course.secrets.append({one["metadata"]["name"]: one["data"] for one in found})
+            # KubeRay makes the token of a Ray cluster, and owns it
+            course.secrets += [one for one in found if "ownerReferences" not in one["metadata"]]
     return course
 
 
@@ -127,9 +135,7 @@ def is_there(value: Any, path: tuple[str, ...]) -> bool:
 
 def left_in(kubernetes: Kubernetes, namespace: str) -> list[str]:
     """What stays when all that goes has gone, claims left out: those are kept, as the docs say."""
-    listed = ("api-resources", "--verbs=list", "--output=name")
-    kinds = kubernetes.kubectl(*listed, "--namespaced=true").split()
-    of_all = ",".join(kind for kind in kinds if kind not in NOT_ASKED)
+    of_all = ",".join(kind for kind in kubernetes.kinds_in_namespaces if kind not in NOT_ASKED)
     left: list[str] = []
 
     def gone() -> bool:
@@ -147,7 +153,7 @@ def left_in(kubernetes: Kubernetes, namespace: str) -> list[str]:
         return not left
 
     with contextlib.suppress(AssertionError):
-        until(f"nothing is left in {namespace}", gone)
+        until(f"nothing is left in {namespace}", gone, every_s=2)
     return left
 
 

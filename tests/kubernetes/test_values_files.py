@@ -56,3 +56,8 @@ def test_gitops_applies_it_without_a_warning_or_a_conflict(
     courses: Courses, name: str, sync: str
 ) -> None:
     assert courses[name][1].said[sync] == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gitops_makes_no_secret_and_so_changes_none(courses: Courses, name: str) -> None:
+    assert courses[name][1].secrets == []
