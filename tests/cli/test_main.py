@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from cli.chat import MAX_TOKENS
@@ -18,6 +19,7 @@ from cli.local.home import FleetState, Home
 from cli.local.ports import free_ports, is_free
 from cli.main import app
 from cli.output import answering
+from deployments.fleet.applications import serve_config
 from tests.cli.fake_gateway import KEY, FakeGateway, running
 
 FLEET = "name: test\npools: {engine: {model: embedded}}\n"
@@ -282,6 +284,16 @@ def test_config_check_gives_every_problem(home: Home, tmp_path: Path) -> None:
 def test_config_show_fills_the_defaults_in(home: Home, tmp_path: Path) -> None:
     result = antefix("config", "show", written(tmp_path, FLEET))
     assert "served_model_name: smollm2-135m-instruct" in result.stdout
+
+
+def test_config_serve_is_for_ray_serve_and_reads_no_secret(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    text = "name: test\npools: {engine: {model: embedded, env: {HF_TOKEN: '${TOKEN}'}}}\n"
+    printed = antefix("config", "serve", written(tmp_path, text)).stdout
+    assert "${TOKEN}" in printed and "secret" not in printed
+    assert yaml.safe_load(printed) == serve_config(yaml.safe_load(text))
 
 
 def test_config_reference_is_the_reference(home: Home) -> None:
