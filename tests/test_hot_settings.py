@@ -205,11 +205,14 @@ def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Serve
     """While requests come: none fails, none is cut."""
     before = served.settles()
     told: list[str] = []
+    took_s: list[float] = []
     stop = threading.Event()
 
     def traffic() -> None:
         while not stop.is_set():
+            began = time.monotonic()
             told.append(served.chat()["model"])
+            took_s.append(time.monotonic() - began)
 
     asking = threading.Thread(target=traffic)
     asking.start()
@@ -230,6 +233,7 @@ def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Serve
     finally:
         stop.set()
         asking.join(60)
+    print(f"\n{len(told)} requests, the longest took {max(took_s):.2f} s")
     assert set(told) == {"large"}
     assert served.settles() == before
 
