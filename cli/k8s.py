@@ -325,8 +325,10 @@ def _restarted(who: list[str]) -> str:
 def _change_line(change: Change) -> str:
     of = f"pods of {change.where}" if change.where else ""
     what = ": ".join(filter(None, (of, change.path)))
+    if not change.path:
+        return f"  {what}: {'gone' if change.new is None else 'new'}"
     if change.old is None:
-        return f"  {what or 'all'}: new, {_short(change.new)}"
+        return f"  {what}: new, {_short(change.new)}"
     if change.new is None:
         return f"  {what}: gone, it was {_short(change.old)}"
     return f"  {what}: {_short(change.old)} -> {_short(change.new)}"

@@ -71,6 +71,9 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
             yield from differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(old, list) and isinstance(new, list) and _named(old) and _named(new):
         yield from differences(_by_name(old), _by_name(new), path)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from differences(one, other, f"{path}.{i}")
     elif old != new:
         yield path, old, new
 
@@ -106,7 +109,7 @@ def _group(group: Object, muted: tuple[str, ...]) -> Object:
 def _as_go_has_it(data: Any, key: str = "") -> Any:
     if isinstance(data, Mapping):
         if key in _QUANTITIES:
-            return {name: parse_quantity(value) for name, value in data.items()}  # type: ignore[no-untyped-call]
+            return {name: _quantity(value) for name, value in data.items()}
         kept = {name: _as_go_has_it(value, name) for name, value in data.items()}
         return {
             name: value
@@ -114,6 +117,15 @@ def _as_go_has_it(data: Any, key: str = "") -> Any:
             if value not in (None, {}, [], "") and _DEFAULTS.get(name) != value
         }
     return [_as_go_has_it(item) for item in data] if isinstance(data, list) else data
+
+
+def _quantity(text: Any) -> str:
+    """The same for the same amount."""
+    amount = parse_quantity(text)  # type: ignore[no-untyped-call]
+    for suffix, unit in (("Gi", 2**30), ("Mi", 2**20)):
+        if amount >= unit and amount % unit == 0:
+            return f"{amount // unit:f}{suffix}"
+    return f"{amount.normalize():f}"
 
 
 def _named(items: list[Any]) -> str:

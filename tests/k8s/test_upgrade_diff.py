@@ -13,7 +13,7 @@ from deployments.fleet.fleet import Fleet
 from k8s.cluster import Cluster
 from k8s.needs import needs_of
 from k8s.release import release_of, seen
-from k8s.spec_changes import spec_changes
+from k8s.spec_changes import differences, spec_changes
 from k8s.upgrade_diff import UpgradeDiff, serve_changes, upgrade_diff
 from k8s.values import computed_values, merged
 from tests.helm.fleets import SMALL
@@ -214,4 +214,10 @@ def test_a_quantity_is_a_number_and_what_is_empty_is_nothing() -> None:
     limits["memory"] = "2Gi"
     (change,) = spec_changes({"headGroupSpec": pod}, {"headGroupSpec": other}, ()).changes
     where = "containers.a.resources.limits.memory"
-    assert (change.where, change.path) == ("head", where)
+    assert (change.where, change.path, change.old) == ("head", where, "1Gi")
+
+
+def test_of_a_list_what_differs_is_told() -> None:
+    old, new = {"command": ["a", "b", "c"]}, {"command": ["a", "x", "c"]}
+    assert list(differences(old, new)) == [("command.1", "b", "x")]
+    assert list(differences(old, {"command": ["a"]})) == [("command", ["a", "b", "c"], ["a"])]
