@@ -50,7 +50,9 @@ def wait_for_the_others(within_s: float) -> None:
     """Return when no other node of the cluster is being drained any more."""
     began = time.monotonic()
     while time.monotonic() - began < within_s:
-        if time.monotonic() - began > OTHERS_BEGIN_S and not _others_drain():
+        # asked from the beginning: the first time imports Ray, which takes long on a busy node
+        others_drain = _others_drain()
+        if time.monotonic() - began > OTHERS_BEGIN_S and not others_drain:
             return
         time.sleep(1.0)
 
