@@ -97,6 +97,9 @@ def report(seen: ClusterObjects) -> Report:
     }
     everything = [*groups, *beside]
     endpoints = _endpoints(seen.slices)
+    # KubeRay may count engines among those that serve
+    is_reached = endpoints > 0 or any(no.resource == "endpointslices" for no in seen.denied)
+    is_up = is_serving and is_reached and bool(groups)
     return Report(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -114,7 +117,7 @@ def report(seen: ClusterObjects) -> Report:
         ended=ended_pods(seen.deletions, metadata["name"]),
         events=_events(seen.warnings, metadata["name"]),
         denied=list(dict.fromkeys(no.what for no in seen.denied)),
-        is_ready=is_serving and bool(groups) and all(group.is_ready for group in everything),
+        is_ready=is_up and all(group.is_ready for group in everything),
     )
 
 

@@ -346,7 +346,13 @@ def test_pods_that_a_service_has_without_the_port_are_no_gateways(api: Api) -> N
     api.add(endpoints(True, True, True, name="engines", port=""))
     assert pictured(api).endpoints == 1
     api.remove("EndpointSlice", "afx-antefix-x", NAMESPACE)
-    assert pictured(api).endpoints == 0
+    picture = pictured(api)
+    assert (picture.endpoints, picture.is_ready) == (0, False)
+
+
+def test_who_may_not_see_endpoints_is_told_of_the_rest(api: Api) -> None:
+    api.forbid("list", "endpointslices")
+    assert pictured(api).is_ready
 
 
 def test_a_gateway_with_addresses_of_two_families_is_one(api: Api) -> None:
