@@ -13,6 +13,7 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -27,6 +28,8 @@ POD = "prometheus"
 READS = "antefix-tests-prometheus"
 # Written anew for each watch, so that none sees what was before.
 FOLDER = "/tmp/watch"
+FOUND, PIDS = f"{FOLDER}/found.json", f"{FOLDER}/pids"
+DISCOVERY = Path(__file__).with_name("discovery.py").read_text()
 ASKING = (
     "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=60).read().decode())"
 )
@@ -71,13 +74,15 @@ def watch(objects: list[Object], namespace: str, image: str) -> Iterator[Watch]:
         within(POD, "bash", "-c", f"cat > {FOLDER}/{name}.yaml", stdin=text)
     options = f"--config.file={FOLDER}/prometheus.yaml --storage.tsdb.path={FOLDER}/data"
     run = f"/tmp/prometheus {options} --web.listen-address=127.0.0.1:9090"
-    within(POD, "bash", "-c", f"{run} > {FOLDER}/log 2>&1 & echo $! > {FOLDER}/pid")
+    discovery = ("bash", "-c", f'python -c "$0" "$@" > {FOLDER}/found.log 2>&1 & echo $! > {PIDS}')
+    within(POD, *discovery, DISCOVERY, namespace, FOUND)
+    within(POD, "bash", "-c", f"{run} > {FOLDER}/log 2>&1 & echo $! >> {PIDS}")
     watching = Watch()
     try:
         until("Prometheus answers", lambda: watching.get("status/runtimeinfo"), within_s=120)
         yield watching
     finally:
-        within(POD, "bash", "-c", f"kill $(cat {FOLDER}/pid)")
+        within(POD, "bash", "-c", f"kill $(cat {PIDS})")
 
 
 def _pod(image: str) -> None:
@@ -133,7 +138,7 @@ def scrape_configs(monitor: Object, namespace: str) -> list[Object]:
                 "metrics_path": endpoint["path"],
                 "scrape_interval": endpoint["interval"],
                 "scrape_timeout": endpoint["scrapeTimeout"],
-                "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
+                "file_sd_configs": [{"files": [FOUND]}],
                 "relabel_configs": rules,
             }
         )

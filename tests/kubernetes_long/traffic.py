@@ -120,8 +120,14 @@ def traffic(
 
 
 def nodes() -> list[Object]:
+    """Those that take pods of ours."""
     found: list[Object] = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
-    return found
+    control_plane = "node-role.kubernetes.io/control-plane"
+    return [
+        node
+        for node in found
+        if control_plane not in {taint["key"] for taint in node["spec"].get("taints", ())}
+    ]
 
 
 def names_of_nodes() -> list[str]:
