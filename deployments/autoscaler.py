@@ -193,6 +193,10 @@ class PoolAutoscaler:
         known = State.from_dict(context.policy_state.get(_STATE))
         # Ray Serve knows them too, while Redis is away
         running = context.current_num_replicas if signals.running is None else signals.running
+        if known.demand is None:
+            # While engines are replaced, old ones are there beside new ones.
+            running = min(running, context.target_num_replicas)
+            starting = min(starting, context.target_num_replicas - running)
         decision = decide(
             replace(signals, now=time.monotonic(), running=running, starting=starting),
             known,

@@ -16,6 +16,7 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingContext
 
+from autoscaling.scaling import Signals
 from deployments import autoscaler
 from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, limits_of
 from deployments.fleet.fleet import Fleet
@@ -193,6 +194,19 @@ def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     _, request = autoscaler._GPU_REQUESTS["test"]["b"]
     autoscaler._GPU_REQUESTS["test"]["b"] = (time.monotonic() - 2 * autoscaler.KEEP_S, request)
     assert policies[0]._granted(20.0, 1, demand=4, target=5) == 5
+
+
+@pytest.mark.parametrize("on_the_board", [1, 2, 3])
+def test_engines_that_are_replaced_are_not_taken_for_more(
+    on_the_board: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are wanted: one has not left the board, one has not come up, or both are there."""
+    monkeypatch.setattr(Watch, "keep", lambda self: None)
+    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0)
+    policy._watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
+    watch.signals = Signals(now=time.monotonic(), running=on_the_board)
+    context: Any = SimpleNamespace(current_num_replicas=1, target_num_replicas=2, policy_state={})
+    assert policy(context)[0] == 2
 
 
 def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
