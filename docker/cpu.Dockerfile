@@ -61,22 +61,21 @@ ENV PATH=/opt/venv/bin:$PATH \
 COPY pyproject.toml /opt/antefix/
 COPY requirements/base.in /opt/antefix/requirements/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/antefix
-# Compiled now: the user who runs it may not write there.
-COPY . /opt/antefix
-RUN python -m compileall -q /opt/antefix && chmod -R a+rX /opt/antefix
-# Below every RUN, each of which would run anew with each commit.
-ARG VERSION=unknown
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="antefix-cpu" \
-      org.opencontainers.image.description="Antefix without GPUs: head, gateways, engines on CPUs" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
 WORKDIR /home/antefix
-# A number: runAsNonRoot does not believe a name.
-USER 1000:1000
 EXPOSE 8000 9464
 # For Docker alone, where `antefix up --foreground` is what runs; Kubernetes has its own probes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
     CMD ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health/live"]
 CMD ["antefix", "--help"]
+# Compiled now: the user who runs it may not write there.
+COPY . /opt/antefix
+RUN python -m compileall -q /opt/antefix && chmod -R a+rX /opt/antefix
+# A number: runAsNonRoot does not believe a name.
+USER 1000:1000
+# Below every RUN, each of which would run anew with each commit.
+ARG VERSION=unknown REVISION=unknown
+LABEL org.opencontainers.image.title="antefix-cpu" \
+      org.opencontainers.image.description="Antefix without GPUs: head, gateways, engines on CPUs" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,20 +98,19 @@ class Kubernetes:
         try:
             yield name
         finally:
-            self.let_go(name)
             self.kubectl("delete", "namespace", name, "--wait=false")
+            until(f"no Ray cluster is left in {name}", lambda: not self.let_go(name), every_s=2)
 
-    def let_go(self, namespace: str) -> None:
-        """Of Ray clusters whose end a Job should prepare that gets no pod here."""
-        for one in self.objects("rayclusters", namespace):
-            patch = '{"metadata": {"finalizers": null}}'
-            name = one["metadata"]["name"]
-            merge = ("--type", "merge", "--patch", patch)
-            try:
-                self.kubectl("patch", "raycluster", name, "--namespace", namespace, *merge)
-            except Refused as error:
-                if "NotFound" not in str(error):
-                    raise
+    def let_go(self, namespace: str) -> list[Object]:
+        """Of Ray clusters that end and wait for a Job, which gets no pod. All that are there."""
+        clusters = self.objects("rayclusters", namespace)
+        for one in clusters:
+            if "deletionTimestamp" in one["metadata"]:
+                patch = ("--type", "merge", "--patch", '{"metadata": {"finalizers": null}}')
+                name = ("--namespace", namespace, one["metadata"]["name"])
+                with suppress(Refused):  # it has just gone
+                    self.kubectl("patch", "raycluster", *name, *patch)
+        return clusters
 
 
 def until(

@@ -73,12 +73,6 @@ def kuberay(kubernetes: Kubernetes, request: pytest.FixtureRequest) -> KubeRay:
     return KubeRay(image.rpartition(":")[2].removeprefix("v"), found[0])
 
 
-@pytest.fixture
-def namespace(kubernetes: Kubernetes) -> Iterator[str]:
-    with kubernetes.namespace() as name:
-        yield name
-
-
 # Kinds that other operators bring; the chart may render them.
 OTHERS = [
     ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),

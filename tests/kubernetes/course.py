@@ -148,20 +148,9 @@ def left_in(kubernetes: Kubernetes, namespace: str) -> list[str]:
         ]
         classes = kubernetes.kubectl("get", "priorityclasses", "--output=name").split()
         left.extend(name for name in classes if namespace in name)
-        if waits_for_a_job(found):
-            kubernetes.let_go(namespace)
+        kubernetes.let_go(namespace)
         return not left
 
     with contextlib.suppress(AssertionError):
         until(f"nothing is left in {namespace}", gone, every_s=2)
     return left
-
-
-def waits_for_a_job(found: list[Object]) -> bool:
-    """Whether a Ray cluster ends that keeps its state in Redis, which a Job should empty first."""
-    return any(
-        one["kind"] == "RayCluster"
-        and "deletionTimestamp" in one["metadata"]
-        and "ray.io/gcs-ft-redis-cleanup-finalizer" in one["metadata"].get("finalizers", ())
-        for one in found
-    )
