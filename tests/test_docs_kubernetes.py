@@ -43,6 +43,7 @@ from tests.k8s.objects import (
     storage_class,
 )
 from tests.k8s.release import cluster_of
+from tests.kubernetes_long import measured
 from tests.shell_blocks import shell_blocks
 
 DOCS = ROOT / "docs" / "kubernetes"
@@ -51,6 +52,7 @@ INSTALL, SIZE, UPGRADE, TROUBLESHOOT = (
 )
 PAGES = [*sorted(DOCS.glob("*.md")), CHART / "README.md"]
 SMALL = "fleet: {name: small, pools: {chat: {model: org/model}}}"
+TESTED = DOCS / "tested.md"
 SINGLE_NODE = CHART / "values" / "single-node-a100.yaml"
 
 of_each_page = pytest.mark.parametrize(
@@ -117,6 +119,14 @@ def test_each_page_says_which_of_its_shell_blocks_no_cluster_runs_and_why() -> N
         marked = [block for block in shell_blocks(page) if block.not_run]
         assert len(marked) == page.read_text().count("<!-- not run"), page
         assert [b.text for b in shell_blocks(page)] == blocks(page, "sh"), page
+
+
+def test_every_test_of_releases_has_its_line_among_the_figures() -> None:
+    rows = re.findall(r"^\| (.+?) \|", TESTED.read_text(), re.M)
+    named = [name.removeprefix("test_").replace("_", " ") for name in measured.tests()]
+    assert [row for row in rows if row in named] == named, (
+        "python -m tests.kubernetes_long.measured"
+    )
 
 
 @of_each_page

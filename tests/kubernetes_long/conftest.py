@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.helm.helm import run
+from tests.kubernetes_long import measured
 from tests.kubernetes_long.kubectl import KubectlError, kubectl
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.traffic import names_of_nodes, nodes
@@ -35,6 +37,23 @@ def cluster() -> None:
             f"not all nodes have the image {image} (make image-cpu, then kind load docker-image"
             f" {image.removeprefix('docker.io/')})"
         )
+    measured.cluster_is(facts())
+
+
+def facts() -> str:
+    """Versions and machine, as a page tells them."""
+    told = nodes()[0]["status"]
+    of_node = told["nodeInfo"]
+    labels = "app.kubernetes.io/name in (kuberay, kuberay-operator)"
+    image = "{.items[0].spec.containers[0].image}"
+    operator = kubectl("get", "pods", "-A", "-l", labels, "-o", f"jsonpath={image}")
+    gib = int(told["capacity"]["memory"].removesuffix("Ki")) / 2**20
+    return (
+        f"Kubernetes {of_node['kubeletVersion']}, KubeRay {operator.rpartition(':')[2]},"
+        f" {of_node['containerRuntimeVersion'].replace('://', ' ')},"
+        f" Helm {run('version', '--short').partition('+')[0]},"
+        f" {len(nodes())} nodes of one machine of {told['capacity']['cpu']} cores and {gib:.0f} GiB"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +83,12 @@ def second_node(cluster: None) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Why a test failed is told at once: the others take an hour."""
+    """How a test ended is noted, and why it failed is told at once: the others take an hour."""
+    if call.when == "setup":
+        measured.begins(item.name)
     report = yield
     if report.failed:
         print(report.longreprtext)
+    if call.when == "call" or not report.passed:
+        measured.ended(item.name, report.outcome)
     return report

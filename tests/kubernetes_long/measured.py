@@ -1,4 +1,6 @@
-"""What the long tests measured: a line of JSON each, on stdout and in .cache/kubernetes-long.jsonl.
+"""What the long tests found: a line of JSON each in .cache/kubernetes-long.jsonl.
+
+    python -m tests.kubernetes_long.measured    writes it into docs/kubernetes/tested.md
 
 A goal on time is told, met or not: how fast two cores are is no law. What a test asserts is that
 requests are answered and that things come to be at all.
@@ -6,24 +8,109 @@ requests are answered and that things come to be at all.
 
 from __future__ import annotations
 
+import ast
 import json
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from tests.helm.helm import ROOT
 
 FILE = ROOT / ".cache" / "kubernetes-long.jsonl"
+PAGE = ROOT / "docs" / "kubernetes" / "tested.md"
+BEGIN, END = "<!-- python -m tests.kubernetes_long.measured -->\n", "<!-- end of the figures -->\n"
+
+_now: list[str] = []
+
+
+def begins(test: str) -> None:
+    """What is measured from now on is this test's."""
+    _now[:] = [test]
+
+
+def ended(test: str, outcome: str) -> None:
+    """`outcome`: passed, failed or skipped."""
+    _note({"test": test, "outcome": outcome})
+
+
+def cluster_is(what: str) -> None:
+    """Versions and machine, in one line."""
+    _note({"cluster": what})
 
 
 def measured(what: str, value: float, unit: str, at_most: float | None = None) -> None:
-    line: dict[str, object] = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "what": what,
-        "value": round(value, 2),
-        "unit": unit,
-    }
+    line = {"test": _now[0] if _now else "", "what": what, "value": round(value, 1), "unit": unit}
     if at_most is not None:
         line |= {"goal": at_most, "met": value <= at_most}
+    _note(line)
+    print(f"\nmeasured {json.dumps(line)}")
+
+
+def _note(line: dict[str, Any]) -> None:
     FILE.parent.mkdir(exist_ok=True)
     with FILE.open("a") as lines:
-        lines.write(json.dumps(line) + "\n")
-    print(f"\nmeasured {json.dumps(line)}")
+        lines.write(json.dumps({"when": datetime.now(UTC).isoformat(timespec="seconds")} | line))
+        lines.write("\n")
+
+
+def tests() -> list[str]:
+    """The names of all functions that are tests, as they stand in their files."""
+    return [
+        function.name
+        for file in sorted(Path(__file__).parent.glob("test_*.py"))
+        for function in ast.parse(file.read_text()).body
+        if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
+    ]
+
+
+def figures(lines: list[dict[str, Any]]) -> str:
+    """A table of every test: how it ended last, and what it measured then."""
+    rows = ["| Test | Last run | Measured |", "| -- | -- | -- |"]
+    for name in tests():
+        of_test = [line for line in lines if line.get("test", "").partition("[")[0] == name]
+        last = {line["test"]: line for line in of_test if "outcome" in line}
+        ends = "; ".join(
+            " ".join(part for part in (_parameters(test), end["outcome"], end["when"][:10]) if part)
+            for test, end in last.items()
+        )
+        # a run's own: what an earlier one measured is of an earlier chart
+        runs = {test: _of_last_run(of_test, test) for test in last}
+        told = "; ".join(
+            f"{_parameters(test)} {', '.join(map(_told, values))}".strip()
+            for test, values in runs.items()
+            if values
+        )
+        sentence = name.removeprefix("test_").replace("_", " ")
+        rows.append(f"| {sentence} | {ends or 'not yet'} | {told} |")
+    on = [line["cluster"] for line in lines if "cluster" in line]
+    return f"On {on[-1]}:\n\n" * bool(on) + "\n".join(rows) + "\n"
+
+
+def _of_last_run(lines: list[dict[str, Any]], test: str) -> list[dict[str, Any]]:
+    of_test = [line for line in lines if line["test"] == test]
+    *_, end = (number for number, line in enumerate(of_test) if "outcome" in line)
+    begin = max((n for n, line in enumerate(of_test[:end]) if "outcome" in line), default=-1)
+    return [line for line in of_test[begin + 1 : end] if "what" in line]
+
+
+def _parameters(test: str) -> str:
+    return test.partition("[")[2].removesuffix("]")
+
+
+def _told(line: dict[str, Any]) -> str:
+    unit = "" if line["unit"] == "requests" else f" {line['unit']}".rstrip()
+    told = f"{line['what']} {line['value']:g}{unit}"
+    if "goal" not in line:
+        return told
+    return f"{told} (goal {line['goal']:g}{'' if line['met'] else ': **not met**'})"
+
+
+def main() -> None:
+    lines = [json.loads(line) for line in FILE.read_text().splitlines()]
+    text = PAGE.read_text()
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}{figures(lines)}{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

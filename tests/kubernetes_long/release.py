@@ -7,7 +7,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import yaml
 
 from tests.helm.helm import CHART, ROOT, run
 from tests.kubernetes_long.kubectl import (
+    KubectlError,
     Object,
     apply,
     condition,
@@ -192,4 +193,11 @@ class Release:
         self.changed()
         if self.is_there():
             self.helm("uninstall", "--no-hooks", "--ignore-not-found")
+        # how it leaves by itself is for a test to see: here nothing is waited for
+        here = ("--namespace", self.namespace)
+        for cluster in objects("rayclusters", self.namespace):
+            patch = ("--type", "merge", "--patch", '{"metadata": {"finalizers": null}}')
+            with suppress(KubectlError):  # it has just gone
+                kubectl("patch", "raycluster", name_of(cluster), *here, *patch)
+        kubectl("delete", "pods", "--all", *here, "--force", "--grace-period", "0")
         kubectl("delete", "namespace", self.namespace, "--ignore-not-found", within_s=900)

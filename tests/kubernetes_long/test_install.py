@@ -19,7 +19,7 @@ def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
     release: Release,
 ) -> None:
     release.remove()
-    measured("install, until ready", release.settle(ONE_OF_EACH), "s")
+    measured("until ready", release.settle(ONE_OF_EACH), "s")
     release.helm("test", "--timeout", "20m")
     report = json.loads(release.status("--json")[1])
     assert report["endpoints"] == 1
@@ -47,7 +47,7 @@ def test_an_idle_release_leaves_at_once_and_another_of_its_name_takes_its_place(
 ) -> None:
     release.settle(ONE_OF_EACH)
     keys = release.secrets()
-    measured("uninstall of an idle release, until no pod is left", release.uninstall(), "s", 30)
+    measured("until no pod is left", release.uninstall(), "s", 30)
     until("no RayCluster left", lambda: not objects("rayclusters", release.namespace))
     assert not release.secrets()
     release.settle(ONE_OF_EACH)

@@ -42,7 +42,7 @@ def test_redis_is_lost_and_no_request_fails(release: Release, first_node: str) -
         kill(release, release.pod("redis"))
         traffic.flow(12)
         release.wait()
-    traffic.tell("Redis lost")
+    traffic.tell()
     assert not traffic.failed()
     # prefix hits are back
     release.helm("test", "--timeout", "20m")
@@ -56,8 +56,8 @@ def test_one_of_two_is_lost_and_only_what_it_had_fails(
     with release.traffic() as traffic:
         killed = kill(release, release.pod(component))
         until("its place is empty", lambda: not release.is_ready(), within_s=60)
-        measured(f"{component} lost, until there are two again", release.wait(), "s")
-    traffic.tell(f"{component} lost")
+        measured("until there are two again", release.wait(), "s")
+    traffic.tell()
     assert not [one for one in traffic.failed() if one.began > killed + NOTICED_S]
 
 
@@ -70,11 +70,10 @@ def test_the_head_is_lost_and_the_release_starts_anew_by_itself(
         went = time.time()
         kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
         new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-        measured("head lost, until a new one is ready", new, "s", 90)
+        measured("until a new one is ready", new, "s", 90)
         release.wait()
         traffic.flow()
-    traffic.tell("head lost without fault tolerance")
-    measured("head lost, longest pause between answers", traffic.pause_s(), "s", 150)
+    traffic.tell(pause_at_most_s=150)
     assert traffic.outcomes(since=went)
 
 
@@ -96,10 +95,10 @@ def test_the_head_is_lost_with_its_state_in_redis_and_no_request_fails(
         lost = release.pod("head")
         kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
         new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-        measured("head lost with fault tolerance, until a new one is ready", new, "s", 90)
+        measured("until a new one is ready", new, "s", 90)
         traffic.flow(20)
         release.wait()
-    traffic.tell("head lost with fault tolerance")
+    traffic.tell()
     assert not traffic.failed()
     assert workers(release) == before
 
@@ -110,11 +109,11 @@ def test_an_autoscaler_that_ended_is_replaced_with_its_head(release: Release, ke
         lost = release.pod("head")
         kill_autoscaler(release)
         new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-        measured("autoscaler lost with fault tolerance, until a new head is ready", new, "s")
+        measured("until a new head is ready", new, "s")
         release.wait()
-    traffic.tell("autoscaler lost with fault tolerance")
+    traffic.tell()
     assert not traffic.failed()
-    measured("uninstall with fault tolerance, until no pod is left", release.uninstall(), "s")
+    measured("until no pod is left", release.uninstall(), "s")
 
 
 def test_an_autoscaler_that_ended_is_told_by_status(release: Release) -> None:

@@ -37,7 +37,7 @@ def test_nobody_is_woken_by_an_install_load_or_an_upgrade_and_panels_have_data(
             changed["fleet"]["pools"]["engine"]["engine_args"] = {"max_num_seqs": 16}
             release.upgrade(changed)
             release.wait()
-        traffic.tell("watched by Prometheus")
+        traffic.tell()
         up = {one["metric"]["pod"] for one in prometheus.seen('up{job="antefix"} == 1')}
         assert {
             pod["metadata"]["name"] for c in ("gateway", "engine") for pod in release.pods(c)

@@ -49,7 +49,7 @@ def test_a_node_is_drained_and_no_request_fails(
             *("--timeout", "20m"),
             within_s=1300,
         )
-        measured("node drained, until its pods have left", time.monotonic() - began, "s")
+        measured("until its pods have left", time.monotonic() - began, "s")
         counted = [0]
 
         def is_settled() -> bool:
@@ -57,9 +57,9 @@ def test_a_node_is_drained_and_no_request_fails(
             return spread.is_alone() and spread.is_ready()
 
         until("two of each again", is_settled, READY_S)
-        measured("node drained, until there are two of each again", time.monotonic() - began, "s")
-        measured("node drained, engines' pods at most, of two", max(counted), "pods")
-    traffic.tell("node drained")
+        measured("until there are two of each again", time.monotonic() - began, "s")
+        measured("engines' pods at most, of two", max(counted), "pods")
+    traffic.tell()
     assert not traffic.failed()
     assert not on(spread, second_node, "gateway") + on(spread, second_node, "engine")
 
@@ -72,14 +72,14 @@ def test_a_node_is_lost_and_the_rest_serves_on(spread: Release, second_node: str
         try:
             until("Kubernetes has noticed", lambda: not is_node_ready(second_node), within_s=120)
             noticed = time.time()
-            measured("node lost, until Kubernetes has noticed", noticed - lost, "s")
+            measured("until Kubernetes has noticed", noticed - lost, "s")
             traffic.flow(20)
         finally:
             cluster_script("node", number, "start")
         until("the node is back", lambda: is_node_ready(second_node), within_s=300)
         spread.wait()
-        measured("node back, until there are two of each again", time.time() - noticed, "s")
-    traffic.tell("node lost")
+        measured("until there are two of each again", time.time() - noticed, "s")
+    traffic.tell()
     # one that entered at the lost gateway, or waited for the lost engine, before anybody knew
     assert not [one for one in traffic.failed() if one.began > noticed + 10]
 

@@ -34,11 +34,11 @@ def test_a_pool_grows_with_its_traffic_and_gives_its_pod_back(release: Release) 
     release.settle(AUTOSCALED)
     with release.traffic(clients=MANY) as traffic:
         grew = until("a second engine's pod", lambda: engines(release) == 2, READY_S)
-        measured("autoscaling, until there is a second pod", grew, "s")
+        measured("until there is a second pod", grew, "s")
         until("both serve", release.is_ready, READY_S)
-    traffic.tell("autoscaling")
+    traffic.tell()
     left = until("one pod again", lambda: engines(release) == 1, within_s=1500)
-    measured("autoscaling, until the idle pod has left", left, "s")
+    measured("until the idle pod has left", left, "s")
     autoscaler = kubectl(
         *("logs", release.pod("head"), "--namespace", release.namespace, "-c", "autoscaler")
     )
@@ -81,7 +81,7 @@ def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
         until("both serve", release.is_ready, READY_S)
     assert placeholders(release) != ["Running"]
     left = until("one engine again", lambda: engines(release) == 1, within_s=1500)
-    measured("warm nodes, until the idle engine has left", left, "s")
+    measured("until the idle engine has left", left, "s")
 
 
 def placeholders(release: Release) -> list[str]:

@@ -26,9 +26,9 @@ def test_a_change_of_pods_is_made_by_a_second_cluster_and_no_request_fails(
     with release.traffic() as traffic:
         release.upgrade(ANNOTATED)
         switched = until("the second cluster serves", lambda: release.active() != first, READY_S)
-        measured("change of pods, until the second cluster serves", switched, "s")
-        measured("change of pods, until the first has left", release.wait(), "s")
-    traffic.tell("upgrade by a second cluster")
+        measured("until the second cluster serves", switched, "s")
+        measured("until the first has left", release.wait(), "s")
+    traffic.tell()
     assert not traffic.failed()
     assert release.secrets() == secrets
 
@@ -44,8 +44,8 @@ def test_a_change_of_the_fleet_alone_is_made_in_place_and_no_request_fails(
     with release.traffic() as traffic:
         release.upgrade(changed)
         until("the change has begun", lambda: not release.is_ready())
-        measured("change of the fleet in place, until ready", release.wait(), "s")
-    traffic.tell("upgrade in place")
+        measured("until ready", release.wait(), "s")
+    traffic.tell()
     assert not traffic.failed()
     assert release.active() == first
     assert release.secrets() == secrets
@@ -115,9 +115,9 @@ def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release:
         kubectl("delete", "raycluster", first, "--namespace", release.namespace, "--wait=false")
         until("another cluster serves", lambda: release.active() not in ("", first), READY_S)
         release.wait()
-        measured("RayCluster deleted, until another is ready", time.monotonic() - began, "s")
+        measured("until another is ready", time.monotonic() - began, "s")
         traffic.flow()
-    traffic.tell("RayCluster deleted")
+    traffic.tell()
     engines = release.pods("engine")
     assert [pod["metadata"]["annotations"]["example.com/changed"] for pod in engines] == ["1"]
 
@@ -140,9 +140,9 @@ def test_another_slo_reaches_the_one_gateway_and_the_one_engine_that_run(release
         release.upgrade({"fleet": {"pools": {"engine": {"slo": {"interactive": {"ttft_s": 29}}}}}})
         until("the gateway knows of it", lambda: promised_s(release) == 29, within_s=300)
         traffic.flow(20)
-    traffic.tell("SLO changed")
+    traffic.tell()
     slowest = max(outcome.took_s for outcome in traffic.outcomes())
-    measured("SLO changed, slowest request over the slowest before", slowest / usual, "times")
+    measured("slowest request over the slowest before", slowest / usual, "times")
     assert not traffic.failed()
     release.wait()
     assert processes(release) == before

@@ -84,13 +84,13 @@ class Traffic:
         ends = sorted(o.began + o.took_s for o in self.outcomes() if o.whole)
         return max((b - a for a, b in pairwise(ends)), default=0.0)
 
-    def tell(self, during: str) -> None:
+    def tell(self, pause_at_most_s: float | None = None) -> None:
+        """How the requests of a test ended, among what was measured."""
         all_of = self.outcomes()
-        measured(f"{during}: requests", len(all_of), "requests")
-        measured(f"{during}: failed requests", len(self.failed()), "requests", 0)
-        measured(f"{during}: longest pause between answers", self.pause_s(), "s")
-        slowest = max((o.took_s for o in all_of), default=0.0)
-        measured(f"{during}: slowest request", slowest, "s")
+        measured("requests", len(all_of), "requests")
+        measured("failed", len(self.failed()), "requests")
+        measured("longest pause between answers", self.pause_s(), "s", pause_at_most_s)
+        measured("slowest request", max((o.took_s for o in all_of), default=0.0), "s")
         print(Counter((o.client, o.status, o.whole, o.why[:160]) for o in all_of))
 
 
