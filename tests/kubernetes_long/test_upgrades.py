@@ -12,6 +12,7 @@ from tests.kubernetes_long.kubectl import kubectl, until
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release, Values, restricted_namespace
 from tests.kubernetes_long.shapes import ONE_OF_EACH, two_of_each
+from tests.kubernetes_long.traffic import Traffic
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
@@ -42,13 +43,23 @@ def test_a_change_of_the_fleet_alone_is_made_in_place_and_no_request_fails(
     # the engine reads it when it starts
     changed["fleet"]["pools"]["engine"]["engine_args"] = {"max_num_seqs": 16}
     with release.traffic() as traffic:
+        traffic.flow(20)
+        old = traffic.replicas()
+        began = time.time()
         release.upgrade(changed)
-        until("the change has begun", lambda: not release.is_ready())
-        measured("until ready", release.wait(), "s")
+        until("new engines alone answer", lambda: are_new(traffic, old), READY_S)
+        release.wait()
+        measured("until ready", time.time() - began, "s")
     traffic.tell()
     assert not traffic.failed()
     assert release.active() == first
     assert release.secrets() == secrets
+
+
+def are_new(traffic: Traffic, old: set[str]) -> bool:
+    """Whether none of the old replicas has answered for a while, and others have."""
+    answered = traffic.replicas(since=time.time() - 30)
+    return bool(answered) and not answered & old
 
 
 def names(release: Release) -> set[str]:
@@ -122,11 +133,12 @@ def test_without_room_for_two_pods_change_when_their_cluster_is_deleted(release:
     assert [pod["metadata"]["annotations"]["example.com/changed"] for pod in engines] == ["1"]
 
 
-# What Ray runs in a pod, each with when it started: a number may come again.
+# The gateway or the engine of a pod, each process with when it started: a number may come again.
 PROCESSES = """
 import psutil
 for one in psutil.process_iter(["pid", "create_time", "cmdline"]):
-    if "ray::" in " ".join(one.info["cmdline"] or []):
+    title = " ".join(one.info["cmdline"] or [])
+    if "ServeReplica" in title or "EngineCore" in title:
         print(one.info["pid"], one.info["create_time"])
 """
 
@@ -134,6 +146,7 @@ for one in psutil.process_iter(["pid", "create_time", "cmdline"]):
 def test_another_slo_reaches_the_one_gateway_and_the_one_engine_that_run(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     before = processes(release)
+    assert all(before.values()), before
     with release.traffic() as traffic:
         traffic.flow(20)
         usual = max(outcome.took_s for outcome in traffic.outcomes())

@@ -37,6 +37,7 @@ class Outcome:
     whole: bool
     why: str
     client: str
+    replica: str | None
 
 
 class Traffic:
@@ -71,6 +72,10 @@ class Traffic:
             lambda: sum(o.whole for o in self.outcomes(now)) >= more,
             within_s=300,
         )
+
+    def replicas(self, since: float = 0.0) -> set[str]:
+        """The engines that answered what began since."""
+        return {one.replica for one in self.outcomes(since) if one.whole and one.replica}
 
     def heard(self, since: float = 0.0) -> set[str]:
         """The clients whose request ended after that."""
