@@ -14,7 +14,7 @@ from tests.helm.helm import ROOT, helm
 from tests.helm.helm import kubectl as path_of_kubectl
 from tests.kubernetes_long.kubectl import kubectl, until
 from tests.kubernetes_long.release import SMALL, Release, Values, restricted_namespace
-from tests.kubernetes_long.shapes import two_of_each
+from tests.kubernetes_long.shapes import HOST
 from tests.shell_blocks import shell_blocks
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(3600)]
@@ -79,7 +79,8 @@ def test_a_reader_comes_from_an_empty_cluster_to_an_empty_cluster(
     release.changed()
     restricted_namespace(release.namespace)
     values = yaml.safe_load(SMALL.read_text())
-    _merge(values, two_of_each(first_node))
+    for what in ("head", "redis"):  # another node is drained
+        values[what]["nodeSelector"] = {HOST: first_node}
     reader = Reader(tmp_path)
     reader.writes(values)
     for page in ORDER:
@@ -104,12 +105,3 @@ def _commands(notes: str) -> str:
     """The lines that the notes set apart, before they tell what is not enabled."""
     told = notes.partition("Not enabled:")[0]
     return "\n".join(line[2:] for line in told.splitlines() if line.startswith("  "))
-
-
-def _merge(values: dict[str, object], more: dict[str, object]) -> None:
-    for key, value in more.items():
-        known = values.get(key)
-        if isinstance(known, dict) and isinstance(value, dict):
-            _merge(known, value)
-        else:
-            values[key] = value
