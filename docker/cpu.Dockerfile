@@ -9,34 +9,8 @@
 # altogether: --build-arg BASE=python:3.11.14-slim-bookworm@sha256:...
 ARG BASE=python:3.11.14-slim-bookworm
 
-FROM ${BASE} AS dependencies
-RUN python -m venv /opt/venv
-ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
-# Where pip finds PyTorch's CPU build: another index, or --find-links and a folder mounted there.
-ARG TORCH_FROM="--index-url https://download.pytorch.org/whl/cpu"
-WORKDIR /build
-COPY requirements/torch.txt requirements/cpu.lock ./
-# Wheels alone: nothing is compiled here, and no package's setup.py runs.
-# hadolint ignore=SC2086 # an option and its value
-RUN pip install --no-cache-dir --no-deps --only-binary :all: ${TORCH_FROM} -r torch.txt \
-    && pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r cpu.lock
-# 300 MB that nothing here loads: tests, a second client of Kubernetes, Java's part of Ray.
-WORKDIR /opt/venv/lib/python3.11/site-packages
-RUN rm -r kubernetes/aio ray/jars torch/test torch/bin/test_* torch/bin/*Test \
-    && find matplotlib numba numpy sympy -type d -name tests -prune -exec rm -r {} +
-
-FROM dependencies AS model
-WORKDIR /opt/antefix
-# No more than makes the model: a change elsewhere must not make it again.
-COPY common common
-COPY deployments/__init__.py deployments/
-COPY deployments/models deployments/models
-ENV ANTEFIX_CACHE=/opt/models
-RUN python -c "from deployments.models.model import embedded_model; embedded_model(print)" \
-    # it was made for its maker alone
-    && chmod -R a+rX /opt/models
-
-FROM ${BASE}
+# No stage copies the packages: some builders read all of what is copied to see whether it changed.
+FROM ${BASE} AS packages
 # vLLM's CPU build is linked to libnuma; torch.compile calls g++ when an engine starts; the health
 # check below, and KubeRay before 1.6 in pods without a probe of theirs, ask with wget.
 # hadolint ignore=DL3008 # Debian keeps one version of a package at a time: a pin soon fails
@@ -47,10 +21,35 @@ RUN apt-get update \
     && useradd --uid 1000 --gid 1000 --create-home antefix \
     # OpenShift runs it as a user of no name, whose group is 0
     && chgrp 0 /home/antefix && chmod g=u /home/antefix
-COPY --from=dependencies /opt/venv /opt/venv
+RUN python -m venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+# Where pip finds PyTorch's CPU build: another index, or --find-links and a folder mounted there.
+ARG TORCH_FROM="--index-url https://download.pytorch.org/whl/cpu"
+WORKDIR /build
+COPY requirements/torch.txt requirements/cpu.lock ./
+# Wheels alone: nothing is compiled here, and no package's setup.py runs.
+# hadolint ignore=SC2086,DL3003 # an option and its value
+RUN pip install --no-cache-dir --no-deps --only-binary :all: ${TORCH_FROM} -r torch.txt \
+    && pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r cpu.lock \
+    # 300 MB that nothing here loads: tests, a second client of Kubernetes, Java's part of Ray
+    && cd /opt/venv/lib/python3.11/site-packages \
+    && rm -r kubernetes/aio ray/jars torch/test torch/bin/test_* torch/bin/*Test \
+    && find matplotlib numba numpy sympy -type d -name tests -prune -exec rm -r {} +
+
+FROM packages AS model
+WORKDIR /opt/antefix
+# No more than makes the model: a change elsewhere must not make it again.
+COPY common common
+COPY deployments/__init__.py deployments/
+COPY deployments/models deployments/models
+ENV ANTEFIX_CACHE=/opt/models
+RUN python -c "from deployments.models.model import embedded_model; embedded_model(print)" \
+    # it was made for its maker alone
+    && chmod -R a+rX /opt/models
+
+FROM packages
 COPY --from=model /opt/models /opt/models
-ENV PATH=/opt/venv/bin:$PATH \
-    HOME=/home/antefix \
+ENV HOME=/home/antefix \
     USER=antefix \
     ANTEFIX_CACHE=/opt/models \
     PYTHONUNBUFFERED=1 \
