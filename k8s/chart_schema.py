@@ -1,6 +1,6 @@
 """helm/antefix/values.schema.json, written from the types of the values and the comments in them.
 
-`python -m k8s.chart_schema` writes it, and files/applications.json, which tells the templates what
+`python -m k8s.chart_schema` writes it, and applications.json, which tells the templates what
 `deployments.fleet.applications` says of the fleet's fields. No reference is left in the schema and
 no choice between types that `type` can say, for then Helm names the place and what it wants,
 instead of all that did not fit.
@@ -17,7 +17,7 @@ from k8s.chart_comments import CHART, described_keys
 from k8s.chart_values import ChartValues
 
 FILE = CHART / "values.schema.json"
-APPLICATIONS_FILE = CHART / "files" / "applications.json"
+APPLICATIONS_FILE = CHART / "applications.json"
 
 Schema = dict[str, Any]
 

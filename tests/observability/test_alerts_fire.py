@@ -226,6 +226,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_publisher_lag_seconds", 8)],
         [gauge("antefix_publisher_lag_seconds", 0.05)],
     ),
+    ("AntefixSettingsRefused", "ticket"): (
+        [gauge("antefix_settings_refused", 1)],
+        [gauge("antefix_settings_refused", 0)],
+    ),
     ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),

@@ -1,10 +1,10 @@
 {{/*
 What Ray Serve runs: an application of gateways and one a pool, as deployments/fleet/applications.py
 writes it for the same fleet. `args` hold what restarts the application when it changes, and nothing
-else; files/applications.json says what that is. Takes root and fleet.
+else; applications.json says what that is. Takes root and fleet.
 */}}
 {{- define "antefix.serveConfig" -}}
-{{- $fields := .root.Files.Get "files/applications.json" | fromJson -}}
+{{- $fields := .root.Files.Get "applications.json" | fromJson -}}
 {{- $fleet := .fleet -}}
 {{- $shared := include "antefix.fieldsAt" (dict "of" $fleet "paths" $fields.coldForAll) -}}
 {{- $gateways := concat $fields.coldForAll $fields.coldForGateways -}}
