@@ -26,7 +26,11 @@ _INSTEAD = re.compile(
     r"\s*(>= 0 )?or (on\(\) label_replace\(vector\(0\), [^)]*\)|vector\(0\)|0 \* [^/]*(?=\) /|$))"
 )
 _COMPARISON = re.compile(r" (>|<|>=|<=|==|!=) (?!bool)")
-_NAME = re.compile(r"\b(?:antefix_\w+|vllm:\w+|DCGM_\w+|(?:slo|pool|pool_priority|fleet):[\w:]+)")
+# not a label, which is followed by what it must be
+_NAME = re.compile(
+    r"\b(?:antefix_\w+|vllm:\w+|DCGM_\w+|(?:slo|pool|pool_priority|fleet):[\w:]+)"
+    r"(?![\w:]|\s*(?:=~|!~|!=|=)\s*\")"
+)
 
 
 class Prometheus:
