@@ -22,6 +22,7 @@ from cli.local.home import FleetState, Home
 from cli.log_line import is_json, readable, time_of
 from cli.output import answering
 from cli.output import not_running as no_fleet
+from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 
 FOLLOW_SECONDS = 0.3
 BYTES_READ = 200_000
@@ -105,9 +106,9 @@ def component_of(file: Path) -> str:
         return Component.REDIS
     if name.startswith(("prometheus", "alertmanager")):
         return Component.MONITORING
-    if name.startswith("replica_antefix_gateway_"):
+    if name.startswith(f"replica_{GATEWAYS_APPLICATION}_"):
         return Component.GATEWAY
-    if name.startswith("replica_antefix_"):
+    if name.startswith(f"replica_{application_of('')}"):
         return Component.ENGINE
     return _component_of_worker(file) if name.startswith("worker-") else Component.RAY
 
@@ -115,10 +116,11 @@ def component_of(file: Path) -> str:
 def _component_of_worker(file: Path) -> str:
     """Whose printed output it is, vLLM's own included: Ray writes that at its top."""
     with file.open("rb") as log:
-        top = log.read(1000)
-    if b":actor_name:ServeReplica:antefix:gateway" in top:
+        top = log.read(1000).decode(errors="replace")
+    if f":actor_name:ServeReplica:{GATEWAYS_APPLICATION}:" in top:
         return Component.GATEWAY
-    return Component.ENGINE if b":actor_name:ServeReplica:antefix:" in top else Component.RAY
+    engines = f":actor_name:ServeReplica:{application_of('')}"
+    return Component.ENGINE if engines in top else Component.RAY
 
 
 def _all_files(home: Home, state: FleetState) -> Iterator[Path]:

@@ -44,8 +44,8 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.local.cluster.ray_logs", lambda state: tmp_path / "ray")
     said = {
         serve / "replica_antefix_gateway_abcd1234.log": [json.dumps(ENDED), json.dumps(FAILED)],
-        serve / "replica_antefix_small_efgh5678.log": [json.dumps(SERVES)],
-        tmp_path / "ray" / "worker-1.err": [":actor_name:ServeReplica:antefix:small", VLLM],
+        serve / "replica_antefix-small_small_efgh5678.log": [json.dumps(SERVES)],
+        tmp_path / "ray" / "worker-1.err": [":actor_name:ServeReplica:antefix-small:small", VLLM],
     }
     said[Home().logs / "prometheus.log"] = ["level=info msg=ready"]
     for file, lines in said.items():

@@ -21,6 +21,7 @@ import pytest
 from redis.asyncio import Redis
 
 from cli.local import processes
+from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 from tests.real.conftest import RunningFleet
 from tests.real.conversations import Routed, ask, hit_ratio, text
 from tests.real.test_streams_and_drains import eventually, status
@@ -181,12 +182,12 @@ async def test_an_engines_cache_reset(http: aiohttp.ClientSession, fleet: Runnin
 
 async def test_a_gateway_killed(http: aiohttp.ClientSession, fleet: RunningFleet) -> None:
     async with through(fleet, "a gateway killed", may_be_cut=True) as traffic:
-        actors_of(fleet, "gateway")[0].kill()
+        actors_of(fleet, GATEWAYS_APPLICATION)[0].kill()
         await requests(traffic, 4)
         assert traffic.cut <= CLIENTS  # what was under way in it
 
         async def restarted() -> bool:
-            return len(actors_of(fleet, "gateway")) == 2
+            return len(actors_of(fleet, GATEWAYS_APPLICATION)) == 2
 
         await eventually(restarted, WITHIN_S, every_s=0.5)
         cut = traffic.cut
@@ -199,7 +200,7 @@ async def test_a_replica_killed_and_its_slot_reused(
 ) -> None:
     before = {replica["replica"]: replica["slot"] for replica in (await status(http))["replicas"]}
     async with through(fleet, "a replica killed, its slot reused") as traffic:
-        actors_of(fleet, "engine")[0].kill()  # no farewell: its bits stay behind
+        actors_of(fleet, application_of("engine"))[0].kill()  # no farewell: its bits stay behind
 
         async def replaced() -> bool:
             now = await status(http)
@@ -230,9 +231,9 @@ async def reset(url: str, fleet: RunningFleet) -> None:
     await eventually(done, WITHIN_S)
 
 
-def actors_of(fleet: RunningFleet, deployment: str) -> list[psutil.Process]:
-    """The processes of a deployment's replicas."""
+def actors_of(fleet: RunningFleet, application: str) -> list[psutil.Process]:
+    """The processes of an application's replicas."""
     state = fleet.home.state()
     assert state is not None
-    title = f"ServeReplica:antefix:{deployment}"
+    title = f"ServeReplica:{application}:"
     return [p for p in processes.processes(state.run_id) if title in " ".join(p.cmdline())]

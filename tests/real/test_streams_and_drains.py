@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -14,39 +13,26 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
+import redis
 
-from cli.local import processes, ray_head
+from cli.local import processes
+from deployments.fleet.applications import application_of
 from tests.real.conftest import RunningFleet
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 STREAM_TOKENS = 150
-SCALE = """
-import sys
-import ray
-from ray.serve._private.common import DeploymentID
-address, pool, replicas = sys.argv[1:]
-ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
-ray.init(address=address, namespace="serve", log_to_driver=False)
-controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
-deployment = DeploymentID(name=pool, app_name="antefix")
-ray.get(controller.update_deployment_replicas.remote(deployment, int(replicas)))
-"""
 
 
 def scale(fleet: RunningFleet, pool: str, replicas: int) -> None:
-    """What an autoscaler does: another number of replicas, nothing else."""
-    state = fleet.home.state()
-    assert state is not None
-    done = subprocess.run(
-        [sys.executable, "-c", SCALE, state.ray_address, pool, str(replicas)],
-        env=ray_head.environment(fleet.home, state.run_id),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    """As gateways tell the autoscaler that were given another number of replicas."""
+    with redis.Redis.from_url(fleet.redis.url, decode_responses=True) as client:
+        (key,) = client.keys("*:settings")
+        given = json.loads(client.get(key))
+        settings = json.loads(given["fleet"])
+        settings["pools"][pool]["replicas"] = replicas
+        newer = {"version": given["version"] + 1, "fleet": json.dumps(settings)}
+        client.set(key, json.dumps(newer))
 
 
 async def eventually(
@@ -198,7 +184,7 @@ async def test_an_engine_that_dies_costs_no_waiting_request_an_error_and_is_repl
 def engine_of_pool(run_id: str, pool: str) -> psutil.Process:
     """vLLM's engine process below one of the pool's replica actors."""
     for process in processes.processes(run_id):
-        if f"ServeReplica:antefix:{pool}" in " ".join(process.cmdline()):
+        if f"ServeReplica:{application_of(pool)}:" in " ".join(process.cmdline()):
             for child in process.children():
                 if "EngineCore" in " ".join(child.cmdline()):
                     return child
