@@ -42,6 +42,7 @@ def can_be_had() -> bool:
 @contextmanager
 def own_cluster() -> Iterator[str]:
     """Its kubeconfig. Raises NotStarted."""
+    others = networks_of_pods()
     try:
         start()
         yield str(FOLDER / "kubeconfig")
@@ -51,6 +52,9 @@ def own_cluster() -> Iterator[str]:
         script("down")
         raise
     script("down")
+    # the script knows its pods' by their route, which has gone where the link went first
+    for name in networks_of_pods() - others:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
     left_behind = leavings()
     assert not left_behind, f"the cluster left {left_behind}"
     shutil.rmtree(FOLDER)
@@ -90,6 +94,10 @@ def script(command: str, *arguments: str) -> str:
     if done.returncode:
         raise NotStarted(f"{CLUSTER_SCRIPT} {command}: {done.stderr.strip() or done.returncode}")
     return done.stdout
+
+
+def networks_of_pods() -> set[str]:
+    return {path.name for path in Path("/run/netns").glob("cni-*")}
 
 
 def leavings() -> list[str]:
