@@ -4,6 +4,7 @@ pip checks every file against its pinned SHA-256, resumes what is cut off, and i
 `Problem`s. A wheel that is already there, whole, is not fetched again.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -100,11 +101,11 @@ def run_pip(
 
 def _bytes_in(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    # Unlike `Path.rglob`, `os.walk` passes over a folder that pip takes away meanwhile.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).stat().st_size
     return total
 
 

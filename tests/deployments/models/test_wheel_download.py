@@ -4,6 +4,7 @@ import hashlib
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,26 @@ def test_a_wheel_that_is_there_is_not_fetched_again(
     first = download(wheel, tmp_path / "to", ignore, held)
     written = first.stat().st_mtime_ns
     assert download(wheel, tmp_path / "to", ignore, held).stat().st_mtime_ns == written
+
+
+def test_a_folder_that_pip_takes_away_while_its_bytes_are_counted_is_passed_over(
+    published: Path, tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+    gone: list[str] = []
+
+    def scan_too_late(path: Any) -> Any:
+        if Path(path) == tmp_path / "to" / "tmp":
+            (tmp_path / "to" / "tmp" / "pip-download").mkdir(exist_ok=True)
+        elif Path(path).name == "pip-download":
+            Path(path).rmdir()
+            gone.append(str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_too_late)
+    got = download(pinned(published), tmp_path / "to", ignore, held)
+    assert gone
+    assert got.read_bytes() == published.read_bytes()
 
 
 def test_a_cut_off_wheel_is_fetched_again(published: Path, tmp_path: Path, held: int) -> None:
