@@ -11,7 +11,7 @@ from tests.helm.helm import run
 from tests.kubernetes_long import measured
 from tests.kubernetes_long.kubectl import KubectlError, kubectl
 from tests.kubernetes_long.release import Release
-from tests.kubernetes_long.traffic import names_of_nodes, nodes
+from tests.kubernetes_long.traffic import names_of_images, names_of_nodes, nodes
 from tests.kubernetes_long.visitors import NAMESPACE
 from tests.missing import missing
 
@@ -25,10 +25,7 @@ def cluster() -> None:
             " to be tested on)"
         )
     try:
-        held = [
-            {name for image in node["status"]["images"] for name in image["names"]}
-            for node in nodes()
-        ]
+        held = names_of_images()
     except KubectlError as error:
         missing(f"the cluster of KUBECONFIG does not answer: {error}")
     image = Release().image

@@ -82,8 +82,8 @@ def figures(lines: list[dict[str, Any]]) -> str:
         )
         sentence = name.removeprefix("test_").replace("_", " ")
         rows.append(f"| {sentence} | {ends or 'not yet'} | {told} |")
-    on = [line["cluster"] for line in lines if "cluster" in line]
-    return f"On {on[-1]}:\n\n" * bool(on) + "\n".join(rows) + "\n"
+    on = [f"On {line['cluster']}:\n\n" for line in lines if "cluster" in line]
+    return "".join(on[-1:]) + "\n".join(rows) + "\n"
 
 
 def _of_last_run(lines: list[dict[str, Any]], test: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from tests.kubernetes_long.kubectl import kubectl, until
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release
-from tests.kubernetes_long.traffic import names_of_nodes, nodes
+from tests.kubernetes_long.traffic import names_of_images, names_of_nodes
 
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
@@ -91,5 +91,4 @@ def placeholders(release: Release) -> list[str]:
 
 def pause() -> str:
     """An image that sleeps, for every node has one."""
-    names = (n for node in nodes() for image in node["status"]["images"] for n in image["names"])
-    return str(next(name for name in names if "pause:" in name))
+    return next(name for of_node in names_of_images() for name in of_node if "pause:" in name)

@@ -137,3 +137,11 @@ def nodes() -> list[Object]:
 
 def names_of_nodes() -> list[str]:
     return sorted(name_of(node) for node in nodes())
+
+
+def names_of_images() -> list[set[str]]:
+    """Of each node; an image whose name has gone to a newer one has none."""
+    return [
+        {name for image in node["status"]["images"] for name in image["names"] or ()}
+        for node in nodes()
+    ]
