@@ -5,7 +5,9 @@ segment is held when its last block is reachable. Exact while no event is lost, 
 order they come; a block that its tokens do not describe (prompt embeddings), or that fits no
 segment, is left out with all that follow it. So it may report less than the engine holds,
 never more; only where layers of other kinds than full attention take part (sliding windows,
-Mamba) a hit may turn out shorter. Memory grows with what is held now. Nothing here raises.
+Mamba) a hit may turn out shorter. Events that tell of one physical block twice would leave a
+phantom at its eviction: `overfull` says that more are counted than the engine has. Memory grows
+with what is held now. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -82,8 +84,14 @@ class CachedBlocks:
     """One engine's prefix cache, as its events tell."""
 
     def __init__(
-        self, hasher: SegmentHasher, model: str, revision: str | None, segment_tokens: int
+        self,
+        hasher: SegmentHasher,
+        model: str,
+        revision: str | None,
+        segment_tokens: int,
+        max_copies: int | None = None,
     ) -> None:
+        """`max_copies`: the engine has so many physical blocks; None: not known."""
         self._hasher = hasher
         self._model = model
         self._revision = revision
@@ -96,11 +104,18 @@ class CachedBlocks:
         self._cleared: dict[bytes, None] = {}
         self._group: int | None = None
         self._counting = True
+        self._max_copies = max_copies
+        self._copies = 0
         self._logged: set[str] = set()
 
     def keys(self) -> list[bytes]:
         """All keys held now, each after those it is chained to."""
         return list(self._held)
+
+    @property
+    def overfull(self) -> bool:
+        """More copies are counted than there can be, so some are phantoms: call `forget`."""
+        return self._counting and self._max_copies is not None and self._copies > self._max_copies
 
     def take_changes(self) -> Changes:
         """The net effect of all that happened since the last call."""
@@ -154,6 +169,7 @@ class CachedBlocks:
             block = blocks.get(hash_)
             if block is not None and block.count:
                 block.count += self._counting
+                self._copies += self._counting
             elif (
                 parts := media_and_salt(extra[index], event.lora_name, parent_hash is None)
             ) is not None:
@@ -165,6 +181,7 @@ class CachedBlocks:
                 if block is None:
                     block = blocks[hash_] = _Block(hash_)
                 block.count = 1
+                self._copies += 1
                 block.tokens = packed[index * length : (index + 1) * length]
                 block.media = media
                 _attach(block, parent)
@@ -180,6 +197,7 @@ class CachedBlocks:
             if block is None or not block.count:
                 continue
             block.count -= 1
+            self._copies -= 1
             if block.count:
                 continue
             if block.reachable:
@@ -194,6 +212,7 @@ class CachedBlocks:
 
     def _clear(self) -> None:
         self._blocks.clear()
+        self._copies = 0
         for key in reversed(self._held):
             self._note(key, self._cleared, self._set)
         self._held.clear()

@@ -4,9 +4,9 @@ The engine's events change `CachedBlocks` as they come; what changed is written 
 later, in order, while more comes in. A heartbeat publishes the load and finds out whether Redis
 still knows the replica: if not (flushed, restarted, swept while the replica was frozen), it
 claims a slot under a new incarnation and writes everything anew. What an outage kept from Redis
-is written when it answers. After an event gap nothing is believed: the incarnation ends and its
-bits go. Nothing here raises; while writing lags behind, `synced` is False and the index
-under-reports.
+is written when it answers. After an event gap, or events of more blocks than there are, nothing
+is believed: the incarnation ends and its bits go. Nothing here raises; while writing lags behind,
+`synced` is False and the index under-reports.
 """
 
 from __future__ import annotations
@@ -176,6 +176,14 @@ class IndexPublisher:
                     self._forget()
                     self._on_lost()
                 self._cached.apply(batch.events)
+                if self._cached.overfull:
+                    logger.warning(
+                        "KV events of a replica of %s told of more blocks than it has: what it"
+                        " holds is learned anew",
+                        self._pool,
+                    )
+                    self._forget()
+                    self._on_lost()
                 self._changed()
                 # An iterator that always has more must not keep the others waiting.
                 await asyncio.sleep(0)

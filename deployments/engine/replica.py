@@ -126,7 +126,13 @@ class EngineReplica:
         self._publisher = IndexPublisher(
             redis,
             board,
-            CachedBlocks(hasher, pool.model, pool.revision, self._segment_tokens),
+            CachedBlocks(
+                hasher,
+                pool.model,
+                pool.revision,
+                self._segment_tokens,
+                max_copies=self._engine.kv_blocks or None,
+            ),
             self._snapshot,
             on_lost=self._engine.report_reuse,
         )

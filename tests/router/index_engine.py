@@ -102,8 +102,11 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica_on(redis: AsyncRedis, events: Sequence[KvEvent] = ()) -> AsyncIterator[Replica]:
-    replica = Replica(Feed(), CachedBlocks(HASHER, "main", None, SEGMENT_TOKENS))
+async def replica_on(
+    redis: AsyncRedis, events: Sequence[KvEvent] = (), max_copies: int | None = None
+) -> AsyncIterator[Replica]:
+    cached = CachedBlocks(HASHER, "main", None, SEGMENT_TOKENS, max_copies)
+    replica = Replica(Feed(), cached)
     replica.publisher = IndexPublisher(redis, POOL, replica.cached, replica.measure, replica.lost)
     replica.feed.put(*events)
     replica.publisher.start(replica.feed.batches())

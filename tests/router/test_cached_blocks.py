@@ -151,6 +151,32 @@ def test_after_lost_events_the_first_removal_takes_a_block_away(
     assert cached.keys() == PROMPT.keys(4)[:2]
 
 
+def test_events_that_tell_of_a_block_again_and_again_are_found_out(engine: Engine) -> None:
+    cached = CachedBlocks(HASHER, MODEL, REVISION, 4, max_copies=7)
+    cached.apply([*engine.request(PROMPT), engine.stored(PROMPT, 5, 6)])
+    assert not cached.overfull
+    cached.apply([engine.stored(PROMPT, 0, 1)])
+    assert cached.overfull
+    cached.forget()
+    assert not cached.overfull and cached.keys() == []
+    cached.apply([engine.stored(PROMPT, 0, 6)] * 2)
+    cached.apply([removed(engine, block) for block in range(6)])
+    assert not cached.overfull and cached.keys() == []
+
+
+@given(scenes())
+def test_as_many_copies_as_the_engine_has_blocks_are_never_too_many(scene: Scene) -> None:
+    engine, copies = Engine(scene.block_size), 0
+    events: list[list[KvEvent]] = []
+    for step in scene.steps:
+        events.append(scene.play(engine, step))
+        copies = max(copies, engine.copies.total())
+    cached = CachedBlocks(HASHER, MODEL, REVISION, scene.segment_tokens, max_copies=copies)
+    for batch in events:
+        cached.apply(batch)
+        assert not cached.overfull
+
+
 def test_what_is_set_and_cleared_between_two_looks_is_no_change(
     engine: Engine, cached: CachedBlocks
 ) -> None:

@@ -87,6 +87,22 @@ async def test_after_lost_events_nothing_of_before_is_believed(
         await replica.until_exact(server, 4)
 
 
+async def test_blocks_that_are_told_of_too_often_leave_no_phantom(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    told = stored(1)
+    async with replica_on(redis, [told], max_copies=4) as replica:
+        await replica.until_exact(server, 2)
+        replica.feed.put(told)
+        await replica.until_exact(server, 0)
+        assert replica.losses == 1
+        replica.feed.put(told, told, stored(2))
+        await replica.until_exact(server, 4)
+        replica.feed.put(removed(1))
+        await replica.until_exact(server, 2)
+        assert replica.losses == 1
+
+
 async def test_a_cache_that_was_dropped_is_not_in_the_index(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:

@@ -137,10 +137,11 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
         constraints.refuse_huge(sampling_params)
-        if self.reports_reuse:
-            # vLLM then sends the events of the blocks it reuses, too
-            extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": "full"}
-            sampling_params.extra_args = extra_args
+        # "full": vLLM sends the events of the blocks it reuses, too. Never what a client says in
+        # `vllm_xargs`: those events would be counted as blocks that are never evicted.
+        mode = "full" if self.reports_reuse else "incremental"
+        extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
+        sampling_params.extra_args = extra_args
         outputs = super().generate(prompt, sampling_params, request_id, **more)
         return self._watched(outputs, prompt, request_id, sampling_params)
 
@@ -211,9 +212,10 @@ class VllmEngine:
     """One vLLM engine and the ASGI application of its own OpenAI server.
 
     `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
-    is in tokens, 0 when it caches no prefixes; its KV events are at `events_at`. It runs
-    `max_sequences` requests at once, of `max_model_len` tokens each, and computes at most
-    `max_step_tokens` a step. `can_sleep` where it was started with vLLM's sleep mode.
+    is in tokens, 0 when it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV
+    events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens
+    each, and computes at most `max_step_tokens` a step. `can_sleep` where it was started with
+    vLLM's sleep mode.
     """
 
     def __init__(
@@ -232,7 +234,8 @@ class VllmEngine:
         self.events_at = _event_endpoints(folder.name)
         cache = engine.vllm_config.cache_config
         self.block_size = int(cache.block_size) if cache.enable_prefix_caching else 0
-        self.kv_capacity_tokens = int((cache.num_gpu_blocks or 0) * cache.block_size)
+        self.kv_blocks = int(cache.num_gpu_blocks or 0)
+        self.kv_capacity_tokens = self.kv_blocks * int(cache.block_size)
         scheduler = engine.vllm_config.scheduler_config
         self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
         self.max_step_tokens = int(scheduler.max_num_batched_tokens)

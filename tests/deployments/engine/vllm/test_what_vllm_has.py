@@ -43,6 +43,33 @@ def test_request_states_tell_what_is_queued() -> None:
     assert IterationStats().inter_token_latencies_iter == []
 
 
+@pytest.mark.parametrize(("reports_reuse", "mode"), [(False, "incremental"), (True, "full")])
+def test_no_client_decides_which_kv_events_an_engine_sends(
+    reports_reuse: bool, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.request import Request
+
+    from deployments.engine.vllm.adapter import _WatchedEngine
+
+    class NotStarted(_WatchedEngine):
+        def __del__(self) -> None:
+            pass
+
+    monkeypatch.setattr(AsyncLLM, "generate", lambda self, prompt, params, *rest, **more: None)
+    engine = NotStarted.__new__(NotStarted)
+    engine.watch()
+    engine.reports_reuse = reports_reuse
+    for asked in ("full", "incremental", "other"):
+        extra_args = {"kv_cache_report_mode": asked, "mine": 1}
+        params = SamplingParams(max_tokens=1, extra_args=extra_args)
+        engine.generate({"prompt_token_ids": [1]}, params, "id")
+        request = Request("id", [1], params, None)
+        assert request.kv_cache_report_mode == mode
+        assert params.extra_args["mine"] == 1
+
+
 def test_the_cpu_build_still_does_not_know_ray() -> None:
     """Why `deployments.app` keeps its replicas in one node, and why stages on two nodes are tested
     with GPUs alone. (Its pipeline of processes loads, and fails at the first request.)
