@@ -24,7 +24,7 @@ from autoscaling.waiting import Waiter
 from router.cost import TtftCorrection
 from router.demand import DemandCounters
 from router.load import LoadBoard, LoadReport
-from router.placement import Placement, place, place_blind
+from router.placement import BLIND, Placement, place, place_blind
 from router.policies import Candidate, PlacementRequest, Policy, make_policy
 from router.recent import Placed, Recent, RecentPlacements, announcement
 
@@ -62,12 +62,18 @@ class Considered:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One placement that is under way: `chosen` is None when any replica may serve it."""
+    """One placement that is under way: `chosen` is None when any replica may serve it.
+
+    `placed_at` on the scheduler's clock. `is_telling`: the time from then to its first token is
+    what was predicted for `chosen`, and can be learned from.
+    """
 
     ticket: str
     request: SchedulingRequest
     placement: Placement
     chosen: Candidate | None
+    placed_at: float
+    is_telling: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,9 +286,14 @@ class PoolScheduler:
         if report is not None:
             self.board.reported(replica_id, report)
 
-    def observed(self, candidate: Candidate, ttft_s: float) -> None:
-        """A request got its first token `ttft_s` seconds after it came to the gateway."""
-        self.correction.observe(candidate.raw_ttft_s, ttft_s)
+    def observed(self, attempt: Attempt, ttft_s: float) -> None:
+        """The chosen replica's first token came `ttft_s` seconds after the placement.
+
+        What the gateway itself took before that (reading, waiting for a turn, an attempt that
+        failed) is no engine's time, and would be predicted of all who come next.
+        """
+        if attempt.is_telling and attempt.chosen is not None:
+            self.correction.observe(attempt.chosen.raw_ttft_s, ttft_s)
 
     def ended(self, attempt: Attempt, served_by: str | None) -> None:
         """The attempt is over: served by that replica, or (None) not at all."""
@@ -322,7 +333,7 @@ class PoolScheduler:
         chosen = placement.chosen
         if chosen is None:
             self._unassigned.add(ticket)
-            return Attempt(ticket, request, placement, None)
+            return Attempt(ticket, request, placement, None, self._clock())
         prompt = request.prompt
         confirmed = (request.depths or {}).get(chosen.slot, 0)
         placed = Placed(
@@ -340,7 +351,10 @@ class PoolScheduler:
         self._in_flight[chosen.replica_id] += 1
         self.heard(placed)
         self.announce(placed)
-        return Attempt(ticket, request, placement, chosen)
+        # a guess without loads is no prediction, and who sleeps must wake first
+        load = self.board.loads().get(chosen.replica_id)
+        is_telling = placement.policy != BLIND and load is not None and not load.asleep
+        return Attempt(ticket, request, placement, chosen, self._clock(), is_telling)
 
     def _waiting(
         self, request: SchedulingRequest, considered: Considered, now: float

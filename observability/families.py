@@ -15,6 +15,7 @@ from observability.write_buffer import WriteBuffer
 
 _LATENCY = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
 _DURATION = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+_PHASE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _TOKEN_GAP = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _LOOKUP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05)
 
@@ -44,9 +45,17 @@ class Families:
         )
         self.ttft = histogram(
             "antefix_ttft_seconds",
-            "Time to first token, from the request's arrival at the gateway.",
+            "Time to first token, from when the request's body was complete at the gateway.",
             ["pool", "priority"],
             buckets=_LATENCY,
+        )
+        self.ttft_phase = histogram(
+            "antefix_ttft_phase_seconds",
+            "Where the time to first token went: upload (before it), read (the prompt, and its "
+            "lookup), promotion (of a warm replica), wait (for its turn), retry (attempts that "
+            "failed), engine (from placement to first token: what is predicted).",
+            ["pool", "phase"],
+            buckets=_PHASE,
         )
         self.tpot = histogram(
             "antefix_tpot_seconds",
@@ -98,13 +107,14 @@ class Families:
         )
         self.predicted_ttft = histogram(
             "antefix_predicted_ttft_seconds",
-            "Time to first token predicted for the replica that served.",
+            "Time from placement to first token that was predicted for the replica that served.",
             ["pool"],
             buckets=_LATENCY,
         )
         self.prediction_error = gauge(
             "antefix_ttft_prediction_error_ratio",
-            "Mean error of the predicted TTFT as a share of the observed one, lately.",
+            "Mean error of the predicted time from placement to first token as a share of the "
+            "observed one, lately.",
             ["pool"],
         )
         self.lookups = counter(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 from math import nan
 
 from observability.families import Families
 from observability.metrics import PRIORITIES
-from observability.request_record import RequestRecord
+from observability.request_record import Phases, RequestRecord
 
 # So few that counting them holds up nobody.
 AT_ONCE = 32
@@ -71,6 +71,8 @@ class RequestMetrics:
     def _begin_at_zero(self, pool: str, promise: Promise) -> None:
         of = self._families
         of.inter_token.labels(pool), of.output_tokens.labels(pool)
+        for phase in fields(Phases):
+            of.ttft_phase.labels(pool, phase.name.removesuffix("_s"))
         for priority, outcome in product(PRIORITIES, _OUTCOMES):
             of.requests.labels(pool, priority, outcome)
         for priority in PRIORITIES:
@@ -126,6 +128,10 @@ class RequestMetrics:
         assert record.ttft_s is not None
         labels = (record.served_by, record.priority)
         self._buffer.observe(self._families.ttft, labels, record.ttft_s)
+        for phase, seconds in vars(record.phases).items():
+            if seconds:  # most wait for no turn, and fail nowhere
+                labels = (record.served_by, phase.removesuffix("_s"))
+                self._buffer.observe(self._families.ttft_phase, labels, seconds)
         for objective in ("ttft", "ttft_p50"):
             self._judge(record, objective, record.ttft_s)
 

@@ -73,11 +73,30 @@ class GatewayTracing:
         """Send what is left, as far as the collector takes it now."""
 
 
+@dataclass
+class Phases:
+    """Where the time to a request's first token went, in seconds; only `engine_s` is an engine's.
+
+    `upload_s`: its body came, before the request counts as arrived. `read_s`: its prompt was read
+    and looked up in the index. `promotion_s`: a warm replica was given traffic for it. `wait_s`: it
+    waited for its turn. `retry_s`: attempts that failed. `engine_s`: from its last placement to its
+    first token; None before that.
+    """
+
+    upload_s: float = 0.0
+    read_s: float = 0.0
+    promotion_s: float = 0.0
+    wait_s: float = 0.0
+    retry_s: float = 0.0
+    engine_s: float | None = None
+
+
 @dataclass(eq=False)
 class RequestRecord:
     """Facts of one request: never its prompt, nor what was answered.
 
-    Times are seconds, `arrived` on the event loop's clock. `pool` is the one that was asked,
+    Times are seconds. `arrived`, on the event loop's clock, is when its body was complete: until
+    then, when its headers came. `pool` is the one that was asked,
     `served_by` the one that answered: another where the request overflowed. `gaps_s` are the
     times between the pieces of a stream. `outcome` is "cancelled" (the client left) until
     something else is known; `error` is the API's code for what went wrong.
@@ -102,7 +121,17 @@ class RequestRecord:
     status: int = 0
     outcome: Outcome = "cancelled"
     error: str = ""
+    phases: Phases = field(default_factory=Phases)
     trace: RequestTrace = field(default_factory=RequestTrace)
+
+    @property
+    def connected(self) -> float:
+        """When its headers came."""
+        return self.arrived - self.phases.upload_s
+
+    def complete(self, now: float) -> None:
+        """Its body is here: how long that took is the client's time, and promised to nobody."""
+        self.phases.upload_s, self.arrived = now - self.arrived, now
 
     @property
     def tpot_s(self) -> float | None:

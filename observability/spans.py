@@ -73,10 +73,9 @@ class SpanTrace(RequestTrace):
         super().__init__(headers)
         self._tracer = tracer
         now = time.time_ns()
-        self._arrived = now - int(since_s * 1e9)
         parent = _W3C.extract(self._context, context=Context())
         self._span = tracer.start_span(
-            "gateway", context=parent, kind=SpanKind.SERVER, start_time=self._arrived
+            "gateway", context=parent, kind=SpanKind.SERVER, start_time=now - int(since_s * 1e9)
         )
         self._within = set_span_in_context(self._span, Context())
         self._placement = tracer.start_span("placement", context=self._within, start_time=now)
@@ -88,7 +87,7 @@ class SpanTrace(RequestTrace):
 
     def attempt(self, record: RequestRecord) -> Leg:
         span = self._tracer.start_span("engine", context=self._within, kind=SpanKind.CLIENT)
-        return SpanLeg(span, self._arrived, record)
+        return SpanLeg(span, record)
 
     def ended(self, record: RequestRecord) -> None:
         span = self._span
@@ -104,6 +103,8 @@ class SpanTrace(RequestTrace):
         for name in ("request_id", "tenant", "pool", "priority", "verdict", "outcome"):
             _set(span, f"antefix.{name}", getattr(record, name))
         _set(span, "antefix.ttft_s", record.ttft_s)
+        for name, seconds in vars(record.phases).items():
+            _set(span, f"antefix.{name}", seconds or None)
         _set(span, "antefix.tpot_s", record.tpot_s)
         _set_usage(span, record)
         _set_error(span, record.error, record.outcome in ("failed", "deadline"))
@@ -111,15 +112,14 @@ class SpanTrace(RequestTrace):
 
 
 class SpanLeg(Leg):
-    """One attempt, begun now, at a request that came at `arrived` (ns since the epoch)."""
+    """One attempt, begun now."""
 
-    def __init__(self, span: Span, arrived: int, record: RequestRecord) -> None:
+    def __init__(self, span: Span, record: RequestRecord) -> None:
         headers: dict[str, str] = {}
         _W3C.inject(headers, context=set_span_in_context(span, Context()))
         super().__init__(headers)
         self._span = span
         self._record = record
-        self._sent_after_s = (time.time_ns() - arrived) / 1e9
 
     def failed(self, code: str) -> None:
         _set_error(self._span, code, True)
@@ -135,8 +135,7 @@ class SpanLeg(Leg):
         _set(span, "gen_ai.operation.name", _OPERATIONS.get(record.path))
         _set(span, "antefix.replica", self.replica_id)
         if self.replica_id == record.replica_id and record.ttft_s is not None:
-            first_s = max(0.0, record.ttft_s - self._sent_after_s)
-            _set(span, "gen_ai.response.time_to_first_chunk", first_s)
+            _set(span, "gen_ai.response.time_to_first_chunk", record.phases.engine_s)
             _set(span, "antefix.pool", record.served_by)
             _set_usage(span, record)
         if isinstance(error, asyncio.CancelledError):  # the client left, or its time was up

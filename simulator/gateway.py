@@ -81,10 +81,10 @@ class ScheduledFleet:
 
     def learn(self, progress: Progress) -> None:
         for call in progress.first_tokens:
-            if call.attempt is not None and (chosen := call.attempt.chosen) is not None:
+            if call.attempt is not None:
                 assert call.placed_at is not None
                 assert call.first_at is not None
-                self.scheduler.observed(chosen, call.first_at - call.placed_at)
+                self.scheduler.observed(call.attempt, call.first_at - call.placed_at)
         for call in progress.finished:
             if call.attempt is not None and call.replica is not None:
                 self.scheduler.ended(call.attempt, call.replica.name)

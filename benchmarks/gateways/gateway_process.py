@@ -163,7 +163,7 @@ class BenchmarkGateway:
         try:
             first = await answers.get()
             first_at = time.monotonic()
-            self._scheduler.observed(chosen, first_at - began)
+            self._scheduler.observed(attempt, first_at - attempt.placed_at)
             await answers.get()
             self._scheduler.ended(attempt, chosen.replica_id)
         finally:

@@ -30,12 +30,14 @@ class EngineAttempt:
         request: PoolRequest,
         attempt: Attempt,
         admitted: Admitted,
+        is_first: bool = True,
     ) -> None:
         self._scheduler = scheduler
         self._reporter = reporter
         self._pool_request = request
         self._attempt = attempt
         self._admitted = admitted
+        self._is_first = is_first
         self._served_by: str | None = None
         chosen = attempt.chosen
         self.transport = transport
@@ -70,6 +72,7 @@ class EngineAttempt:
     def again(self, failed: frozenset[str]) -> EngineAttempt:
         """The next try, elsewhere: one that was let in is not refused any more."""
         attempt = self._scheduler.place(self._attempt.request, failed)
+        self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
         return EngineAttempt(
             self._scheduler,
             self._reporter,
@@ -77,20 +80,22 @@ class EngineAttempt:
             self._pool_request,
             attempt,
             self._admitted,
+            is_first=False,
         )
 
     def answered(
-        self, reservation: Reservation, engine_headers: Mapping[str, str], ttft_s: float
+        self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
-        """The first token came `ttft_s` seconds after the request; headers for the client."""
+        """The first token came, at that time of the loop's clock; headers for the client."""
         self._served_by = reservation.replica_id
         record = self.request.record
         record.served_by, record.replica_id = self._reporter.pool, reservation.replica_id
-        record.ttft_s = ttft_s
+        record.ttft_s = ttft_s = first_token_at - self.request.arrived
+        record.phases.engine_s = engine_s = first_token_at - self._attempt.placed_at
         record.prompt_tokens = count_in(engine_headers, PROMPT_TOKENS_HEADER)
         record.cached_tokens = count_in(engine_headers, CACHED_TOKENS_HEADER)
         outcome = Outcome(
-            reservation.replica_id, ttft_s, record.prompt_tokens, record.cached_tokens
+            reservation.replica_id, ttft_s, engine_s, record.prompt_tokens, record.cached_tokens
         )
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
@@ -104,14 +109,20 @@ class EngineAttempt:
         placement, scheduler = self._attempt.placement, self._scheduler
         try:
             scheduler.answered(self._attempt, outcome.replica_id, report)
-            served = placement.candidate(outcome.replica_id)
-            if served is not None and outcome.prompt_tokens is not None:
-                scheduler.observed(served, outcome.ttft_s)
+            if self._tells_of(outcome):
+                scheduler.observed(self._attempt, outcome.engine_s)
             self._reporter.answered(
                 self.request, self._pool_request.prompt, placement, self._admitted, outcome
             )
         except Exception:  # an explanation must not cost the answer
             logger.exception("request %s is not explained", self.request.request_id)
+
+    def _tells_of(self, outcome: Outcome) -> bool:
+        """Whether its time is what was predicted: what made a first attempt fail may slow a second,
+        and one that was sent on to another replica has waited for both."""
+        chosen = self._attempt.chosen
+        served = chosen is not None and chosen.replica_id == outcome.replica_id
+        return self._is_first and served and outcome.prompt_tokens is not None
 
     def _headers(self, outcome: Outcome) -> dict[str, str]:
         placement, admitted = self._attempt.placement, self._admitted
@@ -121,6 +132,7 @@ class EngineAttempt:
             "x-antefix-model": self.request.model,
             "x-antefix-admission": admitted.verdict,
             "x-antefix-ttft-ms": f"{outcome.ttft_s * 1000:.1f}",
+            "x-antefix-engine-ttft-ms": f"{outcome.engine_s * 1000:.1f}",
             "x-antefix-index-ms": f"{self._pool_request.prompt.lookup_s * 1000:.2f}",
         }
         if served is not None:

@@ -302,11 +302,12 @@ class Gateway:
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
         body = await self._body(request, deadline, timeout_s)
+        record.complete(asyncio.get_running_loop().time())
         fields = request_body.parse(body, limits.max_list_items)
         model = request_body.model_of(fields)
         pool = self._pools.of_model(model)
         record.model, record.pool = model, pool.name
-        since_s = asyncio.get_running_loop().time() - record.arrived
+        since_s = asyncio.get_running_loop().time() - record.connected
         record.trace = self._tracing.request(request.headers, since_s)
         self._watch.begun(record)
         options = options_of(request.headers, fields, limits.priority_of(record.tenant))

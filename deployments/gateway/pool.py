@@ -151,12 +151,14 @@ class GatewayPool:
         options: RequestOptions,
     ) -> PoolRequest:
         """What is to be known of a request before it is scheduled. Never raises."""
+        began = asyncio.get_running_loop().time()
         try:
             prompt = await self.reader.read(request, fields, headers)
         except Exception:  # reading must not fail what an engine could serve
             logger.exception("request %s is placed without its prompt", request.request_id)
             guess = PlacementRequest(request_body.estimate_prompt_tokens(request.body))
             prompt = Prompt(guess, known=False, depths=None, read_s=0.0, lookup_s=0.0)
+        request.record.phases.read_s += asyncio.get_running_loop().time() - began
         return PoolRequest(request, fields, headers, options, prompt)
 
     async def schedule(self, request: PoolRequest, receive: Receive) -> EngineAttempt:
@@ -178,6 +180,7 @@ class GatewayPool:
         self._decided(request, decision)
         if decision.waiter is not None:
             attempt = await self._turn_of(decision.waiter, receive)
+            request.engine.record.phases.wait_s = attempt.placed_at - decision.waiter.since
             return self._attempt(request, attempt, "its turn came")
         if decision.attempt is None:
             raise self.refused(request, decision)
@@ -276,7 +279,10 @@ class GatewayPool:
         asked = _asked(request, no_overflow)
         considered = self.scheduler.consider(asked)
         if self.scheduler.needs_warm(asked, considered):
+            began = asyncio.get_running_loop().time()
             await self._promote(asked.arrived)
+            phases = request.engine.record.phases
+            phases.promotion_s = asyncio.get_running_loop().time() - began
             considered = self.scheduler.consider(asked)
         return self.scheduler.decide(asked, considered)
 

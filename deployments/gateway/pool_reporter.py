@@ -22,10 +22,12 @@ from router.placement import Placement, ShadowDecision, reusable_tokens
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a request: by whom, `ttft_s`, tokens as the engine counts them."""
+    """What came of a request: by whom, tokens as the engine counts them. `ttft_s` since it had
+    arrived, `engine_s` of it since it was placed: what is predicted."""
 
     replica_id: str
     ttft_s: float
+    engine_s: float
     prompt_tokens: int | None
     cached_tokens: int | None
 
@@ -114,6 +116,7 @@ class PoolReporter:
             },
             "ttft_s": {
                 "predicted": served.predicted_ttft_s if served else None,
+                "engine": outcome.engine_s,
                 "observed": outcome.ttft_s,
             },
             "reuse_loss_tokens": loss,
@@ -152,6 +155,7 @@ class PoolReporter:
             "prompt_tokens": {"counted": prompt.placement.prompt_tokens, "confirmed": None},
             "read_s": prompt.read_s,
             "lookup_s": prompt.lookup_s,
+            "phases": {**vars(request.record.phases)},
             "candidates": placement.ranked,
         }
 

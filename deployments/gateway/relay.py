@@ -144,7 +144,7 @@ class Relay(Response):
                 raise error
             content_type = upstream.headers.get("content-type", "")
             self._streaming = content_type.startswith("text/event-stream")
-            told = attempt.answered(place, upstream.headers, self._ttft(upstream))
+            told = attempt.answered(place, upstream.headers, self._first_token_at(upstream))
             record = self._request.record
             record.status = upstream.status
             if not self._streaming:
@@ -174,13 +174,13 @@ class Relay(Response):
                 last = at
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    def _ttft(self, upstream: aiohttp.ClientResponse) -> float:
-        """Seconds from the request to its first token; an answer in one piece comes later."""
+    def _first_token_at(self, upstream: aiohttp.ClientResponse) -> float:
+        """On the loop's clock; an answer in one piece comes later."""
         until = asyncio.get_running_loop().time()
         if not self._streaming:
             with contextlib.suppress(KeyError, ValueError):
                 until = self._sent + float(upstream.headers[ENGINE_TTFT_HEADER])
-        return until - self._request.arrived
+        return until
 
     def _start(
         self, place: Reservation, upstream: aiohttp.ClientResponse, told: Mapping[str, str]

@@ -17,7 +17,8 @@ from router.policies import PlacementRequest
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is asked: the client's own bytes; since and until when (s, loop time).
+    """What an engine is asked: the client's own bytes; since it had all of them and until when (s,
+    loop time).
 
     Whoever learns something of it writes that to its `record`.
     """

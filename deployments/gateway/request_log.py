@@ -38,6 +38,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "error": record.error,
         "duration_s": _rounded(record.duration_s),
         "ttft_s": _rounded(record.ttft_s),
+        **{name: _rounded(seconds) or None for name, seconds in vars(record.phases).items()},
         "tpot_s": _rounded(record.tpot_s),
         "prompt_tokens": record.prompt_tokens,
         "cached_tokens": record.cached_tokens,

@@ -308,8 +308,7 @@ class AnyTraffic(RuleBasedStateMachine):
     def a_first_token_comes(self, which: int, ttft_s: float, report: LoadReport | None) -> None:
         pool, attempt = self.going[which % len(self.going)]
         pool.answered(attempt, "r0", report)
-        if attempt.chosen is not None:
-            pool.observed(attempt.chosen, ttft_s)
+        pool.observed(attempt, ttft_s)
 
     @precondition(lambda self: self.going)
     @rule(which=anyone, served_by=st.sampled_from([None, "r0", "r1"]))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 import pytest
 
 from autoscaling.pool_scheduler import Attempt, PoolScheduler, PoolSettings, SchedulingRequest
+from autoscaling.slo import PriorityClass, Slo
 from router import slots
 from router.load import UNSEEN_S, LoadReport
 from router.placement import BLIND
@@ -249,7 +250,7 @@ def test_predictions_are_corrected_by_what_came(scheduler: PoolScheduler) -> Non
     attempt = placed_by(scheduler, REQUEST, {0: 5})
     assert attempt.chosen is not None
     for _ in range(200):
-        scheduler.observed(attempt.chosen, 3 * attempt.chosen.raw_ttft_s)
+        scheduler.observed(attempt, 3 * attempt.chosen.raw_ttft_s)
     scheduler.ended(attempt, "r0")
     better = placed_by(scheduler, REQUEST, {0: 5}).chosen
     assert better is not None
@@ -263,3 +264,45 @@ def test_segments_are_as_most_replicas_publish_them(sizes: Iterable[int], expect
         load(f"r{i}", slot=i, segment_tokens=size) for i, size in enumerate(sizes)
     )
     assert scheduler.board.segment_tokens == expected
+
+
+def test_a_night_of_batch_jobs_that_wait_changes_no_interactive_prediction(
+    clock: HandClock,
+) -> None:
+    slos: dict[PriorityClass, Slo] = {"interactive": Slo(2.0), "batch": Slo(600.0)}
+    scheduler = PoolScheduler(clock, PoolSettings(slos, batch_queue=8))
+    before = _predicted(scheduler, clock)
+    for _ in range(1000):
+        # busy, so that it waits; and free 3 s later
+        scheduler.board.update([load("r0", prefill_rate=1000.0, queued_prefill_tokens=1500)])
+        request = SchedulingRequest(REQUEST, {}, clock.now, priority="batch")
+        assert scheduler.decide(request, scheduler.consider(request)).waiter is not None
+        clock.now += 3.0
+        scheduler.board.update([load("r0", prefill_rate=1000.0)])
+        turn = scheduler.next_turn()
+        assert turn is not None
+        attempt = turn[1]
+        assert attempt.chosen is not None
+        clock.now += attempt.chosen.raw_ttft_s
+        scheduler.answered(attempt, "r0", None)
+        scheduler.observed(attempt, clock.now - attempt.placed_at)
+        scheduler.ended(attempt, "r0")
+        clock.now += 60.0
+    assert _predicted(scheduler, clock) == pytest.approx(before, rel=0.01)
+
+
+def _predicted(scheduler: PoolScheduler, clock: HandClock) -> float:
+    """Seconds, for an interactive request to an idle replica."""
+    scheduler.board.update([load("r0", prefill_rate=1000.0)])
+    (candidate,) = scheduler.consider(
+        SchedulingRequest(PlacementRequest(700), {}, clock.now)
+    ).ranked
+    return candidate.predicted_ttft_s
+
+
+def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
+    scheduler = PoolScheduler(clock)
+    scheduler.board.update([load("r0", asleep=True)])
+    (attempt,) = place(scheduler)
+    scheduler.observed(attempt, 30.0)
+    assert scheduler.correction.error is None

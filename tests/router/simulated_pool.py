@@ -205,14 +205,13 @@ class SimulatedPool:
             self._at(changes_at, partial(self._advance, replica))
 
     def _answering(self, request: Request, now: float) -> None:
-        chosen, load = request.attempt.chosen, request.replica.load(SEGMENT)
-        assert chosen is not None
+        load = request.replica.load(SEGMENT)
         request.ttft = now - request.attempt.request.arrived
         report = LoadReport(
             next(self._numbers), load.waiting, load.running, load.queued_prefill_tokens
         )
         request.gateway.answered(request.attempt, request.replica.name, report)
-        request.gateway.observed(chosen, request.ttft)
+        request.gateway.observed(request.attempt, request.ttft)
 
     def _answered(self, request: Request) -> None:
         request.gateway.ended(request.attempt, request.replica.name)

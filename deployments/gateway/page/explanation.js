@@ -31,6 +31,7 @@ function words(decision) {
   return [
     ["Prompt", prompt(decision)],
     ["Admission", ...admission(decision)],
+    ["Where the time went", phases(decision)],
     ["Why this one", ...why(decision)],
     ["What came of it", ...outcome(decision)],
     ["Reuse", reuse(decision)],
@@ -59,6 +60,20 @@ function admission(decision) {
   ];
 }
 
+const PHASES = {
+  upload_s: "to upload it (not counted)",
+  read_s: "to read the prompt and look it up",
+  promotion_s: "to give a warm replica traffic",
+  wait_s: "waiting for its turn",
+  retry_s: "on attempts that failed",
+  engine_s: "in the engine, from placement to first token",
+};
+
+function phases(decision) {
+  const spent = Object.entries(PHASES).filter(([name]) => decision.phases?.[name]);
+  return spent.map(([name, on]) => `${seconds(decision.phases[name])} ${on}`).join(", ");
+}
+
 export const VERDICTS = { admitted: "plain", overflowed: "warn", refused: "bad" };
 
 function why(decision) {
@@ -77,8 +92,10 @@ function why(decision) {
 function outcome(decision) {
   const ttft = observed(decision);
   if (ttft === null) return ["Answered with 429 and the seconds after which to try again."];
-  const { predicted } = decision.ttft_s;
-  const off = predicted === null ? "" : `, predicted ${seconds(predicted)} (off by ${percent(Math.abs(predicted - ttft) / ttft)})`;
+  // `engine`: since it was placed, which is what is predicted; a gateway of an older release has none
+  const { predicted, engine = ttft } = decision.ttft_s;
+  const off = predicted === null ? ""
+    : `; ${seconds(engine)} after it was placed, predicted ${seconds(predicted)} (off by ${percent(Math.abs(predicted - engine) / engine)})`;
   const kept = decision.slo_ttft_s === null ? null
     : missed(decision) ? chip(`late by ${seconds(ttft - decision.slo_ttft_s)}`, "bad") : chip("within SLO", "ok");
   return [`First token after ${seconds(ttft)} from ${decision.replica}${off}. `, kept];

@@ -215,6 +215,18 @@ async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: 
     await expect(candidates.get_by_role("row")).to_have_count(3)
 
 
+async def test_where_the_time_went_is_told_apart(reader: Reader, front: Front) -> None:
+    took = {"predicted": 1.0, "engine": 2.0, "observed": 5.5}
+    phases = {"upload_s": 9.0, "read_s": 0.5, "wait_s": 3.0, "retry_s": 0.0, "engine_s": 2.0}
+    await served(front, "first", request_id="slow", ttft_s=took, phases=phases)
+    await reader.opens()
+    await reader.decision("slow").locator("summary").first.click()
+    body = reader.decision("slow").locator(".explanation")
+    await expect(body).to_contain_text("9.00 s to upload it (not counted)")
+    await expect(body).to_contain_text("3.00 s waiting for its turn, 2.00 s in the engine")
+    await expect(body).to_contain_text("predicted 1.00 s (off by 50 %)")
+
+
 async def test_what_is_open_stays_open_when_others_come(reader: Reader, front: Front) -> None:
     await served(front, "first")
     await reader.opens()
