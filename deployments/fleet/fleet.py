@@ -91,6 +91,11 @@ class GatewaySettings(Section):
         rights = self.tenants.get(tenant)
         return rights.priority if rights else "interactive"
 
+    def cache_group_of(self, tenant: str) -> str | None:
+        """The group whose tenants share cached prompts with a tenant; None: it shares none."""
+        rights = self.tenants.get(tenant)
+        return rights.cache_group if rights else None
+
     def is_operator(self, tenant: str) -> bool:
         """Whether a tenant sees the others' decisions."""
         rights = self.tenants.get(tenant)

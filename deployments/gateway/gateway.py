@@ -35,6 +35,7 @@ from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys
+from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
@@ -134,6 +135,7 @@ class Gateway:
         self._watch = RequestWatch(self._requests)
         self._tracing = tracing_of(os.environ, VERSION)
         secret = secrets.engine_secret
+        self._salts = CacheSalts(secret)
         self._pools = Pools(
             Connections(self._text, self._binary, self._session, secret),
             lambda pool: Transport(handle_of(pool), secret),
@@ -317,6 +319,9 @@ class Gateway:
             tenant=record.tenant,
             path=record.path,
             body=body,
+            cache_salt=self._salts.of(
+                record.path, record.tenant, limits.cache_group_of(record.tenant), fields
+            ),
             model=model,
             arrived=record.arrived,
             deadline=deadline,

@@ -16,7 +16,6 @@ from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.renderer_client import RendererClient
 from deployments.gateway.request import EngineRequest, Prompt
-from deployments.prompt import cache_salt
 from observability.metrics import RoutingMetrics
 from router.index import Depths
 from router.load import LoadBoard
@@ -81,7 +80,7 @@ class PromptReader:
                 model=self.pool.model,
                 revision=self.pool.revision,
                 lora=request.model if request.model in self.pool.lora_names else None,
-                cache_salt=cache_salt(fields),
+                cache_salt=request.cache_salt,
             )
             with contextlib.suppress(ValueError):  # no such token id: the engine's to refuse
                 # of several prompts, the longest has the most to reuse

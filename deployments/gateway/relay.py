@@ -125,7 +125,7 @@ class Relay(Response):
         }
         self._sent = asyncio.get_running_loop().time()
         return await self._session.post(
-            place.url + request.path, data=request.body, headers=headers
+            place.url + request.path, data=request.engine_body, headers=headers
         )
 
     async def _pass_on(

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Receive
 
+from deployments.gateway.cache_salt import salted
 from deployments.gateway.errors import ApiError
 from deployments.gateway.request_options import RequestOptions
 from observability.request_record import RequestRecord
@@ -17,8 +18,8 @@ from router.policies import PlacementRequest
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is asked: the client's own bytes; since it had all of them and until when (s,
-    loop time).
+    """What an engine is asked: the client's own bytes, and the salt of its cached prompt (None:
+    it caches none); since it had all of them and until when (s, loop time).
 
     Whoever learns something of it writes that to its `record`.
     """
@@ -27,11 +28,17 @@ class EngineRequest:
     tenant: str
     path: str
     body: bytes
+    cache_salt: str | None
     model: str
     arrived: float
     deadline: float
     timeout_s: float
     record: RequestRecord
+
+    @property
+    def engine_body(self) -> bytes:
+        """What the engine gets."""
+        return self.body if self.cache_salt is None else salted(self.body, self.cache_salt)
 
     def deadline_passed(self) -> ApiError:
         message = (

@@ -1,6 +1,7 @@
 """A request body, read and checked as far as a gateway must; the engine checks the rest.
 
-The engine gets the very bytes the client sent. Everything here raises `ApiError`.
+The engine gets the very bytes the client sent, and the salt of its cached prompt after them
+(`cache_salt`). Everything here raises `ApiError`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,6 @@ whatever it does not know for certain, and no request fails for it.
 """
 
 from deployments.prompt.facts import ChatTemplate, RendererFacts
-from deployments.prompt.tokens import PromptTokens, cache_salt
+from deployments.prompt.tokens import PromptTokens
 
-__all__ = ["ChatTemplate", "PromptTokens", "RendererFacts", "cache_salt"]
+__all__ = ["ChatTemplate", "PromptTokens", "RendererFacts"]

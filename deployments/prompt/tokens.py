@@ -30,13 +30,6 @@ logger = logging.getLogger(__name__)
 _COMPLETION_MAX_TOKENS = 16
 
 
-def cache_salt(fields: Mapping[str, Any]) -> str | None:
-    """What keeps this request's cached prompt apart from others'; the engine refuses any form
-    but a string."""
-    salt = fields.get("cache_salt")
-    return salt if isinstance(salt, str) and salt else None
-
-
 class PromptTokens:
     """One engine's way from a request to tokens. Raises ValueError when the facts hold no
     tokenizer; takes up to a second for a large one."""

@@ -62,6 +62,8 @@ class FakeEngine:
         self.dies_of = ""  # a field: a request with it is as far as it gets
         self.answers: Response | None = None
         self.cached_tokens = 0
+        # makes of a request how many tokens its prompt has, and how many of them are cached
+        self.prompt_cache: Callable[[dict[str, Any]], tuple[int, int]] | None = None
         # how it sleeps, while `sleeper` runs
         self.takes_traffic: bool | None = True
         self.sleeps = False
@@ -188,7 +190,7 @@ class FakeEngine:
                 await asyncio.sleep(self.token_delay_s)
                 self.made += 1
                 if exchange and sent == 1:
-                    exchange.first_token(len(_prompt(fields).split()), self.cached_tokens)
+                    exchange.first_token(*self._counts(fields))
                 if exchange:
                     exchange.generated(1)
                 yield f"t{sent} "
@@ -203,6 +205,11 @@ class FakeEngine:
             raise
         finally:
             self.running -= 1
+
+    def _counts(self, fields: dict[str, Any]) -> tuple[int, int]:
+        if self.prompt_cache is not None:
+            return self.prompt_cache(fields)
+        return len(_prompt(fields).split()), self.cached_tokens
 
     async def _events(self, fields: dict[str, Any], chat: bool) -> AsyncIterator[bytes]:
         count = _max_tokens(fields)

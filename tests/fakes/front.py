@@ -21,13 +21,14 @@ from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.pool import GatewayPool
 from router.load import LoadBoard
+from tests.fakes import publishing
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.publishing import MODEL_PATH, Publishing
 from tests.fakes.serve_handle import FakeHandle
 from tests.waiting import until
 
 KEY, OTHER_KEY = "sk-test", "sk-other"
-TENANT, OTHER_TENANT = "tenant", "other"
+TENANT, OTHER_TENANT = publishing.TENANT, "other"
 FLEET, POOL = "test", "test/main"
 NO_REDIS = "redis://127.0.0.1:1/0"
 

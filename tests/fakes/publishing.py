@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import redis
 
+from deployments.gateway.cache_salt import CacheSalts
 from router.cached_blocks import CachedBlocks
 from router.kv_events import AllBlocksCleared, BlockStored
 from router.publisher import IndexPublisher, Lease
@@ -20,6 +21,7 @@ from tests.waiting import until
 # What gateways call the model, and so what its keys begin with.
 MODEL_PATH = "embedded"
 SEGMENT_TOKENS = BLOCK_TOKENS = 16
+TENANT = "tenant"
 
 
 class Publishing:
@@ -46,12 +48,30 @@ class Publishing:
         self._look.close()
 
     async def caches(
-        self, token_ids: Sequence[int], cache_salt: str | None = None, lora: str | None = None
+        self,
+        token_ids: Sequence[int],
+        cache_salt: str | None = None,
+        lora: str | None = None,
+        tenant: str = TENANT,
     ) -> None:
-        """The engine has computed this prompt; returns when the index knows all of it."""
+        """The engine has computed this prompt; returns when the index knows all of it.
+
+        `cache_salt` is what the tenant's client sent.
+        """
         held = len(self._held.keys()) + len(token_ids) // SEGMENT_TOKENS
-        self._feed.put(_stored(list(token_ids), cache_salt, lora))
-        await until(lambda: len(self._held.keys()) == held and self._written())
+        salt = CacheSalts(SECRET).of("/v1/completions", tenant, None, {"cache_salt": cache_salt})
+        self.stored(token_ids, salt, lora)
+        await self.holds(held)
+
+    def stored(
+        self, token_ids: Sequence[int], engine_salt: str | None, lora: str | None = None
+    ) -> None:
+        """The engine has computed this prompt, whose request had this salt when it got there."""
+        self._feed.put(_stored(list(token_ids), engine_salt, lora))
+
+    async def holds(self, segments: int) -> None:
+        """Returns when the engine holds so many segments, and the index knows."""
+        await until(lambda: len(self._held.keys()) == segments and self._written())
 
     async def forgets(self) -> None:
         """The engine has dropped its cache; returns when the index knows."""

@@ -159,6 +159,13 @@ class Tenant(Section):
         description="The tenant's requests may have no higher priority class than this. A "
         "request that names no class has this one.",
     )
+    cache_group: str | None = Field(
+        None,
+        min_length=1,
+        description="Tenants of one group find each other's prompts in the engines' prefix "
+        "caches, which makes a system prompt that they have in common cheap. They can also find "
+        "out which prompts the others sent. With null a tenant shares with nobody.",
+    )
     operator: bool = Field(
         False,
         description="An operator sees every tenant's decisions at `/antefix/`. Other tenants see "

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from deployments.prompt import PromptTokens, cache_salt
+from deployments.prompt import PromptTokens
 from tests.deployments.prompt.engine_facts import facts
 from tests.deployments.prompt.random_chats import random_chat
 from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, KNOWN, RESPONSES
@@ -156,19 +156,6 @@ def test_many_threads_get_what_one_gets() -> None:
     alone = [GATEWAY.token_ids(CHAT, each) for each in chats]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(lambda each: GATEWAY.token_ids(CHAT, each), chats)) == alone
-
-
-@pytest.mark.parametrize(
-    ("fields", "salt"),
-    [
-        ({"cache_salt": "a"}, "a"),
-        ({"cache_salt": None}, None),
-        ({}, None),
-        ({"cache_salt": 1}, None),
-    ],
-)
-def test_a_salt_is_a_string(fields: dict[str, Any], salt: str | None) -> None:
-    assert cache_salt(fields) == salt
 
 
 def test_it_loads_neither_vllm_nor_transformers_nor_torch() -> None:
