@@ -92,6 +92,7 @@ class Admission:
         now: float,
         only_overflow: bool = False,
         doubt: float = 0.0,
+        tenant: str = "",
     ) -> Verdict:
         """One request, once. `ranked`: the replicas in the order of the routing policy.
 
@@ -103,9 +104,12 @@ class Admission:
         """
         slo = self._slos.get(priority)
         slo = _doubted(slo, doubt) if slo else None
-        verdict = self._decide(priority, slo, elapsed_s, ranked, overflow, now, only_overflow)
+        if only_overflow:
+            # when this pool could serve it is nothing to it, nor does it take of anybody's share
+            return self._elsewhere(slo, elapsed_s, overflow, math.inf, now, tenant, asked=True)
+        verdict = self._decide(priority, slo, elapsed_s, ranked, overflow, now, tenant)
         if self.gate is not None and verdict.kind != "wait":
-            self.gate.count(verdict.kind == "overflow", now)
+            self.gate.count(verdict.kind == "overflow", now, tenant)
         return verdict
 
     def confirm_overflow(
@@ -117,6 +121,8 @@ class Admission:
         now: float,
         doubt: float = 0.0,
         unfit: str | None = None,
+        tenant: str = "",
+        only_overflow: bool = False,
     ) -> Verdict:
         """A verdict to overflow, once the other pool has read the request; or its refusal.
 
@@ -125,8 +131,8 @@ class Admission:
         """
         if unfit is None and not self.is_lost(elapsed_s, overflow, doubt, priority):
             return verdict
-        if self.gate is not None:
-            self.gate.take_back(now)
+        if self.gate is not None and not only_overflow:
+            self.gate.take_back(now, tenant)
         reason = unfit or "others have filled the overflow pool meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
@@ -168,14 +174,11 @@ class Admission:
         ranked: Sequence[Outlook],
         overflow: Sequence[Outlook] | None,
         now: float,
-        only_overflow: bool,
+        tenant: str,
     ) -> Verdict:
         best = min((c.predicted_ttft_s for c in ranked), default=math.nan)
-        if only_overflow:
-            # when this pool could serve it is nothing to it
-            return self._elsewhere(slo, elapsed_s, overflow, math.inf, now, asked=True)
         if not ranked and overflow:
-            verdict = self._elsewhere(slo, elapsed_s, overflow, best, now)
+            verdict = self._elsewhere(slo, elapsed_s, overflow, best, now, tenant)
             waits = Verdict("admit", "no replica is up yet")
             return verdict if verdict.kind == "overflow" else waits
         if slo is None or not math.isfinite(best):
@@ -194,7 +197,7 @@ class Admission:
             return within
         if priority == "batch" and not self.queue.full and due <= slo.ttft_s:
             return Verdict("wait", "it is not its turn yet", best_ttft_s=best)
-        verdict = self._elsewhere(slo, elapsed_s, overflow, due, now)
+        verdict = self._elsewhere(slo, elapsed_s, overflow, due, now, tenant)
         return within if verdict.kind == "reject" and going is not None else verdict
 
     def _should_recover(self, choice: Outlook, overflow: Sequence[Outlook] | None) -> bool:
@@ -208,6 +211,7 @@ class Admission:
         overflow: Sequence[Outlook] | None,
         due: float,
         now: float,
+        tenant: str,
         asked: bool = False,
     ) -> Verdict:
         """`due`: seconds until this pool would give it a first token."""
@@ -219,10 +223,10 @@ class Admission:
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
                 reason = "the overflow pool cannot hold the SLO" + ("" if asked else " either")
-            elif asked or self.gate.has_room(now):
+            elif asked or self.gate.has_room(now, tenant):
                 return Verdict("overflow", reason, index, 0, best)
             else:
-                reason = "no larger share of the requests may overflow"
+                reason = "no larger share of the tenant's requests may overflow"
         return _refusal(slo, due, reason, best)
 
 

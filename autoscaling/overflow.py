@@ -1,12 +1,13 @@
 """When a request may be answered by another, smaller model instead of being refused.
 
 The gate says when, the contract says which: a request overflows only if the other pool can do
-all that it asks for, only before its first token, and only up to a share of the traffic.
+all that it asks for, only before its first token, and only up to a share of its tenant's traffic.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,21 +19,38 @@ SHARE_WINDOW_S = 60.0
 @dataclass(frozen=True)
 class OverflowRules:
     """Overflow begins when the best predicted TTFT is above `enter` times the SLO, and ends when
-    it is at or below `leave` times; at most `max_share` of a minute's requests overflow."""
+    it is at or below `leave` times; at most `max_share` of a tenant's requests in a minute do."""
 
     enter: float = 1.0
     leave: float = 0.7
     max_share: float = 0.5
 
 
+@dataclass
+class _Counts:
+    """Of about the last minute; `at` in seconds of the gate's clock."""
+
+    at: float = 0.0
+    requests: float = 0.0
+    overflowed: float = 0.0
+
+    def fade(self, now: float) -> None:
+        kept = math.exp(min(0.0, self.at - now) / SHARE_WINDOW_S)
+        self.at = max(now, self.at)
+        self.requests *= kept
+        self.overflowed *= kept
+
+
 class OverflowGate:
-    """Open while a pool is overloaded. Times are seconds of any one clock."""
+    """Open while a pool is overloaded. Times are seconds of any one clock.
+
+    Shares are each tenant's own: what one lets overflow leaves the others theirs. Requests that ask
+    for overflow themselves are not counted at all.
+    """
 
     def __init__(self, rules: OverflowRules) -> None:
         self.rules = rules
-        self._counted_at = 0.0
-        self._requests = 0.0
-        self._overflowed = 0.0
+        self._counts: defaultdict[str, _Counts] = defaultdict(_Counts)
         self.open = False
 
     def update(self, pressure: float) -> None:
@@ -40,34 +58,34 @@ class OverflowGate:
         limit = self.rules.leave if self.open else self.rules.enter
         self.open = pressure > limit
 
-    def has_room(self, now: float) -> bool:
-        """Whether one more may overflow; the first of a quiet minute always may."""
-        self._fade(now)
-        most = self.rules.max_share * (self._requests + 1.0)
+    def has_room(self, now: float, tenant: str = "") -> bool:
+        """Whether one more of the tenant's may overflow; its first in a quiet minute always may."""
+        counts = self._counts[tenant]
+        counts.fade(now)
+        most = self.rules.max_share * (counts.requests + 1.0)
         # by half: one that was the only one, a while ago
-        return self._overflowed + 1.0 <= max(1.5, most)
+        return counts.overflowed + 1.0 <= max(1.5, most)
 
-    def count(self, overflowed: bool, now: float) -> None:
+    def count(self, overflowed: bool, now: float, tenant: str = "") -> None:
         """One request of the pool was decided."""
-        self._fade(now)
-        self._requests += 1.0
-        self._overflowed += overflowed
+        counts = self._counts[tenant]
+        counts.fade(now)
+        counts.requests += 1.0
+        counts.overflowed += overflowed
 
-    def take_back(self, now: float) -> None:
+    def take_back(self, now: float, tenant: str = "") -> None:
         """One that was counted as overflowed was refused instead."""
-        self._fade(now)
-        self._overflowed = max(0.0, self._overflowed - 1.0)
+        counts = self._counts[tenant]
+        counts.fade(now)
+        counts.overflowed = max(0.0, counts.overflowed - 1.0)
 
     def share(self, now: float) -> float:
-        """Of about the last minute's requests, how many overflowed: 0 to 1."""
-        self._fade(now)
-        return self._overflowed / self._requests if self._requests else 0.0
-
-    def _fade(self, now: float) -> None:
-        kept = math.exp(min(0.0, self._counted_at - now) / SHARE_WINDOW_S)
-        self._counted_at = max(now, self._counted_at)
-        self._requests *= kept
-        self._overflowed *= kept
+        """Of about the last minute's requests of all tenants, how many overflowed: 0 to 1."""
+        for counts in self._counts.values():
+            counts.fade(now)
+        requests = sum(counts.requests for counts in self._counts.values())
+        overflowed = sum(counts.overflowed for counts in self._counts.values())
+        return overflowed / requests if requests else 0.0
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,7 @@ class PoolScheduler:
             now,
             request.overflow == "only",
             self._doubt,
+            request.tenant,
         )
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
@@ -243,6 +244,8 @@ class PoolScheduler:
             now,
             self._doubt,
             unfit,
+            request.tenant,
+            request.overflow == "only",
         )
         final = Decision(asked.request, asked.considered, verdict)
         origin._count(final)

@@ -178,7 +178,7 @@ class Families:
         )
         self.overflow_share = gauge(
             "antefix_overflow_share_ratio",
-            "Share of about the last minute's requests that overflowed.",
+            "Share of about the last minute's requests that overflowed without demanding it.",
             ["pool"],
         )
         self.promotions = counter(

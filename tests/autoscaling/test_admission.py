@@ -180,6 +180,26 @@ def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
     assert only(None).kind == "reject"
 
 
+def test_who_asks_for_overflow_takes_nothing_of_the_share() -> None:
+    admission = Admission(SLOS, 10, OverflowRules(max_share=0.5))
+    for _ in range(200):
+        asked = admission.decide("interactive", 0.0, [idle(0.1)], [Seen(0.1)], 0.0, True)
+        assert asked.kind == "overflow"
+    kinds = [decided([Seen(3.0)], [Seen(0.1)], admission=admission).kind for _ in range(20)]
+    assert kinds.count("overflow") == 10
+
+
+def test_one_tenants_overflow_leaves_the_others_their_share() -> None:
+    admission = Admission(SLOS, 10, OverflowRules(max_share=0.5))
+
+    def kind(tenant: str) -> str:
+        lost, elsewhere = [Seen(3.0)], [Seen(0.1)]
+        return admission.decide("interactive", 0.0, lost, elsewhere, 0.0, tenant=tenant).kind
+
+    assert [kind("flood") for _ in range(200)].count("overflow") == 100
+    assert [kind("other") for _ in range(20)].count("overflow") == 10
+
+
 def test_while_no_replica_is_up_a_request_overflows_or_waits_for_one() -> None:
     assert decided([], [Seen(1.0)]).kind == "overflow"
     assert decided([], [Seen(9.0)]).kind == "admit"

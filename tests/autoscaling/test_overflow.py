@@ -37,8 +37,21 @@ def test_no_more_than_the_share_overflows(share: float, traffic: list[tuple[bool
         may = gate.has_room(now)
         gate.count(wants and may, now)
         # the first of a quiet minute may be one too many
-        assert gate._overflowed <= max(1.5, share * gate._requests) + 1e-9
+        counts = gate._counts[""]
+        assert counts.overflowed <= max(1.5, share * counts.requests) + 1e-9
     assert 0.0 <= gate.share(now) <= 1.0
+
+
+def test_what_one_tenant_lets_overflow_leaves_the_others_their_share() -> None:
+    gate = OverflowGate(RULES)
+    while gate.has_room(0.0, "flood"):
+        gate.count(True, 0.0, "flood")
+    for _ in range(100):
+        gate.count(gate.has_room(0.0, "flood"), 0.0, "flood")
+    assert gate.has_room(0.0, "other")
+    gate.count(True, 0.0, "other")
+    assert not gate.has_room(0.0, "other")
+    assert gate.share(0.0) <= RULES.max_share + 0.01
 
 
 def test_what_is_long_ago_counts_no_more() -> None:

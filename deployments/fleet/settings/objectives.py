@@ -112,7 +112,7 @@ class OverflowSettings(Section):
         0.5,
         gt=0,
         le=1,
-        description="At most this share of the requests of about a minute may overflow.",
+        description="At most this share of a tenant's requests of about a minute may overflow.",
     )
 
     def rules(self) -> OverflowRules:
