@@ -170,7 +170,11 @@ class Release:
 
     @property
     def url(self) -> str:
-        return f"http://{self.name}.{self.namespace}.svc.cluster.local"
+        """By the Service's address: who finds names for pods may be drained, too."""
+        service = get("service", self.name, self.namespace)
+        assert service
+        address = service["spec"]["clusterIP"]
+        return f"http://[{address}]" if ":" in address else f"http://{address}"
 
     @property
     def image(self) -> str:
