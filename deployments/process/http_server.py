@@ -10,9 +10,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from deployments.process.http_connection import BoundedConnection, ConnectionLimits
 
 KEEP_ALIVE_S = 75
 
@@ -49,13 +53,20 @@ class HttpServer:
     so long. Without it the kernel tries for a quarter of an hour to reach a machine that is gone.
     """
 
-    def __init__(self, app: ASGIApp, unacknowledged_s: float | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        unacknowledged_s: float | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
         self._app = _LastAnswers(app)
         self._unacknowledged_s = unacknowledged_s
+        connection = partial(BoundedConnection, limits or ConnectionLimits())
         self._server = _QuietServer(
             uvicorn.Config(
                 self._app,
-                http="httptools",
+                http=cast(type[asyncio.Protocol], connection),
+                ws="none",
                 lifespan="off",
                 access_log=False,
                 log_config=None,

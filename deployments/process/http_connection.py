@@ -1,0 +1,326 @@
+"""What one HTTP connection may bring, and how slowly, before anybody has said who it is.
+
+uvicorn's parser takes headers without end, and waits for them, and for a body, for ever. Here a
+limit that is passed is answered in OpenAI's error shape and ends the connection; docs/security.md
+tells the limits. A request pays for this with a look at the clock: what takes time is looked at
+once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
+
+logger = logging.getLogger(__name__)
+
+# Files a process has open besides its clients' connections and its own to engines.
+OTHER_FILES = 256
+COMPLAINT_PERIOD_S = 60.0
+
+
+def _connections() -> int:
+    """How many may be open, when each may need another to an engine."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 8192
+    return max(64, min(8192, (soft - OTHER_FILES) // 2))
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Of a request line with its headers, of a body's speed, and of a server's `connections`.
+
+    `head_s` runs from the connection, or from the first byte of its next request. A body must have
+    brought `body_bytes_per_s` of all the time since its head, but for `body_grace_s`. What was
+    refused is still read for `refused_s`: a connection that is closed while its client sends
+    loses the answer. One that is to be closed takes its last bytes meanwhile, or none for
+    `untaken_s`. `pipelined` requests may wait for the answer to one before them.
+    """
+
+    head_bytes: int = 32 * 1024
+    headers: int = 100
+    head_s: float = 10.0
+    body_bytes_per_s: float = 1000.0
+    body_grace_s: float = 10.0
+    connections: int = field(default_factory=_connections)
+    pipelined: int = 16
+    refused_s: float = 2.0
+    untaken_s: float = 10.0
+    look_period_s: float = 1.0
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """One connection of a client, from its first byte to its last."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._refused_at: float | None = None
+        self._refusal: _Refusal | None = None
+        # since when a head or a body is awaited
+        self._head_since: float | None = None
+        self._body_since: float | None = None
+        self._body_bytes = 0
+        # read since the parser last handed over something that it had kept
+        self._kept_bytes = 0
+        self._untaken_bytes = 0
+        self._untaken_since = 0.0
+        # `cycle` is the last one that was read, which may wait for this one's answer
+        self._answering: RequestResponseCycle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Between two requests."""
+        return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_since = self.loop.time()
+        self._look_timer = self.loop.call_later(self._limits.look_period_s, self._look)
+        if len(self.connections) > self._limits.connections:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._break_off()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused_at is not None:
+            return
+        self._kept_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # it is answered as the plain request it is too
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or _NOT_HTTP)
+        else:
+            if self._kept_bytes > self._limits.head_bytes:
+                self._refuse(_head_too_large(self._limits.head_bytes))
+            elif self.headers and len(self.headers) > self._limits.headers:
+                self._refuse(_too_many_headers(self._limits.headers))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        # not before: a client that sends empty lines alone keeps no connection
+        self._unset_keepalive_if_required()
+        self._kept_bytes = 0
+        if self._head_since is None:
+            self._head_since = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        limits = self._limits
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+        if size > limits.head_bytes:
+            self._refusal = _head_too_large(limits.head_bytes)
+        elif len(self.headers) > limits.headers:
+            self._refusal = _too_many_headers(limits.headers)
+        elif len(self.pipeline) >= limits.pipelined:
+            self._refusal = _too_many_pipelined(limits.pipelined)
+        if self._refusal is not None:
+            raise ValueError(self._refusal.code)  # ends the parser's run over what was read
+        # armed again when an answer ended after this head had begun
+        self._unset_keepalive_if_required()
+        self._head_since = None
+        self._body_since, self._body_bytes = self.loop.time(), 0
+        self._kept_bytes = 0
+        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False  # the parser takes no other request after it
+
+    def on_body(self, body: bytes) -> None:
+        self._kept_bytes = 0
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_since = None
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+
+    def _break_off(self) -> bool:
+        """Tell the application that its client has left; whether nothing of its answer is out."""
+        cycle = self._answering
+        if cycle is None or cycle.response_complete:
+            return True
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return not cycle.response_started and not self.pipeline
+
+    def _look(self) -> None:
+        """Once a second while the connection is open."""
+        limits, now = self._limits, self.loop.time()
+        self._look_timer = self.loop.call_later(limits.look_period_s, self._look)
+        if self.transport.is_closing():
+            self._abort_untaken(now)
+        elif self._refused_at is not None:
+            if now - self._refused_at >= limits.refused_s:
+                self.transport.close()
+        elif self._answering is None or self._answering.response_complete:
+            if self._head_since is not None and now - self._head_since >= limits.head_s:
+                self._give_up_head()
+        elif self._body_since is not None:
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+                # it waits for us
+                self._body_since, self._body_bytes = now, 0
+            due_s = now - self._body_since - limits.body_grace_s
+            if self._body_bytes < due_s * limits.body_bytes_per_s:
+                self._refuse(_body_too_slow(limits))
+
+    def _give_up_head(self) -> None:
+        if self.scope is None:
+            self.transport.close()  # nobody has asked: browsers connect before they need to
+        else:
+            self._refuse(_head_timeout(self._limits.head_s))
+
+    def _abort_untaken(self, now: float) -> None:
+        """Closing waits for the client to take what is left, and it need not."""
+        untaken_bytes = self.transport.get_write_buffer_size()
+        if untaken_bytes != self._untaken_bytes:
+            self._untaken_bytes, self._untaken_since = untaken_bytes, now
+        elif now - self._untaken_since >= self._limits.untaken_s:
+            self.transport.abort()
+
+    def _make_room(self) -> None:
+        others = (other for other in self.connections if isinstance(other, BoundedConnection))
+        idle = next((other for other in others if other.is_idle), None)
+        if idle is not None:
+            idle.transport.close()
+        else:
+            self._refuse(_too_many_connections(self._limits.connections))
+            self.transport.close()
+
+    def _refuse(self, refusal: _Refusal) -> None:
+        """Answer, unless another answer has begun, and read no more."""
+        _complaints.tell(refusal)
+        self._refused_at = self.loop.time()
+        self._unset_keepalive_if_required()
+        if not self._break_off():
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        headers = list(self.server_state.default_headers)
+        if self._answering and (named := self._answering.scope["state"].get("request_id")):
+            headers.append((b"x-request-id", named.encode()))
+        self.transport.write(refusal.answer(headers))
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    status: HTTPStatus
+    code: str
+    message: str
+
+    def answer(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        body = json.dumps({"error": error}).encode()
+        told = [
+            *headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            told.append((b"retry-after", b"1"))
+        lines = [name + b": " + value + b"\r\n" for name, value in told]
+        return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
+
+
+def _head_too_large(limit_bytes: int) -> _Refusal:
+    message = (
+        f"The request line and the headers take more than the allowed {limit_bytes} bytes."
+        " Send fewer or shorter ones; prompts belong in the body."
+    )
+    return _Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", message)
+
+
+def _too_many_headers(limit: int) -> _Refusal:
+    message = f"The request has more than the allowed {limit} headers. Send fewer."
+    return _Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", message)
+
+
+def _too_many_pipelined(limit: int) -> _Refusal:
+    message = (
+        f"More than the allowed {limit} requests wait on this connection for the answer to an"
+        " earlier one. Send the next once that has come."
+    )
+    return _Refusal(HTTPStatus.BAD_REQUEST, "too_many_pipelined", message)
+
+
+def _head_timeout(limit_s: float) -> _Refusal:
+    message = (
+        f"The request line and the headers did not arrive within {limit_s:g} s."
+        " Send them at once after connecting."
+    )
+    return _Refusal(HTTPStatus.REQUEST_TIMEOUT, "headers_timeout", message)
+
+
+def _body_too_slow(limits: ConnectionLimits) -> _Refusal:
+    message = (
+        f"After {limits.body_grace_s:g} s the body has come at less than the required"
+        f" {limits.body_bytes_per_s:g} bytes a second. Send it faster."
+    )
+    return _Refusal(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message)
+
+
+def _too_many_connections(limit: int) -> _Refusal:
+    message = (
+        f"This server has {limit} connections, as many as it can hold."
+        " Try again later, or keep fewer open."
+    )
+    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", message)
+
+
+_NOT_HTTP = _Refusal(
+    HTTPStatus.BAD_REQUEST,
+    "invalid_http",
+    "What came is not a request in HTTP/1.1. Send one, and without TLS: this port has none.",
+)
+
+
+class _Complaints:
+    """A line a minute for each cause: strangers cause them, and must not fill a log."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+        self._untold: dict[str, int] = {}
+
+    def tell(self, refusal: _Refusal) -> None:
+        now, code = time.monotonic(), refusal.code
+        self._untold[code] = self._untold.get(code, 0) + 1
+        if now - self._told_at.get(code, float("-inf")) >= COMPLAINT_PERIOD_S:
+            self._told_at[code], number = now, self._untold.pop(code)
+            logger.warning("%d connections were refused (%s): %s", number, code, refusal.message)
+
+
+_complaints = _Complaints()
