@@ -20,7 +20,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from starlette.responses import JSONResponse
+from starlette.status import WS_1008_POLICY_VIOLATION as POLICY_VIOLATION
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
 
@@ -101,7 +103,8 @@ class TicketGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            # no gateway sends one, and vLLM's application has doors for WebSockets
+            await WebSocketClose(POLICY_VIOLATION)(scope, receive, send)
             return
         headers = dict(scope["headers"])
         if not hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), self._secret):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
@@ -145,6 +145,33 @@ async def test_a_wrong_secret_is_a_403(secret: str | None) -> None:
         assert_sentences(error["message"])
     assert door.entered == len(door.tickets) == 0
     await door.server.drain()
+
+
+@pytest.mark.parametrize("secret", [None, "secret"])
+async def test_no_websocket_gets_past_the_gate(secret: str | None) -> None:
+    door = Door()
+    door.go.set()
+    url = await door.server.start("127.0.0.1")
+    given = {} if secret is None else {SECRET_HEADER: secret}
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await http.ws_connect(url, headers=given)
+    await door.server.drain()
+    # nor by another server, which would take WebSockets
+    sent: list[Message] = []
+    gate = TicketGate(door._app, door.tickets, "secret")
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    entered = door.entered
+    scope = {"type": "websocket", "path": "/v1/realtime", "headers": [(b"host", b"here")]}
+    await gate(scope, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+    assert door.entered == entered
 
 
 async def test_a_full_replica_lets_in_a_reserved_request_alone() -> None:
