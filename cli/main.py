@@ -16,6 +16,7 @@ from cli.evaluate import evaluate
 from cli.exit_codes import explained
 from cli.grafana import grafana
 from cli.k8s import k8s
+from cli.keys import keys
 from cli.logs import logs
 from cli.plan import plan
 from cli.quantize import quantize
@@ -40,6 +41,7 @@ app.command()(evaluate)
 app.add_typer(config, name="config")
 app.add_typer(grafana, name="grafana")
 app.add_typer(k8s, name="k8s")
+app.add_typer(keys, name="keys")
 app.add_typer(slo, name="slo")
 
 

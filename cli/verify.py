@@ -21,7 +21,8 @@ from cli.chat import where
 from cli.gateway_client import GatewayClient, GatewayError
 from cli.output import answering, note, print_json
 from common.errors import Problem
-from deployments.gateway.api_keys import read_keys
+from deployments.gateway.api_keys import read_text
+from deployments.gateway.keys_file import plain_keys
 
 # 300 to 400 tokens of any usual tokenizer: two segments of 128, and room in a context of 512.
 RULES = 28
@@ -112,10 +113,14 @@ def verify(
 
 
 def _first_key(file: Path) -> str:
+    """Of those that stand there as they are: a hash cannot be sent."""
     try:
-        return next(iter(read_keys(file)))
+        keys = plain_keys(read_text(file))
     except Problem as error:
         raise Problem(error.message, "correct --api-key-file") from error
+    if not keys:
+        raise Problem(f"{file} holds no API key that can be sent", "write a line tenant=key")
+    return next(iter(keys))
 
 
 def _wait(client: GatewayClient, timeout_s: float) -> None:

@@ -31,7 +31,7 @@ from deployments.fleet.applications import (
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_base, parse_fleet
 from deployments.fleet.pool import Pool
-from deployments.gateway.api_keys import KEYS_FILE, keys_in, read_keys
+from deployments.gateway.api_keys import KEYS_FILE, check_file, given_in
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.health import unheard_s
 from router.demand import read_decided
@@ -260,11 +260,10 @@ def _text(args: Mapping[str, Any]) -> str:
 def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -> Secrets:
     """Raises Problem for what is missing."""
     keys_file = environment.get(KEYS_FILE, "")
-    if keys_file:
-        api_keys = read_keys(Path(keys_file))
-    else:
-        api_keys = keys_in(environment.get("ANTEFIX_API_KEYS", ""))
-    if not api_keys:
+    api_keys: Mapping[str, str] = {}
+    if keys_file:  # gateways read it themselves: Ray Serve keeps what it is given
+        check_file(Path(keys_file))
+    elif not (api_keys := given_in(environment.get("ANTEFIX_API_KEYS", ""))):
         raise Problem(
             "no API keys are set",
             "set ANTEFIX_API_KEYS to 'tenant=key', several separated by commas, or "

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
 import threading
@@ -172,10 +171,14 @@ class Controller:
 
 
 def first_key(text: str) -> str:
-    """Of `tenant=key` on lines or between commas, `#` being comments; empty where there is none."""
-    entries = (entry.strip() for entry in re.split(r"[\n,]", text))
+    """Of `tenant=key` on lines or between commas, `#` being comments; empty where there is none.
+
+    A salted hash cannot be sent.
+    """
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    entries = (entry.strip() for line in lines for entry in line.split(","))
     keys = (entry.partition("=")[2].strip() for entry in entries if not entry.startswith("#"))
-    return next(filter(None, keys), "")
+    return next((key for key in keys if key and not key.startswith("sha256:")), "")
 
 
 def stays(pod: Any) -> bool:

@@ -248,6 +248,10 @@ class Families:
             "antefix_settings_refused",
             "1 while a gateway keeps older settings because it could not use the newest, else 0.",
         )
+        self.keys_stale = gauge(
+            "antefix_keys_stale",
+            "1 while a gateway cannot read the file of API keys or leaves out lines of it, else 0.",
+        )
         self.build = gauge(
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parent.parent
 # A busy machine is slow, not wrong.
 PATIENCE_S = 300.0
-KEY = "sk-test"
+KEY = "sk-test-of-a-fleet"
 Pids = dict[str, set[int]]
 
 

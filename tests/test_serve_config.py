@@ -140,7 +140,7 @@ def cluster(small_model: Path) -> Iterator[Cluster]:
     nodes = TwoNodes()
     try:
         nodes.start_redis()
-        _keys_file(nodes).write_text("default=sk-chart\n")
+        _keys_file(nodes).write_text("default=sk-of-the-chart-0\n")
         by_group = {
             group: _join(nodes, number, service, group)
             for number, group in enumerate(_groups(service), start=20)

@@ -84,6 +84,8 @@ def deploy(
             "api_keys": {keys.api_key: "default"},
             "engine_secret": keys.engine_secret,
             "redis_url": state.redis_url,
+            # nodes of another's cluster do not have it
+            "keys_file": str(home.keys_file) if state.own_ray else "",
         },
     }
     for event in _drive(home, state, request):

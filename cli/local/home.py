@@ -110,6 +110,14 @@ class Home:
     def forget_state(self) -> None:
         (self.folder / "state.json").unlink(missing_ok=True)
 
+    @property
+    def keys_file(self) -> Path:
+        """Of API keys beside the one in `keys`: gateways of this machine follow it."""
+        path = self.folder / "api-keys"
+        if not path.exists():
+            self._write(path.name, "# see antefix keys\n")
+        return path
+
     def keys(self) -> Keys:
         data = self._read("keys.json")
         if data is None:

@@ -1,17 +1,35 @@
-"""Who may use the API: a bearer key names a tenant."""
+"""Who may use the API: a bearer key names a tenant, and what of its rights the key has.
+
+A key has the least of what its tenant may (`gateway.tenants` of the fleet file) and of what stands
+with it in the keys file, which gateways follow (`keys_file` says what is in it). Revoking fails
+closed: what cannot be read of the file opens nothing, an empty file opens to nobody but the keys
+that the environment gave, and an id that was revoked once stays so while the process lives. Only a
+file that cannot be read at all changes nothing; that, and every line left out, is told by the log
+and by `stale`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
-import re
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import Problem
+from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway.errors import ApiError
+from deployments.gateway.keys_file import (
+    KeyRights,
+    digest_of,
+    id_of,
+    keys_of,
+    plain_keys,
+    stored,
+    written,
+)
 
 logger = logging.getLogger("ray.serve")
 
@@ -20,75 +38,122 @@ KEYS_FILE = "ANTEFIX_API_KEYS_FILE"
 READ_PERIOD_S = 5.0
 
 
+@dataclass(frozen=True)
+class KeyHolder:
+    """Whose key a request has, and what of the tenant's rights the key has."""
+
+    tenant: str
+    rights: KeyRights
+
+    def is_operator(self, settings: GatewaySettings) -> bool:
+        return self.rights.operator and settings.is_operator(self.tenant)
+
+    def rights_in(self, settings: GatewaySettings) -> KeyRights:
+        """The least of the key's and its tenant's."""
+        own, of_tenant = self.rights, settings.priority_of(self.tenant)
+        batch = "batch" in (own.priority, of_tenant)
+        return KeyRights(
+            own.models,
+            "batch" if batch else "interactive",
+            own.overflow,
+            own.policy,
+            self.is_operator(settings),
+        )
+
+
 class ApiKeys:
-    """The keys a gateway accepts, kept as digests so that no dump of it holds a key."""
+    """The keys a gateway accepts, kept as salted hashes so that no dump of it holds a key.
 
-    def __init__(self, tenant_by_key: Mapping[str, str]) -> None:
-        self._take(tenant_by_key)
+    `given` maps keys to tenants; those of a file come beside them. `stale`: what of the file is
+    wrong, sentence fragments for an operator.
+    """
 
-    def check(self, headers: Mapping[str, str]) -> str:
-        """The tenant whose key this is. Raises ApiError 401."""
+    def __init__(self, given: Mapping[str, str]) -> None:
+        keys = (stored(tenant, key, plain=True) for key, tenant in given.items())
+        self._given = {key.id: key for key in keys}
+        self._keys = self._given
+        self._revoked: set[str] = set()
+        self._nobody = stored("", "")
+        self.stale: tuple[str, ...] = ()
+
+    def check(self, headers: Mapping[str, str]) -> KeyHolder:
+        """Whose key this is. Raises ApiError 401."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             message = (
                 "The request has no API key. Send the header 'Authorization: Bearer YOUR_KEY'."
             )
-            raise ApiError(401, message, code="missing_api_key")
-        given = _digest(key.strip())
-        for digest, tenant in self._tenant_by_digest.items():
-            if hmac.compare_digest(digest, given):
-                return tenant
-        message = "The API key is not known here. Ask the operators for a valid one."
-        raise ApiError(401, message, code="invalid_api_key")
+            raise _unauthorized(message, "missing_api_key")
+        given = key.strip()
+        found = self._keys.get(id_of(given), self._nobody)
+        # before anything else is told of it: an id alone is no secret
+        if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):
+            message = "The API key is not known here. Ask the operators for a valid one."
+            raise _unauthorized(message, "invalid_api_key")
+        if found.revoked is not None or found.id in self._revoked:
+            message = "The API key was revoked. Ask the operators for a new one."
+            raise _unauthorized(message, "revoked_api_key")
+        if found.expires is not None and time.time() >= found.expires:
+            message = (
+                f"The API key expired at {written(found.expires)}. Ask the operators for a new one."
+            )
+            raise _unauthorized(message, "expired_api_key")
+        return KeyHolder(found.tenant, found.rights)
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
-        """Take the keys of `file` whenever it has others, until cancelled.
-
-        A file that cannot be used changes nothing: half a rotation must not lock everybody out.
-        """
-        complaint = ""
+        """Take the keys of `file` whenever it has others, until cancelled."""
         while True:
-            try:
-                self._take(read_keys(file))
-                complaint = ""
-            except Problem as error:
-                if error.message != complaint:
-                    logger.warning("the API keys stay as they are: %s", error.message)
-                complaint = error.message
             await asyncio.sleep(period_s)
+            self.take(file)
 
-    def _take(self, tenant_by_key: Mapping[str, str]) -> None:
-        self._tenant_by_digest = {_digest(key): t for key, t in tenant_by_key.items()}
+    def take(self, file: Path) -> None:
+        """The keys that stand in the file now; never raises."""
+        try:
+            keys, faults = keys_of(read_text(file))
+        except Problem as error:
+            self._told((f"{error.message}, and the keys stay as they are",))
+            return
+        self._revoked |= {key.id for key in keys.values() if key.revoked is not None}
+        again = sorted(id for id in self._revoked & keys.keys() if keys[id].revoked is None)
+        faults += [f"the API key {id} was revoked, and stays so" for id in again]
+        self._keys = {**self._given, **keys}
+        self._told(tuple(faults))
+
+    def _told(self, faults: tuple[str, ...]) -> None:
+        for fault in faults:
+            if fault not in self.stale:
+                logger.warning("the keys file: %s", fault)
+        self.stale = faults
 
 
-def keys_in(text: str) -> dict[str, str]:
-    """Key to tenant, of `tenant=key` on lines or between commas; a tenant may have several.
+def given_in(text: str) -> dict[str, str]:
+    """Key to tenant, of `tenant=key` on lines or between commas.
 
-    Raises Problem for what is neither that nor a comment; no message holds a key.
+    Raises Problem for the first thing that is wrong; no message holds a key.
     """
-    found = {}
-    for number, pair in enumerate(re.split(r"[\n,]", text), start=1):
-        if not pair.strip() or pair.lstrip().startswith("#"):
-            continue
-        tenant, _, key = (part.strip() for part in pair.partition("="))
-        if not tenant or not key:
-            message = f"API key {number} is not tenant=key"
-            raise Problem(message, "write tenant=key, several on lines or between commas")
-        found[key] = tenant
-    return found
+    keys, faults = keys_of(text)
+    if any(not key.plain for key in keys.values()):
+        faults.append(f"salted hashes of API keys belong into a file: name it in {KEYS_FILE}")
+    if faults:
+        raise Problem(faults[0], "")
+    return plain_keys(text)
 
 
-def read_keys(file: Path) -> dict[str, str]:
-    """Raises Problem for a file that cannot be read, or holds no key."""
+def read_text(file: Path) -> str:
+    """Bytes that are no UTF-8 make their line a wrong one. Raises Problem."""
     try:
-        found = keys_in(file.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise Problem(f"{file} cannot be read: {reason}", f"correct {KEYS_FILE}") from error
-    if not found:
-        raise Problem(f"{file} holds no API key", "write tenant=key into it")
-    return found
+        return file.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        why = error.strerror or "it is no file"
+        raise Problem(f"{file} cannot be read: {why}", f"correct {KEYS_FILE}") from error
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def check_file(file: Path) -> None:
+    """Raises Problem for a file that cannot be read, or opens to nobody because of its faults."""
+    keys, faults = keys_of(read_text(file))
+    if faults and not keys:
+        raise Problem(f"{file} holds no usable API key: {faults[0]}", "")
+
+
+def _unauthorized(message: str, code: str) -> ApiError:
+    return ApiError(401, message, code=code, headers={"www-authenticate": "Bearer"})

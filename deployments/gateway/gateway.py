@@ -34,7 +34,7 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
-from deployments.gateway.api_keys import ApiKeys
+from deployments.gateway.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.error_answers import answer_errors, request_id_of
@@ -85,8 +85,8 @@ CLIENT_LEFT = 499
 class Secrets:
     """What a fleet keeps to itself. Never logged: it has no repr.
 
-    `api_keys` maps a client's key to its tenant, as does `keys_file` where there is one: gateways
-    read it again when it changes. `engine_secret` opens the replicas' ports.
+    `api_keys` maps clients' keys to tenants; those of `keys_file`, where there is one, come beside
+    them: gateways follow it. `engine_secret` opens the replicas' ports.
     """
 
     api_keys: Mapping[str, str]
@@ -147,7 +147,8 @@ class Gateway:
         self._refused = ""
         loops = [self._explanations.run(), self._keep_metrics(), self._written.run()]
         if secrets.keys_file:
-            loops.append(self._keys.follow(Path(secrets.keys_file)))
+            self._keys.take(keys_file := Path(secrets.keys_file))
+            loops.append(self._keys.follow(keys_file))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         self._server = HttpServer(self._app())
         self._listens = False
@@ -255,6 +256,7 @@ class Gateway:
         self._metrics.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
         self._metrics.settings_refused.set(bool(self._refused))
+        self._metrics.keys_stale.set(bool(self._keys.stale))
         self._pools.refresh_metrics(states)
         # last: it writes what all have counted
         self._requests.refresh(asyncio.get_running_loop().time())
@@ -278,14 +280,14 @@ class Gateway:
     async def infer(self, request: Request) -> Response:
         arrived = asyncio.get_running_loop().time()
         try:
-            tenant = self._keys.check(request.headers)
+            holder = self._keys.check(request.headers)
         except ApiError as error:
             self._requests.error(error.code)
             raise
-        record = RequestRecord(request_id_of(request), tenant, request.url.path, arrived)
+        record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
-            attempt = await self._attempt(request, record)
+            attempt = await self._attempt(request, record, holder)
         except ClientDisconnect:
             self._watch.ended(record)
             return Response(status_code=CLIENT_LEFT)
@@ -298,7 +300,9 @@ class Gateway:
             raise
         return Relay(self._session, attempt, self._watch)
 
-    async def _attempt(self, request: Request, record: RequestRecord) -> EngineAttempt:
+    async def _attempt(
+        self, request: Request, record: RequestRecord, holder: KeyHolder
+    ) -> EngineAttempt:
         """Read the request, check it, and have it scheduled. Raises ApiError."""
         limits = self._fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
@@ -312,7 +316,9 @@ class Gateway:
         since_s = asyncio.get_running_loop().time() - record.connected
         record.trace = self._tracing.request(request.headers, since_s)
         self._watch.begun(record)
-        options = options_of(request.headers, fields, limits.priority_of(record.tenant))
+        rights = holder.rights_in(limits)
+        rights.check_model(model)
+        options = options_of(request.headers, fields, rights, pool.overflow_model)
         record.priority = options.priority
         engine_request = EngineRequest(
             request_id=record.request_id,
@@ -349,12 +355,13 @@ class Gateway:
             raise ApiError(408, message, code="body_timeout") from None
 
     async def models(self, request: Request) -> Response:
-        self._keys.check(request.headers)
-        cards = [await of.models(self._session) for of in self._pools.cards.values()]
-        return JSONResponse({"object": "list", "data": [card for of in cards for card in of]})
+        rights = self._keys.check(request.headers).rights
+        pools = [await of.models(self._session) for of in self._pools.cards.values()]
+        cards = [card for of in pools for card in of if rights.may_use(card["id"])]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request, model: str) -> Response:
-        self._keys.check(request.headers)
+        self._keys.check(request.headers).rights.check_model(model)
         cards = await self._pools.cards[self._pools.of_model(model).name].models(self._session)
         return JSONResponse(next(card for card in cards if card["id"] == model))
 
@@ -364,7 +371,7 @@ class Gateway:
 
     async def explain(self, request: Request, request_id: str) -> Response:
         """Why a request of this key's tenant went where it went."""
-        tenant = self._keys.check(request.headers)
+        tenant = self._keys.check(request.headers).tenant
         try:
             found = await self._explanations.find(tenant, request_id)
         except REDIS_FAILURES:
@@ -379,8 +386,8 @@ class Gateway:
 
     async def decisions(self, request: Request) -> Response:
         """The last explanations, newest first: this key's tenant's, or all for an operator."""
-        tenant = self._keys.check(request.headers)
-        operator = self._fleet.gateway.is_operator(tenant)
+        holder = self._keys.check(request.headers)
+        tenant, operator = holder.tenant, holder.is_operator(self._fleet.gateway)
         limit = decisions_of(request.query_params.get("limit"))
         try:
             found = await self._explanations.latest(None if operator else tenant, limit)

@@ -139,6 +139,11 @@ class GatewayPool:
         )
 
     @property
+    def overflow_model(self) -> str | None:
+        """The model that may answer instead of this pool's."""
+        return self.overflow.settings.served_model_name if self.overflow else None
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether requests wait here for their turn."""
         return bool(self._turns)
@@ -311,7 +316,7 @@ class GatewayPool:
                 f" {verdict.best_ttft_s:.1f} s, and {verdict.reason}."
             )
         if self.overflow is not None and (why := decision.request.no_overflow) is not None:
-            model = self.overflow.settings.served_model_name
+            model = self.overflow_model
             message += f" The model {model} may not answer instead, because {why}."
         return message
 

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 from autoscaling.overflow import OverflowChoice
 from autoscaling.slo import PriorityClass
 from deployments.gateway.errors import ApiError
+from deployments.gateway.keys_file import KeyRights
 from router.policies import POLICY_NAMES
 
 POLICY_HEADER = "x-antefix-policy"
@@ -29,14 +30,20 @@ class RequestOptions:
 
 
 def options_of(
-    headers: Mapping[str, str], fields: Mapping[str, Any], right: PriorityClass
+    headers: Mapping[str, str],
+    fields: Mapping[str, Any],
+    rights: KeyRights,
+    overflow_model: str | None = None,
 ) -> RequestOptions:
     """What the headers ask for; the class also by the body's `service_tier`, else the key's own.
 
-    `right`: the highest class of the key. Raises ApiError: 400 for a word that is none, 403 for a
-    class beyond the key's right.
+    `overflow_model` is the one that would answer instead. Raises ApiError: 400 for a word that is
+    none, 403 for what is beyond the key's rights.
     """
+    right = rights.priority
     policy = headers.get(POLICY_HEADER)
+    if policy is not None and not rights.policy:
+        raise _not_allowed(f"This key may not send the header {POLICY_HEADER}.", "policy")
     if policy is not None and policy not in POLICY_NAMES:
         message = (
             f"The header {POLICY_HEADER} is {policy[:100]!r}, but it must be one of"
@@ -54,8 +61,19 @@ def options_of(
             f" Leave it out, or ask the operators to let this key have it."
         )
         raise ApiError(403, message, code="priority_not_allowed", param=where)
-    overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice))
-    return RequestOptions(priority, cast(OverflowChoice, overflow or "allow"), policy)
+    overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice)) or "allow"
+    if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
+        if overflow == "only":
+            message = f"The header {OVERFLOW_HEADER} is 'only', and this key may not overflow."
+            raise _not_allowed(message, "overflow")
+        overflow = "never"
+    return RequestOptions(priority, cast(OverflowChoice, overflow), policy)
+
+
+def _not_allowed(message: str, what: str) -> ApiError:
+    header = {"policy": POLICY_HEADER, "overflow": OVERFLOW_HEADER}[what]
+    remedy = "Leave it out, or ask the operators for another key."
+    return ApiError(403, f"{message} {remedy}", code=f"{what}_not_allowed", param=header)
 
 
 def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> str | None:

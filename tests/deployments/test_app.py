@@ -26,11 +26,13 @@ from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
 from deployments.gateway.gateway import Secrets
+from deployments.gateway.keys_file import stored
 
 REDIS_URL = "redis://127.0.0.1:1/0"
 POOL = {"model": "org/model"}
+KEY, BLUE_KEY = "key-of-the-red-tenant", "key-of-the-blue-tenant"
 ENVIRONMENT = {
-    "ANTEFIX_API_KEYS": "red=key-1, blue = key-2,",
+    "ANTEFIX_API_KEYS": f"red={KEY}, blue = {BLUE_KEY},",
     "ANTEFIX_ENGINE_SECRET": "engine-secret",
     "ANTEFIX_REDIS_URL": REDIS_URL,
 }
@@ -242,7 +244,7 @@ def test_gateways_are_built_from_what_is_cold_and_the_environment() -> None:
     assert gateway.ray_actor_options["resources"] == {"front": 1}
     base, secrets = _arguments(gateway)
     assert base.name == "test"
-    assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
+    assert secrets.api_keys == {KEY: "red", BLUE_KEY: "blue"}
     with pytest.raises(FleetError, match=r"gateway\.prot: unknown key"):
         build_gateways({"fleet": {"name": "test", "gateway": {"prot": 1}}})
 
@@ -316,16 +318,48 @@ def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
 
 def test_secrets_come_from_the_environment() -> None:
     secrets = secrets_from_environment(fleet_of(pool_of()), ENVIRONMENT)
-    assert secrets.api_keys == {"key-1": "red", "key-2": "blue"}
+    assert secrets.api_keys == {KEY: "red", BLUE_KEY: "blue"}
     assert (secrets.engine_secret, secrets.redis_url) == ("engine-secret", REDIS_URL)
 
 
 def test_keys_may_come_from_a_file_that_gateways_follow(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("red=key-1\n")
+    file.write_text(f"red={KEY}\nshort=key\n")
     environment = {**ENVIRONMENT, "ANTEFIX_API_KEYS_FILE": str(file)}
     secrets = secrets_from_environment(fleet_of(pool_of()), environment)
-    assert (secrets.api_keys, secrets.keys_file) == ({"key-1": "red"}, str(file))
+    # not the keys themselves: Ray Serve keeps what it is given
+    assert (secrets.api_keys, secrets.keys_file) == ({}, str(file))
+
+
+def test_a_fleet_is_not_built_that_its_keys_file_would_lock_everybody_out_of(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys"
+    environment = {**ENVIRONMENT, "ANTEFIX_API_KEYS_FILE": str(file)}
+    with pytest.raises(Problem, match="cannot be read: No such file"):
+        secrets_from_environment(fleet_of(pool_of()), environment)
+    file.write_text("red=short\n")
+    with pytest.raises(Problem, match="no usable API key: API key 1 is shorter than 16 characters"):
+        secrets_from_environment(fleet_of(pool_of()), environment)
+    file.write_text("# nobody, on purpose\n")
+    assert secrets_from_environment(fleet_of(pool_of()), environment).keys_file == str(file)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ("red=short", "shorter than 16"),
+        (f"red={KEY},blue={KEY}", "stands for two tenants"),
+        (f"red={KEY},red={KEY}", "is there twice"),
+        (stored("red", KEY).line(), "belong into a file"),
+    ],
+)
+def test_wrong_keys_of_the_environment_are_refused_without_showing_them(
+    keys: str, why: str
+) -> None:
+    with pytest.raises(Problem, match=why) as refused:
+        secrets_from_environment(fleet_of(pool_of()), {**ENVIRONMENT, "ANTEFIX_API_KEYS": keys})
+    assert KEY not in str(refused.value)
 
 
 def test_the_redis_of_the_fleet_file_wins() -> None:

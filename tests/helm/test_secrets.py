@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.gateway.api_keys import keys_in
+from deployments.gateway.keys_file import plain_keys, stored
 from tests.helm.helm import CHART, NAMESPACE, RELEASE, Object, all_of_kind, of_kind, render
 from tests.k8s.api import Api
 from tests.k8s.kinds import crd
@@ -51,13 +51,13 @@ def secret(tenants: list[str], *there: Object) -> Any:
 
 
 def tenants_of(data: Mapping[str, str]) -> list[str]:
-    return list(keys_in(data["api-keys"]).values())
+    return list(plain_keys(data["api-keys"]).values())
 
 
 def test_every_tenant_gets_a_key_of_its_own() -> None:
     made = secret(["default", "batch"])
     assert tenants_of(made) == ["default", "batch"]
-    assert all(re.fullmatch(r"[A-Za-z0-9]{40}", key) for key in keys_in(made["api-keys"]))
+    assert all(re.fullmatch(r"[A-Za-z0-9]{40}", key) for key in plain_keys(made["api-keys"]))
     assert re.fullmatch(r"[A-Za-z0-9]{40}", made["engine-secret"])
     assert made["engine-secret"] not in made["api-keys"]
 
@@ -72,6 +72,13 @@ def test_a_tenant_that_is_added_gets_a_key_and_the_others_keep_theirs() -> None:
     made = secret(["default", "ops", "batch"], installed(old))
     assert made["api-keys"].startswith("default=first\nops=second\nbatch=")
     assert tenants_of(made) == ["default", "ops", "batch"]
+
+
+def test_an_upgrade_keeps_hashed_keys_and_revives_none_of_a_comment() -> None:
+    hashed = stored("default", "key-of-the-default-tenant").line()
+    old = {"api-keys": f"default=first\n{hashed}\n# none, default=old", "engine-secret": "x"}
+    kept = secret(["default"], installed(old))["api-keys"]
+    assert kept == f"default=first\n{hashed}"
 
 
 def test_a_tenant_that_is_taken_out_loses_its_key() -> None:

@@ -230,6 +230,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_settings_refused", 1)],
         [gauge("antefix_settings_refused", 0)],
     ),
+    ("AntefixKeysStale", "ticket"): (
+        [gauge("antefix_keys_stale", 1)],
+        [gauge("antefix_keys_stale", 0)],
+    ),
     ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),

@@ -1,20 +1,59 @@
-"""A key opens the gateway for its tenant; nothing else does."""
+"""A key opens the gateway for its tenant, with its rights; nothing else does."""
 
 import asyncio
 import pickle
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import Problem
-from deployments.gateway.api_keys import ApiKeys, keys_in, read_keys
+from deployments.fleet.fleet import GatewaySettings
+from deployments.gateway.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.errors import ApiError
+from deployments.gateway.keys_file import KeyRights, StoredKey, new_key, stored
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import KEY, TENANT, gateway_before
 from tests.sentences import assert_sentences
 from tests.waiting import cancelled, until
 
 KEYS = ApiKeys({"sk-one": "first", "sk-two": "second"})
+OLD, NEW = "sk-old-of-the-red-tenant", "sk-new-of-the-red-tenant"
+
+
+def code_of(keys: ApiKeys, key: str) -> str:
+    """Of the 401; empty where the key opens."""
+    try:
+        keys.check({"authorization": f"Bearer {key}"})
+    except ApiError as error:
+        assert error.status == 401 and error.headers["www-authenticate"] == "Bearer"
+        assert key not in error.message
+        assert_sentences(error.message)
+        return error.code
+    return ""
+
+
+def opens(keys: ApiKeys, key: str) -> bool:
+    return code_of(keys, key) == ""
+
+
+def rewrite(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def taken(file: Path, text: str, keys: ApiKeys | None = None) -> ApiKeys:
+    """Of a gateway that has read the text."""
+    keys = keys or ApiKeys({})
+    file.write_text(text)
+    keys.take(file)
+    return keys
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
 
 
 @pytest.mark.parametrize(
@@ -27,7 +66,7 @@ KEYS = ApiKeys({"sk-one": "first", "sk-two": "second"})
     ],
 )
 def test_a_key_names_its_tenant(header: str, tenant: str) -> None:
-    assert KEYS.check({"authorization": header}) == tenant
+    assert KEYS.check({"authorization": header}).tenant == tenant
 
 
 @pytest.mark.parametrize(
@@ -62,71 +101,176 @@ def test_no_other_text_opens_the_gateway(key: str) -> None:
 
 
 def test_without_keys_nobody_gets_in() -> None:
-    with pytest.raises(ApiError):
-        ApiKeys({}).check({"authorization": "Bearer sk-one"})
+    assert code_of(ApiKeys({}), "sk-one") == "invalid_api_key"
+
+
+def test_a_key_whose_id_alone_is_right_is_not_told_that_it_is(file: Path) -> None:
+    key = new_key()
+    keys = taken(file, replace(stored("red", key), revoked=time.time()).line())
+    other = key[: -len(key) + 17] + "x" * 43
+    assert other[:17] == key[:17] and code_of(keys, other) == "invalid_api_key"
+    assert code_of(keys, key) == "revoked_api_key"
 
 
 def test_no_dump_of_the_keys_holds_one() -> None:
     assert b"sk-one" not in pickle.dumps(KEYS)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["red=k1,blue=k2", "red=k1\nblue=k2\n", " red = k1 ,\n\n# old\nblue=k2", "blue=k2\nred=k1"],
-)
-def test_keys_stand_on_lines_or_between_commas(text: str) -> None:
-    assert keys_in(text) == {"k1": "red", "k2": "blue"}
+def test_a_hashed_key_opens_with_its_rights(file: Path) -> None:
+    key, rights = new_key(), KeyRights(frozenset({"a/b|c", "d e"}), "batch", operator=False)
+    line = stored("red", key, rights).line()
+    assert key not in line and key.split("_")[2] not in line
+    holder = taken(file, line).check({"authorization": f"Bearer {key}"})
+    assert holder == KeyHolder("red", rights)
 
 
-def test_a_tenant_may_have_two_keys_while_one_is_rotated() -> None:
-    assert keys_in("red=old\nred=new=with=signs") == {"old": "red", "new=with=signs": "red"}
+def test_a_key_opens_nothing_once_it_has_expired(file: Path) -> None:
+    key, now = new_key(), time.time()
+    assert opens(taken(file, stored("red", key, expires=now + 3600).line()), key)
+    assert code_of(taken(file, stored("red", key, expires=now - 2).line()), key) == (
+        "expired_api_key"
+    )
 
 
-@pytest.mark.parametrize("text", ["red=k1\nsk-secret", "=sk-secret", "red="])
-def test_what_is_no_key_is_refused_without_showing_it(text: str) -> None:
-    with pytest.raises(Problem, match=r"API key \d is not tenant=key") as refused:
-        keys_in(text)
-    assert "sk-secret" not in refused.value.message + refused.value.remedy
-
-
-def test_a_file_without_keys_says_so(tmp_path: Path) -> None:
-    with pytest.raises(Problem, match="cannot be read: No such file"):
-        read_keys(tmp_path / "keys")
-    (tmp_path / "keys").write_text("# none yet\n")
-    with pytest.raises(Problem, match="holds no API key"):
-        read_keys(tmp_path / "keys")
-
-
-def opens(keys: ApiKeys, key: str) -> bool:
-    try:
-        return keys.check({"authorization": f"Bearer {key}"}) == "red"
-    except ApiError:
-        return False
-
-
-async def test_a_rotated_key_is_taken_without_a_restart(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("red=old")
-    keys = ApiKeys({"old": "red"})
-    following = asyncio.create_task(keys.follow(file, period_s=0.01))
-    file.write_text("red=old\nred=new")
-    await until(lambda: opens(keys, "new"))
-    assert opens(keys, "old")
-    file.write_text("red=new")
-    await until(lambda: not opens(keys, "old"))
-    await cancelled(following)
-
-
-async def test_half_a_rotation_locks_nobody_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("of_tenant", ["interactive", "batch"])
+@pytest.mark.parametrize("of_key", ["interactive", "batch"])
+@pytest.mark.parametrize("tenant_operates", [True, False])
+@pytest.mark.parametrize("key_operates", [True, False])
+def test_a_key_has_the_least_of_its_own_rights_and_its_tenants(
+    of_tenant: str, of_key: str, tenant_operates: bool, key_operates: bool
 ) -> None:
-    file = tmp_path / "keys"
-    keys = ApiKeys({"old": "red"})
+    settings = GatewaySettings.model_validate(
+        {"tenants": {"red": {"priority": of_tenant, "operator": tenant_operates}}}
+    )
+    own = KeyRights(priority=of_key, operator=key_operates)  # type: ignore[arg-type]
+    rights = KeyHolder("red", own).rights_in(settings)
+    assert rights.priority == ("batch" if "batch" in (of_key, of_tenant) else "interactive")
+    assert rights.operator == (tenant_operates and key_operates)
+
+
+# --- following a file -----------------------------------------------------------------------
+
+
+async def test_a_rotated_key_is_taken_without_a_restart(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
     following = asyncio.create_task(keys.follow(file, period_s=0.01))
-    await until(lambda: "stay as they are" in caplog.text)
-    file.write_text("sk-secret")
-    await until(lambda: "API key 1 is not tenant=key" in caplog.text)
-    assert opens(keys, "old") and "sk-secret" not in caplog.text
-    file.write_text("red=new")
-    await until(lambda: opens(keys, "new"))
+    rewrite(file, f"red={OLD}\nred={NEW}")
+    await until(lambda: opens(keys, NEW))
+    assert opens(keys, OLD)
+    rewrite(file, f"red={NEW}")
+    await until(lambda: not opens(keys, OLD))
     await cancelled(following)
+
+
+def test_a_key_that_is_taken_away_is_locked_out_though_another_line_is_wrong(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = taken(file, f"red={OLD}\nred={NEW}")
+    taken(file, f"red={NEW}\nsk-secret-of-somebody", keys)
+    assert opens(keys, NEW) and not opens(keys, OLD)
+    assert "API key 2 is not tenant=key" in caplog.text and "sk-secret" not in caplog.text
+    assert keys.stale
+    taken(file, f"red={NEW}", keys)
+    assert not keys.stale
+
+
+def test_what_is_wrong_is_told_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = taken(file, "red=short")
+    keys.take(file)
+    assert len(caplog.records) == 1
+
+
+def test_an_empty_file_locks_everybody_out(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    taken(file, "# nobody\n", keys)
+    assert not opens(keys, OLD) and not keys.stale
+
+
+def test_a_file_that_cannot_be_read_changes_nothing_and_is_told(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    file.unlink()
+    keys.take(file)
+    assert opens(keys, OLD)
+    assert "cannot be read: No such file" in keys.stale[0]
+
+
+def test_a_key_of_two_tenants_opens_nothing(file: Path) -> None:
+    keys = taken(file, f"red={OLD}\nblue={OLD}\nred={NEW}")
+    assert not opens(keys, OLD) and opens(keys, NEW)
+    assert any("stands for two tenants" in fault for fault in keys.stale)
+
+
+def test_a_key_that_is_there_twice_opens_once_and_is_told(file: Path) -> None:
+    keys = taken(file, f"red={OLD}\nred={OLD}")
+    assert opens(keys, OLD) and "is there twice" in keys.stale[0]
+
+
+def revoked(key: str) -> StoredKey:
+    return replace(stored("red", key), revoked=time.time())
+
+
+@pytest.mark.parametrize(
+    "text", [f"{revoked(OLD).line()}\nred={OLD}", f"red={OLD}\n{revoked(OLD).line()}"]
+)
+def test_a_key_that_is_revoked_on_one_line_is_revoked(file: Path, text: str) -> None:
+    assert code_of(taken(file, text), OLD) == "revoked_api_key"
+
+
+def test_a_revoked_key_stays_so_when_its_file_is_rolled_back(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    taken(file, revoked(OLD).line(), keys)
+    taken(file, f"red={OLD}", keys)
+    assert code_of(keys, OLD) == "revoked_api_key"
+    assert "was revoked, and stays so" in keys.stale[0]
+
+
+def test_keys_of_the_environment_stay_beside_those_of_a_file(file: Path) -> None:
+    keys = taken(file, f"red={NEW}", ApiKeys({OLD: "red"}))
+    assert opens(keys, OLD) and opens(keys, NEW)
+    taken(file, revoked(OLD).line(), keys)
+    assert code_of(keys, OLD) == "revoked_api_key"
+
+
+# --- rights at the gateway ------------------------------------------------------------------
+
+
+async def limited_to(rights: KeyRights, file: Path, **asked: str) -> tuple[int, str]:
+    """Status and code of a chat with such a key, whose headers are `asked`."""
+    key, engine = new_key(), FakeEngine()
+    async with gateway_before(engine) as front:
+        taken(file, stored(TENANT, key, rights).line(), front.gateway._keys)
+        headers = {"authorization": f"Bearer {key}", **asked}
+        async with front.post(headers=headers) as answer:
+            body = await answer.json()
+        async with front.get("/v1/models", headers=headers) as listed:
+            seen = {card["id"] for card in (await listed.json())["data"]}
+            assert all(rights.may_use(model) for model in seen)
+            assert bool(seen) == rights.may_use(MODEL)
+    if answer.status == 200:
+        return 200, ""
+    assert_sentences(body["error"]["message"])
+    return answer.status, body["error"]["code"]
+
+
+async def test_a_key_may_use_its_models_alone(file: Path) -> None:
+    assert await limited_to(KeyRights(frozenset({MODEL})), file) == (200, "")
+    others = KeyRights(frozenset({"other"}))
+    assert await limited_to(others, file) == (403, "model_not_allowed")
+
+
+async def test_a_key_may_be_kept_from_headers_of_ours(file: Path) -> None:
+    policy, only = {"x-antefix-policy": "random"}, {"x-antefix-overflow": "only"}
+    no_policy, no_overflow = KeyRights(policy=False), KeyRights(overflow=False)
+    assert await limited_to(no_policy, file) == (200, "")
+    assert await limited_to(no_policy, file, **policy) == (403, "policy_not_allowed")
+    assert await limited_to(no_overflow, file) == (200, "")
+    assert await limited_to(no_overflow, file, **only) == (403, "overflow_not_allowed")
+
+
+async def test_a_gateway_tells_that_its_keys_are_stale(file: Path) -> None:
+    async with gateway_before(FakeEngine()) as front:
+        assert (await front.metrics())["antefix_keys_stale",] == 0
+        taken(file, "red=short", front.gateway._keys)
+        assert (await front.metrics())["antefix_keys_stale",] == 1
+        async with front.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}) as answer:
+            assert answer.status == 200

@@ -1,0 +1,202 @@
+"""`antefix keys`: makes API keys, and takes them away, in a file that gateways follow.
+
+A key is shown once, when it is made: the file has its salted hash. Lines that others wrote stay as
+they are, and `tenant=key` lines go on working; what is rotated or revoked becomes a hash. The file
+is replaced in one rename, so no gateway reads half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cli.local.home import Home
+from cli.output import answering, note, print_json
+from common.errors import Problem
+from common.file_lock import only_one
+from deployments.gateway.api_keys import read_text
+from deployments.gateway.keys_file import (
+    KeyRights,
+    StoredKey,
+    keys_of,
+    new_key,
+    stored,
+    with_key,
+    written,
+)
+
+keys = typer.Typer(no_args_is_help=True, help="Make API keys, list, revoke and rotate them.")
+
+DAY_S = 86400.0
+
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", help="The file of keys; without it, that of the fleets which antefix up starts."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="As antefix keys list shows it.")]
+
+
+@keys.command()
+def create(
+    tenant: Annotated[str, typer.Argument(help="Whose requests it is for.")],
+    file: KeysFile = None,
+    expires_in_days: Annotated[
+        float | None, typer.Option(min=0, help="After so many days it opens nothing.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model it may use, repeatable; all unless given.")
+    ] = None,
+    priority: Annotated[
+        Literal["interactive", "batch"], typer.Option(help="The highest class of its requests.")
+    ] = "interactive",
+    overflow: Annotated[
+        bool, typer.Option(help="Whether another model may answer when the one asked is full.")
+    ] = True,
+    policy: Annotated[bool, typer.Option(help="Whether it may send x-antefix-policy.")] = True,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="It sees all tenants, where its tenant may.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key for a tenant and show it, this once."""
+    with answering(as_json):
+        if tenant != tenant.strip() or not tenant or set(tenant) & set("=,\n\r#"):
+            raise Problem(
+                f"{tenant!r} is no name of a tenant",
+                "write one without = , # and line ends, and without spaces around it",
+            )
+        rights = KeyRights(
+            frozenset(model) if model else None, priority, overflow, policy, operator
+        )
+        expires = None if expires_in_days is None else time.time() + expires_in_days * DAY_S
+        key = new_key()
+        made = stored(tenant, key, rights, expires)
+        _change(file, lambda text: with_key(text, made))
+        _show_new(key, made, as_json)
+
+
+@keys.command("list")
+def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
+    """Show the keys of a file, without them, and what is wrong in it."""
+    with answering(as_json):
+        found, faults = keys_of(read_text(_path(file)))
+        if as_json:
+            print_json({"keys": [_told(key) for key in found.values()], "problems": faults})
+            return
+        for key in found.values():
+            limits = "" if key.plain else key.line().partition(" ")[2]
+            typer.echo(f"{key.id}  {key.tenant:16}  {_state(key):8}  {limits}".rstrip())
+        for fault in faults:
+            note(fault)
+
+
+@keys.command()
+def revoke(key_id: KeyId, file: KeysFile = None, as_json: AsJson = False) -> None:
+    """Let a key open nothing any more; gateways hear of it within seconds."""
+    with answering(as_json):
+        revoked: list[StoredKey] = []
+
+        def revoking(text: str) -> str:
+            old = _found(text, key_id)
+            revoked.append(replace(old, revoked=old.revoked or time.time()))
+            return with_key(text, revoked[0])
+
+        _change(file, revoking)
+        if as_json:
+            print_json(_told(revoked[0]))
+        else:
+            typer.echo(f"{key_id} of {revoked[0].tenant} is revoked")
+
+
+@keys.command()
+def rotate(
+    key_id: KeyId,
+    file: KeysFile = None,
+    grace_days: Annotated[
+        float, typer.Option(min=0, help="So many days the old one goes on working.")
+    ] = 7.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new key with the rights of an old one, which expires after a grace period."""
+    with answering(as_json):
+        key, until = new_key(), time.time() + grace_days * DAY_S
+        made: list[StoredKey] = []
+
+        def rotating(text: str) -> str:
+            old = _found(text, key_id)
+            if old.revoked is not None:
+                raise Problem(f"the key {key_id} is revoked", "use antefix keys create")
+            made.append(stored(old.tenant, key, old.rights))
+            ending = replace(old, expires=min(until, old.expires or until))
+            return with_key(with_key(text, ending), made[0])
+
+        _change(file, rotating)
+        _show_new(key, made[0], as_json)
+        if not as_json:
+            note(f"the old one, {key_id}, expires at {written(until)}")
+
+
+def _change(file: Path | None, change: Callable[[str], str]) -> None:
+    """A file that no other `antefix keys` changes meanwhile; made where it is not there."""
+    path = _path(file)
+    try:
+        with only_one(path.with_name(f".{path.name}.lock"), lambda: note(f"{path} is in use")):
+            text = change(read_text(path) if path.exists() else "")
+            with tempfile.NamedTemporaryFile(  # mkstemp makes it 0600
+                "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
+            ) as new:
+                new.write(text.encode("utf-8", "surrogateescape"))
+                new.flush()
+                os.fsync(new.fileno())
+            if path.exists():
+                shutil.copymode(path, new.name)
+            Path(new.name).replace(path)
+    except OSError as error:
+        why = error.strerror or error
+        raise Problem(f"{path} cannot be changed: {why}", "choose another with --file") from error
+
+
+def _path(file: Path | None) -> Path:
+    return file.resolve() if file else Home().keys_file
+
+
+def _found(text: str, key_id: str) -> StoredKey:
+    keys, _ = keys_of(text)
+    if key_id not in keys:
+        raise Problem(f"no key here has the id {key_id!r}", "antefix keys list shows the ids")
+    return keys[key_id]
+
+
+def _show_new(key: str, made: StoredKey, as_json: bool) -> None:
+    if as_json:
+        print_json({"key": key, **_told(made)})
+        return
+    typer.echo(key)
+    note(f"this key of {made.tenant} is shown this once; its id is {made.id}")
+
+
+def _told(key: StoredKey) -> dict[str, Any]:
+    rights = asdict(key.rights)
+    rights["models"] = sorted(key.rights.models) if key.rights.models is not None else None
+    ends = {"expires": key.expires, "revoked": key.revoked}
+    times = {name: written(at) if at else None for name, at in ends.items()}
+    return {"id": key.id, "tenant": key.tenant, "state": _state(key), **times, "rights": rights}
+
+
+def _state(key: StoredKey) -> str:
+    if key.revoked is not None:
+        return "revoked"
+    if key.expires is not None and time.time() >= key.expires:
+        return "expired"
+    return "plain" if key.plain else "hashed"
