@@ -22,11 +22,10 @@ from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
 from deployments.gateway.transport import ReplicaFailed, Reservation
-from deployments.wire.confirmation import count_in, without_output_tokens
+from deployments.wire.confirmation import StreamEnd, count_in
 from deployments.wire.headers import (
     ENGINE_TTFT_HEADER,
     EXPECTED_CACHED_HEADER,
-    OUTPUT_TOKENS_COMMENT,
     OUTPUT_TOKENS_HEADER,
 )
 from observability.request_record import Leg
@@ -161,18 +160,22 @@ class Relay(Response):
     async def _pass_on_body(self, upstream: aiohttp.ClientResponse, send: Send) -> None:
         record, now = self._request.record, asyncio.get_running_loop().time
         last: float | None = None
+        end = StreamEnd()
         async for piece in upstream.content.iter_any():
             chunk = piece
             if self._streaming:
-                if OUTPUT_TOKENS_COMMENT in chunk:
-                    chunk, record.output_tokens = without_output_tokens(chunk)
-                    if not chunk:
-                        continue
+                chunk = end.passed_on(piece)
+                if not chunk:
+                    continue
                 at = now()
                 if last is not None:
                     record.gaps_s.append(at - last)
                 last = at
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if self._streaming:
+            chunk, record.output_tokens = end.rest()
+            if chunk:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     def _first_token_at(self, upstream: aiohttp.ClientResponse) -> float:
         """On the loop's clock; an answer in one piece comes later."""

@@ -87,6 +87,15 @@ async def test_the_engines_bytes_reach_the_client_unharmed(front: Front, first: 
         assert await answer.read() == said
 
 
+async def test_a_stream_about_our_own_comment_reaches_the_client_whole(
+    front: Front, first: FakeEngine
+) -> None:
+    said = b"data: " + json.dumps({"text": "a: antefix-output-tokens 7\n\nb"}).encode() + b"\n\n"
+    first.answers = Response(said + b"data: [DONE]\n\n", media_type="text/event-stream")
+    async with front.post(stream=True) as answer:
+        assert await answer.read() == said + b"data: [DONE]\n\n"
+
+
 async def test_the_first_token_leaves_before_the_engine_makes_the_second(
     front: Front, first: FakeEngine
 ) -> None:
