@@ -105,7 +105,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
         table.add_row(
             replica["replica"],
             replica["role"],
-            replica["node_ip"],
+            replica["node_ip"] or "?",
             *_load_in_words(replica),
         )
     return table
@@ -113,7 +113,7 @@ def _table(name: str, pool: Mapping[str, Any], tokens: int) -> Table:
 
 def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
     """Requests that run and wait, KV use and TTFT."""
-    if replica["role"] == "unknown":
+    if replica["running"] is None:  # not known, or this key's tenant is not told
         return ("?",) * 4
     return (
         str(replica["running"]),
@@ -174,7 +174,9 @@ def _admission_in_words(pool: Mapping[str, Any]) -> str:
     ]
     words = [f"SLO {', '.join(promised)}" if promised else "no SLO"]
     if admission["waiting"]:
-        words.append(f"{admission['waiting']} waiting, {admission['oldest_wait_s']:.0f} s at most")
+        oldest = admission["oldest_wait_s"]
+        at_most = "" if oldest is None else f", {oldest:.0f} s at most"
+        words.append(f"{admission['waiting']} waiting{at_most}")
     if admission["held"]:
         words.append(f"{admission['held']} held until a replica is up")
     if admission["overflowing"]:

@@ -96,6 +96,11 @@ class GatewaySettings(Section):
         rights = self.tenants.get(tenant)
         return rights.cache_group if rights else None
 
+    def may_choose_policy(self, tenant: str) -> bool:
+        """Whether a tenant's requests may name their routing policy."""
+        rights = self.tenants.get(tenant)
+        return rights is not None and rights.policy_header
+
     def is_operator(self, tenant: str) -> bool:
         """Whether a tenant sees the others' decisions."""
         rights = self.tenants.get(tenant)

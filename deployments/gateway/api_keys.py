@@ -15,7 +15,7 @@ import hmac
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import Problem
@@ -23,6 +23,7 @@ from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway.errors import ApiError
 from deployments.gateway.keys_file import (
     KeyRights,
+    StoredKey,
     digest_of,
     id_of,
     keys_of,
@@ -40,13 +41,21 @@ READ_PERIOD_S = 5.0
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """Whose key a request has, and what of the tenant's rights the key has."""
+    """Whose key a request has, and what of the tenant's rights the key has.
+
+    `alone`: no other tenant has a key, so there is nothing of others to be told.
+    """
 
     tenant: str
     rights: KeyRights
+    alone: bool = field(default=False, compare=False)
 
     def is_operator(self, settings: GatewaySettings) -> bool:
         return self.rights.operator and settings.is_operator(self.tenant)
+
+    def sees_loads(self, settings: GatewaySettings) -> bool:
+        """Whether it is told addresses, and what keeps replicas busy."""
+        return self.is_operator(settings) or (self.alone and self.rights.operator)
 
     def rights_in(self, settings: GatewaySettings) -> KeyRights:
         """The least of the key's and its tenant's."""
@@ -56,7 +65,7 @@ class KeyHolder:
             own.models,
             "batch" if batch else "interactive",
             own.overflow,
-            own.policy,
+            own.policy and (self.sees_loads(settings) or settings.may_choose_policy(self.tenant)),
             self.is_operator(settings),
         )
 
@@ -71,7 +80,7 @@ class ApiKeys:
     def __init__(self, given: Mapping[str, str]) -> None:
         keys = (stored(tenant, key, plain=True) for key, tenant in given.items())
         self._given = {key.id: key for key in keys}
-        self._keys = self._given
+        self._use(self._given)
         self._revoked: set[str] = set()
         self._nobody = stored("", "")
         self.stale: tuple[str, ...] = ()
@@ -98,7 +107,7 @@ class ApiKeys:
                 f"The API key expired at {written(found.expires)}. Ask the operators for a new one."
             )
             raise _unauthorized(message, "expired_api_key")
-        return KeyHolder(found.tenant, found.rights)
+        return KeyHolder(found.tenant, found.rights, self._alone)
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
         """Take the keys of `file` whenever it has others, until cancelled."""
@@ -116,8 +125,12 @@ class ApiKeys:
         self._revoked |= {key.id for key in keys.values() if key.revoked is not None}
         again = sorted(id for id in self._revoked & keys.keys() if keys[id].revoked is None)
         faults += [f"the API key {id} was revoked, and stays so" for id in again]
-        self._keys = {**self._given, **keys}
+        self._use({**self._given, **keys})
         self._told(tuple(faults))
+
+    def _use(self, keys: Mapping[str, StoredKey]) -> None:
+        self._keys = keys
+        self._alone = len({key.tenant for key in keys.values()}) == 1
 
     def _told(self, faults: tuple[str, ...]) -> None:
         for fault in faults:

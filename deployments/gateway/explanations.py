@@ -42,6 +42,9 @@ GATHER_S = 0.1
 # That of a few candidates: compressing it would take longer than all else about it.
 PLAIN_BYTES = 4096
 
+# What is told of a candidate to tenants that are no operators.
+_OF_ITS_OWN = ("replica_id", "cached_tokens", "confirmed_tokens", "synced")
+
 # Tenant, request id, explanation.
 _Kept = tuple[str, str, Mapping[str, Any]]
 
@@ -66,8 +69,13 @@ class Explanations:
         except asyncio.QueueFull:
             self.dropped += 1
 
-    async def find(self, tenant: str, request_id: str) -> dict[str, Any] | None:
-        """What is known of a tenant's request. Raises one of REDIS_FAILURES."""
+    async def find(
+        self, tenant: str, request_id: str, loads: bool = False
+    ) -> dict[str, Any] | None:
+        """What is known of a tenant's request. Raises one of REDIS_FAILURES.
+
+        `loads`: with what keeps the candidates busy, which is for operators.
+        """
         pipe = self._redis.pipeline(transaction=False)
         this = _minute()
         # the clock of the gateway that wrote it may be ahead
@@ -79,18 +87,20 @@ class Explanations:
         if value is None:
             return None
         found: dict[str, Any] = msgspec.json.decode(_unpacked(value))
-        return found
+        return found if loads else _of_its_own(found)
 
-    async def latest(self, tenant: str | None, limit: int = DECISIONS) -> bytes:
+    async def latest(
+        self, tenant: str | None, limit: int = DECISIONS, loads: bool = False
+    ) -> bytes:
         """A tenant's last explanations (None: everybody's), newest first, as a JSON list.
 
-        Raises one of REDIS_FAILURES.
+        Raises one of REDIS_FAILURES. `loads`: as `find`.
         """
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             ask: Any = self._redis.lrange(self._list(tenant), 0, limit - 1)
             values = cast("list[bytes]", await ask)
         # with many candidates they are megabytes: those milliseconds would be everybody's
-        return await asyncio.to_thread(_joined, values)
+        return await asyncio.to_thread(_joined, values, loads)
 
     async def run(self) -> None:
         """Write what is kept, until cancelled."""
@@ -162,8 +172,19 @@ def _unpacked(value: bytes) -> bytes:
     return value if value.startswith(b"{") else zlib.decompress(value)
 
 
-def _joined(values: Sequence[bytes]) -> bytes:
-    return b"[" + b",".join(map(_unpacked, values)) + b"]"
+def _joined(values: Sequence[bytes], loads: bool) -> bytes:
+    if loads:
+        return b"[" + b",".join(map(_unpacked, values)) + b"]"
+    return msgspec.json.encode(
+        [_of_its_own(msgspec.json.decode(_unpacked(value))) for value in values]
+    )
+
+
+def _of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
+    """Without addresses, and without what other tenants keep the candidates busy with."""
+    candidates = explanation.get("candidates", ())
+    own = [{name: of.get(name) for name in _OF_ITS_OWN} for of in candidates]
+    return {**explanation, "candidates": own} if candidates else explanation
 
 
 def decisions_of(asked: str | None) -> int:

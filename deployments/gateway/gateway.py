@@ -366,14 +366,17 @@ class Gateway:
         return JSONResponse(next(card for card in cards if card["id"] == model))
 
     async def status(self, request: Request) -> Response:
-        self._keys.check(request.headers)
-        return JSONResponse(await fleet_status(self._fleet, self._pools.by_name, self._refused))
+        holder = self._keys.check(request.headers)
+        told = None if holder.sees_loads(self._fleet.gateway) else holder.tenant
+        status = await fleet_status(self._fleet, self._pools.by_name, self._refused, told)
+        return JSONResponse(status)
 
     async def explain(self, request: Request, request_id: str) -> Response:
         """Why a request of this key's tenant went where it went."""
-        tenant = self._keys.check(request.headers).tenant
+        holder = self._keys.check(request.headers)
+        loads = holder.sees_loads(self._fleet.gateway)
         try:
-            found = await self._explanations.find(tenant, request_id)
+            found = await self._explanations.find(holder.tenant, request_id, loads)
         except REDIS_FAILURES:
             raise _no_redis() from None
         if found is None:
@@ -390,12 +393,14 @@ class Gateway:
         tenant, operator = holder.tenant, holder.is_operator(self._fleet.gateway)
         limit = decisions_of(request.query_params.get("limit"))
         try:
-            found = await self._explanations.latest(None if operator else tenant, limit)
+            whose = None if operator else tenant
+            loads = holder.sees_loads(self._fleet.gateway)
+            found = await self._explanations.latest(whose, limit, loads)
         except REDIS_FAILURES:
             raise _no_redis() from None
-        whose = json.dumps({"tenant": tenant, "operator": operator}).encode()
+        asked_by = json.dumps({"tenant": tenant, "operator": operator}).encode()
         return Response(
-            whose[:-1] + b', "decisions": ' + found + b"}", media_type="application/json"
+            asked_by[:-1] + b', "decisions": ' + found + b"}", media_type="application/json"
         )
 
     async def openapi(self) -> Response:

@@ -52,6 +52,8 @@ class PromptReader:
         """What is to be known before placing. Never raises, never waits beyond the budget."""
         began = time.monotonic()
         session = headers.get(self.pool.session_header)
+        if session is not None:  # a tenant's own: nobody sits where another's session does
+            session = f"{request.tenant}\n{session}"
         if len(request.body) > LONG_BODY_BYTES:
             placement, known = await asyncio.to_thread(self._tokenize, request, fields, session)
         else:

@@ -21,6 +21,11 @@ from router.load import LoadBoard, ReplicaLoad
 _NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
 REFERENCE_PROMPT_TOKENS = 512
+# What is told of a replica to operators alone: addresses, and what others keep it busy with.
+_OF_OPERATORS = (
+    *("url", "node_ip", "slot", "waiting", "running", "queued_prefill_tokens", "kv_use"),
+    "predicted_ttft_s",
+)
 
 
 async def pools_ready(pools: Mapping[str, GatewayPool]) -> list[str]:
@@ -33,11 +38,12 @@ async def pools_ready(pools: Mapping[str, GatewayPool]) -> list[str]:
 
 
 async def fleet_status(
-    fleet: Fleet, pools: Mapping[str, GatewayPool], refused: str
+    fleet: Fleet, pools: Mapping[str, GatewayPool], refused: str, tenant: str | None = None
 ) -> dict[str, Any]:
     """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
 
-    `refused`: why the newest settings are not in force; empty where they are.
+    `refused`: why the newest settings are not in force; empty where they are. `tenant`: who is told
+    no address, and no name and no queue of others; None for an operator, who is told all.
     """
     states = await replica_states()
     all_read = all(pool.scheduler.board.is_read for pool in pools.values())
@@ -48,25 +54,31 @@ async def fleet_status(
         "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
         "gateways": states.get("gateway", {}),
         "pools": {
-            name: _pool_status(pool, states.get(name, {}), running.get(name, {}))
+            name: _pool_status(pool, states.get(name, {}), running.get(name, {}), tenant)
             for name, pool in pools.items()
         },
     }
 
 
 def _pool_status(
-    pool: GatewayPool, states: Mapping[str, int], running: Mapping[str, str]
+    pool: GatewayPool, states: Mapping[str, int], running: Mapping[str, str], tenant: str | None
 ) -> dict[str, Any]:
+    replicas, admission = _replicas(pool.scheduler.board, running), pool.admission_status()
+    if tenant is not None:
+        replicas = [replica | dict.fromkeys(_OF_OPERATORS) for replica in replicas]
+        own = admission["waiting_by_tenant"].get(tenant, 0)
+        admission |= {"waiting": own, "waiting_by_tenant": {tenant: own} if own else {}}
+        admission |= {"oldest_wait_s": None, "held": None}
     return {
         "model": pool.settings.served_model_name,
         "target_replicas": _target_replicas(pool, states),
         "states": dict(states),
         "policy": pool.settings.policy,
         "index": pool.index_status(),
-        "admission": pool.admission_status(),
+        "admission": admission,
         "overflow_to": pool.settings.overflow.to if pool.settings.overflow else None,
         "autoscaler": msgspec.to_builtins(pool.decided),
-        "replicas": _replicas(pool.scheduler.board, running),
+        "replicas": replicas,
     }
 
 
@@ -123,12 +135,8 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
 
 def _unknown_replica(replica_id: str, node_ip: str) -> dict[str, Any]:
     """`_replica_status` of one whose load is not known: null for what only that would tell."""
-    of_load = (
-        *("slot", "synced", "url", "waiting", "running", "queued_prefill_tokens", "kv_use"),
-        *("predicted_ttft_s", "startup_s", "speculation"),
-    )
     known = {"replica": replica_id, "role": "unknown", "node_ip": node_ip}
-    return known | dict.fromkeys(of_load)
+    return dict.fromkeys((*_OF_OPERATORS, "synced", "startup_s", "speculation")) | known
 
 
 def _target_replicas(pool: GatewayPool, states: Mapping[str, int]) -> int:

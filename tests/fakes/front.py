@@ -134,8 +134,10 @@ async def gateway_before(
     """`pool` and `limits` are settings of the fleet file's pool and `gateway`.
 
     `small` is the only engine of a second pool of that name, where the first may overflow to.
+    TENANT is an operator, unless `tenants` says otherwise.
     """
     (port,) = free_ports(1)
+    limits.setdefault("tenants", {TENANT: {"operator": True}})
     main = {"model": MODEL_PATH, "served_model_name": MODEL, **(pool or {})}
     pools = {"main": main}
     handles = {"main": FakeHandle(*engines)}

@@ -166,8 +166,14 @@ class Tenant(Section):
         "caches, which makes a system prompt that they have in common cheap. They can also find "
         "out which prompts the others sent. With null a tenant shares with nobody.",
     )
+    policy_header: bool = Field(
+        False,
+        description="The tenant's requests may choose their routing policy with the header "
+        "`x-antefix-policy`, as those of operators and of the only tenant that has keys may.",
+    )
     operator: bool = Field(
         False,
-        description="An operator sees every tenant's decisions at `/antefix/`. Other tenants see "
-        "only their own.",
+        description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "
+        "and loads of replicas. Other tenants see only their own decisions, and what waits of "
+        "their own. The only tenant that has keys sees addresses and loads, too.",
     )

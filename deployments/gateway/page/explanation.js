@@ -79,7 +79,7 @@ export const VERDICTS = { admitted: "plain", overflowed: "warn", refused: "bad" 
 function why(decision) {
   const [first] = decision.candidates;
   if (isRefused(decision)) {
-    return [first ? `Nobody: the best was ${first.replica_id}, predicted ${seconds(first.predicted_ttft)} to the first token.`
+    return [first ? `Nobody: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
       : "Nobody: no replica was known."];
   }
   const policy = POLICIES[decision.policy] ?? "";
@@ -123,6 +123,8 @@ function shadow(decision) {
     : `The followed choice is predicted to be sooner by ${seconds(-other.regret)}.`);
 }
 
+const OF_ITS_OWN = ["Candidate", "Cached", "Index"];
+
 // `predicted_ttft` is corrected; its parts are not, so they are drawn against the largest raw one.
 function candidates(decision) {
   if (!decision.candidates.length) return null;
@@ -143,11 +145,13 @@ function candidates(decision) {
     ["Lately", "Requests placed there in about the last half minute", (of) => of.placed_lately.toFixed(1), "num"],
     ["Index", "Synced: all that it holds is in the index", (of) => (of.synced ? "synced" : chip("not synced", "warn"))],
   ];
+  // loads are told to operators alone
+  const told = decision.candidates[0].score === undefined ? columns.filter(([name]) => OF_ITS_OWN.includes(name)) : columns;
   const rows = decision.candidates.map((of) => ({ ...of, highlighted: of.replica_id === decision.replica }));
   return el("div", { class: "candidates" },
-    el("p", { class: "chart-key" }, el("span", { class: "swatch wait" }), "wait ",
-      el("span", { class: "swatch step" }), "engine step ", el("span", { class: "swatch prefill" }), "prefill"),
-    table("Candidates, best first", columns, rows));
+    told === columns ? el("p", { class: "chart-key" }, el("span", { class: "swatch wait" }), "wait ",
+      el("span", { class: "swatch step" }), "engine step ", el("span", { class: "swatch prefill" }), "prefill") : null,
+    table("Candidates, best first", told, rows));
 }
 
 function parts(of, slowest) {

@@ -200,7 +200,8 @@ const ROLES = {
   unknown: ["plain", "Ray Serve runs it; what it is busy with is not known while Redis is away"],
 };
 
-const ofLoad = (show) => (of) => (of.role === "unknown" ? "?" : show(of));
+// of an operator's; null where the load is not known, or not told
+const ofLoad = (show) => (of) => (of.running === null ? "?" : show(of));
 
 function replicas(pool, reference) {
   const title = el("h3", {}, "Replicas");
@@ -208,14 +209,14 @@ function replicas(pool, reference) {
   const columns = [
     ["Replica", "Ray Serve's id of it", (of) => el("code", {}, of.replica)],
     ["Role", "Whether it takes traffic", (of) => chip(of.role, ...(ROLES[of.role] ?? ["plain"]))],
-    ["Node", "Address of its machine", (of) => of.node_ip],
+    ["Node", "Address of its machine", (of) => of.node_ip ?? "?"],
     ["Running", "Requests that have got their first token", ofLoad((of) => count(of.running)), "num"],
     ["Waiting", "Requests there without a first token yet", ofLoad((of) => count(of.waiting)), "num"],
     ["Queued", "Prompt tokens to be computed before a new one's", ofLoad((of) => tokens(of.queued_prefill_tokens)), "num"],
     ["KV use", "Share of its KV cache that running requests need", ofLoad((of) => el("span", { class: "meter" },
       bar([[of.kv_use > 0.9 ? "bad" : "used", of.kv_use]], 1, `KV use ${percent(of.kv_use)}`), percent(of.kv_use))), "num"],
     [`TTFT of ${count(reference)} tok`, "Predicted for a prompt of that length, nothing of it cached", ofLoad((of) => seconds(of.predicted_ttft_s)), "num"],
-    ["Index", "Synced: all that it holds is in the index", ofLoad((of) => (of.synced ? "synced" : chip("not synced", "warn")))],
+    ["Index", "Synced: all that it holds is in the index", (of) => (of.synced === null ? "?" : of.synced ? "synced" : chip("not synced", "warn"))],
   ];
   return [title, table(`Replicas of ${pool.model}`, columns, pool.replicas)];
 }

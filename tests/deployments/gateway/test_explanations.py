@@ -68,7 +68,7 @@ async def kept_at(url: str, for_operators: bool = False) -> AsyncIterator[Explan
 async def found(kept: Explanations, tenant: str, request_id: str) -> dict[str, Any]:
     """What is told, once it is."""
     async with asyncio.timeout(BACK_WITHIN_S):
-        while (told := await kept.find(tenant, request_id)) is None:  # noqa: ASYNC110
+        while (told := await kept.find(tenant, request_id, loads=True)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return told
 
@@ -188,12 +188,16 @@ def redis_has(server: RedisProcess, request_id: str) -> bool:
         return any(client.hexists(name, request_id) for name in names)
 
 
-@pytest.fixture
-async def front(redis: AsyncRedis, server: RedisProcess) -> AsyncIterator[Front]:
+@pytest.fixture(params=[{TENANT: {"operator": True}}], ids=["an operator"])
+async def front(
+    request: pytest.FixtureRequest, redis: AsyncRedis, server: RedisProcess
+) -> AsyncIterator[Front]:
     engines = FakeEngine("r0"), FakeEngine("r1")
     for engine in engines:
         engine.renderer = facts()
-    async with gateway_before(*engines, redis_url=server.url, lookup_budget_ms=1000.0) as front:
+    async with gateway_before(
+        *engines, redis_url=server.url, lookup_budget_ms=1000.0, tenants=request.param
+    ) as front:
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
         yield front
 
@@ -254,6 +258,7 @@ async def test_nothing_is_explained_without_a_key(front: Front, path: str) -> No
         assert await error_of(told) == (401, "missing_api_key")
 
 
+@pytest.mark.parametrize("front", [{}], indirect=True, ids=["no operator"])
 async def test_a_key_sees_the_decisions_of_its_tenant_alone(front: Front) -> None:
     async with front.post(headers={"x-request-id": "mine"}) as answer:
         told = await front.explanation_of(answer.headers)
@@ -268,7 +273,7 @@ async def test_a_key_sees_the_decisions_of_its_tenant_alone(front: Front) -> Non
 
 
 async def test_an_operator_sees_all_decisions(server: RedisProcess, redis: AsyncRedis) -> None:
-    tenants = {OTHER_TENANT: {"operator": True}}
+    tenants = {TENANT: {"operator": True}, OTHER_TENANT: {"operator": True}}
     async with gateway_before(FakeEngine(), redis_url=server.url, tenants=tenants) as front:
         async with front.post() as answer:
             told = await front.explanation_of(answer.headers)

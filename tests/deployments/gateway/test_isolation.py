@@ -10,18 +10,22 @@ from typing import Any
 
 import pytest
 
+from autoscaling.waiting import BatchQueue
+from deployments.gateway.api_keys import ApiKeys
 from deployments.wire.headers import CACHED_TOKENS_HEADER
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
 from tests.fakes.publishing import BLOCK_TOKENS
+from tests.sentences import assert_sentences
 from tests.waiting import until
 
-COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+COMPLETIONS = "/v1/completions"
 # 5 segments, of which 4 can be reused: the last token is always computed.
 PROMPT = [*range(100, 180)]
 SEGMENTS, REUSABLE = 5, 64
 PREDICTED = "x-antefix-cached-tokens-predicted"
+POLICY = "x-antefix-policy"
 PATIENT_MS = 1000.0
 ATTACKER = {"authorization": f"Bearer {OTHER_KEY}"}
 GROUP = {TENANT: {"cache_group": "friends"}, OTHER_TENANT: {"cache_group": "friends"}}
@@ -100,6 +104,8 @@ async def test_neither_headers_nor_explanations_tell_of_anothers_prompt(front: F
         assert candidate["cached_tokens"] == candidate["confirmed_tokens"] == 0
 
 
+# only operators are told the scores
+@pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
 async def test_placement_does_not_follow_anothers_prompt(front: Front) -> None:
     await cached_by_the_victim(front)
     explanation = await explained(front, await ask(front, ATTACKER))
@@ -148,3 +154,83 @@ async def test_tenants_of_one_group_find_each_others_prompts(front: Front) -> No
 async def test_a_group_that_is_called_as_a_tenant_is_not_that_tenant(front: Front) -> None:
     await cached_by_the_victim(front)
     assert (await ask(front, ATTACKER))[CACHED_TOKENS_HEADER] == "0"
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of both wait in the gateway."""
+    by_tenant = property(lambda queue: {TENANT: 2, OTHER_TENANT: 1})
+    monkeypatch.setattr(BatchQueue, "by_tenant", by_tenant)
+
+
+async def status_of(front: Front) -> dict[str, Any]:
+    async with front.get("/antefix/status", headers=ATTACKER) as answer:
+        pool: dict[str, Any] = (await answer.json())["pools"]["main"]
+    return pool
+
+
+async def test_status_tells_no_names_queues_and_addresses_of_others(
+    front: Front, waiting: None
+) -> None:
+    pool = await status_of(front)
+    assert pool["admission"]["waiting"] == 1
+    assert pool["admission"]["waiting_by_tenant"] == {OTHER_TENANT: 1}
+    assert pool["admission"]["oldest_wait_s"] is pool["admission"]["held"] is None
+    for replica in pool["replicas"]:
+        assert replica["replica"] in ("r0", "r1") and replica["role"] == "active"
+        for name in ("url", "node_ip", "slot", "waiting", "running", "kv_use", "predicted_ttft_s"):
+            assert replica[name] is None
+    assert "127.0.0.1" not in json.dumps(pool)
+
+
+@pytest.mark.parametrize("front", [{OTHER_TENANT: {"operator": True}}], indirect=True, ids=[""])
+async def test_an_operator_is_told_them(front: Front, waiting: None) -> None:
+    pool = await status_of(front)
+    assert pool["admission"]["waiting_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
+    assert [replica["node_ip"] for replica in pool["replicas"]] == ["127.0.0.1"] * 2
+
+
+async def test_the_only_tenant_is_told_all_and_chooses_policies(front: Front) -> None:
+    front.gateway._keys._use(ApiKeys({OTHER_KEY: OTHER_TENANT, "k" * 32: OTHER_TENANT})._keys)
+    assert (await status_of(front))["replicas"][0]["node_ip"] == "127.0.0.1"
+    told = await ask(front, {**ATTACKER, POLICY: "random"})
+    assert told[POLICY] == "random"
+    assert "score" in (await explained(front, told))["candidates"][0]
+
+
+async def test_explanations_tell_no_loads_and_no_addresses(front: Front) -> None:
+    told = await ask(front, ATTACKER)
+    explanation = await explained(front, told)
+    names = {"replica_id", "cached_tokens", "confirmed_tokens", "synced"}
+    assert [candidate.keys() for candidate in explanation["candidates"]] == [names] * 2
+    async with front.get("/antefix/decisions") as answer:
+        assert (await answer.json())["decisions"] == [explanation]
+
+
+async def test_who_may_not_choose_a_policy_is_told_so(front: Front) -> None:
+    async with front.post(headers={**ATTACKER, POLICY: "session"}) as answer:
+        error = (await answer.json())["error"]
+    assert (answer.status, error["code"], error["param"]) == (403, "policy_not_allowed", POLICY)
+    assert_sentences(error["message"])
+
+
+@pytest.mark.parametrize(
+    "front", [{OTHER_TENANT: {"policy_header": True}}], indirect=True, ids=[""]
+)
+async def test_who_may_choose_a_policy_gets_it(front: Front) -> None:
+    assert (await ask(front, {**ATTACKER, POLICY: "random"}))[POLICY] == "random"
+
+
+RIGHTS = {"policy_header": True}
+
+
+@pytest.mark.parametrize("front", [{TENANT: RIGHTS, OTHER_TENANT: RIGHTS}], indirect=True, ids=[""])
+async def test_nobody_sits_where_anothers_session_does(front: Front) -> None:
+    async def served(session: str, as_: Mapping[str, str]) -> str:
+        headers = {**as_, POLICY: "session", "x-session-id": session}
+        return (await ask(front, headers))["x-antefix-replica"]
+
+    sessions = [f"session {number}" for number in range(20)]
+    of_victim = [await served(session, {}) for session in sessions]
+    assert [await served(session, {}) for session in sessions] == of_victim
+    assert [await served(session, ATTACKER) for session in sessions] != of_victim
