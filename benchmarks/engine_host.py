@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -117,7 +117,7 @@ class _Replica:
         self.publisher = IndexPublisher(
             connect(settings.redis_url), settings.pool, cached, self._snapshot
         )
-        self.publisher.start(self._events())
+        self.publisher.start(self._events)
 
     def submit(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
         prompt, answer = array("I", ask.prompt), array("I", ask.answer)
@@ -156,7 +156,7 @@ class _Replica:
         if not writer.is_closing():
             writer.write(frame(told))
 
-    async def _events(self) -> AsyncIterator[EventBatch]:
+    async def _events(self) -> AsyncGenerator[EventBatch, None]:
         while True:
             yield await self._batches.get()
 

@@ -20,14 +20,17 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from msgspec import structs
 from ray import cloudpickle
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
 from autoscaling.budget import GpuRequest, grants
 from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
+from common.loops import Loops, Trouble, failures, forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from router import active
@@ -79,49 +82,75 @@ class Watch:
         self._until = time.monotonic() + KEEP_S
         if not self.is_alive:
             self.signals = self.demand = self.decided = None
-            self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+            self._thread = threading.Thread(target=self._follow, daemon=True)
             self._thread.start()
 
+    def _follow(self) -> None:
+        trouble = Trouble("autoscaler_thread", f"nothing is read of {self.board}", logger)
+        while time.monotonic() < self._until:
+            try:
+                asyncio.run(self._run())
+            except Exception as error:
+                time.sleep(trouble.met(error))
+
     async def _run(self) -> None:
-        redis = connect(self.redis_url)
+        redis, loops = connect(self.redis_url), Loops()
         board, reader = LoadBoard(time.monotonic), DemandReader(redis, self.board)
-        output = GrowingSum()
-        reading = asyncio.create_task(LoadReader(redis, self.board, board).run())
-        while not reading.done() and time.monotonic() < self._until:
-            await self._read_settings(redis)
-            demand = await reader.read()
-            loads = {**board.loads(), **board.warm()}
-            seen = board.active_seen
-            generated = output.add({name: load.output_tokens for name, load in loads.items()})
-            signals = Signals(
-                now=time.monotonic(),
-                arrived=demand.arrived,
-                refused=demand.refused + demand.overflowed,
-                prompt_tokens=demand.prompt_tokens,
-                uncached_tokens=demand.uncached_tokens,
-                output_tokens=generated,
-                told_at=demand.told_at,
-                waiting=demand.waiting,
+        read = partial(self._read, redis, board, reader, GrowingSum())
+        try:
+            loops.start("load_board", LoadReader(redis, self.board, board).run())
+            loops.start(
+                "autoscaler",
+                forever(
+                    "autoscaler",
+                    read,
+                    READ_PERIOD_S,
+                    fails=f"the demand of {self.board} is not read",
+                    logger=logger,
+                    outages=REDIS_FAILURES,
+                ),
             )
-            if board.is_read:
-                queued = sum(load.queued_prefill_tokens for load in loads.values())
-                signals = replace(
-                    signals,
-                    running=len(loads),
-                    in_flight=sum(load.waiting + load.running for load in loads.values()),
-                    queued_tokens=demand.queued_tokens + queued,
-                    promoted=seen.promoted if seen else 0,
-                    engine=rates_of(loads.values()),
-                    startup_s=max((load.startup_s for load in loads.values()), default=0.0) or None,
-                )
-            self.signals = signals
-            if self.decided is not None:
-                await self._tell(redis, self.decided)
-            if self.demand is not None and board.is_read:
-                await self._publish(redis, self.demand, seen)
-            await asyncio.sleep(READ_PERIOD_S)
-        reading.cancel()
-        await redis.aclose()
+            while time.monotonic() < self._until and not loops.ended:  # noqa: ASYNC110  # `keep` moves it
+                await asyncio.sleep(READ_PERIOD_S)
+        finally:
+            await loops.stop()
+            await redis.aclose()
+
+    async def _read(
+        self, redis: AsyncRedis, board: LoadBoard, reader: DemandReader, output: GrowingSum
+    ) -> None:
+        await self._read_settings(redis)
+        demand = await reader.read()
+        loads = {**board.loads(), **board.warm()}
+        seen = board.active_seen
+        generated = output.add({name: load.output_tokens for name, load in loads.items()})
+        signals = Signals(
+            now=time.monotonic(),
+            arrived=demand.arrived,
+            refused=demand.refused + demand.overflowed,
+            prompt_tokens=demand.prompt_tokens,
+            uncached_tokens=demand.uncached_tokens,
+            output_tokens=generated,
+            told_at=demand.told_at,
+            waiting=demand.waiting,
+        )
+        if board.is_read:
+            queued = sum(load.queued_prefill_tokens for load in loads.values())
+            signals = replace(
+                signals,
+                running=len(loads),
+                in_flight=sum(load.waiting + load.running for load in loads.values()),
+                queued_tokens=demand.queued_tokens + queued,
+                promoted=seen.promoted if seen else 0,
+                engine=rates_of(loads.values()),
+                startup_s=max((load.startup_s for load in loads.values()), default=0.0) or None,
+            )
+        self.signals = signals
+        if self.decided is not None:
+            # as of now: what fails meanwhile is to be heard of, too
+            await self._tell(redis, structs.replace(self.decided, failures=failures.total()))
+        if self.demand is not None and board.is_read:
+            await self._publish(redis, self.demand, seen)
 
     async def _read_settings(self, redis: AsyncRedis) -> None:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import socket
 import socketserver
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from common.loops import forever_in_thread
 from observability import metric_files
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def serve(folder: Path, host: str, port: int) -> None:
     except OSError as error:
         logger.warning("no metrics are served at %s port %d: %s", host, port, error)
         return
-    threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()
+    fails = f"the metrics at {host} port {port} are not served"
+    forever_in_thread("metrics_server", server.serve_forever, fails=fails, logger=logger)
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):

@@ -19,6 +19,11 @@ _PHASE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _TOKEN_GAP = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _LOOKUP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05)
 
+LOOP_FAILURES = (
+    "Steps of background loops that raised what nobody expected, by loop; each was tried again. "
+    "`autoscaler` are those in Ray Serve's controller, as each gateway heard of them."
+)
+
 
 class Families:
     """Those that a gateway counts, in a registry of its own; what comes often through `buffer`."""
@@ -252,6 +257,7 @@ class Families:
             "antefix_keys_stale",
             "1 while a gateway cannot read the file of API keys or leaves out lines of it, else 0.",
         )
+        self.loop_failures = counter("antefix_loop_failures", LOOP_FAILURES, ["loop"])
         self.build = gauge(
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",
@@ -283,6 +289,9 @@ class ReplicaFamilies:
         self.lag = self._gauge(
             "antefix_publisher_lag_seconds",
             "Age of the oldest change of the cache that the index does not hold yet.",
+        )
+        self.loop_failures = Counter(
+            "antefix_loop_failures", LOOP_FAILURES, ["loop"], registry=registry
         )
         self.synced = self._gauge(
             "antefix_publisher_synced", "1 when all that the engine holds is in the index."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import nan
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from observability.families import Families, ReplicaFamilies, SpeculationFamilies
 
@@ -112,6 +112,30 @@ class RoutingMetrics:
             self._families.forecast.labels(self._pool).set(forecast)
 
 
+class LoopMetrics:
+    """Brings the counter of loops' failures up to what processes count from their start."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._told: dict[str, int] = {}
+
+    def own(self, failures: Mapping[str, int]) -> None:
+        """This process's, by loop."""
+        for loop, count in failures.items():
+            self._told.setdefault(loop, 0)
+            self._tell(loop, count)
+
+    def heard(self, loop: str, count: int) -> None:
+        """Another process's: what it counted before it was first heard of is not counted here."""
+        self._told.setdefault(loop, count)
+        self._tell(loop, count)
+
+    def _tell(self, loop: str, count: int) -> None:
+        told, self._told[loop] = self._told[loop], count
+        # less: that process began anew
+        self._counter.labels(loop).inc(count - told if count >= told else count)
+
+
 class AdmissionMetrics:
     """What becomes of the requests that come for one pool."""
 
@@ -147,6 +171,7 @@ class ReplicaMetrics:
 
     def __init__(self, startup_s: float, calibrated: float | None) -> None:
         self._families = ReplicaFamilies(CollectorRegistry())
+        self._loops = LoopMetrics(self._families.loop_failures)
         self._speculation: SpeculationFamilies | None = None
         self._families.startup.set(startup_s)
         if calibrated is not None:
@@ -181,6 +206,10 @@ class ReplicaMetrics:
         of.acceptance.set(nan if acceptance is None else acceptance)
         of.tokens.set(nan if tokens_per_pass is None else tokens_per_pass)
         of.expected.set(nan if expected_tokens_per_pass is None else expected_tokens_per_pass)
+
+    def loops(self, failures: Mapping[str, int]) -> None:
+        """What failed in this process's loops, from its start on."""
+        self._loops.own(failures)
 
     def index(self, lag_s: float, synced: bool) -> None:
         """How far the index is behind the engine's cache."""

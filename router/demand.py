@@ -21,6 +21,7 @@ from typing import cast
 
 import msgspec
 
+from common.loops import forever
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import REDIS_TIMEOUT_S
 
@@ -75,6 +76,7 @@ class Decided(msgspec.Struct, frozen=True):
     """What the autoscaler last decided: `demand` replicas to take traffic, of `target` to run.
 
     `arrivals` a second came lately, `forecast` are expected by the time a new replica could serve.
+    `failures`: what nobody expected in the autoscaler's process, counted from its start.
     """
 
     demand: int
@@ -82,6 +84,7 @@ class Decided(msgspec.Struct, frozen=True):
     because: str
     arrivals: float = 0.0
     forecast: float | None = None
+    failures: int = 0
 
 
 _decided = msgspec.json.Decoder(Decided).decode
@@ -114,21 +117,23 @@ def demand_key(pool: str) -> str:
 
 async def tell(redis: AsyncRedis, pool: str, gateway: str, counters: DemandCounters) -> None:
     """Write one gateway's counters until cancelled."""
-    failing = False
-    while True:
+
+    async def write() -> None:
         counters.sequence += 1
-        try:
-            async with asyncio.timeout(REDIS_TIMEOUT_S):
-                pipe = redis.pipeline(transaction=False)
-                pipe.hset(demand_key(pool), gateway, msgspec.json.encode(counters).decode())
-                pipe.expire(demand_key(pool), EXPIRE_S)
-                await pipe.execute()
-            failing = False
-        except REDIS_FAILURES as error:
-            if not failing:
-                logger.warning("demand of %s not told: %s", pool, error)
-            failing = True
-        await asyncio.sleep(WRITE_PERIOD_S)
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            pipe = redis.pipeline(transaction=False)
+            pipe.hset(demand_key(pool), gateway, msgspec.json.encode(counters).decode())
+            pipe.expire(demand_key(pool), EXPIRE_S)
+            await pipe.execute()
+
+    await forever(
+        "demand",
+        write,
+        WRITE_PERIOD_S,
+        fails=f"demand of {pool} not told",
+        logger=logger,
+        outages=REDIS_FAILURES,
+    )
 
 
 class GrowingSum:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 import zmq
@@ -51,7 +51,7 @@ class EventStream:
         """End `batches`, also while it waits. May be called again."""
         self._context.destroy(linger=0)
 
-    async def batches(self) -> AsyncIterator[EventBatch]:
+    async def batches(self) -> AsyncGenerator[EventBatch, None]:
         """All batches from the engine's first, until `close`."""
         if self._context.closed:
             return

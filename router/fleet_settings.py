@@ -13,11 +13,13 @@ raises or makes a request wait.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import cast
 
 import msgspec
 
+from common.loops import forever
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import REDIS_TIMEOUT_S
 
@@ -75,21 +77,20 @@ class SettingsWriter:
 
     async def run(self) -> None:
         """Keep what was given in Redis until cancelled."""
-        failing = False
-        while True:
-            self._changed.clear()
-            try:
-                await self.write()
-                failing = False
-            except REDIS_FAILURES as error:
-                if not failing:
-                    logger.warning("settings of %s not written: %s", self._fleet, error)
-                failing = True
-            try:
-                async with asyncio.timeout(KEEP_PERIOD_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+        await forever(
+            "settings",
+            self._keep,
+            fails=f"settings of {self._fleet} not written",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
+
+    async def _keep(self) -> None:
+        self._changed.clear()
+        await self.write()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_PERIOD_S):
+                await self._changed.wait()
 
     async def write(self) -> None:
         """Once, where that is due. Raises one of REDIS_FAILURES."""

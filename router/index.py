@@ -22,6 +22,7 @@ from typing import TypeAlias
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from common.loops import forever
 from router.breaker import Breaker
 from router.depth_search import DepthSearch
 from router.redis_client import REDIS_FAILURES, AsyncRedis
@@ -104,9 +105,13 @@ class PrefixIndex:
     async def run(self) -> None:
         """Keep a connection ready and close the breaker again; cancelled to stop."""
         try:
-            while True:
-                await self._tend()
-                await asyncio.sleep(PROBE_PERIOD_S)
+            await forever(
+                "prefix_index",
+                self._tend,
+                PROBE_PERIOD_S,
+                fails=f"prefix index of {self._pool} not tended",
+                logger=logger,
+            )
         finally:
             await self.aclose()
 
@@ -137,9 +142,11 @@ class PrefixIndex:
             if self._breaker.is_open:
                 await lane.mget([self._prefix], self._deadline())
                 good = True
-        except REDIS_FAILURES as error:
-            logger.debug("prefix index of %s: %s", self._pool, error)
+        except Exception as error:  # a connection that failed in any way is not used again
             await self._hang_up()
+            if not isinstance(error, REDIS_FAILURES):
+                raise
+            logger.debug("prefix index of %s: %s", self._pool, error)
         if self._breaker.is_open and self._breaker.probed(good):
             logger.warning("prefix index of %s answers again", self._pool)
 

@@ -6,11 +6,11 @@ it knows is older than a lease.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import msgspec
 
+from common.loops import forever
 from router import active, slots
 from router.load import LoadBoard, ReplicaLoad
 from router.redis_client import REDIS_FAILURES, AsyncRedis
@@ -36,16 +36,14 @@ class LoadReader:
 
     async def run(self, period_s: float = READ_PERIOD_S) -> None:
         """Refresh the board until cancelled."""
-        failing = False
-        while True:
-            try:
-                await self.read()
-                failing = False
-            except REDIS_FAILURES as error:
-                if not failing:
-                    logger.warning("load board of %s not readable: %s", self._pool, error)
-                failing = True
-            await asyncio.sleep(period_s)
+        await forever(
+            "load_board",
+            self.read,
+            period_s,
+            fails=f"load board of {self._pool} not readable",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
 
     async def read(self) -> None:
         """Refresh the board once. Raises one of REDIS_FAILURES."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from common.loops import forever
 from router.recent import Placed
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import Script
@@ -34,7 +36,6 @@ LOOK_BACK_MS = 5000
 BLOCK_MS = 1000
 READ_TIMEOUT_S = 2.0
 READ_COUNT = 256
-PAUSE_S = 0.1
 
 _WHERE = Script("""
 local now = redis.call('TIME')
@@ -67,6 +68,7 @@ class PlacedStream:
         self._queue: asyncio.Queue[Placed] = asyncio.Queue(QUEUE_LENGTH)
         # id of the last entry read: milliseconds of Redis' clock, and a count within one
         self._last: tuple[int, int] | None = None
+        self._afresh = True
         self.dropped = 0
 
     def append(self, placed: Placed) -> None:
@@ -78,27 +80,23 @@ class PlacedStream:
 
     async def run(self) -> None:
         """Write and read until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._write())
-            tasks.create_task(self._read())
+        logged = partial(forever, logger=logger, outages=REDIS_FAILURES)
+        await asyncio.gather(
+            logged("placements_told", self._write, fails=f"placements not told in {self._key}"),
+            logged("placements_heard", self._read, fails=f"placements not read from {self._key}"),
+        )
 
     async def _write(self) -> None:
-        failing = False
-        while not _is_cancelled():
-            batch = [await self._queue.get()]
-            while len(batch) < BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            try:
-                await self._send(batch)
-                failing = False
-            except REDIS_FAILURES as error:
-                if not failing:
-                    logger.warning("placements not told in %s: %s", self._key, error)
-                failing = True
-                self.dropped += len(batch) + self._queue.qsize()
-                while not self._queue.empty():
-                    self._queue.get_nowait()
-                await asyncio.sleep(PAUSE_S)
+        batch = [await self._queue.get()]
+        while len(batch) < BATCH and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        try:
+            await self._send(batch)
+        except BaseException:
+            self.dropped += len(batch) + self._queue.qsize()
+            while not self._queue.empty():
+                self._queue.get_nowait()
+            raise
 
     async def _send(self, batch: list[Placed]) -> None:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -109,18 +107,10 @@ class PlacedStream:
             await pipe.execute()
 
     async def _read(self) -> None:
-        failing, afresh = False, True
-        while not _is_cancelled():
-            try:
-                if afresh:
-                    await self._find_place()
-                afresh = not await self._read_more()
-                failing = False
-            except REDIS_FAILURES as error:
-                if not failing:
-                    logger.warning("placements not read from %s: %s", self._key, error)
-                failing = afresh = True
-                await asyncio.sleep(PAUSE_S)
+        afresh, self._afresh = self._afresh, True
+        if afresh:
+            await self._find_place()
+        self._afresh = not await self._read_more()
 
     async def _find_place(self) -> None:
         """Where to read on: where we were, but not too long ago, nor ahead of a stream that
@@ -151,13 +141,6 @@ class PlacedStream:
             return  # from a gateway of another version
         if placed.gateway != self._gateway:
             self._heard(placed)
-
-
-def _is_cancelled() -> bool:
-    """A cancellation that came while redis-py was sending is lost with Python 3.11's `wait_for`;
-    it would leave a loop that nobody can end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:

@@ -17,9 +17,12 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
+from common.loops import Loops, forever
 from router import slots
 from router.cached_blocks import CachedBlocks, Changes
 from router.event_stream import EventBatch
@@ -38,6 +41,10 @@ CHUNK_KEYS = 1024
 REFRESH_S = 1200.0
 REFRESH_KEYS = 2048
 REFRESH_PAUSE_S = 1.0
+# Before an engine's events that ended, or failed, are followed again.
+FOLLOW_AGAIN_S = 1.0
+
+Batches: TypeAlias = "Callable[[], AsyncGenerator[EventBatch, None]]"
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,9 @@ class IndexPublisher:
         self._cached = cached
         self._measure = measure
         self._on_lost = on_lost
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loops = Loops()
         self._work = asyncio.Event()
+        self._work.set()  # a slot is to be claimed
         self._tenancy: _Tenancy | None = None
         # The tenancy is over, another is to be claimed; what its slot still has in Redis.
         self._over = False
@@ -146,9 +154,23 @@ class IndexPublisher:
         now = time.monotonic()
         return now - max(min(since, default=now), self._moved_at)
 
-    def start(self, events: AsyncIterator[EventBatch]) -> None:
-        loops = (self._follow(events), self._write(), self._beat(), self._refresh())
-        self._tasks = {asyncio.create_task(loop) for loop in loops}
+    @property
+    def ended(self) -> list[str]:
+        """Its loops that ended before `stop`: none, ever."""
+        return self._loops.ended
+
+    def start(self, batches: Batches) -> None:
+        """`batches` gives the engine's events, and is called again when that failed."""
+        of = f"of a replica of {self._pool}"
+        follow = partial(self._follow, batches)
+        kept = partial(forever, logger=logger, outages=REDIS_FAILURES)
+        for loop, step, period_s, fails in (
+            ("kv_events", follow, FOLLOW_AGAIN_S, f"KV events {of} not understood"),
+            ("index_writer", self._write, 0.0, f"index {of} not written"),
+            ("heartbeat", self._beat, HEARTBEAT_S, f"load {of} not published"),
+            ("index_refresh", self._refresh, REFRESH_S, f"index {of} not refreshed"),
+        ):
+            self._loops.start(loop, kept(loop, step, period_s, fails=fails))
 
     def cleared(self) -> None:
         """The engine dropped its whole cache; call it for what the event stream tells late."""
@@ -159,38 +181,38 @@ class IndexPublisher:
         """Leave the index within STOP_S; what cannot be cleared by then is the sweeper's."""
         with contextlib.suppress(*REDIS_FAILURES):
             async with asyncio.timeout(STOP_S):
-                while self._tasks:
-                    for task in self._tasks:
-                        task.cancel()
-                    # Again if need be: Python 3.11 can lose a cancellation in `wait_for`.
-                    _, self._tasks = await asyncio.wait(self._tasks, timeout=0.02)
+                await self._loops.stop()
                 tenancy, self._tenancy = self._tenancy, None
                 if tenancy is not None:
                     removed = self._cached.take_changes().cleared
                     await tenancy.leave([*self._doomed, *removed, *self._cached.keys()])
 
-    async def _follow(self, events: AsyncIterator[EventBatch]) -> None:
+    async def _follow(self, batches: Batches) -> None:
         try:
-            async for batch in events:
-                if batch.lost:
-                    self._forget()
-                    self._on_lost()
-                self._cached.apply(batch.events)
-                if self._cached.overfull:
-                    logger.warning(
-                        "KV events of a replica of %s told of more blocks than it has: what it"
-                        " holds is learned anew",
-                        self._pool,
-                    )
-                    self._forget()
-                    self._on_lost()
-                self._changed()
-                # An iterator that always has more must not keep the others waiting.
-                await asyncio.sleep(0)
+            async with contextlib.aclosing(batches()) as events:
+                async for batch in events:
+                    if batch.lost:
+                        self._lose()
+                    self._cached.apply(batch.events)
+                    if self._cached.overfull:
+                        logger.warning(
+                            "KV events of a replica of %s told of more blocks than it has: what it"
+                            " holds is learned anew",
+                            self._pool,
+                        )
+                        self._lose()
+                    self._changed()
+                    # An iterator that always has more must not keep the others waiting.
+                    await asyncio.sleep(0)
         except Exception:
-            logger.exception("KV events of a replica of %s not understood", self._pool)
+            self._lose()
+            raise
         # From here on nobody tells what the engine still holds.
         self._forget()
+
+    def _lose(self) -> None:
+        self._forget()
+        self._on_lost()
 
     def _changed(self) -> None:
         self._waiting_since = self._waiting_since or time.monotonic()
@@ -209,20 +231,14 @@ class IndexPublisher:
             self._work.set()
 
     async def _write(self) -> None:
-        self._work.set()
-        failing = False
-        while True:
-            if not failing:
-                await self._work.wait()
-                self._work.clear()
-            await asyncio.sleep(HEARTBEAT_S if failing else FLUSH_DELAY_S)
-            try:
-                await self._catch_up()
-                failing = False
-            except Exception as error:  # whatever it is, the next attempt repairs it
-                if not failing:
-                    logger.warning("index of a replica of %s not written: %s", self._pool, error)
-                failing = True
+        await self._work.wait()
+        self._work.clear()
+        try:
+            await asyncio.sleep(FLUSH_DELAY_S)
+            await self._catch_up()
+        except BaseException:  # whatever it is, the next attempt repairs it
+            self._work.set()
+            raise
 
     async def _catch_up(self) -> None:
         """Write what waits; what comes meanwhile has set `_work`."""
@@ -266,15 +282,12 @@ class IndexPublisher:
                 await old.leave(doomed)
 
     async def _beat(self) -> None:
-        while True:
-            try:
-                await self._renew()
-                self._beating = True
-            except Exception as error:  # whatever it is, the next beat tries again
-                if self._beating:
-                    logger.warning("load of a replica of %s not published: %s", self._pool, error)
-                self._beating = False
-            await asyncio.sleep(HEARTBEAT_S)
+        try:
+            await self._renew()
+            self._beating = True
+        except BaseException:
+            self._beating = False
+            raise
 
     async def _renew(self) -> None:
         if (tenancy := self._tenancy) is None:
@@ -285,14 +298,12 @@ class IndexPublisher:
 
     async def _refresh(self) -> None:
         """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
-        while True:
-            await asyncio.sleep(REFRESH_S)
-            for keys in _chunks(self._cached.keys(), REFRESH_KEYS):
+        for keys in _chunks(self._cached.keys(), REFRESH_KEYS):
+            await asyncio.sleep(REFRESH_PAUSE_S)
+            while not self.synced:  # noqa: ASYNC110  # nothing tells when
                 await asyncio.sleep(REFRESH_PAUSE_S)
-                while not self.synced:  # noqa: ASYNC110  # nothing tells when
-                    await asyncio.sleep(REFRESH_PAUSE_S)
-                assert self._tenancy is not None
-                self._take_changes(self._tenancy)
-                still = set(self._cached.keys())
-                self._tenancy.add(Changes([key for key in keys if key in still], []))
-                self._work.set()
+            assert self._tenancy is not None
+            self._take_changes(self._tenancy)
+            still = set(self._cached.keys())
+            self._tenancy.add(Changes([key for key in keys if key in still], []))
+            self._work.set()

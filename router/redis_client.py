@@ -30,6 +30,8 @@ DEFAULT_SENTINEL_PORT = 26379
 # No timeout of redis-py's own beside it: callers have theirs, and on Python 3.11 the
 # asyncio.wait_for that it is made of can swallow a cancellation.
 CONNECT_TIMEOUT_S = 1.0
+# What is no UTF-8 was written by a stranger: it is read as something nobody wrote.
+FOREIGN = "replace"
 # Short, and without retries: the next sentinel is asked within one command's time.
 SENTINEL_CONNECT_TIMEOUT_S = 0.25
 
@@ -53,6 +55,7 @@ def connect(url: str, decode: bool = True) -> AsyncRedis:
         return Redis.from_url(
             url,
             decode_responses=decode,
+            encoding_errors=FOREIGN,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             socket_timeout=None,
         )
@@ -65,6 +68,7 @@ def connect(url: str, decode: bool = True) -> AsyncRedis:
         return RedisCluster(
             startup_nodes=startup,
             decode_responses=decode,
+            encoding_errors=FOREIGN,
             ssl=ssl,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             socket_timeout=None,
@@ -90,6 +94,7 @@ def connect(url: str, decode: bool = True) -> AsyncRedis:
             db=int(database or 0),
             ssl=ssl,
             decode_responses=decode,
+            encoding_errors=FOREIGN,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             socket_timeout=None,
             username=username,

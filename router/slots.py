@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -45,6 +46,8 @@ COOLING_S = 2
 
 SWEEPING = "sweeping:"
 FREED = "freed:"
+# What is written here by no script of ours names no slot, nor may it stretch a bitmap.
+_SLOT = re.compile(r"0|[1-9][0-9]{0,4}")
 
 Argument: TypeAlias = "str | bytes | int"
 
@@ -262,7 +265,11 @@ async def registry(redis: AsyncRedis, pool: str) -> dict[int, str]:
     """The taken slots: who writes under each, an incarnation or `SWEEPING` + a sweeper's id."""
     async with asyncio.timeout(REDIS_TIMEOUT_S):
         entries = await cast(Awaitable[dict[str, str]], redis.hgetall(slots_key(pool)))
-    return {int(s): value for s, value in entries.items() if not value.startswith(FREED)}
+    return {
+        int(slot): value
+        for slot, value in entries.items()
+        if _SLOT.fullmatch(slot) and not value.startswith(FREED)
+    }
 
 
 async def leases(redis: AsyncRedis, pool: str, slots: Iterable[int]) -> dict[int, str]:
@@ -298,5 +305,5 @@ async def live(redis: AsyncRedis, pool: str, beside: str) -> tuple[dict[int, str
 def _incarnation_of(lease: str) -> str | None:
     try:
         return str(json.loads(lease)["incarnation"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None

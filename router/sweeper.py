@@ -21,6 +21,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
+from common.loops import forever
 from router import slots
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
@@ -70,9 +71,13 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        while True:
-            await self.sweep_once()
-            await asyncio.sleep(SWEEP_PERIOD_S)
+        await forever(
+            "sweeper",
+            self.sweep_once,
+            SWEEP_PERIOD_S,
+            fails=f"dead slots of {self._pool} not swept",
+            logger=logger,
+        )
 
     async def sweep_once(self) -> int:
         """Look once, and sweep what is due. Returns how many slots became free."""

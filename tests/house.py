@@ -97,7 +97,7 @@ HOUSE = (
     Room(
         "deployments/process",
         "what gateways and replicas both do: HTTP server, logs, metrics of a node, its drain",
-        ("deployments/fleet", "observability"),
+        ("deployments/fleet", "observability", "common"),
     ),
     Room(
         "deployments/fleet",
@@ -123,11 +123,15 @@ HOUSE = (
         "metrics, the SLO file and what is made from it, Grafana, traces",
         ("common",),
     ),
-    Room("router", "decides where a request goes; the prefix index and the load board in Redis"),
+    Room(
+        "router",
+        "decides where a request goes; the prefix index and the load board in Redis",
+        ("common",),
+    ),
     Room(
         "common",
-        "what every room may use: errors, why something failed, YAML files, a file lock, child "
-        "processes, plots",
+        "what every room may use: errors, why something failed, background loops, YAML files, a "
+        "file lock, child processes, plots",
     ),
 )
 FOLDERS = [room.folder for room in HOUSE]

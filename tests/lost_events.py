@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import aiohttp
@@ -51,7 +51,7 @@ class Follower:
         self._listen = asyncio.Event()
         self._listen.set()
 
-    async def batches(self) -> AsyncIterator[EventBatch]:
+    async def batches(self) -> AsyncGenerator[EventBatch, None]:
         while True:
             await self._listen.wait()
             self._stream = EventStream(*self._endpoints)
@@ -89,7 +89,7 @@ async def steps(asked: dict[str, Any]) -> list[dict[str, Any]]:
     publisher = IndexPublisher(text, POOL, held, snapshot, on_lost=on_lost)
     engine.on_cache_dropped(publisher.cleared)
     follower = Follower(engine.events_at)
-    publisher.start(follower.batches())
+    publisher.start(follower.batches)
     index = PrefixIndex(binary, POOL, budget_s=1.0)
     server = HttpServer(Confirming(engine.app, lambda: LoadReport(0, *engine.queue())))
     url = await server.start("127.0.0.1")

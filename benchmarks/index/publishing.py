@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -72,7 +72,7 @@ async def block_events_per_second(redis: AsyncRedis) -> float:
     last_key = hasher.keys(Namespace(MODEL), last, SEGMENT_TOKENS)[-1]
     begin = asyncio.Event()
 
-    async def batches() -> AsyncIterator[EventBatch]:
+    async def batches() -> AsyncGenerator[EventBatch, None]:
         await begin.wait()
         for payload in encoded:
             yield EventBatch(decode(payload), lost=False)
@@ -81,7 +81,7 @@ async def block_events_per_second(redis: AsyncRedis) -> float:
     publisher = IndexPublisher(
         redis, POOL, CachedBlocks(hasher, MODEL, None, SEGMENT_TOKENS), _snapshot
     )
-    publisher.start(batches())
+    publisher.start(batches)
     try:
         async with asyncio.timeout(WAIT_S):
             while not publisher.synced:  # noqa: ASYNC110  # nothing tells when

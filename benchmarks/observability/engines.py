@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,7 +73,7 @@ class _Engine:
     async def run(self) -> None:
         """Serve until cancelled."""
         self._url = await self._server.start("127.0.0.1")
-        self._publisher.start(_no_events())
+        self._publisher.start(_no_events)
         try:
             while True:
                 await asyncio.sleep(self._settings.step_s)
@@ -166,7 +166,7 @@ def _facts(folder: Path) -> RendererFacts:
     )
 
 
-async def _no_events() -> AsyncIterator[EventBatch]:
+async def _no_events() -> AsyncGenerator[EventBatch, None]:
     await asyncio.Event().wait()
     yield EventBatch([], lost=False)
 

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from common.failure import gist
+from common.loops import Loops, failures, forever
 from deployments.engine.confirming import Confirming
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
@@ -120,6 +121,7 @@ class EngineReplica:
         self._server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
         self._url = await self._server.start(self._node_ip)
         self._sequence = 0
+        self._settings_version: int | None = None
         self._leaving = False
         self._events = EventStream(*self._engine.events_at)
         hasher = SegmentHasher(index_secret(secret))
@@ -139,13 +141,35 @@ class EngineReplica:
         self._engine.on_cache_dropped(self._publisher.cleared)
         self._started_at, self._startup_s = time.time(), time.monotonic() - began
         self._metrics = ReplicaMetrics(self._startup_s, pool.prefill_rate)
-        self._publisher.start(self._events.batches())
-        self._watch = asyncio.create_task(self._leave_when_dead())
-        self._settings = asyncio.create_task(self._follow_settings(redis, board))
-        self._sleeping = asyncio.create_task(self._sleep_while_warm())
+        self._publisher.start(self._events.batches)
+        self._loops = Loops()
+        self._watch = self._loops.start(
+            "engine_watch",
+            forever(
+                "engine_watch",
+                self._leave_when_dead,
+                WATCH_PERIOD_S,
+                fails="whether the engine lives is not known",
+                logger=logger,
+            ),
+        )
+        self._loops.start(
+            "settings",
+            forever(
+                "settings",
+                partial(self._follow_settings, redis, board),
+                SETTINGS_PERIOD_S,
+                fails="the settings of the fleet are as they last were",
+                logger=logger,
+                outages=REDIS_FAILURES,
+            ),
+        )
+        if self._engine.can_sleep:
+            self._loops.start("load_board", self._board_reader.run(BOARD_PERIOD_S))
+            self._loops.start("sleep_mode", self._sleeper.run())
         node = ray.get_runtime_context().get_node_id()
         drained = node_drain.follow(node, self._leave, lambda: self._tickets.running)
-        self._drained = asyncio.create_task(drained)
+        self._loops.start("node_drain", drained)
 
     def record_replica_metadata(self) -> dict[str, Any]:
         return {"url": self._url}
@@ -157,6 +181,8 @@ class EngineReplica:
         await self._engine.check_health()
         if self._sleeper.failing:
             raise RuntimeError("the engine does not wake up")
+        if ended := [*self._loops.ended, *self._publisher.ended]:
+            raise RuntimeError(f"the background loop {ended[0]} has ended")
 
     def _app(self) -> Starlette:
         return Starlette(
@@ -193,21 +219,13 @@ class EngineReplica:
         waiting += self._sleeper.waiting
         return LoadReport(self._sequence, waiting, running, queued_prefill_tokens)
 
-    async def _sleep_while_warm(self) -> None:
-        if self._engine.can_sleep:
-            await asyncio.gather(self._board_reader.run(BOARD_PERIOD_S), self._sleeper.run())
-
     async def _follow_settings(self, redis: AsyncRedis, board: str) -> None:
         """What a running engine has to know of the fleet file (`router.fleet_settings`)."""
         fleet_board, _, pool = board.rpartition("/")
-        version: int | None = None
-        while True:
-            with contextlib.suppress(*REDIS_FAILURES):  # as it last was
-                found = await read_settings(redis, fleet_board)
-                if found is not None and found.version != version:
-                    version = found.version
-                    self._take_settings(found.fleet, pool)
-            await asyncio.sleep(SETTINGS_PERIOD_S)
+        found = await read_settings(redis, fleet_board)
+        if found is not None and found.version != self._settings_version:
+            self._settings_version = found.version
+            self._take_settings(found.fleet, pool)
 
     def _take_settings(self, text: str, pool: str) -> None:
         try:
@@ -234,6 +252,7 @@ class EngineReplica:
         step_s, sequence_s = stats.step_time.line()
         self._metrics.queue(queue.waiting, queue.running, queue.queued_prefill_tokens)
         self._metrics.index(self._publisher.lag_s, lease.synced)
+        self._metrics.loops(failures)
         self._metrics.prefill(stats.prefill_rate)
         known = self._engine.speculation()
         if known:
@@ -274,20 +293,19 @@ class EngineReplica:
         ).to_json()
 
     async def _leave_when_dead(self) -> None:
-        while not self._engine.dead:  # noqa: ASYNC110  # vLLM has no event for it
-            await asyncio.sleep(WATCH_PERIOD_S)
-        logger.error("the engine of replica %s died; leaving", self._replica_id)
-        await self._publisher.stop()
-        os._exit(1)
+        if self._engine.dead:
+            logger.error("the engine of replica %s died; leaving", self._replica_id)
+            try:
+                await self._publisher.stop()
+            finally:
+                os._exit(1)
 
     async def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
-            self._watch.cancel()
+            await self._loops.stop(self._watch)
             await self._publisher.stop()
             await self._server.drain()
-            self._drained.cancel()
-            self._settings.cancel()
-            self._sleeping.cancel()  # not before: a request may have waited for its end
+            await self._loops.stop()  # not before: a request may have waited for one's end
             self._events.close()
             self._engine.stop()
 

@@ -17,6 +17,8 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from common.loops import forever
+
 logger = logging.getLogger("ray.serve")
 
 SLEEP_AFTER_S = 30.0
@@ -77,15 +79,19 @@ class Sleeper:
 
     async def run(self, poll_s: float = POLL_S) -> None:
         """Put the engine to sleep and wake it until cancelled."""
-        while True:
+
+        async def look() -> None:
             self._called.clear()
             await self.step()
             if self.failing:
                 await asyncio.sleep(poll_s)
-                continue
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(poll_s):
                     await self._called.wait()
+
+        fails = "whether the engine may sleep is not known"
+        await forever("sleep_mode", look, fails=fails, logger=logger)
 
     async def step(self) -> None:
         """Do what is due now."""

@@ -10,7 +10,6 @@ and by `stale`.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import Problem
+from common.loops import forever
 from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway.errors import ApiError
 from deployments.gateway.keys_file import (
@@ -111,9 +111,12 @@ class ApiKeys:
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
         """Take the keys of `file` whenever it has others, until cancelled."""
-        while True:
-            await asyncio.sleep(period_s)
+
+        async def take() -> None:
             self.take(file)
+
+        fails = "the API keys stay as they are"
+        await forever("api_keys", take, period_s, fails=fails, logger=logger)
 
     def take(self, file: Path) -> None:
         """The keys that stand in the file now; never raises."""

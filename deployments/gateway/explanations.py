@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from common.loops import forever
 from deployments.gateway.errors import ApiError
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
@@ -104,25 +105,26 @@ class Explanations:
 
     async def run(self) -> None:
         """Write what is kept, until cancelled."""
-        failing = False
-        while True:
-            batch = [await self._waiting.get()]
+        await forever(
+            "explanations",
+            self._write_some,
+            fails="explanations are not kept",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
+
+    async def _write_some(self) -> None:
+        batch = [await self._waiting.get()]
+        try:
             if self._waiting.qsize() < BATCH:
                 await asyncio.sleep(GATHER_S)
             while len(batch) < BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            try:
-                async with asyncio.timeout(REDIS_TIMEOUT_S):
-                    await self._write(batch)
-                failing = False
-            except REDIS_FAILURES as error:
-                if not failing:
-                    logger.warning("explanations are not kept: %s", error)
-                failing = True
-                self.dropped += len(batch)
-            except Exception:  # the next ones are not to be lost with these
-                logger.exception("explanations cannot be written")
-                self.dropped += len(batch)
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
+                await self._write(batch)
+        except BaseException:
+            self.dropped += len(batch)
+            raise
 
     async def _write(self, batch: Sequence[_Kept]) -> None:
         pipe = self._redis.pipeline(transaction=False)

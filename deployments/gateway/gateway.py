@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from common.loops import Loops, failures, forever
 from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
@@ -56,6 +56,7 @@ from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request, set_log_level
 from observability import metric_files
 from observability.families import Families
+from observability.metrics import LoopMetrics
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
 from observability.tracing import tracing_of
@@ -129,7 +130,11 @@ class Gateway:
         )
         self._explanations = Explanations(self._binary, base.name)
         self._dropped_told = 0
+        self._ticks = 0
+        self._states: Mapping[str, Mapping[str, int]] = {}
+        self._loops = Loops()
         self._metrics = Families()
+        self._loop_metrics = LoopMetrics(self._metrics.loop_failures)
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._watch = RequestWatch(self._requests)
@@ -141,22 +146,33 @@ class Gateway:
             lambda pool: Transport(handle_of(pool), secret),
             self._explanations,
             self._metrics,
+            self._loops,
         )
-        self._health = Health(self._session)
+        self._health = Health(self._session, self._loops)
         self._written = SettingsWriter(self._text, base.board)
         self._refused = ""
-        loops = [self._explanations.run(), self._keep_metrics(), self._written.run()]
+        self._loops.start("explanations", self._explanations.run())
+        self._loops.start("settings", self._written.run())
+        self._loops.start(
+            "metrics",
+            forever(
+                "metrics",
+                self._keep_metrics,
+                METRICS_PERIOD_S,
+                fails="metrics are not up to date",
+                logger=logger,
+            ),
+        )
         if secrets.keys_file:
             self._keys.take(keys_file := Path(secrets.keys_file))
-            loops.append(self._keys.follow(keys_file))
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+            self._loops.start("api_keys", self._keys.follow(keys_file))
         self._server = HttpServer(self._app())
         self._listens = False
         if ray.is_initialized():  # else asking for the node would start one
             node = ray.get_runtime_context().get_node_id()
             # its requests have ended when it has left
             drained = node_drain.follow(node, self._leave, lambda: 0)
-            self._tasks.append(asyncio.create_task(drained))
+            self._loops.start("node_drain", drained)
 
     async def reconfigure(self, settings: Mapping[str, Any]) -> None:
         """Ray Serve's: serve by these settings from now on, as `applications.settings_of` has them.
@@ -183,7 +199,10 @@ class Gateway:
             self._listens = True
 
     async def check_health(self) -> None:
-        """Ray Serve's. Raises RuntimeError while there is nothing to serve by."""
+        """Ray Serve's. Raises RuntimeError while there is nothing to serve by, and for good once a
+        background loop has ended: only another process has it again."""
+        if ended := self._loops.ended:
+            raise RuntimeError(f"the background loop {ended[0]} has ended")
         if not self._listens:
             raise RuntimeError(self._refused or "The gateway was given no user_config.")
 
@@ -214,8 +233,7 @@ class Gateway:
         """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
             await self._leave(unheard_s())
-            for task in self._tasks:
-                task.cancel()
+            await self._loops.stop()
             self._pools.close()
             self.refresh_metrics({})
             await self._session.close()
@@ -240,15 +258,10 @@ class Gateway:
 
     async def _keep_metrics(self) -> None:
         """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""
-        states: Mapping[str, Mapping[str, int]] = {}
-        for tick in count():
-            await asyncio.sleep(METRICS_PERIOD_S)
-            try:
-                if tick % STATES_TICKS == 0:
-                    states = await replica_states()
-                self.refresh_metrics(states)
-            except Exception:
-                logger.exception("metrics are not up to date")
+        if self._ticks % STATES_TICKS == 0:
+            self._states = await replica_states()
+        self._ticks += 1
+        self.refresh_metrics(self._states)
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Bring the gauges up to date; `states` is what `replica_states` says."""
@@ -257,6 +270,10 @@ class Gateway:
         self._dropped_told = dropped
         self._metrics.settings_refused.set(bool(self._refused))
         self._metrics.keys_stale.set(bool(self._keys.stale))
+        self._loop_metrics.own(failures)
+        decided = [of.decided for of in self._pools.by_name.values() if of.decided]
+        if decided:
+            self._loop_metrics.heard("autoscaler", max(one.failures for one in decided))
         self._pools.refresh_metrics(states)
         # last: it writes what all have counted
         self._requests.refresh(asyncio.get_running_loop().time())

@@ -9,6 +9,7 @@ import aiohttp
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
+from common.loops import Loops
 from deployments.gateway.peers import Peers
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.status import applications_run, pools_ready
@@ -25,7 +26,8 @@ def unheard_s() -> float:
 class Health:
     """`leaving` is set once this gateway should get no more requests; `pools` are those of now."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, loops: Loops) -> None:
+        self._loops = loops
         self.leaving = False
         self.pools: Mapping[str, GatewayPool] = {}
         self._has_served = False
@@ -37,7 +39,11 @@ class Health:
             app.add_api_route(f"/health/{name}", answer, methods=["GET"])
 
     async def live(self) -> Response:
-        return JSONResponse({"status": "live", "cluster": self._peers.cluster})
+        """200 while all that runs beside the requests does, else 503 and what has ended."""
+        of = {"cluster": self._peers.cluster}
+        if ended := self._loops.ended:
+            return _unavailable({"status": "broken", "ended_loops": ended, **of})
+        return JSONResponse({"status": "live", **of})
 
     async def ready(self) -> Response:
         """200 when every pool has a running replica, else 503 and which has none."""

@@ -29,6 +29,7 @@ from autoscaling.pool_scheduler import (
     SchedulingRequest,
 )
 from autoscaling.waiting import Waiter
+from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
@@ -111,6 +112,7 @@ class GatewayPool:
         )
         self._routing_metrics = routing_metrics
         self._admission_metrics = admission_metrics
+        self._looked = asyncio.get_running_loop().time()
         self._turns: dict[Waiter[SchedulingRequest], asyncio.Future[Attempt]] = {}
         self._promotions: set[asyncio.Future[None]] = set()
         self._read_decided = partial(read_decided, connections.text, board_name)
@@ -134,8 +136,21 @@ class GatewayPool:
             self.feeds.run(),
             self.reader.renderer.run(),
             self._tell_demand(),
-            self._follow_autoscaler(),
-            self._give_turns(),
+            forever(
+                "decided",
+                self._follow_autoscaler,
+                DECIDED_PERIOD_S,
+                fails=f"what the autoscaler decides of {self.name} is not known",
+                logger=logger,
+                outages=REDIS_FAILURES,
+            ),
+            forever(
+                "turns",
+                self._give_turns,
+                TURN_PERIOD_S,
+                fails=f"the turn of a waiting request of {self.name} failed",
+                logger=logger,
+            ),
         )
 
     @property
@@ -356,26 +371,18 @@ class GatewayPool:
             del self._turns[waiter]
 
     async def _give_turns(self) -> None:
-        loop = asyncio.get_running_loop()
-        looked = loop.time()
-        while True:
-            await asyncio.sleep(TURN_PERIOD_S)
-            try:
-                while (turn := self.scheduler.next_turn()) is not None:
-                    waiter, attempt = turn
-                    self._turns[waiter].set_result(attempt)
-            except Exception:  # who waits must not wait for ever
-                logger.exception("the turn of a waiting request failed")
+        try:
+            while (turn := self.scheduler.next_turn()) is not None:
+                waiter, attempt = turn
+                self._turns[waiter].set_result(attempt)
+        finally:
             self.scheduler.refresh_demand()
-            passed_s, looked = loop.time() - looked, loop.time()
+            now = asyncio.get_running_loop().time()
+            passed_s, self._looked = now - self._looked, now
             self._admission_metrics.idle(passed_s * len(self.scheduler.board.warm()))
 
     async def _follow_autoscaler(self) -> None:
-        while True:
-            with contextlib.suppress(*REDIS_FAILURES):  # what is shown is old by then
-                scaled = self.settings.is_scaled
-                self.decided = await self._read_decided() if scaled else None
-            await asyncio.sleep(DECIDED_PERIOD_S)
+        self.decided = await self._read_decided() if self.settings.is_scaled else None
 
 
 def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:

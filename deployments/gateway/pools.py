@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from common.loops import Loops
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
@@ -30,6 +31,7 @@ class Pools:
         transport_of: Callable[[str], Transport],
         explanations: Explanations,
         metrics: Families,
+        loops: Loops,
     ) -> None:
         self.by_name: Mapping[str, GatewayPool] = {}
         self.cards: Mapping[str, ModelCards] = {}
@@ -38,6 +40,7 @@ class Pools:
         self._transport_of = transport_of
         self._explanations = explanations
         self._metrics = metrics
+        self._loops = loops
         self._running: dict[GatewayPool, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -58,7 +61,7 @@ class Pools:
         }
         for pool in pools.values():
             if pool not in self._running:
-                self._running[pool] = asyncio.create_task(pool.run())
+                self._running[pool] = self._loops.start("pool", pool.run())
         for name in before.keys() - pools.keys():
             leaving = asyncio.create_task(self._end(before[name]))
             self._leaving.add(leaving)
@@ -79,8 +82,8 @@ class Pools:
             pool.refresh_metrics(*replica_counts(pool, states))
 
     def close(self) -> None:
-        """Follow nothing any more."""
-        for task in (*self._running.values(), *self._leaving):
+        """Wait for none any more."""
+        for task in self._leaving:
             task.cancel()
 
     def _made(self, fleet: Fleet, name: str) -> GatewayPool:
@@ -98,5 +101,5 @@ class Pools:
         """Once nobody waits in it: a request waits until its deadline at most."""
         while pool.is_waited_for:  # noqa: ASYNC110  # those who wait look at the clock themselves
             await asyncio.sleep(LOOK_PERIOD_S)
-        self._running.pop(pool).cancel()
+        await self._loops.stop(self._running.pop(pool))
         pool.refresh_metrics({}, 0)

@@ -14,6 +14,7 @@ from collections import Counter
 
 import aiohttp
 
+from common.loops import forever
 from deployments.prompt import PromptTokens, RendererFacts
 from deployments.wire.headers import RENDERER_PATH, SECRET_HEADER
 from router.load import LoadBoard, ReplicaLoad
@@ -36,22 +37,22 @@ class RendererClient:
 
     async def run(self) -> None:
         """Keep `prompt_tokens` current until cancelled."""
-        failing = False
-        while True:
-            loads = [load for load in self._board.loads().values() if load.renderer]
-            digests = Counter(load.renderer for load in loads)
-            if digests and self._digest not in digests:
-                digest = digests.most_common(1)[0][0]
-                try:
-                    await self._learn(
-                        random.choice([load for load in loads if load.renderer == digest])
-                    )
-                    self._digest, failing = digest, False
-                except Exception as error:
-                    if not failing:
-                        logger.warning("prompts are placed by load alone: %r", error)
-                    failing = True
-            await asyncio.sleep(LOOK_PERIOD_S)
+        await forever(
+            "renderer",
+            self._look,
+            LOOK_PERIOD_S,
+            fails="prompts are placed by load alone",
+            logger=logger,
+            outages=(aiohttp.ClientError, OSError, TimeoutError),
+        )
+
+    async def _look(self) -> None:
+        loads = [load for load in self._board.loads().values() if load.renderer]
+        digests = Counter(load.renderer for load in loads)
+        if digests and self._digest not in digests:
+            digest = digests.most_common(1)[0][0]
+            await self._learn(random.choice([load for load in loads if load.renderer == digest]))
+            self._digest = digest
 
     async def _learn(self, load: ReplicaLoad) -> None:
         answer = await self._session.get(

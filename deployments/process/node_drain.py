@@ -17,7 +17,11 @@ import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
+
+from common.loops import forever
 
 logger = logging.getLogger("ray.serve")
 
@@ -36,6 +40,14 @@ async def follow(
     `begin` is called once, with the seconds that gateways are to go on. Ray hears of it too, so
     that Ray Serve starts replacements on other nodes first.
     """
+    step = partial(_follow, node_id, begin, requests)
+    fails = f"a drain of node {node_id} would not be heard of"
+    await forever("node_drain", step, fails=fails, logger=logger)
+
+
+async def _follow(
+    node_id: str, begin: Callable[[float], Awaitable[None]], requests: Callable[[], int]
+) -> NoReturn:
     folder = folder_of(node_id)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     told = folder / str(os.getpid())

@@ -87,7 +87,7 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
 
         async def check_health(self) -> None:
             if not self._started:
-                self._publisher.start(self._nothing())
+                self._publisher.start(self._nothing)
                 self._started = True
 
         async def __del__(self) -> None:

@@ -40,7 +40,7 @@ class Publishing:
         self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)
 
     def start(self) -> None:
-        self._publisher.start(self._feed.batches())
+        self._publisher.start(self._feed.batches)
 
     async def stop(self) -> None:
         await self._publisher.stop()

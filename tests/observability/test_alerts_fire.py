@@ -234,6 +234,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_keys_stale", 1)],
         [gauge("antefix_keys_stale", 0)],
     ),
+    ("AntefixLoopFails", "ticket"): (
+        [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
+        [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((0.1, 60))}],
+    ),
     ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),

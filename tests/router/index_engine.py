@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -54,7 +54,7 @@ class Feed:
     def is_read(self) -> bool:
         return self._batches.empty()
 
-    async def batches(self) -> AsyncIterator[EventBatch]:
+    async def batches(self) -> AsyncGenerator[EventBatch, None]:
         while True:
             batch = await self._batches.get()
             if isinstance(batch, Exception):
@@ -109,7 +109,7 @@ async def replica_on(
     replica = Replica(Feed(), cached)
     replica.publisher = IndexPublisher(redis, POOL, replica.cached, replica.measure, replica.lost)
     replica.feed.put(*events)
-    replica.publisher.start(replica.feed.batches())
+    replica.publisher.start(replica.feed.batches)
     try:
         yield replica
     finally:

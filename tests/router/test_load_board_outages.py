@@ -36,11 +36,11 @@ async def board_and_publisher(url: str) -> AsyncIterator[LoadBoard]:
     )
     board = LoadBoard(time.monotonic)
     task = asyncio.create_task(LoadReader(reading, "main", board).run())
-    publisher.start(Feed().batches())
+    publisher.start(Feed().batches)
     try:
         yield board
         assert not task.done()
-        assert publisher._tasks and not any(part.done() for part in publisher._tasks)
+        assert publisher.ended == []
     finally:
         await cancelled(task)
         async with asyncio.timeout(5):

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
 from autoscaling.pool_scheduler import Attempt, PoolScheduler, SchedulingRequest
 from router import slots
@@ -135,3 +137,56 @@ async def test_bits_of_an_incarnation_that_is_gone_are_given_to_nobody(
         depths: Depths | None = await placer.feeds.look_up(KEYS)
         assert depths == {7: 5}
         assert cached(placer.place(REQUEST, depths)) == {"r0": (0, 0)}
+
+
+async def test_no_feed_ends_of_what_nobody_expected(
+    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio's transports raise RuntimeError, half-closed connections AttributeError."""
+    placers = [Placer(server.url) for _ in range(2)]
+    tasks = [asyncio.create_task(placer.feeds.run()) for placer in placers]
+    await until(lambda: all(waiting(placer) for placer in placers))
+    commands = Redis.execute_command, Pipeline.execute
+    raised = 0
+
+    async def broken(*_: object, **__: object) -> None:
+        nonlocal raised
+        raised += 1
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Redis, "execute_command", broken)
+        patch.setattr(Pipeline, "execute", broken)
+        placers[0].place(REQUEST, None)
+        await until(lambda: raised > 4)
+    assert (Redis.execute_command, Pipeline.execute) == commands
+    # the board says nothing that is older than a lease: it is read again
+    for placer in placers:
+        placer.scheduler.board.update([], None)
+    await until(lambda: all(waiting(placer) for placer in placers))
+
+    def hears() -> bool:
+        chosen = placers[0].place(REQUEST, None)
+        return bool(cached(placers[1].place(REQUEST, {}))[chosen_of(chosen)][1])
+
+    await until(hears)
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        await cancelled(task)
+
+
+async def test_what_strangers_write_into_redis_takes_nobody_off_the_board(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.hset(slots.slots_key(POOL), "nobody", "me")
+        client.hset(slots.slots_key(POOL), b"\xff\xfe", b"\xff")
+        client.hset(slots.slots_key(POOL), "7", b"\xff\xfe")
+        client.hset(slots.slots_key(POOL), "99999999999", "i")
+        client.set(slots.lease_key(POOL, 7), b"\xff\xfe")
+        client.set(f"{{afx:{POOL}}}:active", b"\xff")
+    placer = Placer(server.url)
+    task = asyncio.create_task(placer.feeds.run())
+    await until(lambda: waiting(placer).keys() == {"r0", "r1"})
+    assert await slots.registry(redis, POOL) == {0: "r0-1", 1: "r1-1", 7: "\ufffd\ufffd"}
+    await cancelled(task)

@@ -124,9 +124,22 @@ async def test_events_that_cannot_be_followed_any_more_empty_the_index_and_keep_
         replica.feed.fail(RuntimeError("the stream broke"))
         await replica.until_exact(server, 0)
         assert "the stream broke" in caplog.text
+        assert replica.losses == 1
         beats = len(replica.leases)
         await until(lambda: len(replica.leases) > beats + 2)
         assert list(await live(redis, POOL)) == [replica.slot]
+
+
+async def test_events_are_followed_again_after_what_nobody_expected(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1)]) as replica:
+        await replica.until_exact(server, 2)
+        replica.feed.fail(RuntimeError("the stream broke"))
+        await replica.until_exact(server, 0)
+        replica.feed.put(stored(2))
+        await replica.until_exact(server, 2)
+        assert replica.publisher.ended == []
 
 
 async def test_stopping_leaves_no_bit_and_no_lease(redis: AsyncRedis, server: RedisProcess) -> None:

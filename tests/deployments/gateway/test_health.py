@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -12,6 +13,7 @@ from deployments.gateway import health
 from deployments.gateway.gateway import Gateway
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -39,6 +41,23 @@ async def test_lost_engines_are_no_reason_to_refuse_connections(front: Front) ->
     assert await serving(front) == (200, "serving")
     async with front.http.get(front.url + "/health/ready") as answer:
         assert answer.status == 503
+
+
+async def live(front: Front) -> tuple[int, Any]:
+    async with front.http.get(front.url + "/health/live") as answer:
+        return answer.status, await answer.json()
+
+
+async def test_a_gateway_lives_while_all_of_its_loops_run(front: Front) -> None:
+    assert await live(front) == (200, {"status": "live", "cluster": ""})
+    await front.gateway.check_health()
+    (task,) = front.gateway._pools._running.values()
+    task.cancel()  # as nothing that a step of it raises can
+    await until(task.done)
+    told = {"status": "broken", "ended_loops": ["pool"], "cluster": ""}
+    assert await live(front) == (503, told)
+    with pytest.raises(RuntimeError, match="the background loop pool has ended"):
+        await front.gateway.check_health()
 
 
 @pytest.fixture

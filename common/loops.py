@@ -1,0 +1,168 @@
+"""Background loops: a step, taken again and again, that nothing it raises can end.
+
+What a step raises is logged once for each cause while that lasts, and the step is taken again,
+later each time. What nobody expected is counted in `failures`, by loop: the metric
+`antefix_loop_failures_total`. `Loops` knows which tasks ended all the same, for health checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
+
+logger = logging.getLogger("ray.serve")
+
+# How long the next step waits after one that failed; unexpected failures double it each time.
+RETRY_S = 0.1
+RETRY_AT_MOST_S = 2.0
+# A cause that did not show for so long is logged again.
+FORGET_S = 60.0
+AGAIN_S = 0.02
+
+Outages = tuple[type[BaseException], ...]
+
+# Of this process, by loop: from 0 on for each that ever began.
+failures: Counter[str] = Counter()
+
+
+class Trouble:
+    """What the steps of one loop raise.
+
+    `fails` begins the line in the log. `outages` are expected to come and go: they are logged in
+    one line, not counted, and do not make the loop slower.
+    """
+
+    def __init__(
+        self, loop: str, fails: str, logger: logging.Logger, outages: Outages = ()
+    ) -> None:
+        self._loop = loop
+        self._fails = fails
+        self._logger = logger
+        self._outages = outages
+        # cause -> when it was last met
+        self._met: dict[str, float] = {}
+        self._in_a_row = 0
+        failures[loop] += 0
+
+    def over(self) -> None:
+        """A step was taken."""
+        self._in_a_row = 0
+
+    def met(self, error: BaseException) -> float:
+        """A step raised this. Returns how long to wait before the next, in seconds."""
+        expected = isinstance(error, self._outages)
+        cause = "outage" if expected else _cause(error)
+        now = time.monotonic()
+        known = now - self._met.get(cause, float("-inf")) < FORGET_S
+        self._met[cause] = now
+        if expected:
+            if not known:
+                self._logger.warning("%s: %s", self._fails, str(error) or repr(error))
+            return RETRY_S
+        failures[self._loop] += 1
+        if not known:
+            self._logger.error("%s, and is tried again: %r", self._fails, error, exc_info=error)
+        self._in_a_row += 1
+        return float(min(RETRY_AT_MOST_S, RETRY_S * 2 ** min(self._in_a_row - 1, 10)))
+
+
+async def forever(
+    loop: str,
+    step: Callable[[], Awaitable[object]],
+    period_s: float = 0.0,
+    *,
+    fails: str,
+    logger: logging.Logger,
+    outages: Outages = (),
+) -> NoReturn:
+    """Take the step, wait for `period_s`, and so on until cancelled.
+
+    `loop` is its name in the metric; for the others see `Trouble`.
+    """
+    trouble = Trouble(loop, fails, logger, outages)
+    while True:
+        wait_s = period_s
+        try:
+            await step()
+            trouble.over()
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            # something inside was cancelled, not this task
+            wait_s = max(period_s, trouble.met(error))
+        except Exception as error:
+            wait_s = max(period_s, trouble.met(error))
+        if _is_cancelled():
+            # a cancellation that Python 3.11's `wait_for` lost
+            raise asyncio.CancelledError
+        await asyncio.sleep(wait_s)
+
+
+def forever_in_thread(
+    loop: str, step: Callable[[], object], *, fails: str, logger: logging.Logger
+) -> None:
+    """As `forever`, in a daemon thread of its own, without an end."""
+    trouble = Trouble(loop, fails, logger)
+
+    def run() -> NoReturn:
+        while True:
+            wait_s = 0.0
+            try:
+                step()
+                trouble.over()
+            except Exception as error:
+                wait_s = trouble.met(error)
+            time.sleep(wait_s)
+
+    threading.Thread(target=run, daemon=True, name=loop).start()
+
+
+class Loops:
+    """Tasks that are to run until `stop`. `ended` names those that did not, each once."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+
+    def start(self, loop: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(coroutine)
+        self._tasks[task] = loop
+        task.add_done_callback(self._done)
+        return task
+
+    async def stop(self, *tasks: asyncio.Task[Any]) -> None:
+        """End these, or all."""
+        stopping = {task for task in tasks or list(self._tasks) if self._tasks.pop(task, None)}
+        while stopping:
+            for task in stopping:
+                task.cancel()
+            # Again if need be: Python 3.11 can lose a cancellation in `wait_for`.
+            _, stopping = await asyncio.wait(stopping, timeout=AGAIN_S)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        loop = self._tasks.pop(task, None)
+        if loop is None:  # stopped
+            return
+        error = None if task.cancelled() else task.exception()
+        logger.error("the background loop %s has ended: %r", loop, error, exc_info=error)
+        if loop not in self.ended:
+            self.ended.append(loop)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _cause(error: BaseException) -> str:
+    """The kind of error and where it was raised: what it says may be another thing each time."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else ""
+    return f"{type(error).__qualname__} {where}"
