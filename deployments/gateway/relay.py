@@ -34,6 +34,8 @@ logger = logging.getLogger("ray.serve")
 
 # One retry: a request that kills the engine it runs on must not take the whole pool along.
 ATTEMPTS = 2
+# A client that reads nothing must not hold its request's task past the deadline.
+LAST_WORDS_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
 
 
@@ -207,14 +209,17 @@ class Relay(Response):
         return from_engine(status, body, self._request.request_id)
 
     async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._started:
-            headers = {**error.headers, "x-request-id": self._request.request_id}
-            response = JSONResponse(error.body(), status_code=error.status, headers=headers)
-            await response(scope, receive, send)
-        elif self._streaming:
-            await send({"type": "http.response.body", "body": error.event(), "more_body": False})
-        else:
-            raise error  # a half-sent JSON body can only be cut
+        """Tell the client, unless it takes nothing: then its connection is cut."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                if not self._started:
+                    headers = {**error.headers, "x-request-id": self._request.request_id}
+                    response = JSONResponse(error.body(), error.status, headers)
+                    await response(scope, receive, send)
+                elif self._streaming:
+                    body = {"type": "http.response.body", "body": error.event()}
+                    await send({**body, "more_body": False})
+                # a half-sent JSON body can only be cut, which the server does
 
 
 def _broken_off() -> ApiError:

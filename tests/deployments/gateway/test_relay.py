@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.exceptions import BackPressureError, RayServeException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from deployments.gateway import transport
 from tests.contract import events_of
@@ -142,6 +142,37 @@ async def test_a_deadline_in_a_stream_is_an_error_event(front: Front, first: Fak
         last = json.loads((await events_of(answer))[-1])
     assert last["error"]["code"] == "deadline_exceeded"
     await until(lambda: first.aborted == 1)
+
+
+@pytest.mark.parametrize("media_type", ["text/event-stream", "application/json"])
+async def test_a_client_that_reads_nothing_holds_no_task_past_its_deadline(
+    front: Front, first: FakeEngine, media_type: str
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"data: " + bytes(100_000) + b"\n\n"
+            await asyncio.sleep(0.001)
+
+    first.answers = StreamingResponse(endless(), media_type=media_type)
+    fields = {"model": MODEL, "prompt": "p", "stream": media_type != "application/json"}
+    body = json.dumps(fields).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(front.url.rpartition(":")[2]))
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
+    for name, value in {
+        **front.headers,
+        "content-type": "application/json",
+        "x-antefix-timeout": "0.5",
+    }.items():
+        head += f"{name}: {value}\r\n"
+    writer.write(head.encode() + b"\r\n" + body)
+    state = front.gateway._server._server.server_state
+    await until(lambda: state.tasks)
+    await until(lambda: not state.tasks, within_s=30)
+    (connection,) = state.connections
+    assert connection.transport.is_closing()
+    writer.transport.abort()
+    del reader
 
 
 async def test_a_deadline_ends_the_wait_for_a_replica(front: Front) -> None:
