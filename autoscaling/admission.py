@@ -2,8 +2,10 @@
 
 A request goes where it is predicted to hold its SLO. If that is nowhere, a batch request waits for
 its turn; any other overflows, if it may, and is refused if not, with the time after which the
-backlog will be short enough. `autoscaling.pool_scheduler` asks it for one pool in one gateway.
-Times are passed in, in seconds of any one clock.
+backlog will be short enough. Where tenants share a pool that is full, interactive requests wait for
+their turns as well, so that no tenant's queue stands in the engines before another's request.
+`autoscaling.pool_scheduler` asks it for one pool in one gateway. Times are passed in, in seconds of
+any one clock.
 
 What is not known admits: without candidates or predictions, or without an SLO. So does a replica
 where nobody waits: no prediction, however wrong, can close a pool for good.
@@ -16,13 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from autoscaling.fair_share import FairShare
 from autoscaling.overflow import OverflowGate, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
-from autoscaling.waiting import BatchQueue
+from autoscaling.waiting import Waiter, WaitingRoom
 
 # A batch request goes while this share of the interactive SLO holds: the rest is for those who
 # come in the meantime and cannot wait.
 BATCH_SHARE = 0.5
+# A replica where who comes waits longer than this has no room for another tenant's turn: enough to
+# keep an engine busy until a gateway has heard that it is free, and little beside a prefill.
+ENGINE_QUEUE_S = 0.02
 # No doubt is larger: beyond it a prediction says nothing, and would close the pool.
 MAX_DOUBT = 0.5
 MAX_RETRY_AFTER_S = 3600
@@ -57,27 +63,36 @@ class Verdict:
 
 
 class Admission:
-    """`queue` holds the batch requests that wait; `gate` is None without an overflow pool."""
+    """`queue` holds the batch requests that wait, `interactive` the others; `shares` says whose
+    turn is next in both. `gate` is None without an overflow pool."""
 
     def __init__(
         self,
         slos: Mapping[PriorityClass, Slo],
         batch_queue: int = 0,
         overflow: OverflowRules | None = None,
+        interactive_queue: int = 0,
     ) -> None:
         self._slos = slos
-        self.queue: BatchQueue[Any] = BatchQueue(batch_queue)
+        self.shares = FairShare()
+        self.queue: WaitingRoom[Any] = WaitingRoom(batch_queue, self.shares)
+        self.interactive: WaitingRoom[Any] = WaitingRoom(interactive_queue, self.shares)
         self.gate = OverflowGate(overflow) if overflow else None
+
+    def room_of(self, priority: PriorityClass) -> WaitingRoom[Any]:
+        return self.interactive if priority == "interactive" else self.queue
 
     def change(
         self,
         slos: Mapping[PriorityClass, Slo],
         batch_queue: int = 0,
         overflow: OverflowRules | None = None,
+        interactive_queue: int = 0,
     ) -> None:
         """Decide by these from now on; who waits goes on waiting, what overflowed counts on."""
         self._slos = slos
         self.queue.limit = batch_queue
+        self.interactive.limit = interactive_queue
         if overflow is None or self.gate is None:
             self.gate = OverflowGate(overflow) if overflow else None
         else:
@@ -93,6 +108,7 @@ class Admission:
         only_overflow: bool = False,
         doubt: float = 0.0,
         tenant: str = "",
+        shared: bool = False,
     ) -> Verdict:
         """One request, once. `ranked`: the replicas in the order of the routing policy.
 
@@ -100,15 +116,16 @@ class Admission:
         `only_overflow`: it asks to be served there and nowhere else. `doubt`: by how much
         predictions of the pool have been off lately, relative to what came
         (`TtftCorrection.error`); an SLO is held if it is even when the prediction is as wrong as
-        that. A queue that is shorter by it costs no throughput.
+        that. A queue that is shorter by it costs no throughput. `shared`: other tenants than this
+        one have lately been served as well.
         """
         slo = self._slos.get(priority)
         slo = _doubted(slo, doubt) if slo else None
         if only_overflow:
             # when this pool could serve it is nothing to it, nor does it take of anybody's share
             return self._elsewhere(slo, elapsed_s, overflow, math.inf, now, tenant, asked=True)
-        verdict = self._decide(priority, slo, elapsed_s, ranked, overflow, now, tenant)
-        if self.gate is not None and verdict.kind != "wait":
+        verdict = self._decide(priority, slo, elapsed_s, ranked, overflow, now, tenant, shared)
+        if self.gate is not None and (verdict.kind != "wait" or priority == "interactive"):
             self.gate.count(verdict.kind == "overflow", now, tenant)
         return verdict
 
@@ -152,19 +169,73 @@ class Admission:
             return False
         return _first_holding(ranked, _doubted(slo, doubt), elapsed_s) is None
 
-    def may_leave(self, waited_s: float, ranked: Sequence[Outlook]) -> int | None:
+    def until_turn_s(
+        self, priority: PriorityClass, ranked: Sequence[Outlook], tenant: str, shared: bool
+    ) -> float:
+        """Seconds until such a request would have its turn: 0 where it needs none.
+
+        The replicas work on those who wait side by side.
+        """
+        if priority == "batch":
+            ahead_s = self.interactive.work_s + self.queue.ahead_s(tenant)
+        elif self._is_full(priority, ranked, shared):
+            ahead_s = self.interactive.ahead_s(tenant)
+        else:
+            return 0.0
+        return ahead_s / max(1, len(ranked))
+
+    def next_waiter(self, now: float) -> tuple[PriorityClass, Waiter[Any]] | None:
+        """Whose turn it is: an interactive request's, and of the others one that is overdue as if
+        it were one."""
+        interactive, batch = self.interactive.next(), self.queue.next()
+        if interactive is None:
+            return None if batch is None else ("batch", batch)
+        slo, had = self._slos.get("batch"), self.shares.had
+        overdue = batch is not None and slo is not None and now - batch.since >= slo.ttft_s
+        if batch is not None and overdue and had(batch.tenant) < had(interactive.tenant):
+            return "batch", batch
+        return "interactive", interactive
+
+    def may_begin(self, ranked: Sequence[Outlook]) -> int | None:
+        """Where the interactive request whose turn it is goes now; None: it waits on."""
+        if not ranked:
+            return 0
+        slo = self._slos.get("interactive")
+        # not where it would be cheapest: others would wait behind it there
+        fit = (i for i, of in enumerate(ranked) if _has_room(of) and not _is_slow(of, slo))
+        return next(fit, None)
+
+    def may_leave(
+        self, waited_s: float, ranked: Sequence[Outlook], shared: bool = False
+    ) -> int | None:
         """Where the batch request whose turn it is goes now; None: it waits on.
 
-        One that has waited as long as its SLO goes when an interactive one would.
+        One that has waited as long as its SLO goes when an interactive one would; where other
+        tenants are served as well (`shared`), none goes to a replica where others would wait for
+        it.
         """
         batch, interactive = self._slos.get("batch"), self._slos.get("interactive")
         limit = interactive or batch
-        if limit is None or not ranked:
+        if not ranked:
             return 0
+        if limit is None:
+            return self.may_begin(ranked) if shared else 0
         overdue = batch is not None and waited_s >= batch.ttft_s
         if interactive is not None and not overdue:
             limit = replace(limit, ttft_s=BATCH_SHARE * limit.ttft_s)
-        return _first_holding(ranked, limit, 0.0)
+        fit = (
+            i
+            for i, candidate in enumerate(ranked)
+            if _holds(candidate, limit, 0.0) and (_has_room(candidate) or not shared)
+        )
+        return next(fit, None)
+
+    def _is_full(self, priority: PriorityClass, ranked: Sequence[Outlook], shared: bool) -> bool:
+        """Whether such a request has to wait for its turn, lest it goes before another tenant's."""
+        if not ranked:
+            return False
+        waiting = len(self.interactive) or (priority == "batch" and len(self.queue))
+        return bool(waiting) or (shared and not any(map(_has_room, ranked)))
 
     def _decide(
         self,
@@ -175,34 +246,66 @@ class Admission:
         overflow: Sequence[Outlook] | None,
         now: float,
         tenant: str,
+        shared: bool,
     ) -> Verdict:
         best = min((c.predicted_ttft_s for c in ranked), default=math.nan)
         if not ranked and overflow:
             verdict = self._elsewhere(slo, elapsed_s, overflow, best, now, tenant)
             waits = Verdict("admit", "no replica is up yet")
             return verdict if verdict.kind == "overflow" else waits
-        if slo is None or not math.isfinite(best):
+        if not math.isfinite(best):
             return Verdict("admit", "there is no SLO" if slo is None else "nothing is predicted")
+        due = best + self.until_turn_s(priority, ranked, tenant, shared)
+        is_full = self._is_full(priority, ranked, shared)
+        if is_full and (priority == "interactive" or slo is None):
+            room = self.room_of(priority)
+            return self._in_turn(room, slo, elapsed_s, ranked, overflow, now, tenant, due)
+        if slo is None:
+            return Verdict("admit", "there is no SLO")
         if priority == "interactive":
-            due = best
             going = _first_holding(ranked, slo, elapsed_s)
             if self.gate is not None:
-                self.gate.update(_pressure(ranked, slo, elapsed_s))
+                self.gate.update(_pressure(ranked, slo, elapsed_s), tenant)
         else:
-            # those who wait go first, and the replicas work on them side by side
-            due = best + self.queue.work_s / len(ranked)
-            going = None if len(self.queue) else self.may_leave(0.0, ranked)
+            going = None if is_full else self.may_leave(0.0, ranked, shared)
         within = Verdict("admit", "the SLO is held", going or 0, best_ttft_s=best)
-        if going is not None and not self._should_recover(ranked[going], overflow):
+        if going is not None and not self._should_recover(ranked[going].wait_s, overflow, tenant):
             return within
-        if priority == "batch" and not self.queue.full and due <= slo.ttft_s:
+        if priority == "batch" and self.queue.takes(tenant) and due <= slo.ttft_s:
             return Verdict("wait", "it is not its turn yet", best_ttft_s=best)
         verdict = self._elsewhere(slo, elapsed_s, overflow, due, now, tenant)
         return within if verdict.kind == "reject" and going is not None else verdict
 
-    def _should_recover(self, choice: Outlook, overflow: Sequence[Outlook] | None) -> bool:
+    def _in_turn(
+        self,
+        room: WaitingRoom[Any],
+        slo: Slo | None,
+        elapsed_s: float,
+        ranked: Sequence[Outlook],
+        overflow: Sequence[Outlook] | None,
+        now: float,
+        tenant: str,
+        due: float,
+    ) -> Verdict:
+        """A request to a full pool that others share: in its turn its first token is `due`."""
+        waits = Verdict("wait", "other tenants share the pool, which is full", best_ttft_s=due)
+        holds = room.takes(tenant)
+        if slo is not None:
+            if self.gate is not None:
+                self.gate.update((due + elapsed_s) / slo.ttft_s, tenant)
+            too_slow = all(_is_slow(candidate, slo) for candidate in ranked)
+            holds = holds and not too_slow and due + elapsed_s <= slo.ttft_s
+        if holds and not self._should_recover(due, overflow, tenant):
+            return waits
+        verdict = self._elsewhere(slo, elapsed_s, overflow, due, now, tenant)
+        return waits if verdict.kind == "reject" and holds else verdict
+
+    def _should_recover(
+        self, wait_s: float, overflow: Sequence[Outlook] | None, tenant: str
+    ) -> bool:
         """Between the thresholds, those who may overflow do."""
-        return self.gate is not None and self.gate.open and choice.wait_s > 0.0 and bool(overflow)
+        gate = self.gate
+        return gate is not None and gate.is_open_for(tenant) and wait_s > 0.0 and bool(overflow)
 
     def _elsewhere(
         self,
@@ -249,8 +352,19 @@ def _first_holding(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> int
     return next(holding, None)
 
 
+def _has_room(candidate: Outlook) -> bool:
+    return candidate.wait_s <= ENGINE_QUEUE_S
+
+
+def _is_slow(candidate: Outlook, slo: Slo | None) -> bool:
+    """Whether its running streams miss what is promised of their tokens."""
+    if slo is None or slo.tpot_s is None or not candidate.running:
+        return False
+    return candidate.inter_token_latency > slo.tpot_s
+
+
 def _holds(candidate: Outlook, slo: Slo, elapsed_s: float) -> bool:
-    if slo.tpot_s is not None and candidate.running and candidate.inter_token_latency > slo.tpot_s:
+    if _is_slow(candidate, slo):
         return False
     return candidate.wait_s <= 0.0 or candidate.predicted_ttft_s + elapsed_s <= slo.ttft_s
 

@@ -14,6 +14,8 @@ from typing import Literal
 # What a request says of it: X-Antefix-Overflow.
 OverflowChoice = Literal["never", "allow", "only"]
 SHARE_WINDOW_S = 60.0
+# A tenant with less than so many requests left in the window is gone.
+FORGOTTEN = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class _Counts:
     at: float = 0.0
     requests: float = 0.0
     overflowed: float = 0.0
+    open: bool = False
 
     def fade(self, now: float) -> None:
         kept = math.exp(min(0.0, self.at - now) / SHARE_WINDOW_S)
@@ -42,7 +45,7 @@ class _Counts:
 
 
 class OverflowGate:
-    """Open while a pool is overloaded. Times are seconds of any one clock.
+    """Open for a tenant while the pool cannot serve it in time. Times are seconds of any one clock.
 
     Shares are each tenant's own: what one lets overflow leaves the others theirs. Requests that ask
     for overflow themselves are not counted at all.
@@ -51,12 +54,20 @@ class OverflowGate:
     def __init__(self, rules: OverflowRules) -> None:
         self.rules = rules
         self._counts: defaultdict[str, _Counts] = defaultdict(_Counts)
-        self.open = False
 
-    def update(self, pressure: float) -> None:
+    @property
+    def open(self) -> bool:
+        """For anybody."""
+        return any(counts.open for counts in self._counts.values())
+
+    def is_open_for(self, tenant: str) -> bool:
+        return self._counts[tenant].open
+
+    def update(self, pressure: float, tenant: str = "") -> None:
         """Open or close. `pressure`: the best predicted TTFT as a multiple of the SLO."""
-        limit = self.rules.leave if self.open else self.rules.enter
-        self.open = pressure > limit
+        counts = self._counts[tenant]
+        limit = self.rules.leave if counts.open else self.rules.enter
+        counts.open = pressure > limit
 
     def has_room(self, now: float, tenant: str = "") -> bool:
         """Whether one more of the tenant's may overflow; its first in a quiet minute always may."""
@@ -83,6 +94,8 @@ class OverflowGate:
         """Of about the last minute's requests of all tenants, how many overflowed: 0 to 1."""
         for counts in self._counts.values():
             counts.fade(now)
+        for tenant in [t for t, counts in self._counts.items() if counts.requests < FORGOTTEN]:
+            del self._counts[tenant]
         requests = sum(counts.requests for counts in self._counts.values())
         overflowed = sum(counts.overflowed for counts in self._counts.values())
         return overflowed / requests if requests else 0.0

@@ -11,19 +11,20 @@ HTTP, the simulator from simulated engines, and both decide by the same code.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autoscaling.admission import Admission, Outlook, Verdict
+from autoscaling.admission import MAX_RETRY_AFTER_S, Admission, Outlook, Verdict
 from autoscaling.overflow import OverflowChoice, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
 from router.cost import TtftCorrection
 from router.demand import DemandCounters
-from router.load import LoadBoard, LoadReport
+from router.load import LoadBoard, LoadReport, ReplicaLoad
 from router.placement import BLIND, Placement, place, place_blind
 from router.policies import Candidate, PlacementRequest, Policy, make_policy
 from router.recent import Placed, Recent, RecentPlacements, announcement
@@ -65,7 +66,8 @@ class Attempt:
     """One placement that is under way: `chosen` is None when any replica may serve it.
 
     `placed_at` on the scheduler's clock. `is_telling`: the time from then to its first token is
-    what was predicted for `chosen`, and can be learned from.
+    what was predicted for `chosen`, and can be learned from. `work_s`: engine seconds that its
+    tenant was charged for it.
     """
 
     ticket: str
@@ -74,40 +76,77 @@ class Attempt:
     chosen: Candidate | None
     placed_at: float
     is_telling: bool = False
+    work_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What an engine did for a request: prompt tokens that it computed (None: not known), and
+    `decode_s` from the first token to the last."""
+
+    tokens: int | None
+    decode_s: float
 
 
 @dataclass(frozen=True)
 class Decision:
     """What a request is told, and from what. `attempt` is there when it goes, `waiter` when it
-    waits; one that overflows goes to the other pool's `stand_in`."""
+    waits; one that overflows goes to the other pool's `stand_in`. `evicted` waits no longer: it is
+    refused, for one of a tenant with fewer who wait."""
 
     request: SchedulingRequest
     considered: Considered
     verdict: Verdict
     attempt: Attempt | None = None
     waiter: Waiter[SchedulingRequest] | None = None
+    evicted: Waiter[SchedulingRequest] | None = None
+
+    def refused_after_all(self) -> Decision:
+        """What it is told when it was evicted."""
+        reason = "the queue is full, and other tenants have fewer requests in it"
+        due_s = math.ceil(min(self.verdict.best_ttft_s or 0.0, MAX_RETRY_AFTER_S))
+        refused = replace(
+            self.verdict,
+            kind="reject",
+            reason=reason,
+            retry_after_s=max(1, due_s),
+            best_ttft_s=None,
+        )
+        return replace(self, verdict=refused)
+
+
+# A tenant of which nothing was heard for so long shares the pool with nobody.
+TENANT_ACTIVE_S = 600.0
 
 
 def _nobody(placed: Placed) -> None:
     """For a pool that one gateway has to itself."""
 
 
+def _nothing() -> None:
+    """For one who looks often enough by himself."""
+
+
 @dataclass
 class PoolSettings:
-    """What a scheduler is told of its pool; see the fleet file's reference."""
+    """What a scheduler is told of its pool; see the fleet file's reference. `weights`: of tenants
+    whose share is not 1."""
 
     slos: Mapping[PriorityClass, Slo] = field(default_factory=dict)
     batch_queue: int = 0
     overflow: OverflowRules | None = None
     policy: str = "prefix"
     shadow_policy: str | None = None
+    interactive_queue: int = 1024
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class PoolScheduler:
     """`board`, `correction`, `admission` and `demand` are to read; feeds update the board.
 
     `overflow` is the scheduler of the pool that may serve in place of this one. `announce` is told
-    of each placement, for the other gateways, whose own come in through `heard`.
+    of each placement, for the other gateways, whose own come in through `heard`; `freed`, that a
+    turn may have come.
     """
 
     def __init__(
@@ -124,6 +163,9 @@ class PoolScheduler:
         self._recent = RecentPlacements()
         self._in_flight: Counter[str] = Counter()
         self._unassigned: set[str] = set()
+        # when each was last heard of, the latest last
+        self._tenants: OrderedDict[str, float] = OrderedDict()
+        self.freed: Callable[[], None] = _nothing
         self.gateway = secrets.token_hex(8)
         self.announce: Callable[[Placed], None] = _nobody
         self.board = LoadBoard(clock)
@@ -145,7 +187,10 @@ class PoolScheduler:
             self._shadow_policy = shadow
         self._overflow = overflow
         self._default_policy = settings.policy
-        self.admission.change(settings.slos, settings.batch_queue, settings.overflow)
+        self.admission.shares.weights = settings.weights
+        self.admission.change(
+            settings.slos, settings.batch_queue, settings.overflow, settings.interactive_queue
+        )
 
     @property
     def unassigned(self) -> int:
@@ -184,6 +229,9 @@ class PoolScheduler:
         if request.priority != "interactive" or not self.board.warm():
             return False
         elapsed_s = self._clock() - request.arrived
+        elapsed_s += self.admission.until_turn_s(
+            request.priority, considered.ranked, request.tenant, self._is_shared
+        )
         return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt)
 
     def decide(self, request: SchedulingRequest, considered: Considered) -> Decision:
@@ -192,6 +240,7 @@ class PoolScheduler:
         What was considered must be fresh: nothing may have been placed since.
         """
         now, elsewhere = self._clock(), None
+        self._hear_of(request.tenant, now)
         may_overflow = request.no_overflow is None and request.overflow != "never"
         if self._overflow is not None and may_overflow:
             elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
@@ -204,6 +253,7 @@ class PoolScheduler:
             request.overflow == "only",
             self._doubt,
             request.tenant,
+            self._is_shared,
         )
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
@@ -213,8 +263,10 @@ class PoolScheduler:
             attempt = self._take(request, considered, verdict.index)
             return Decision(request, considered, verdict, attempt)
         if verdict.kind == "wait":
-            waiter = self._waiting(request, considered, now)
-            return Decision(request, considered, verdict, waiter=waiter)
+            waiter = self._waiter(request, considered, now)
+            evicted = self.admission.room_of(request.priority).enter(waiter)
+            self.demand.refused += evicted is not None
+            return Decision(request, considered, verdict, waiter=waiter, evicted=evicted)
         return decision
 
     def outlook(self, prompt_tokens: int) -> Sequence[Outlook]:
@@ -259,20 +311,23 @@ class PoolScheduler:
 
     def next_turn(self) -> tuple[Waiter[SchedulingRequest], Attempt] | None:
         """Who waited and goes now; None: nobody else goes yet. To be asked until it is None."""
-        if (waiter := self.admission.queue.next()) is None:
+        now, admission = self._clock(), self.admission
+        if (turn := admission.next_waiter(now)) is None:
             return None
-        request = waiter.what
-        considered = self.consider(request)
-        waited_s = self._clock() - waiter.since
-        index = self.admission.may_leave(waited_s, considered.ranked)
+        priority, waiter = turn
+        considered = self.consider(waiter.what)
+        if priority == "interactive":
+            index = admission.may_begin(considered.ranked)
+        else:
+            index = admission.may_leave(now - waiter.since, considered.ranked, self._is_shared)
         if index is None:
             return None
-        self.admission.queue.leave(waiter)
-        return waiter, self._take(request, considered, index)
+        admission.room_of(priority).leave(waiter)
+        return waiter, self._take(waiter.what, considered, index)
 
     def left(self, waiter: Waiter[SchedulingRequest]) -> None:
         """Its client did not wait any longer. Nothing when its turn has come."""
-        self.admission.queue.leave(waiter)
+        self.admission.room_of(waiter.what.priority).leave(waiter)
 
     def place(self, request: SchedulingRequest, avoid: Collection[str] = frozenset()) -> Attempt:
         """Let the request go where it is best, whatever the SLO: it was let in before."""
@@ -288,6 +343,7 @@ class PoolScheduler:
         self.board.unplaced(attempt.ticket)
         if report is not None:
             self.board.reported(replica_id, report)
+        self.freed()
 
     def observed(self, attempt: Attempt, ttft_s: float) -> None:
         """The chosen replica's first token came `ttft_s` seconds after the placement.
@@ -298,9 +354,16 @@ class PoolScheduler:
         if attempt.is_telling and attempt.chosen is not None:
             self.correction.observe(attempt.chosen.raw_ttft_s, ttft_s)
 
-    def ended(self, attempt: Attempt, served_by: str | None) -> None:
-        """The attempt is over: served by that replica, or (None) not at all."""
+    def ended(
+        self, attempt: Attempt, served_by: str | None, computed: Computed | None = None
+    ) -> None:
+        """The attempt is over: served by that replica, or (None) not at all.
+
+        Its tenant has had what was `computed`, where that is known, in place of what was expected.
+        """
         self._unassigned.discard(attempt.ticket)
+        self._settle(attempt, served_by, computed)
+        self.freed()
         if (chosen := attempt.chosen) is None:
             return
         self._in_flight[chosen.replica_id] -= 1
@@ -315,10 +378,36 @@ class PoolScheduler:
 
     def refresh_demand(self) -> DemandCounters:
         """The counters, with who waits now."""
-        queue = self.admission.queue
-        self.demand.waiting = len(queue) + self.unassigned
-        self.demand.queued_tokens = sum(waiter.tokens for waiter in queue)
+        rooms = self.admission.queue, self.admission.interactive
+        self.demand.waiting = sum(map(len, rooms)) + self.unassigned
+        self.demand.queued_tokens = sum(waiter.tokens for room in rooms for waiter in room)
         return self.demand
+
+    @property
+    def _is_shared(self) -> bool:
+        return len(self._tenants) > 1
+
+    def _hear_of(self, tenant: str, now: float) -> None:
+        self._tenants[tenant] = now
+        self._tenants.move_to_end(tenant)
+        while now - next(iter(self._tenants.values())) > TENANT_ACTIVE_S:
+            self._tenants.popitem(last=False)
+
+    def _settle(self, attempt: Attempt, served_by: str | None, computed: Computed | None) -> None:
+        shares, tenant = self.admission.shares, attempt.request.tenant
+        if served_by is None:
+            shares.settle(tenant, -attempt.work_s)
+            return
+        load = self.board.loads().get(served_by)
+        if computed is None or load is None:
+            return
+        tokens = computed.tokens
+        if tokens is None:
+            chosen = attempt.chosen
+            cached_tokens = chosen.cached_tokens if chosen else 0
+            tokens = attempt.request.prompt.prompt_tokens - cached_tokens
+        worked_s = _engine_s(load, tokens, computed.decode_s, load.running + 1)
+        shares.settle(tenant, worked_s - attempt.work_s)
 
     @property
     def _doubt(self) -> float:
@@ -357,21 +446,29 @@ class PoolScheduler:
         # a guess without loads is no prediction, and who sleeps must wake first
         load = self.board.loads().get(chosen.replica_id)
         is_telling = placement.policy != BLIND and load is not None and not load.asleep
-        return Attempt(ticket, request, placement, chosen, self._clock(), is_telling)
+        work_s = self._work_s(request, chosen)
+        self.admission.shares.charge(request.tenant, work_s)
+        return Attempt(ticket, request, placement, chosen, self._clock(), is_telling, work_s)
 
-    def _waiting(
+    def _waiter(
         self, request: SchedulingRequest, considered: Considered, now: float
     ) -> Waiter[SchedulingRequest]:
         best = min(considered.ranked, key=lambda candidate: candidate.raw_ttft_s)
-        waiter = Waiter(
+        return Waiter(
             request,
             request.tenant,
-            work_s=max(0.0, best.raw_ttft_s - best.wait_s),
+            work_s=self._work_s(request, best),
             since=now,
             tokens=max(0, request.prompt.prompt_tokens - best.cached_tokens),
         )
-        self.admission.queue.enter(waiter)
-        return waiter
+
+    def _work_s(self, request: SchedulingRequest, on: Candidate) -> float:
+        """Engine seconds that the request is expected to take there."""
+        load = self.board.loads().get(on.replica_id)
+        if load is None:
+            return 0.0
+        tokens = max(0, request.prompt.prompt_tokens - on.cached_tokens)
+        return _engine_s(load, tokens, load.decode_s, load.running + 1)
 
     def _count(self, decision: Decision) -> None:
         demand, kind = self.demand, decision.verdict.kind
@@ -382,3 +479,9 @@ class PoolScheduler:
         demand.uncached_tokens += max(0, prompt_tokens - cached)
         demand.refused += kind == "reject"
         demand.overflowed += kind == "overflow"
+
+
+def _engine_s(load: ReplicaLoad, tokens: int, decode_s: float, sequences: int) -> float:
+    """What computing so many prompt tokens takes of an engine, and a request's part of the
+    `decode_s` in which `sequences` of them share its steps."""
+    return tokens / load.prefill_rate + max(0.0, decode_s) / sequences

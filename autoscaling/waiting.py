@@ -1,7 +1,9 @@
-"""Where batch requests wait for their turn: bounded, and fair between tenants.
+"""Where requests wait for their turn: bounded, and fair between tenants.
 
-Tenants take turns, each with its oldest request first: a thousand requests of one delay the only
-request of another by one. Times are passed in, in seconds of any one clock.
+The tenant that has had the fewest engine seconds goes next (`autoscaling.fair_share`), with its
+oldest request: a thousand requests of one delay the only request of another by one. Interactive
+requests go before batch ones. A room that is full takes one more of a tenant with few by refusing
+the newest of the tenant with most. Times are passed in, in seconds of any one clock.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, TypeVar
+
+from autoscaling.fair_share import FairShare
 
 T = TypeVar("T")
 
@@ -27,28 +31,32 @@ class Waiter(Generic[T]):
     tokens: int = 0
 
 
-class BatchQueue(Generic[T]):
-    """At most `limit` waiters; those beyond a limit that was lowered keep their place."""
+class WaitingRoom(Generic[T]):
+    """Of one class: at most `limit` waiters; those beyond a limit that was lowered keep their
+    place."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, shares: FairShare | None = None) -> None:
         self.limit = limit
-        # whose turn it is first; a tenant without waiters is not in it
+        self._shares = shares or FairShare()
+        # whose turn it is among equals; a tenant without waiters is not in it
         self._queues: OrderedDict[str, OrderedDict[Waiter[T], None]] = OrderedDict()
+        self._work_s: dict[str, float] = {}
+        self._size = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return self._size
 
     def __iter__(self) -> Iterator[Waiter[T]]:
         return chain.from_iterable(self._queues.values())
 
     @property
     def full(self) -> bool:
-        return len(self) >= self.limit
+        return self._size >= self.limit
 
     @property
     def work_s(self) -> float:
         """Seconds of one replica's time that all who wait will take."""
-        return sum(waiter.work_s for waiter in self)
+        return sum(self._work_s.values())
 
     @property
     def by_tenant(self) -> dict[str, int]:
@@ -58,24 +66,63 @@ class BatchQueue(Generic[T]):
         """How long the oldest has waited; 0 when nobody does."""
         return max((now - next(iter(queue)).since for queue in self._queues.values()), default=0.0)
 
-    def enter(self, waiter: Waiter[T]) -> None:
-        """Raises OverflowError when full."""
+    def takes(self, tenant: str) -> bool:
+        """Whether one more of the tenant's finds a place."""
+        return not self.full or self._fullest_beside(tenant) is not None
+
+    def ahead_s(self, tenant: str) -> float:
+        """Seconds of one replica's time that go before one more of the tenant's.
+
+        Its own who wait, and of each other tenant as much as is due to it by then, to the end of
+        the request in which that is reached.
+        """
+        own_s = self._work_s.get(tenant, 0.0)
+        turn = self._shares.after(tenant, own_s)
+        others_s = 0.0
+        for other, queue in self._queues.items():
+            if other != tenant and self._shares.had(other) <= turn:
+                due_s = self._shares.until(other, turn) + next(iter(queue)).work_s
+                others_s += min(self._work_s[other], due_s)
+        return own_s + others_s
+
+    def enter(self, waiter: Waiter[T]) -> Waiter[T] | None:
+        """Returns who has to leave for it. Raises OverflowError when it finds no place itself."""
+        evicted = None
         if self.full:
-            raise OverflowError(f"{self.limit} are waiting already")
+            fullest = self._fullest_beside(waiter.tenant)
+            if fullest is None:
+                raise OverflowError(f"{self.limit} are waiting already")
+            evicted = next(reversed(self._queues[fullest]))
+            self.leave(evicted)
         self._queues.setdefault(waiter.tenant, OrderedDict())[waiter] = None
+        self._work_s[waiter.tenant] = self._work_s.get(waiter.tenant, 0.0) + waiter.work_s
+        self._size += 1
+        return evicted
 
     def next(self) -> Waiter[T] | None:
         """Whose turn it is. It stays until it leaves."""
-        return next(iter(next(iter(self._queues.values()))), None) if self._queues else None
+        if not self._queues:
+            return None
+        return next(iter(self._queues[min(self._queues, key=self._shares.had)]))
 
     def leave(self, waiter: Waiter[T]) -> None:
-        """Served, or gone; its tenant comes last now. Nothing when it is not here any more."""
+        """Served, or gone; its tenant comes last among equals. Nothing when it is not here."""
         queue = self._queues.get(waiter.tenant)
         if queue is None or waiter not in queue:
             return
         was_first = next(iter(queue)) is waiter
         del queue[waiter]
+        self._size -= 1
+        self._work_s[waiter.tenant] -= waiter.work_s
         if not queue:
-            del self._queues[waiter.tenant]
+            del self._queues[waiter.tenant], self._work_s[waiter.tenant]
         elif was_first:
             self._queues.move_to_end(waiter.tenant)
+
+    def _fullest_beside(self, tenant: str) -> str | None:
+        """The tenant with most who wait; None where this one would have as many."""
+        fullest = max(self._queues, key=lambda t: len(self._queues[t]), default=None)
+        if fullest is None:
+            return None
+        own = len(self._queues.get(tenant, ()))
+        return fullest if len(self._queues[fullest]) > own + 1 else None

@@ -176,6 +176,18 @@ class Families:
             "How long the oldest batch request has waited for its turn.",
             ["pool"],
         )
+        self.interactive_waiting = gauge(
+            "antefix_interactive_waiting_requests",
+            "Interactive requests that wait in gateways for their tenants' turns, because other "
+            "tenants share the pool and it is full.",
+            ["pool"],
+            "sum",
+        )
+        self.interactive_oldest = gauge(
+            "antefix_interactive_oldest_wait_seconds",
+            "How long the oldest interactive request has waited for its turn.",
+            ["pool"],
+        )
         self.overflow_open = gauge(
             "antefix_overflow_open",
             "1 while requests overflow because the SLO cannot be held.",

@@ -149,9 +149,13 @@ class AdmissionMetrics:
     def decided(self, priority: str, verdict: str) -> None:
         self._families.buffer.inc(self._families.admissions, (self._pool, priority, verdict))
 
-    def waiting(self, requests: int, oldest_s: float) -> None:
-        self._families.batch_waiting.labels(self._pool).set(requests)
-        self._families.batch_oldest.labels(self._pool).set(oldest_s)
+    def waiting(self, priority: str, requests: int, oldest_s: float) -> None:
+        """How many of the class wait for their turn, and how long the oldest has."""
+        of, is_batch = self._families, priority == "batch"
+        waiting = of.batch_waiting if is_batch else of.interactive_waiting
+        oldest = of.batch_oldest if is_batch else of.interactive_oldest
+        waiting.labels(self._pool).set(requests)
+        oldest.labels(self._pool).set(oldest_s)
 
     def idle(self, replica_s: float) -> None:
         if replica_s:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from autoscaling.pool_scheduler import (
     Attempt,
+    Computed,
     Considered,
     Decision,
     PoolScheduler,
@@ -25,7 +26,6 @@ from router.policies import PlacementRequest
 from router.recent import Recent
 from simulator.fleet import Call, Progress, SimulatedFleet
 
-TENANT = "trace"
 KEY_MASK = 2**64 - 1
 
 
@@ -65,7 +65,7 @@ class ScheduledFleet:
             PlacementRequest(call.request.prompt_tokens, keys),
             {replica.slot: replica.engine.cached_blocks(blocks) for replica in serving},
             call.request.at,
-            TENANT,
+            call.request.tenant,
             call.priority,
         )
 
@@ -87,7 +87,10 @@ class ScheduledFleet:
                 self.scheduler.observed(call.attempt, call.first_at - call.placed_at)
         for call in progress.finished:
             if call.attempt is not None and call.replica is not None:
-                self.scheduler.ended(call.attempt, call.replica.name)
+                assert call.first_at is not None
+                assert call.ended_at is not None
+                computed = Computed(None, call.ended_at - call.first_at)
+                self.scheduler.ended(call.attempt, call.replica.name, computed)
 
 
 class SimulatedGateway:
@@ -143,7 +146,7 @@ class SimulatedGateway:
                 scheduler.ended(attempt, None)
                 self._look(now)
                 self._go(call, scheduler.place(self._pool.request(call)))
-        while self._pool.fleet.serving and len(scheduler.admission.queue):
+        while self._pool.fleet.serving and self._turns:
             self._look(now)
             if (turn := scheduler.next_turn()) is None:
                 return
@@ -161,6 +164,8 @@ class SimulatedGateway:
 
     def _follow(self, call: Call, decision: Decision) -> None:
         kind = decision.verdict.kind
+        if decision.evicted is not None:
+            self._refuse(self._turns.pop(decision.evicted))
         if decision.attempt is not None:
             self._go(call, decision.attempt)
         elif decision.waiter is not None:

@@ -46,6 +46,7 @@ class Request:
     answer_tokens: int
     blocks: tuple[int, ...] = ()
     priority: PriorityClass = "interactive"
+    tenant: str = "trace"
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,8 @@ class Pool(Section):
         1024,
         ge=1,
         description="A gateway process holds back at most this many requests for this pool. "
-        "Beyond that a request is refused with 429.",
+        "Beyond that a request is refused with 429; where tenants wait for their turns, the newest "
+        "of the tenant with most in the queue.",
     )
     resources: ReplicaResources = Field(
         default_factory=ReplicaResources, description="Ray reserves this for each replica."

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from autoscaling.pool_scheduler import Attempt, PoolScheduler
+from autoscaling.pool_scheduler import Attempt, Computed, PoolScheduler
 from deployments.gateway.pool_reporter import Admitted, Outcome, PoolReporter
 from deployments.gateway.request import PoolRequest
 from deployments.gateway.request_options import POLICY_HEADER
@@ -39,6 +39,7 @@ class EngineAttempt:
         self._admitted = admitted
         self._is_first = is_first
         self._served_by: str | None = None
+        self._first_token_at = 0.0
         chosen = attempt.chosen
         self.transport = transport
         self.request = request.engine
@@ -87,7 +88,7 @@ class EngineAttempt:
         self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float
     ) -> Mapping[str, str]:
         """The first token came, at that time of the loop's clock; headers for the client."""
-        self._served_by = reservation.replica_id
+        self._served_by, self._first_token_at = reservation.replica_id, first_token_at
         record = self.request.record
         record.served_by, record.replica_id = self._reporter.pool, reservation.replica_id
         record.ttft_s = ttft_s = first_token_at - self.request.arrived
@@ -103,7 +104,13 @@ class EngineAttempt:
 
     def ended(self) -> None:
         """The try is over, however it went."""
-        self._scheduler.ended(self._attempt, self._served_by)
+        record, computed = self.request.record, None
+        if self._served_by is not None:
+            prompt, cached = record.prompt_tokens, record.cached_tokens
+            tokens = None if prompt is None or cached is None else max(0, prompt - cached)
+            now = asyncio.get_running_loop().time()
+            computed = Computed(tokens, now - self._first_token_at)
+        self._scheduler.ended(self._attempt, self._served_by, computed)
 
     def _learn(self, outcome: Outcome, report: LoadReport | None) -> None:
         placement, scheduler = self._attempt.placement, self._scheduler

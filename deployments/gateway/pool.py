@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +53,8 @@ from router.segment_keys import SegmentHasher, index_secret
 
 logger = logging.getLogger("ray.serve")
 
-# How often those who wait are looked after. Loads come ten times a second.
+# How often those who wait are looked after at least: an answer may be their turn. Loads come ten
+# times a second.
 TURN_PERIOD_S = 0.05
 # How long a request waits for a warm replica to be given traffic: one round trip to Redis.
 PROMOTION_BUDGET_S = 0.25
@@ -88,7 +90,7 @@ class GatewayPool:
         self.transport = transport
         self.overflow: GatewayPool | None = None
         self.decided: Decided | None = None
-        self.scheduler = PoolScheduler(asyncio.get_running_loop().time, _settings_of(self.settings))
+        self.scheduler = PoolScheduler(asyncio.get_running_loop().time, _settings_of(fleet, name))
         board_name = fleet.board_of(name)
         self.feeds = PoolFeeds(
             connections.text,
@@ -113,7 +115,10 @@ class GatewayPool:
         self._routing_metrics = routing_metrics
         self._admission_metrics = admission_metrics
         self._looked = asyncio.get_running_loop().time()
-        self._turns: dict[Waiter[SchedulingRequest], asyncio.Future[Attempt]] = {}
+        # None: it was refused, for another tenant's
+        self._turns: dict[Waiter[SchedulingRequest], asyncio.Future[Attempt | None]] = {}
+        self._may_turn = asyncio.Event()
+        self.scheduler.freed = self._may_turn.set
         self._promotions: set[asyncio.Future[None]] = set()
         self._read_decided = partial(read_decided, connections.text, board_name)
         self._tell_demand = partial(
@@ -124,7 +129,8 @@ class GatewayPool:
         """Serve by the fleet's settings from now on; requests under way go on as they began."""
         self.settings = settings = fleet.pools[self.name]
         self.overflow = overflow
-        self.scheduler.change(_settings_of(settings), overflow.scheduler if overflow else None)
+        elsewhere = overflow.scheduler if overflow else None
+        self.scheduler.change(_settings_of(fleet, self.name), elsewhere)
         self.feeds.loads.scaled = settings.is_scaled
         self.feeds.index.budget_s = fleet.redis.lookup_budget_ms / 1000
         self.reporter.slos = settings.slo.by_class()
@@ -147,7 +153,6 @@ class GatewayPool:
             forever(
                 "turns",
                 self._give_turns,
-                TURN_PERIOD_S,
                 fails=f"the turn of a waiting request of {self.name} failed",
                 logger=logger,
             ),
@@ -198,10 +203,16 @@ class GatewayPool:
             assert self.overflow is not None
             return await self.overflow.stand_in(request, self, decision)
         self._decided(request, decision)
-        if decision.waiter is not None:
-            attempt = await self._turn_of(decision.waiter, receive)
-            request.engine.record.phases.wait_s = attempt.placed_at - decision.waiter.since
-            return self._attempt(request, attempt, "its turn came")
+        if decision.evicted is not None:
+            self._turns[decision.evicted].set_result(None)
+        if (waiter := decision.waiter) is not None:
+            turn = await self._turn_of(waiter, receive)
+            if turn is None:
+                decision = decision.refused_after_all()
+                self._decided(request, decision)
+                raise self.refused(request, decision)
+            request.engine.record.phases.wait_s = turn.placed_at - waiter.since
+            return self._attempt(request, turn, "its turn came")
         if decision.attempt is None:
             raise self.refused(request, decision)
         return self._attempt(request, decision.attempt, decision.verdict.reason)
@@ -252,13 +263,13 @@ class GatewayPool:
     def admission_status(self) -> dict[str, Any]:
         """How this gateway process lets requests in. `held`: wait for a replica to start."""
         now, admission = asyncio.get_running_loop().time(), self.scheduler.admission
-        queue, gate = admission.queue, admission.gate
+        rooms, gate = (admission.queue, admission.interactive), admission.gate
         promised = {"interactive": self.settings.slo.interactive, "batch": self.settings.slo.batch}
         return {
             "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
-            "waiting": len(queue),
-            "waiting_by_tenant": queue.by_tenant,
-            "oldest_wait_s": round(queue.oldest_s(now), 3),
+            "waiting": sum(map(len, rooms)),
+            "waiting_by_tenant": Counter(rooms[0].by_tenant) + Counter(rooms[1].by_tenant),
+            "oldest_wait_s": round(max(room.oldest_s(now) for room in rooms), 3),
             "held": self.scheduler.unassigned,
             "overflowing": gate is not None and gate.open,
             "overflow_share": round(gate.share(now), 4) if gate else 0.0,
@@ -287,8 +298,9 @@ class GatewayPool:
         if (decided := self.decided) is not None:
             routing.autoscaler(decided.demand, decided.arrivals, decided.forecast)
         now, gate = asyncio.get_running_loop().time(), self.scheduler.admission.gate
-        queue = self.scheduler.admission.queue
-        admission.waiting(len(queue), queue.oldest_s(now))
+        rooms = self.scheduler.admission.interactive, self.scheduler.admission.queue
+        for priority, room in zip(("interactive", "batch"), rooms, strict=True):
+            admission.waiting(priority, len(room), room.oldest_s(now))
         if gate is not None:
             admission.overflow(gate.open, gate.share(now))
 
@@ -350,9 +362,9 @@ class GatewayPool:
             for replica_id in board.loads().keys() - before:
                 self.reporter.promoted(replica_id, since)
 
-    async def _turn_of(self, waiter: Waiter[SchedulingRequest], receive: Receive) -> Attempt:
-        """Wait for the turn of a batch request, while its client does."""
-        turn: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
+    async def _turn_of(self, waiter: Waiter[SchedulingRequest], receive: Receive) -> Attempt | None:
+        """Wait for a request's turn, while its client does; None: it lost its place."""
+        turn: asyncio.Future[Attempt | None] = asyncio.get_running_loop().create_future()
         self._turns[waiter] = turn
         gone = asyncio.ensure_future(client_gone(receive))
         try:
@@ -362,8 +374,8 @@ class GatewayPool:
                 raise ClientDisconnect
             return turn.result()
         except BaseException:
-            if turn.done():  # it came while the client left
-                self.scheduler.ended(turn.result(), None)
+            if turn.done() and (attempt := turn.result()):  # it came while the client left
+                self.scheduler.ended(attempt, None)
             raise
         finally:
             gone.cancel()
@@ -371,15 +383,20 @@ class GatewayPool:
             del self._turns[waiter]
 
     async def _give_turns(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TURN_PERIOD_S):
+                await self._may_turn.wait()
+        self._may_turn.clear()
         try:
             while (turn := self.scheduler.next_turn()) is not None:
                 waiter, attempt = turn
                 self._turns[waiter].set_result(attempt)
         finally:
-            self.scheduler.refresh_demand()
             now = asyncio.get_running_loop().time()
-            passed_s, self._looked = now - self._looked, now
-            self._admission_metrics.idle(passed_s * len(self.scheduler.board.warm()))
+            if (passed_s := now - self._looked) >= TURN_PERIOD_S:
+                self._looked = now
+                self.scheduler.refresh_demand()
+                self._admission_metrics.idle(passed_s * len(self.scheduler.board.warm()))
 
     async def _follow_autoscaler(self) -> None:
         self.decided = await self._read_decided() if self.settings.is_scaled else None
@@ -399,11 +416,14 @@ def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:
     )
 
 
-def _settings_of(pool: Pool) -> PoolSettings:
+def _settings_of(fleet: Fleet, name: str) -> PoolSettings:
+    pool = fleet.pools[name]
     return PoolSettings(
         pool.slo.by_class(),
         pool.batch_queue,
         pool.overflow.rules() if pool.overflow else None,
         pool.policy,
         pool.shadow_policy,
+        pool.max_queued_requests,
+        {tenant: rights.weight for tenant, rights in fleet.gateway.tenants.items()},
     )

@@ -27,7 +27,7 @@ def decided(
     elapsed_s: float = 0.0,
 ) -> Verdict:
     admission = admission or Admission(SLOS, 10, RULES)
-    return admission.decide(priority, elapsed_s, ranked, overflow, now=0.0)
+    return admission.decide(priority, elapsed_s, ranked, overflow, now=0.0, tenant="tenant")
 
 
 def waiting(admission: Admission, work_s: float) -> None:
@@ -115,6 +115,71 @@ def test_a_batch_request_is_refused_when_the_room_is_full() -> None:
     waiting(admission, 0.1)
     assert decided([Seen(2.0)], None, "batch", admission).kind == "reject"
     assert decided([Seen(2.0)], [Seen(1.0)], "batch", Admission(SLOS, 0, RULES)).kind == "overflow"
+
+
+def test_one_tenants_batch_queue_does_not_refuse_anothers_only_request() -> None:
+    admission = Admission(SLOS, 40)
+    for _ in range(40):
+        waiting(admission, 2.0)
+    assert decided([Seen(2.0)], None, "batch", admission).kind == "reject"
+    other = admission.decide("batch", 0.0, [Seen(2.0)], None, 0.0, tenant="other")
+    assert other.kind == "wait"
+    evicted = admission.queue.enter(Waiter("its", "other", 2.0, 0.0))
+    assert evicted is not None
+    assert evicted.tenant == "tenant"
+
+
+def test_who_shares_a_full_pool_waits_for_its_turn_while_that_holds_the_slo() -> None:
+    admission = Admission(SLOS, 10, interactive_queue=10)
+
+    def kind(ttft: float, wait_s: float, shared: bool = True, tenant: str = "other") -> str:
+        seen = [Seen(ttft, wait_s)]
+        return admission.decide(
+            "interactive", 0.0, seen, None, 0.0, tenant=tenant, shared=shared
+        ).kind
+
+    assert kind(1.0, 0.5, shared=False) == "admit"
+    assert kind(1.0, 0.0) == "admit"
+    assert kind(1.0, 0.5) == "wait"
+    for _ in range(4):
+        admission.interactive.enter(Waiter("one", "tenant", 1.0, 0.0))
+    # not before those who wait, whoever is idle by now
+    assert kind(0.1, 0.0) == "wait"
+    assert kind(0.1, 0.0, tenant="tenant") == "reject"
+
+
+def test_without_an_slo_who_shares_a_full_pool_waits_as_well() -> None:
+    admission = Admission({}, 10, interactive_queue=1)
+
+    def kind(priority: PriorityClass) -> str:
+        seen = [Seen(9.0)]
+        return admission.decide(priority, 0.0, seen, None, 0.0, shared=True).kind
+
+    assert kind("interactive") == kind("batch") == "wait"
+    admission.interactive.enter(Waiter("one", "tenant", 1.0, 0.0))
+    assert kind("interactive") == "reject"
+    assert admission.may_leave(0.0, [Seen(9.0)], shared=True) is None
+    assert admission.may_leave(0.0, [Seen(9.0)]) == 0
+
+
+def test_an_interactive_turn_comes_where_nobody_would_wait_behind_it() -> None:
+    admission = Admission({"interactive": Slo(2.0, tpot_s=0.05)}, 10)
+    assert admission.may_begin([Seen(0.9, 0.5), Seen(1.0, 0.02)]) == 1
+    assert admission.may_begin([Seen(0.9, 0.5)]) is None
+    assert admission.may_begin([Seen(0.1, 0.0, 0.06, running=3)]) is None
+    assert admission.may_begin([]) == 0
+
+
+def test_interactive_requests_go_first_and_overdue_batch_ones_among_them() -> None:
+    admission = Admission(SLOS, 10, interactive_queue=10)
+    batch, interactive = Waiter("batch", "a", 1.0, 0.0), Waiter("chat", "b", 1.0, 0.0)
+    admission.queue.enter(batch)
+    assert admission.next_waiter(0.0) == ("batch", batch)
+    admission.interactive.enter(interactive)
+    assert admission.next_waiter(0.0) == ("interactive", interactive)
+    admission.shares.charge("b", 5.0)
+    assert admission.next_waiter(29.0) == ("interactive", interactive)
+    assert admission.next_waiter(30.0) == ("batch", batch)
 
 
 def test_one_that_waits_goes_while_half_of_the_interactive_slo_holds() -> None:

@@ -34,6 +34,7 @@ from tests.router.loads import any_loads, load
 
 SLOS: dict[PriorityClass, Slo] = {"interactive": Slo(2.0), "batch": Slo(30.0)}
 BATCH_QUEUE = 3
+QUEUE = 2
 RULES = OverflowRules()
 
 
@@ -241,7 +242,9 @@ class AnyTraffic(RuleBasedStateMachine):
         super().__init__()
         self.clock = HandClock()
         self.small = PoolScheduler(self.clock)
-        settings = PoolSettings(SLOS, BATCH_QUEUE, RULES, shadow_policy="least_loaded")
+        settings = PoolSettings(
+            SLOS, BATCH_QUEUE, RULES, shadow_policy="least_loaded", interactive_queue=QUEUE
+        )
         self.large = PoolScheduler(self.clock, settings, self.small)
         self.announced: list[Placed] = []
         self.large.announce = self.small.announce = self.announced.append
@@ -249,7 +252,7 @@ class AnyTraffic(RuleBasedStateMachine):
         self.overflowing: list[Decision] = []
         self.waiting: list[Waiter[SchedulingRequest]] = []
         self.going: list[tuple[PoolScheduler, Attempt]] = []
-        self.placed = 0
+        self.placed = self.evicted = 0
 
     @rule(loads=boards, active=st.none() | st.builds(Active, st.integers(0, 4)))
     def the_board_is_read_and_turns_come(
@@ -288,6 +291,9 @@ class AnyTraffic(RuleBasedStateMachine):
         assert kind == "reject" or not lost
         if decision.waiter is not None:
             self.waiting.append(decision.waiter)
+        if decision.evicted is not None:
+            self.waiting.remove(decision.evicted)
+            self.evicted += 1
 
     @precondition(lambda self: self.overflowing)
     @rule(which=anyone, unfit=st.sampled_from([None, "it is too long"]))
@@ -322,8 +328,9 @@ class AnyTraffic(RuleBasedStateMachine):
         if asked.overflow == "only":
             ranked = self.small.outlook(asked.prompt.prompt_tokens)
         due_s = min((c.predicted_ttft_s for c in ranked), default=0.0)
-        if asked.priority == "batch" and ranked:
-            due_s += self.large.admission.queue.work_s / len(ranked)
+        if ranked:
+            admission = self.large.admission
+            due_s += (admission.queue.work_s + admission.interactive.work_s) / len(ranked)
         doubt = min(MAX_DOUBT, self.large.correction.error or 0.0)
         return due_s - SLOS[asked.priority].ttft_s / (1.0 + doubt)
 
@@ -347,14 +354,15 @@ class AnyTraffic(RuleBasedStateMachine):
     def the_counters_add_up(self) -> None:
         demand, told = self.large.demand, self.told
         assert demand.arrived == told.total()
-        assert (demand.refused, demand.overflowed) == (told["reject"], told["overflow"])
+        refused = told["reject"] + self.evicted
+        assert (demand.refused, demand.overflowed) == (refused, told["overflow"])
         assert self.small.demand.arrived == told["overflow"]
         assert 0 <= demand.uncached_tokens <= demand.prompt_tokens
 
     @invariant()
     def who_waits_is_demand(self) -> None:
         demand = self.large.refresh_demand()
-        assert demand.waiting - self.large.unassigned == len(self.waiting) <= BATCH_QUEUE
+        assert demand.waiting - self.large.unassigned == len(self.waiting) <= BATCH_QUEUE + QUEUE
         assert demand.queued_tokens == sum(waiter.tokens for waiter in self.waiting)
 
     @invariant()

@@ -1,4 +1,4 @@
-"""The room where batch requests wait: bounded, and fair between tenants."""
+"""The room where requests wait: bounded, and fair between tenants."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.waiting import BatchQueue, Waiter
+from autoscaling.fair_share import FairShare
+from autoscaling.waiting import Waiter, WaitingRoom
 
 tenants = st.sampled_from("abc")
 
 
-def entered(room: BatchQueue[str], what: str, tenant: str, since: float = 0.0) -> Waiter[str]:
+def entered(room: WaitingRoom[str], what: str, tenant: str, since: float = 0.0) -> Waiter[str]:
     waiter = Waiter(what, tenant, 1.0, since)
     room.enter(waiter)
     return waiter
 
 
-def drained(room: BatchQueue[str]) -> list[str]:
+def drained(room: WaitingRoom[str]) -> list[str]:
     served = []
     while waiter := room.next():
         served.append(waiter.what)
@@ -28,14 +29,14 @@ def drained(room: BatchQueue[str]) -> list[str]:
 
 
 def test_tenants_take_turns_each_with_its_oldest_first() -> None:
-    room: BatchQueue[str] = BatchQueue(10)
+    room: WaitingRoom[str] = WaitingRoom(10)
     for what in ("a1", "a2", "a3", "b1", "c1", "c2"):
         entered(room, what, what[0])
     assert drained(room) == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
 def test_who_goes_out_of_turn_costs_its_tenant_no_turn() -> None:
-    room: BatchQueue[str] = BatchQueue(10)
+    room: WaitingRoom[str] = WaitingRoom(10)
     _, second = entered(room, "a1", "a"), entered(room, "a2", "a")
     entered(room, "b1", "b")
     room.leave(second)
@@ -44,7 +45,7 @@ def test_who_goes_out_of_turn_costs_its_tenant_no_turn() -> None:
 
 
 def test_it_takes_no_more_than_its_limit() -> None:
-    room: BatchQueue[str] = BatchQueue(1)
+    room: WaitingRoom[str] = WaitingRoom(1)
     first = entered(room, "a1", "a")
     assert room.full
     with pytest.raises(OverflowError):
@@ -54,7 +55,7 @@ def test_it_takes_no_more_than_its_limit() -> None:
 
 
 def test_what_it_shows() -> None:
-    room: BatchQueue[str] = BatchQueue(10)
+    room: WaitingRoom[str] = WaitingRoom(10)
     assert (len(room), room.work_s, room.by_tenant, room.oldest_s(9.0)) == (0, 0, {}, 0.0)
     entered(room, "a1", "a", since=5.0)
     entered(room, "b1", "b", since=2.0)
@@ -65,7 +66,7 @@ def test_what_it_shows() -> None:
 
 @given(st.lists(tenants, max_size=30))
 def test_nobody_is_lost_and_no_tenant_waits_for_more_than_one_of_each_other(order: str) -> None:
-    room: BatchQueue[str] = BatchQueue(100)
+    room: WaitingRoom[str] = WaitingRoom(100)
     for number, tenant in enumerate(order):
         entered(room, f"{tenant}{number}", tenant)
     served = drained(room)
@@ -75,3 +76,104 @@ def test_nobody_is_lost_and_no_tenant_waits_for_more_than_one_of_each_other(orde
         assert own == sorted(own)
         turns = [place for place, what in enumerate(served) if what[0] == tenant]
         assert all(b - a <= len(set(order)) for a, b in pairwise(turns))
+
+
+def entering(
+    room: WaitingRoom[str], what: str, work_s: float = 1.0
+) -> tuple[Waiter[str], Waiter[str] | None]:
+    """A waiter of the tenant that its name begins with, and who had to leave for it."""
+    waiter = Waiter(what, what[0], work_s, 0.0)
+    return waiter, room.enter(waiter)
+
+
+def test_turns_are_by_engine_seconds_and_not_by_requests() -> None:
+    shares = FairShare()
+    room: WaitingRoom[str] = WaitingRoom(100, shares)
+    for number in range(20):
+        entering(room, f"a{number}", 4.0)
+        entering(room, f"b{number}", 1.0)
+    had = {"a": 0.0, "b": 0.0}
+    for _ in range(20):
+        waiter = room.next()
+        assert waiter is not None
+        room.leave(waiter)
+        shares.charge(waiter.tenant, waiter.work_s)
+        had[waiter.tenant] += waiter.work_s
+    assert abs(had["a"] - had["b"]) <= 4.0
+
+
+def test_a_tenant_of_weight_two_gets_twice_as_much() -> None:
+    shares = FairShare()
+    shares.weights = {"a": 2.0}
+    room: WaitingRoom[str] = WaitingRoom(100, shares)
+    for number in range(30):
+        entering(room, f"a{number}")
+        entering(room, f"b{number}")
+    served = []
+    for _ in range(30):
+        waiter = room.next()
+        assert waiter is not None
+        room.leave(waiter)
+        shares.charge(waiter.tenant, waiter.work_s)
+        served.append(waiter.tenant)
+    assert served.count("a") == 20
+
+
+def test_what_an_engine_confirms_takes_the_place_of_what_was_expected() -> None:
+    shares = FairShare()
+    room: WaitingRoom[str] = WaitingRoom(10, shares)
+    for tenant in "ab":
+        shares.charge(tenant, 1.0)
+    shares.settle("a", 5.0)
+    entering(room, "a1"), entering(room, "b1"), entering(room, "b2"), entering(room, "b3")
+    first = room.next()
+    assert first is not None
+    assert first.what == "b1"
+
+
+def test_what_a_tenant_did_not_use_is_not_saved_up() -> None:
+    shares = FairShare()
+    for _ in range(100):
+        shares.charge("busy", 1.0)
+    room: WaitingRoom[str] = WaitingRoom(10, shares)
+    assert shares.had("new") >= 99.0
+    # and what it used alone is not held against it
+    entering(room, "n1", 1.0)
+    assert room.ahead_s("busy") <= 2.0
+
+
+def test_a_full_room_refuses_the_newest_of_the_tenant_with_most() -> None:
+    room: WaitingRoom[str] = WaitingRoom(4)
+    for what in ("a1", "a2", "a3", "a4"):
+        entering(room, what)
+    assert not room.takes("a")
+    with pytest.raises(OverflowError):
+        entering(room, "a5")
+    gone = []
+    for what in ("b1", "b2"):
+        assert room.takes("b")
+        gone.append(entering(room, what)[1])
+    assert [waiter.what for waiter in gone if waiter] == ["a4", "a3"]
+    assert not room.takes("b")
+    assert room.by_tenant == {"a": 2, "b": 2}
+    evicted = entering(room, "c1")[1]
+    assert evicted is not None
+    assert evicted.tenant in "ab"
+    # each has one or two: nobody's only request leaves for another
+    assert not room.takes("b")
+
+
+def test_nobodys_only_request_leaves_for_anothers() -> None:
+    room: WaitingRoom[str] = WaitingRoom(2)
+    entering(room, "a1"), entering(room, "b1")
+    assert not room.takes("c")
+
+
+def test_a_newcomer_waits_for_its_share_and_not_for_anothers_queue() -> None:
+    room: WaitingRoom[str] = WaitingRoom(1000)
+    for number in range(117):
+        entering(room, f"a{number}", 2.0)
+    assert room.ahead_s("a") == 234.0
+    assert room.ahead_s("b") == 2.0
+    entering(room, "b1", 1.0)
+    assert room.ahead_s("b") == 1.0 + 1.0 + 2.0

@@ -91,7 +91,15 @@ EVERY_KEY: dict[str, Any] = {
         "drain_timeout_s": 30.5,
         "cpus": 1,
         "custom": {"antefix-gateway": 1},
-        "tenants": {"crawler": {"priority": "batch", "operator": True}},
+        "tenants": {
+            "crawler": {
+                "priority": "batch",
+                "operator": True,
+                "cache_group": "crawlers",
+                "policy_header": True,
+                "weight": 0.5,
+            }
+        },
     },
     "redis": {"url": "redis://:${PASSWORD}@redis:6379/0", "lookup_budget_ms": 2},
     "metrics": {"host": "0.0.0.0", "port": 9465},

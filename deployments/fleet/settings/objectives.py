@@ -171,6 +171,12 @@ class Tenant(Section):
         description="The tenant's requests may choose their routing policy with the header "
         "`x-antefix-policy`, as those of operators and of the only tenant that has keys may.",
     )
+    weight: float = Field(
+        1.0,
+        gt=0,
+        description="Where a pool is full, the tenant is due this many times the engine seconds of "
+        "a tenant with weight 1.",
+    )
     operator: bool = Field(
         False,
         description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "

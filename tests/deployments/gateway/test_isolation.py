@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoscaling.waiting import BatchQueue
+from autoscaling.waiting import WaitingRoom
 from deployments.gateway.api_keys import ApiKeys
 from deployments.wire.headers import CACHED_TOKENS_HEADER
 from tests.deployments.prompt.engine_facts import facts
@@ -157,10 +157,13 @@ async def test_a_group_that_is_called_as_a_tenant_is_not_that_tenant(front: Fron
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def waiting(front: Front) -> None:
     """Requests of both wait in the gateway."""
-    by_tenant = property(lambda queue: {TENANT: 2, OTHER_TENANT: 1})
-    monkeypatch.setattr(BatchQueue, "by_tenant", by_tenant)
+
+    class Room(WaitingRoom[Any]):
+        by_tenant = property(lambda room: {TENANT: 2, OTHER_TENANT: 1})
+
+    front.pool.scheduler.admission.queue = Room(0)
 
 
 async def status_of(front: Front) -> dict[str, Any]:

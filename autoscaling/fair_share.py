@@ -1,0 +1,45 @@
+"""Who has had how much of a pool: engine seconds, by tenant, as virtual time.
+
+Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the tenant that has had least goes
+next. One that was away begins where the others are: what it did not use is not saved up, and what
+it used while nobody else wanted it is not held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class FairShare:
+    """`weights`: a tenant of weight 2 is due twice the engine seconds of one of weight 1, which
+    is that of those not named."""
+
+    def __init__(self) -> None:
+        self.weights: Mapping[str, float] = {}
+        self._now = 0.0
+        self._had: dict[str, float] = {}
+
+    def had(self, tenant: str) -> float:
+        """Virtual seconds: who has the least is served next."""
+        return max(self._now, self._had.get(tenant, 0.0))
+
+    def charge(self, tenant: str, work_s: float) -> None:
+        """It is served now, which will take `work_s` engine seconds."""
+        self._now = self.had(tenant)
+        self._had[tenant] = self._now + work_s / self._weight(tenant)
+
+    def settle(self, tenant: str, work_s: float) -> None:
+        """It took so many engine seconds more (or less) than it was charged for."""
+        if tenant in self._had:
+            self._had[tenant] += work_s / self._weight(tenant)
+
+    def until(self, tenant: str, virtual_s: float) -> float:
+        """Engine seconds that the tenant is served before its virtual time is that."""
+        return max(0.0, virtual_s - self.had(tenant)) * self._weight(tenant)
+
+    def after(self, tenant: str, work_s: float) -> float:
+        """Its virtual time once it has had `work_s` engine seconds more."""
+        return self.had(tenant) + work_s / self._weight(tenant)
+
+    def _weight(self, tenant: str) -> float:
+        return self.weights.get(tenant, 1.0)
