@@ -33,6 +33,7 @@ class LoadReader:
         self.scaled = scaled
         # A reading that began before a promotion may be older than it.
         self._promotions = 0
+        self._unreadable: dict[int, str] = {}  # slot -> what was told of it
 
     async def run(self, period_s: float = READ_PERIOD_S) -> None:
         """Refresh the board until cancelled."""
@@ -51,7 +52,7 @@ class LoadReader:
         snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
         seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
         # a number that was left by a fleet file of another day says nothing
-        self.board.update(_readable(snapshots), seen if self.scaled else None)
+        self.board.update(self._readable(snapshots), seen if self.scaled else None)
 
     async def promote(self) -> bool:
         """Let the next warm replica take traffic, here at once and soon at every gateway.
@@ -71,13 +72,15 @@ class LoadReader:
         self._promotions += 1
         return now is None or now.count > seen.count
 
-
-def _readable(snapshots: dict[int, str]) -> list[ReplicaLoad]:
-    """A snapshot of another release must not take the others off the board."""
-    loads = []
-    for slot, snapshot in snapshots.items():
-        try:
-            loads.append(_decode(snapshot))
-        except msgspec.MsgspecError as error:
-            logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
-    return loads
+    def _readable(self, snapshots: dict[int, str]) -> list[ReplicaLoad]:
+        """A snapshot of another release must not take the others off the board."""
+        loads, unreadable = [], {}
+        for slot, snapshot in snapshots.items():
+            try:
+                loads.append(_decode(snapshot))
+            except msgspec.MsgspecError as error:
+                unreadable[slot] = str(error)
+                if self._unreadable.get(slot) != unreadable[slot]:  # it comes ten times a second
+                    logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
+        self._unreadable = unreadable
+        return loads

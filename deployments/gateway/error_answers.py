@@ -6,10 +6,12 @@ import re
 import uuid
 from http import HTTPStatus
 from typing import cast
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from deployments.gateway.errors import ApiError
 
@@ -41,21 +43,37 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
+    if error.status_code == 404 and (location := _with_or_without_slash(request)):
+        return Response(status_code=307, headers={"location": location})
     messages = {
-        404: (f"{request.method} {path} does not exist. See /docs for what does.", "unknown_url"),
+        404: (
+            f"{request.method} {path} does not exist. See /openapi.json for what does.",
+            "unknown_url",
+        ),
         405: (
-            f"{path} does not accept {request.method}. See /docs for what it accepts.",
+            f"{path} does not accept {request.method}. See /openapi.json for what it accepts.",
             "method_not_allowed",
         ),
     }
     phrase = HTTPStatus(error.status_code).phrase
     fallback = (
-        f"The request failed: {error.status_code} ({phrase}). See /docs.",
+        f"The request failed: {error.status_code} ({phrase}). See /openapi.json.",
         "invalid_request",
     )
     message, code = messages.get(error.status_code, fallback)
     api_error = ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
     return await _answer_api_error(request, api_error)
+
+
+def _with_or_without_slash(request: Request) -> str | None:
+    """Where there is something, from here: a whole address would be one that the client named."""
+    path, query = request.url.path, request.url.query
+    rest, slash = path.rstrip("/"), path.endswith("/")
+    scope = {**request.scope, "path": rest if slash else path + "/"}
+    if all(route.matches(scope)[0] is Match.NONE for route in request.app.routes):
+        return None
+    name = quote(rest.rpartition("/")[2])
+    return (f"../{name}" if slash else f"{name}/") + (f"?{query}" if query else "")
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:

@@ -44,6 +44,8 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
+        if status == 401:
+            self.headers.setdefault("www-authenticate", "Bearer")
         if retry_after is not None:
             self.headers["retry-after"] = str(retry_after)
 
@@ -80,7 +82,10 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
         message, param = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError, AttributeError):
         phrase = _PHRASES.get(status, "no reason given")
-        message, param = f"The engine refused the request: {status} ({phrase}). See /docs.", None
+        message, param = (
+            f"The engine refused the request: {status} ({phrase}). See /openapi.json.",
+            None,
+        )
     if param is None and (field := _FIELD_IN_MESSAGE.search(message)):
         param = field.group(1)
     if isinstance(param, str):

@@ -23,11 +23,10 @@ import aiohttp
 import ray
 import yaml
 from fastapi import FastAPI, Request
-from fastapi.openapi.docs import get_swagger_ui_html
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from common.loops import Loops, failures, forever
 from deployments.fleet.applications import application_of, settings_of
@@ -279,7 +278,8 @@ class Gateway:
         self._requests.refresh(asyncio.get_running_loop().time())
 
     def _app(self) -> FastAPI:
-        app = FastAPI(title="Antefix", openapi_url=None, docs_url=None, redoc_url=None)
+        # `answer_errors` redirects
+        app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         for path in INFERENCE_PATHS:
             app.add_api_route(path, self.infer, methods=["POST"])
         app.add_api_route("/v1/models", self.models, methods=["GET"])
@@ -290,7 +290,6 @@ class Gateway:
         app.add_api_route("/antefix/decisions", self.decisions, methods=["GET"])
         add_page(app)
         app.add_api_route("/openapi.json", self.openapi, methods=["GET"])
-        app.add_api_route("/docs", self.docs, methods=["GET"])
         answer_errors(app)
         return app
 
@@ -423,9 +422,6 @@ class Gateway:
     async def openapi(self) -> Response:
         first = next(iter(self._pools.cards.values()))
         return JSONResponse(await first.openapi(self._session, INFERENCE_PATHS))
-
-    async def docs(self) -> HTMLResponse:
-        return get_swagger_ui_html(openapi_url="/openapi.json", title="Antefix API")
 
 
 def _readable(settings: Mapping[str, Any]) -> Fleet:

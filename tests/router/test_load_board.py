@@ -53,6 +53,21 @@ async def reading(redis: AsyncRedis) -> AsyncIterator[LoadBoard]:
     task.cancel()
 
 
+def test_a_snapshot_of_another_release_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    reader = LoadReader(connect("redis://127.0.0.1:1/0"), POOL, LoadBoard(time.monotonic))
+
+    def told_of(snapshots: dict[int, str]) -> int:
+        caplog.clear()
+        assert reader._readable(snapshots) == []
+        return len(caplog.records)
+
+    assert [told_of({3: "{}"}) for _ in range(3)] == [1, 0, 0]
+    assert told_of({3: "{}", 4: "{}"}) == 1
+    assert told_of({3: "[]"}) == 1
+    assert told_of({}) == 0
+    assert told_of({3: "[]"}) == 1
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0

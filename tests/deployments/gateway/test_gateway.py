@@ -82,6 +82,7 @@ async def test_nobody_is_served_without_a_key(
 ) -> None:
     async with front.http.post(front.url + path, json={"model": MODEL}, headers=headers) as answer:
         assert await error_of(answer) == (401, code, None, "authentication_error")
+        assert answer.headers["www-authenticate"] == "Bearer"
     assert not engine.bodies
 
 
@@ -105,6 +106,31 @@ async def test_a_wrong_address_or_method_is_told_in_openais_shape(
 ) -> None:
     async with front.http.request(method, front.url + path, headers=front.headers) as answer:
         assert (await error_of(answer))[:2] == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/antefix", "antefix/"),
+        ("/antefix?a=b&c", "antefix/?a=b&c"),
+        ("/v1/models/", None),
+        ("/v1/chat/completions/", "../completions"),
+        ("/antefix/requests/a%3Ab/", "../a%3Ab"),
+    ],
+)
+async def test_a_redirect_leads_to_where_no_host_header_decides(
+    front: Front, path: str, location: str | None
+) -> None:
+    headers = {**front.headers, "host": "elsewhere.example"}
+    asked = front.http.get(front.url + path, headers=headers, allow_redirects=False)
+    async with asked as answer:
+        assert answer.headers.get("location") == location
+        assert (answer.status == 307) == (location is not None)
+
+
+async def test_no_page_runs_scripts_from_elsewhere(front: Front) -> None:
+    async with front.get("/docs") as answer:
+        assert await error_of(answer) == (404, "unknown_url", None, "not_found_error")
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "soon", "20.1", ""])

@@ -283,3 +283,19 @@ async def test_what_fails_within_a_request_has_the_requests_id(
     lines = [json.loads(line) for line in log.text.splitlines()]
     warned = [line for line in lines if " failed on " in line["message"]]
     assert [line["request_id"] for line in warned] == ["mine", "mine"]
+
+
+async def test_a_client_that_leaves_while_it_uploads_is_one_line(front: Front, log: Log) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", int(front.url.rpartition(":")[2]))
+    head = "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 1000\r\n"
+    headers = {**front.headers, "content-type": "application/json", "x-request-id": "left-early"}
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(head.encode() + b"\r\n{")
+    state = front.gateway._server._server.server_state
+    await until(lambda: state.tasks)
+    writer.close()
+    await until(lambda: not state.tasks)
+    told = [json.loads(line) for line in log.text.splitlines()]
+    (line,) = [line for line in told if line.get("request_id") == "left-early"]
+    assert line["message"] == MESSAGE
+    assert not [line for line in told if "exception" in line or line["level"] == "ERROR"]
