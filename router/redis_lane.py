@@ -43,22 +43,25 @@ class Lane(asyncio.Protocol):
 
         Raises TimeoutError when at `deadline`, in the loop's time, there is no reply.
         """
+        values: list[bytes | None] = await self.call("MGET", *keys, deadline=deadline)
+        if not isinstance(values, list) or len(values) != len(keys):
+            raise self._fail("a reply of another form than was asked for")
+        return values
+
+    async def call(self, *command: str | bytes | int | float, deadline: float | None = None) -> Any:
+        """The reply to a command, of which strings are bytes. Raises as `mget` does."""
         if self.closed:
             raise RedisConnectionError("connection lost")
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(reply)
-        command: Any = ("MGET", *keys)
-        self._transport.write(hiredis.pack_command(command))
+        self._transport.write(hiredis.pack_command(cast(Any, command)))
         timer = loop.call_at(deadline, _expire, loop, reply) if deadline is not None else None
         try:
-            values: list[bytes | None] = await reply
+            return await reply
         finally:
             if timer is not None:
                 timer.cancel()
-        if not isinstance(values, list) or len(values) != len(keys):
-            raise self._fail("a reply of another form than was asked for")
-        return values
 
     async def aclose(self) -> None:
         self._fail("closed by us")

@@ -1,0 +1,267 @@
+"""Budgets in a real Redis: nothing beyond a limit, whoever dies and whatever is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.budget_ledger import Budget, BudgetLedger, Granted, NotGranted
+from router.budget_scripts import BEAT, RESERVE, SETTLE, WINDOW
+from router.redis_client import AsyncRedis
+from tests.router.index_redis import control
+from tests.router.redis_process import RedisProcess
+from tests.waiting import cancelled, until
+
+FLEET = "fleet"
+KEY = f"{{afx:{FLEET}}}:budgets"
+TOKENS = [Budget("red", tokens=100)]
+
+
+async def open_up(redis: AsyncRedis) -> None:
+    """As if gateways had been there for long: a new Redis waits for a window."""
+    info: Any = await redis.info("server")
+    await redis.hset(KEY, mapping={"gen": info["run_id"], "born": 0, "expected": 1})  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def gateways(
+    redis: AsyncRedis, count: int, bucket_s: float = 1.0, opened: bool = True
+) -> AsyncIterator[list[BudgetLedger]]:
+    """That Redis has heard of."""
+    if opened:
+        await open_up(redis)
+    ledgers = [BudgetLedger(redis, FLEET, count, bucket_s, f"g{i}") for i in range(count)]
+    tasks = [asyncio.create_task(ledger.run()) for ledger in ledgers]
+    try:
+        await until(lambda: not any(ledger.by_share for ledger in ledgers), 20.0)
+        yield ledgers
+    finally:
+        for task in tasks:
+            await cancelled(task)
+
+
+async def all_at_once(
+    ledgers: Sequence[BudgetLedger], budgets: Sequence[Budget], tokens: int, times: int
+) -> list[Granted | NotGranted]:
+    asked = (ledgers[i % len(ledgers)].reserve(budgets, tokens) for i in range(times))
+    return await asyncio.gather(*asked)
+
+
+def granted(answers: Sequence[Granted | NotGranted]) -> list[Granted]:
+    return [answer for answer in answers if isinstance(answer, Granted)]
+
+
+async def granted_in_time(ledger: BudgetLedger, budgets: Sequence[Budget], tokens: int) -> None:
+    async with asyncio.timeout(20):
+        while isinstance(await ledger.reserve(budgets, tokens), NotGranted):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_thousand_at_once_get_what_there_is_and_no_more(redis: AsyncRedis) -> None:
+    async with gateways(redis, 8) as ledgers:
+        answers = await all_at_once(ledgers, TOKENS, 7, 1000)
+    refused = [answer for answer in answers if isinstance(answer, NotGranted)]
+    kinds = {answer.kind for answer in refused}
+    assert len(granted(answers)) <= 14 and len(refused) == 1000 - len(granted(answers))
+    if kinds == {"tokens"}:  # else the cores were so busy that Redis was thought away
+        assert len(granted(answers)) == 14
+    assert all(0 < answer.retry_after_s <= WINDOW for answer in refused)
+
+
+async def test_all_budgets_of_a_request_are_charged_or_none(redis: AsyncRedis) -> None:
+    tight, wide = Budget("red/a", requests=1), Budget("red", tokens=100)
+    async with gateways(redis, 1) as (ledger,):
+        assert isinstance(await ledger.reserve([wide, tight], 10), Granted)
+        refused = await ledger.reserve([wide, tight], 10)
+        assert isinstance(refused, NotGranted) and refused.budget == tight
+        last = await ledger.reserve([wide], 90)
+        assert isinstance(last, Granted) and last.left[0].tokens == 0
+
+
+async def test_what_was_not_used_goes_back(redis: AsyncRedis) -> None:
+    async with gateways(redis, 2) as (one, other):
+        first = await one.reserve(TOKENS, 100)
+        assert isinstance(first, Granted)
+        one.settle(first, 30)
+        await granted_in_time(other, TOKENS, 70)
+        assert isinstance(await other.reserve(TOKENS, 1), NotGranted)
+
+
+async def test_so_many_requests_are_under_way_and_no_more(redis: AsyncRedis) -> None:
+    budgets = [Budget("red", concurrent=3)]
+    async with gateways(redis, 2) as ledgers:
+        answers = await all_at_once(ledgers, budgets, 5, 20)
+        running = granted(answers)
+        assert len(running) == 3
+        for ledger in ledgers:
+            ledger.settle(running[0], 5)
+        await granted_in_time(ledgers[1], budgets, 5)
+
+
+async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRedis) -> None:
+    budgets = [Budget("red", concurrent=1)]
+    async with gateways(redis, 1, bucket_s=0.02) as (dies,):
+        assert isinstance(await dies.reserve(budgets, 1), Granted)
+    async with gateways(redis, 1, bucket_s=0.02, opened=False) as (lives,):
+        await granted_in_time(lives, budgets, 1)
+
+
+@pytest.mark.parametrize("forgotten", ["all", "the gateways"])
+async def test_a_redis_that_forgets_is_told_before_anything_is_granted(
+    redis: AsyncRedis, forgotten: str
+) -> None:
+    async with gateways(redis, 2) as ledgers:
+        answers = await all_at_once(ledgers, TOKENS, 10, 6)
+        assert len(granted(answers)) == 6
+        for ledger in ledgers:  # as if they had run for long: they speak for the last window
+            ledger._began -= 2 * WINDOW
+        await (redis.flushall() if forgotten == "all" else redis.delete(KEY))
+        answers = []
+        async with asyncio.timeout(20):
+            while len(granted(answers)) < 4:
+                answers += await all_at_once(ledgers, TOKENS, 10, 20)
+        assert len(granted(answers)) == 4
+
+
+async def test_who_has_not_run_for_a_window_cannot_say_what_was_granted(redis: AsyncRedis) -> None:
+    async with gateways(redis, 2, opened=False) as ledgers:
+        (answer,) = await all_at_once(ledgers, TOKENS, 10, 1)
+        assert isinstance(answer, NotGranted) and answer.kind == "unknown"
+        assert 0 < answer.retry_after_s <= WINDOW
+
+
+async def test_the_share_of_a_silent_gateway_is_withheld(redis: AsyncRedis) -> None:
+    async with gateways(redis, 2) as (one, other):
+        # both have the share of two
+        await until(lambda: one._share == other._share == 0.5, 20.0)
+        with_text = await redis.hget(KEY, "m:g0")  # type: ignore[misc]
+        _, *rest = str(with_text).split()
+        await redis.hset(KEY, "m:g2", " ".join(["0", *rest]))  # type: ignore[misc]
+        answers = await all_at_once([one], TOKENS, 1, 120)
+        assert len(granted(answers)) == 50
+
+
+async def test_without_redis_a_window_passes_and_then_each_has_its_share(
+    server: RedisProcess, redis: AsyncRedis
+) -> None:
+    async with gateways(redis, 4, bucket_s=0.02) as ledgers:
+        await until(lambda: {ledger._share for ledger in ledgers} == {0.25}, 20.0)
+        grants = granted(await all_at_once(ledgers, TOKENS, 1, 300))
+        with control(server) as client:
+            client.config_set("maxclients", 1)
+            client.client_kill_filter(_type="normal", skipme=True)
+            async with asyncio.timeout(30):
+                while sum(one.by_share for one in grants) < 100:
+                    grants += granted(await all_at_once(ledgers, TOKENS, 1, 300))
+            client.config_set("maxclients", 10000)
+        await until(lambda: not any(ledger.by_share for ledger in ledgers), 20.0)
+        for _ in range(20):
+            grants += granted(await all_at_once(ledgers, TOKENS, 1, 300))
+            await asyncio.sleep(0.05)
+        ahead = ledgers[0]._offset / 0.02  # of Redis' buckets
+    when = [one.local_bucket + ahead if one.by_share else one.bucket for one in grants]
+    for last in set(when):
+        assert sum(0 <= last - at < 60 for at in when) <= 100
+    assert any(one.by_share for one in grants) and not all(one.by_share for one in grants)
+
+
+# --- the window, by a clock of our own -------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "reserve", "reserve", "reserve", "settle"]),
+        st.integers(0, 50),
+        st.floats(0, 70, allow_nan=False, width=32),
+    ),
+    max_size=40,
+)
+
+
+def at_our_time(script: str) -> str:
+    changed = script.replace("redis.call('TIME')", "{redis.call('GET', 'our:time'), 0}")
+    assert changed != script
+    return changed
+
+
+@given(steps)
+def test_the_window_holds_what_a_list_of_all_reservations_says(
+    shared: RedisProcess, given_steps: list[tuple[str, int, float]]
+) -> None:
+    """Granted exactly where it fits; and the seconds until there is room are true."""
+    limit, now = 100, 1_000_000.5
+    held: list[tuple[int, int]] = []  # bucket, tokens
+    common = ["9e18", "gen", "me", "process", 1]
+    with control(shared) as client:
+        client.flushall()
+
+        def run(script: str, *arguments: object) -> Any:
+            client.set("our:time", now)
+            return client.eval(at_our_time(script), 1, KEY, *common, *arguments)  # type: ignore[arg-type]
+
+        def reserve(tokens: int) -> Any:
+            return run(RESERVE, 1, tokens, "lease", "red", -1, limit, -1)
+
+        assert run(BEAT, 1, 1, "0", '{"all":true,"spent":[],"leases":[],"idle":[]}')[0] == b"ok"
+        for step, number, seconds in given_steps:
+            if step == "wait":
+                now += seconds
+                # it is still there
+                run(BEAT, 1, 1, "0", '{"all":true,"spent":[],"leases":[],"idle":[]}')
+                continue
+            if step == "settle" and held:
+                place = number % len(held)
+                bucket, tokens = held[place]
+                back = min(tokens, number)
+                run(SETTLE, "red", bucket, 0, back, "lease")
+                held[place] = (bucket, tokens - back)
+                continue
+            counted = sum(tokens for at, tokens in held if at > int(now) - WINDOW)
+            answer = reserve(number)
+            if answer[0] == b"ok":
+                assert counted + number <= limit
+                assert answer[3] == limit - counted - number
+                held.append((answer[1], number))
+            else:
+                assert answer[0] == b"no" and counted + number > limit
+                wait_s = float(answer[3])
+                before, now = now, now + wait_s - 0.002
+                if wait_s > 0.002:
+                    assert reserve(number)[0] == b"no"
+                now = before + wait_s + 0.002
+                again = reserve(number)
+                assert again[0] == b"ok"
+                held.append((again[1], number))
+        for last, _ in held:
+            assert sum(tokens for at, tokens in held if 0 <= last - at <= 60) <= limit
+
+
+def test_a_late_call_does_nothing(server: RedisProcess) -> None:
+    with control(server) as client:
+        client.flushall()
+        late = client.eval(
+            RESERVE, 1, KEY, "1", "gen", "me", "process", 1, 1, 1, "x", "red", 1, 1, 1
+        )
+        assert late == [b"late"] and client.keys("*") == []
+
+
+def test_the_scripts_leave_no_key_that_redis_may_evict_while_it_counts(
+    server: RedisProcess,
+) -> None:
+    with control(server) as client:
+        client.flushall()
+        client.set("our:time", 1000)
+        told = '{"all":true,"spent":[["red",3,1,5,0,0]],"leases":[["red","x"]],"idle":[]}'
+        common = ("9e18", "gen", "me", "p", 1)
+        client.eval(at_our_time(BEAT), 1, KEY, *common, 1, 1, "0", told)
+        client.eval(at_our_time(RESERVE), 1, KEY, *common, 1, 5, "x", "red", 1, 9, 1)
+        client.delete("our:time")
+        assert len(client.keys("*")) == 4  # type: ignore[arg-type]
+        kinds = Counter(client.ttl(name) for name in client.keys("*"))  # type: ignore[union-attr]
+        assert set(kinds) == {-1}
