@@ -265,6 +265,10 @@ class Families:
             "antefix_settings_refused",
             "1 while a gateway keeps older settings because it could not use the newest, else 0.",
         )
+        self.budgets_by_share = gauge(
+            "antefix_budgets_by_share",
+            "1 while a gateway keeps tenants' budgets without Redis, by its share, else 0.",
+        )
         self.keys_stale = gauge(
             "antefix_keys_stale",
             "1 while a gateway cannot read the file of API keys or leaves out lines of it, else 0.",

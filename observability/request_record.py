@@ -16,6 +16,9 @@ Fact = str | bool | int | float
 # The headers of https://www.w3.org/TR/trace-context/
 CONTEXT_HEADERS = ("traceparent", "tracestate")
 
+# The API's code for a request beyond its tenant's budget.
+OVER_BUDGET = "rate_limit_exceeded"
+
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
 
 
@@ -142,11 +145,13 @@ class RequestRecord:
 
     def failed(self, status: int, code: str) -> None:
         """It was answered with an error, or broken off by one."""
-        self.error, self.outcome = code, _outcome(status)
+        self.error, self.outcome = code, _outcome(status, code)
         self.status = self.status or status
 
 
-def _outcome(status: int) -> Outcome:
+def _outcome(status: int, code: str) -> Outcome:
+    if code == OVER_BUDGET:  # the fleet could have served it: no promise is missed
+        return "invalid"
     if status == 429:
         return "rejected"
     if status == 504:

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, Literal
 
+from common.loops import forever
 from router.budget_scripts import AWAY, BEAT, LEAVE, RESERVE, SETTLE, SILENT, WINDOW
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import Lane, open_lane
@@ -56,7 +57,7 @@ _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent
 
 
 @dataclass(frozen=True)
-class Budget:
+class TenantBudget:
     """A scope's limits: a window's requests and tokens, and requests at once. None: no limit."""
 
     scope: str
@@ -81,7 +82,7 @@ class NotGranted:
     """
 
     kind: Kind
-    budget: Budget
+    budget: TenantBudget
     retry_after_s: float
     left: Sequence[Left]
 
@@ -90,7 +91,7 @@ class NotGranted:
 class Granted:
     """Reserved until it is settled. `by_share`: without Redis."""
 
-    budgets: Sequence[Budget]
+    budgets: Sequence[TenantBudget]
     requests: int
     tokens: int
     lease: str
@@ -156,7 +157,7 @@ class BudgetLedger:
         return not self._heard.is_set()
 
     async def reserve(
-        self, budgets: Sequence[Budget], tokens: int, requests: int = 1
+        self, budgets: Sequence[TenantBudget], tokens: int, requests: int = 1
     ) -> Granted | NotGranted:
         """All of the budgets or none. Waits `PATIENCE_S` at most for a Redis that has just gone."""
         patient_until = self._now() + PATIENCE_S
@@ -193,18 +194,15 @@ class BudgetLedger:
 
     async def run(self) -> None:
         """Keep in touch with Redis until cancelled."""
-        settling = asyncio.create_task(self._settle_in_turn())
+        loops = (("budgets", self._keep_in_touch), ("budget_settlements", self._settle_some))
         try:
-            while True:
-                self._wake.clear()
-                await self._keep_in_touch()
-                try:
-                    async with asyncio.timeout(self._bucket_s):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+            await asyncio.gather(
+                *(
+                    forever(loop, step, fails=f"{loop} are not kept up", logger=logger)
+                    for loop, step in loops
+                )
+            )
         finally:
-            settling.cancel()
             if self._lane is not None:
                 await self._lane.aclose()
 
@@ -216,7 +214,7 @@ class BudgetLedger:
         self._heard.clear()
 
     async def _asked(
-        self, budgets: Sequence[Budget], tokens: int, requests: int
+        self, budgets: Sequence[TenantBudget], tokens: int, requests: int
     ) -> Granted | NotGranted | None:
         """None: Redis did not say."""
         self._leases += 1
@@ -252,7 +250,7 @@ class BudgetLedger:
         return None
 
     def _from_share(
-        self, budgets: Sequence[Budget], tokens: int, requests: int
+        self, budgets: Sequence[TenantBudget], tokens: int, requests: int
     ) -> Granted | NotGranted:
         now = self._now()
         window_s = WINDOW * self._bucket_s
@@ -300,32 +298,36 @@ class BudgetLedger:
             if budget.concurrent is not None:
                 scope.leases.add(granted.lease)
 
-    async def _settle_in_turn(self) -> None:
-        while True:
-            await self._settle_now.wait()
-            self._settle_now.clear()
-            settled, self._settled = self._settled, []
-            now = [one for one in settled if one[0].epoch == self._epoch]
-            if not now or not self._heard.is_set():
-                continue  # it counts for longer, never for less
-            arguments = [
-                value
-                for granted, requests, tokens in now
-                for budget in granted.budgets
-                for value in (budget.scope, granted.bucket, requests, tokens, granted.lease)
-            ]
-            try:
-                await self._run(SETTLE, *arguments)
-            except REDIS_FAILURES as error:  # never again: twice would be too much
-                self._lost(error)
+    async def _settle_some(self) -> None:
+        await self._settle_now.wait()
+        self._settle_now.clear()
+        settled, self._settled = self._settled, []
+        now = [one for one in settled if one[0].epoch == self._epoch]
+        if not now or not self._heard.is_set():
+            return  # it counts for longer, never for less
+        arguments = [
+            value
+            for granted, requests, tokens in now
+            for budget in granted.budgets
+            for value in (budget.scope, granted.bucket, requests, tokens, granted.lease)
+        ]
+        try:
+            await self._run(SETTLE, *arguments)
+        except REDIS_FAILURES as error:  # never again: twice would be too much
+            self._lost(error)
 
     async def _keep_in_touch(self) -> None:
+        """One beat, and a bucket's time to the next unless one is due at once."""
+        self._wake.clear()
         try:
             if self._lane is None or self._lane.closed:
                 await self._connect()
             await self._tell()
         except (*REDIS_FAILURES, ValueError) as error:
             self._lost(error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._bucket_s):
+                await self._wake.wait()
 
     async def _connect(self) -> None:
         async with asyncio.timeout(CONNECT_S):
@@ -397,12 +399,12 @@ class BudgetLedger:
         if self._heard.is_set():
             self._lost_at = self._now()
             logger.warning("budgets are not in Redis, this gateway has its share: %s", error)
+            self._wake.set()
         self._heard.clear()
         if self._lane is not None:
             lane, self._lane = self._lane, None
             closing = asyncio.ensure_future(lane.aclose())
             closing.add_done_callback(lambda task: task.exception())
-        self._wake.set()
 
     async def _run(self, script: str, *arguments: str | int | float) -> Any:
         lane = self._lane
@@ -434,7 +436,7 @@ def _limit(limit: int | None) -> int:
     return -1 if limit is None else limit
 
 
-def _left(budgets: Sequence[Budget], numbers: Sequence[int]) -> list[Left]:
+def _left(budgets: Sequence[TenantBudget], numbers: Sequence[int]) -> list[Left]:
     return [
         Left(
             None if of.requests is None else numbers[2 * place],

@@ -36,6 +36,7 @@ COLD_FOR_POOL = (
 )
 # A change restarts nothing.
 HOT = (
+    "gateway.cached_token_weight",
     *("gateway.max_body_bytes", "gateway.max_list_items", "gateway.replicas"),
     *("gateway.request_timeout_s", "gateway.tenants", "gpu_budget", "log_level"),
     "redis.lookup_budget_ms",

@@ -86,6 +86,14 @@ class GatewaySettings(Section):
         "not listed has the default rights.",
     )
 
+    cached_token_weight: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="A prompt token that an engine found in its cache counts this much against "
+        "`tokens_per_minute`, once the engine has said so.",
+    )
+
     def priority_of(self, tenant: str) -> PriorityClass:
         """The highest class that a tenant's requests may have."""
         rights = self.tenants.get(tenant)

@@ -34,6 +34,7 @@ from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys, KeyHolder
+from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.error_answers import answer_errors, request_id_of
@@ -136,7 +137,8 @@ class Gateway:
         self._loop_metrics = LoopMetrics(self._metrics.loop_failures)
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
-        self._watch = RequestWatch(self._requests)
+        self._budgets = TenantBudgets(self._binary, base.name)
+        self._watch = RequestWatch(self._requests, self._budgets.settle)
         self._tracing = tracing_of(os.environ, VERSION)
         secret = secrets.engine_secret
         self._salts = CacheSalts(secret)
@@ -162,6 +164,7 @@ class Gateway:
                 logger=logger,
             ),
         )
+        self._loops.start("budgets", self._budgets.run())
         if secrets.keys_file:
             self._keys.take(keys_file := Path(secrets.keys_file))
             self._loops.start("api_keys", self._keys.follow(keys_file))
@@ -209,6 +212,7 @@ class Gateway:
         """All at once: no request may see a part of it."""
         self._pools.change(fleet)
         self._fleet = fleet
+        self._budgets.change(fleet)
         self._health.pools = self._pools.by_name
         tenants = fleet.gateway.tenants.values()
         self._explanations.for_operators = any(rights.operator for rights in tenants)
@@ -232,6 +236,7 @@ class Gateway:
         """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
             await self._leave(unheard_s())
+            await self._budgets.close()
             await self._loops.stop()
             self._pools.close()
             self.refresh_metrics({})
@@ -268,6 +273,7 @@ class Gateway:
         self._metrics.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
         self._metrics.settings_refused.set(bool(self._refused))
+        self._metrics.budgets_by_share.set(self._budgets.by_share)
         self._metrics.keys_stale.set(bool(self._keys.stale))
         self._loop_metrics.own(failures)
         decided = [of.decided for of in self._pools.by_name.values() if of.decided]
@@ -303,7 +309,7 @@ class Gateway:
         record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
-            attempt = await self._attempt(request, record, holder)
+            attempt, headers = await self._attempt(request, record, holder)
         except ClientDisconnect:
             self._watch.ended(record)
             return Response(status_code=CLIENT_LEFT)
@@ -314,12 +320,15 @@ class Gateway:
                 record.failed(500, "gateway_error")
             self._watch.ended(record)
             raise
-        return Relay(self._session, attempt, self._watch)
+        return Relay(self._session, attempt, self._watch, headers)
 
     async def _attempt(
         self, request: Request, record: RequestRecord, holder: KeyHolder
-    ) -> EngineAttempt:
-        """Read the request, check it, and have it scheduled. Raises ApiError."""
+    ) -> tuple[EngineAttempt, Mapping[str, str]]:
+        """Read the request, check it, and have it scheduled; headers for its answer.
+
+        Raises ApiError.
+        """
         limits = self._fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
@@ -351,11 +360,15 @@ class Gateway:
             record=record,
         )
         pool_request = await pool.read(engine_request, fields, request.headers, options)
+        headers = await self._budgets.admit(pool_request, pool)
         try:
             async with asyncio.timeout_at(deadline):
-                return await pool.schedule(pool_request, request.receive)
+                return await pool.schedule(pool_request, request.receive), headers
         except TimeoutError:
             raise engine_request.deadline_passed() from None
+        except ApiError as error:
+            error.headers = {**headers, **error.headers}
+            raise
 
     async def _body(self, request: Request, deadline: float, timeout_s: float) -> bytes:
         try:

@@ -47,8 +47,10 @@ class Relay(Response):
         session: aiohttp.ClientSession,
         attempt: EngineAttempt,
         watch: RequestWatch,
+        headers: Mapping[str, str],
     ) -> None:
         super().__init__()
+        self._told = headers
         self._watch = watch
         self._session = session
         self._attempt = attempt
@@ -193,7 +195,7 @@ class Relay(Response):
         headers = [(k.lower(), v) for k, v in upstream.headers.items() if k.lower() in _PASSED_ON]
         headers.append(("x-request-id", self._request.request_id))
         headers.append(("x-antefix-replica", place.replica_id))
-        headers += told.items()
+        headers += {**self._told, **told}.items()
         if self._streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
@@ -213,7 +215,8 @@ class Relay(Response):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 if not self._started:
-                    headers = {**error.headers, "x-request-id": self._request.request_id}
+                    own = {"x-request-id": self._request.request_id}
+                    headers = {**self._told, **error.headers, **own}
                     response = JSONResponse(error.body(), error.status, headers)
                     await response(scope, receive, send)
                 elif self._streaming:

@@ -230,6 +230,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_settings_refused", 1)],
         [gauge("antefix_settings_refused", 0)],
     ),
+    ("AntefixBudgetsByShare", "ticket"): (
+        [gauge("antefix_budgets_by_share", 1)],
+        [gauge("antefix_budgets_by_share", 0)],
+    ),
     ("AntefixKeysStale", "ticket"): (
         [gauge("antefix_keys_stale", 1)],
         [gauge("antefix_keys_stale", 0)],

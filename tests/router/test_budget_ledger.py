@@ -12,22 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.budget_ledger import Budget, BudgetLedger, Granted, NotGranted
+from router.budget_ledger import BudgetLedger, Granted, NotGranted, TenantBudget
 from router.budget_scripts import BEAT, RESERVE, SETTLE, WINDOW
 from router.redis_client import AsyncRedis
+from tests.router.budget_redis import open_up
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 from tests.waiting import cancelled, until
 
 FLEET = "fleet"
 KEY = f"{{afx:{FLEET}}}:budgets"
-TOKENS = [Budget("red", tokens=100)]
-
-
-async def open_up(redis: AsyncRedis) -> None:
-    """As if gateways had been there for long: a new Redis waits for a window."""
-    info: Any = await redis.info("server")
-    await redis.hset(KEY, mapping={"gen": info["run_id"], "born": 0, "expected": 1})  # type: ignore[misc]
+TOKENS = [TenantBudget("red", tokens=100)]
 
 
 @asynccontextmanager
@@ -36,7 +31,7 @@ async def gateways(
 ) -> AsyncIterator[list[BudgetLedger]]:
     """That Redis has heard of."""
     if opened:
-        await open_up(redis)
+        await open_up(redis, FLEET)
     ledgers = [BudgetLedger(redis, FLEET, count, bucket_s, f"g{i}") for i in range(count)]
     tasks = [asyncio.create_task(ledger.run()) for ledger in ledgers]
     try:
@@ -48,7 +43,7 @@ async def gateways(
 
 
 async def all_at_once(
-    ledgers: Sequence[BudgetLedger], budgets: Sequence[Budget], tokens: int, times: int
+    ledgers: Sequence[BudgetLedger], budgets: Sequence[TenantBudget], tokens: int, times: int
 ) -> list[Granted | NotGranted]:
     asked = (ledgers[i % len(ledgers)].reserve(budgets, tokens) for i in range(times))
     return await asyncio.gather(*asked)
@@ -58,7 +53,9 @@ def granted(answers: Sequence[Granted | NotGranted]) -> list[Granted]:
     return [answer for answer in answers if isinstance(answer, Granted)]
 
 
-async def granted_in_time(ledger: BudgetLedger, budgets: Sequence[Budget], tokens: int) -> None:
+async def granted_in_time(
+    ledger: BudgetLedger, budgets: Sequence[TenantBudget], tokens: int
+) -> None:
     async with asyncio.timeout(20):
         while isinstance(await ledger.reserve(budgets, tokens), NotGranted):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -76,7 +73,7 @@ async def test_a_thousand_at_once_get_what_there_is_and_no_more(redis: AsyncRedi
 
 
 async def test_all_budgets_of_a_request_are_charged_or_none(redis: AsyncRedis) -> None:
-    tight, wide = Budget("red/a", requests=1), Budget("red", tokens=100)
+    tight, wide = TenantBudget("red/a", requests=1), TenantBudget("red", tokens=100)
     async with gateways(redis, 1) as (ledger,):
         assert isinstance(await ledger.reserve([wide, tight], 10), Granted)
         refused = await ledger.reserve([wide, tight], 10)
@@ -95,7 +92,7 @@ async def test_what_was_not_used_goes_back(redis: AsyncRedis) -> None:
 
 
 async def test_so_many_requests_are_under_way_and_no_more(redis: AsyncRedis) -> None:
-    budgets = [Budget("red", concurrent=3)]
+    budgets = [TenantBudget("red", concurrent=3)]
     async with gateways(redis, 2) as ledgers:
         answers = await all_at_once(ledgers, budgets, 5, 20)
         running = granted(answers)
@@ -106,7 +103,7 @@ async def test_so_many_requests_are_under_way_and_no_more(redis: AsyncRedis) -> 
 
 
 async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRedis) -> None:
-    budgets = [Budget("red", concurrent=1)]
+    budgets = [TenantBudget("red", concurrent=1)]
     async with gateways(redis, 1, bucket_s=0.02) as (dies,):
         assert isinstance(await dies.reserve(budgets, 1), Granted)
     async with gateways(redis, 1, bucket_s=0.02, opened=False) as (lives,):
@@ -141,9 +138,9 @@ async def test_the_share_of_a_silent_gateway_is_withheld(redis: AsyncRedis) -> N
     async with gateways(redis, 2) as (one, other):
         # both have the share of two
         await until(lambda: one._share == other._share == 0.5, 20.0)
-        with_text = await redis.hget(KEY, "m:g0")  # type: ignore[misc]
+        with_text = await redis.hget(KEY, "m:g0")
         _, *rest = str(with_text).split()
-        await redis.hset(KEY, "m:g2", " ".join(["0", *rest]))  # type: ignore[misc]
+        await redis.hset(KEY, "m:g2", " ".join(["0", *rest]))
         answers = await all_at_once([one], TOKENS, 1, 120)
         assert len(granted(answers)) == 50
 
@@ -197,13 +194,13 @@ def test_the_window_holds_what_a_list_of_all_reservations_says(
     """Granted exactly where it fits; and the seconds until there is room are true."""
     limit, now = 100, 1_000_000.5
     held: list[tuple[int, int]] = []  # bucket, tokens
-    common = ["9e18", "gen", "me", "process", 1]
+    common: list[Any] = ["9e18", "gen", "me", "process", 1]
     with control(shared) as client:
         client.flushall()
 
-        def run(script: str, *arguments: object) -> Any:
+        def run(script: str, *arguments: Any) -> Any:
             client.set("our:time", now)
-            return client.eval(at_our_time(script), 1, KEY, *common, *arguments)  # type: ignore[arg-type]
+            return client.eval(at_our_time(script), 1, KEY, *common, *arguments)
 
         def reserve(tokens: int) -> Any:
             return run(RESERVE, 1, tokens, "lease", "red", -1, limit, -1)
@@ -262,6 +259,6 @@ def test_the_scripts_leave_no_key_that_redis_may_evict_while_it_counts(
         client.eval(at_our_time(BEAT), 1, KEY, *common, 1, 1, "0", told)
         client.eval(at_our_time(RESERVE), 1, KEY, *common, 1, 5, "x", "red", 1, 9, 1)
         client.delete("our:time")
-        assert len(client.keys("*")) == 4  # type: ignore[arg-type]
-        kinds = Counter(client.ttl(name) for name in client.keys("*"))  # type: ignore[union-attr]
+        assert len(client.keys("*")) == 4
+        kinds = Counter(client.ttl(name) for name in client.keys("*"))
         assert set(kinds) == {-1}

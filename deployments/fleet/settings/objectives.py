@@ -1,7 +1,8 @@
 """What a fleet file says of a pool's promises, and of how it keeps them."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -151,6 +152,30 @@ class Autoscaling(Section):
     )
 
 
+class TenantLimits(Section):
+    """What a tenant may use; all gateways count together."""
+
+    requests_per_minute: int | None = Field(
+        None,
+        ge=1,
+        description="At most this many requests are let in within any minute. With null there is "
+        "no limit.",
+    )
+    tokens_per_minute: int | None = Field(
+        None,
+        ge=1,
+        description="At most this many tokens are used within any minute. A request first takes "
+        "its prompt's tokens and as many as it may generate, and gives back what it did not "
+        "use. With null there is no limit.",
+    )
+    concurrent_requests: int | None = Field(
+        None,
+        ge=1,
+        description="At most this many requests are served at once, those that wait included. "
+        "With null there is no limit.",
+    )
+
+
 class Tenant(Section):
     """The rights of one API key's holder."""
 
@@ -182,4 +207,13 @@ class Tenant(Section):
         description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "
         "and loads of replicas. Other tenants see only their own decisions, and what waits of "
         "their own. The only tenant that has keys sees addresses and loads, too.",
+    )
+    limits: TenantLimits = Field(
+        default_factory=TenantLimits,
+        description="The tenant's requests of all models together may use this much.",
+    )
+    model_limits: Mapping[Annotated[str, Field(min_length=1)], TenantLimits] = Field(
+        default_factory=dict,
+        description="The tenant's requests for these models, by the names that requests give, "
+        "may use this much.",
     )

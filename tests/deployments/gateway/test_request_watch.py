@@ -26,7 +26,7 @@ async def test_a_line_that_cannot_be_written_leaves_no_span_open_and_is_counted(
     families, trace = Families(), _Trace()
     metrics = RequestMetrics(families, {"main": Promise()})
     record = RequestRecord("id", "tenant", "/v1/completions", 0.0, pool="main", trace=trace)
-    RequestWatch(metrics).ended(record)
+    RequestWatch(metrics, lambda record: None).ended(record)
     metrics.refresh(1.0)
     assert trace.has_ended
     cancelled = families.requests.labels("main", "interactive", "cancelled")

@@ -1,0 +1,235 @@
+"""What tenants may use, at the API: 429 beyond it, and headers that say what is left.
+
+A request takes the most it can use before it is placed: its prompt's tokens, and for each sequence
+that it asks for as many as it may generate. It gives back what its engine did not confirm.
+`router.budget_ledger` says why no more is granted than there is. A tenant without limits costs
+nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.settings.objectives import TenantLimits
+from deployments.gateway.errors import ApiError
+from deployments.gateway.pool import GatewayPool
+from deployments.gateway.request import PoolRequest
+from observability.request_record import OVER_BUDGET, RequestRecord
+from router.budget_ledger import BudgetLedger, Granted, Left, NotGranted, TenantBudget
+from router.budget_scripts import WINDOW
+from router.redis_client import AsyncRedis
+
+SHARE_HEADER = "x-antefix-budget"
+_NO_TOKENS = ("/tokenize", "/detokenize")
+_NO_OUTPUT = ("/v1/embeddings",)
+_MOST_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+# vLLM's own default for completions, as OpenAI's: CompletionRequest.max_tokens.
+_COMPLETION_TOKENS = 16
+# What a chat template may add to a prompt that is not known here.
+_TEMPLATE_TOKENS = 512
+
+
+class TenantBudgets:
+    """Of one gateway, for all tenants of a fleet. `by_share`: without Redis."""
+
+    def __init__(self, redis: AsyncRedis, fleet: str) -> None:
+        self._ledger = BudgetLedger(redis, fleet, 1)
+        self._held: dict[RequestRecord, Granted] = {}
+        self._fleet: Fleet | None = None
+
+    @property
+    def by_share(self) -> bool:
+        return self._ledger.by_share
+
+    def change(self, fleet: Fleet) -> None:
+        """These limits from now on; what was used before counts."""
+        self._fleet = fleet
+        self._ledger.gateways = fleet.gateway.replicas
+
+    async def run(self) -> None:
+        """Keep in touch with Redis until cancelled."""
+        await self._ledger.run()
+
+    async def close(self) -> None:
+        await self._ledger.leave()
+
+    async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
+        """Headers for the answer; empty for a tenant without limits.
+
+        Raises ApiError: 429 beyond a limit, 400 for what no minute has room for.
+        """
+        engine = request.engine
+        budgets = self._budgets_of(engine.tenant, engine.model)
+        if not budgets:
+            return {}
+        tokens = self._most(request, pool, budgets)
+        answer = await self._ledger.reserve(budgets, tokens)
+        if isinstance(answer, NotGranted):
+            raise _refusal(answer, engine.tenant, tokens, budgets)
+        self._held[engine.record] = answer
+        share = {SHARE_HEADER: "share"} if answer.by_share else {}
+        return {**_headers(budgets, answer.left), **share}
+
+    def settle(self, record: RequestRecord) -> None:
+        """It has ended, however it went."""
+        granted = self._held.pop(record, None)
+        if granted is not None:
+            assert self._fleet is not None
+            weight = self._fleet.gateway.cached_token_weight
+            refused = record.outcome == "rejected"
+            self._ledger.settle(granted, _used(record, granted, weight), 0 if refused else 1)
+
+    def _budgets_of(self, tenant: str, model: str) -> list[TenantBudget]:
+        assert self._fleet is not None
+        rights = self._fleet.gateway.tenants.get(tenant)
+        if rights is None:
+            return []
+        name = quote(tenant, safe="")
+        budgets = [_budget(name, rights.limits)]
+        if (limits := rights.model_limits.get(model)) is not None:
+            budgets.append(_budget(f"{name}/{quote(model, safe='')}", limits))
+        return [budget for budget in budgets if budget is not None]
+
+    def _most(
+        self, request: PoolRequest, pool: GatewayPool, budgets: Sequence[TenantBudget]
+    ) -> int:
+        """The most tokens the request can use. Raises ApiError 400."""
+        limits = [budget.tokens for budget in budgets if budget.tokens is not None]
+        if not limits:
+            return 0
+        lengths = [load.max_model_len for load in pool.scheduler.board.last_known().values()]
+        set_length = pool.settings.engine_args.get("max_model_len")
+        known = [*filter(None, lengths), *([set_length] if isinstance(set_length, int) else [])]
+        most = most_tokens(request, max(known, default=None))
+        if most is None:  # it may use all there is
+            return min(limits)
+        if most > min(limits):
+            message = (
+                f"The request may use up to {most} tokens, and the limit is {min(limits)} a minute."
+                " Ask for fewer with max_tokens, or shorten the prompt."
+            )
+            raise ApiError(400, message, code="tokens_above_limit", param="max_tokens")
+        return most
+
+
+def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
+    """The most tokens a request can use; None: nothing bounds it, as far as is known here."""
+    path, fields = request.engine.path, request.fields
+    if path in _NO_TOKENS:
+        return 0
+    prompts = _prompts(fields.get("prompt")) if path == "/v1/completions" else 1
+    prompt_tokens = request.tokens
+    if not request.prompt.known:
+        prompt_tokens = len(request.engine.body) + _TEMPLATE_TOKENS
+        if max_model_len is not None and path not in _NO_OUTPUT:
+            whole = max_model_len * prompts
+            # an image has more tokens than its address has bytes
+            prompt_tokens = whole if _has_media(fields) else min(prompt_tokens, whole)
+    if path in _NO_OUTPUT:
+        return prompt_tokens
+    asked = [value for name in _MOST_FIELDS if (value := _count(fields.get(name)))]
+    if asked:
+        each = max(asked)
+    elif path == "/v1/completions":
+        each = _COMPLETION_TOKENS
+    elif max_model_len is None:
+        return None
+    else:
+        each = max(1, max_model_len - (prompt_tokens if prompts == 1 else 0))
+    if max_model_len is not None:
+        each = min(each, max_model_len)
+    sequences = max(1, _count(fields.get("n")), _count(fields.get("best_of"))) * prompts
+    return prompt_tokens + each * sequences
+
+
+def _used(record: RequestRecord, granted: Granted, cached_token_weight: float) -> int:
+    """Tokens that count, by what the engine confirmed; what it did not say counts in full."""
+    if record.prompt_tokens is None:
+        under_way = record.verdict not in ("", "reject")
+        return granted.tokens if under_way and record.outcome in ("cancelled", "deadline") else 0
+    if record.output_tokens is None:
+        return granted.tokens
+    cached = (record.cached_tokens or 0) * (1 - cached_token_weight)
+    return math.ceil(record.prompt_tokens - cached) + record.output_tokens
+
+
+def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
+    of = limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent_requests
+    return TenantBudget(scope, *of) if any(limit is not None for limit in of) else None
+
+
+def _refusal(
+    answer: NotGranted, tenant: str, tokens: int, budgets: Sequence[TenantBudget]
+) -> ApiError:
+    budget, seconds = answer.budget, max(1, math.ceil(answer.retry_after_s))
+    of_model = " for this model" if "/" in budget.scope else ""
+    whose = f"The tenant {tenant[:100]!r}"
+    remedy = f"Try again in {seconds} s."
+    if answer.kind == "requests":
+        message = f"{whose} may send {budget.requests} requests a minute{of_model}, and has."
+    elif answer.kind == "tokens":
+        message = (
+            f"{whose} may use {budget.tokens} tokens a minute{of_model}, and too few are left for"
+            f" this request, which may use {tokens}."
+        )
+        remedy = f"Try again in {seconds} s, or ask for fewer with max_tokens."
+    elif answer.kind == "concurrent":
+        message = f"{whose} may have {budget.concurrent} requests at once{of_model}, and has."
+    else:
+        message = (
+            f"How much of its budget the tenant {tenant[:100]!r} has used is not known now,"
+            " because Redis was away or has just begun."
+        )
+    headers = _headers(budgets, answer.left) if answer.left else {}
+    return ApiError(
+        429, f"{message} {remedy}", code=OVER_BUDGET, retry_after=seconds, headers=headers
+    )
+
+
+def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str, str]:
+    """As https://platform.openai.com/docs/guides/rate-limits; of several, where least is left."""
+    headers = {}
+    for kind in ("requests", "tokens"):
+        known = [
+            (remaining, limit)
+            for budget, of in zip(budgets, left, strict=True)
+            if (limit := getattr(budget, kind)) is not None
+            and (remaining := getattr(of, kind)) is not None
+        ]
+        if known:
+            remaining, limit = min(known)
+            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
+            headers[f"x-ratelimit-remaining-{kind}"] = str(remaining)
+            # all is as at first once what is counted now has left the window
+            headers[f"x-ratelimit-reset-{kind}"] = f"{WINDOW // 60}m{WINDOW % 60}s"
+    return headers
+
+
+def _prompts(prompt: object) -> int:
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _has_media(fields: Mapping[str, Any]) -> bool:
+    """Whether a message has a part that is no text."""
+    messages = fields.get("messages", fields.get("input"))
+    contents = [
+        message.get("content")
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, Mapping)
+    ]
+    return any(
+        not isinstance(part, Mapping) or "text" not in str(part.get("type"))
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+    )

@@ -1,0 +1,197 @@
+"""What tenants may use, through a real gateway and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from deployments.gateway.budgets import most_tokens
+from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
+from deployments.gateway.request_options import RequestOptions
+from observability.request_record import RequestRecord
+from router.policies import PlacementRequest
+from router.redis_client import connect
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import FLEET, NO_REDIS, OTHER_KEY, TENANT, Front, gateway_before
+from tests.router.budget_redis import open_up
+from tests.sentences import assert_sentences
+from tests.waiting import until
+
+LENGTH = 1000
+PATIENCE_S = 20.0
+
+
+@asynccontextmanager
+async def limited(
+    redis_url: str, engine: FakeEngine, limits: Mapping[str, Any], **more: Any
+) -> AsyncIterator[Front]:
+    """A gateway whose tenant has these limits."""
+    if redis_url != NO_REDIS:
+        async with connect(redis_url) as redis:
+            await open_up(redis, FLEET)
+    pool = {"engine_args": {"max_model_len": LENGTH}}
+    tenants = {TENANT: dict(limits)}
+    async with gateway_before(
+        engine, redis_url=redis_url, pool=pool, tenants=tenants, **more
+    ) as front:
+        if redis_url != NO_REDIS:
+            await until(lambda: not front.gateway._budgets.by_share, PATIENCE_S)
+        yield front
+
+
+async def ask_chat(
+    front: Front, headers: dict[str, str] | None = None, **body: Any
+) -> tuple[int, str, Mapping[str, str]]:
+    async with front.post(headers=headers, **body) as answer:
+        told = await answer.json()
+        if answer.status == 200:
+            return 200, "", answer.headers
+        assert_sentences(told["error"]["message"])
+        return answer.status, told["error"]["code"], answer.headers
+
+
+async def test_a_tenant_gets_what_it_may_and_is_told_when_there_is_more(redis_url: str) -> None:
+    limits = {"limits": {"requests_per_minute": 2}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        status, _, headers = await ask_chat(front)
+        assert status == 200
+        assert headers["x-ratelimit-limit-requests"] == "2"
+        assert headers["x-ratelimit-remaining-requests"] == "1"
+        assert headers["x-ratelimit-reset-requests"] == "1m2s"
+        assert "x-ratelimit-limit-tokens" not in headers
+        assert (await ask_chat(front))[0] == 200
+        status, code, headers = await ask_chat(front)
+        assert (status, code) == (429, "rate_limit_exceeded")
+        assert 50 <= int(headers["retry-after"]) <= 62
+        assert headers["x-ratelimit-remaining-requests"] == "0"
+        other = {"authorization": f"Bearer {OTHER_KEY}"}
+        assert (await ask_chat(front, other))[0] == 200
+
+
+async def test_tokens_that_were_not_used_are_there_again(redis_url: str) -> None:
+    """The engine confirms a few of the hundreds that a request might have used."""
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    engine = FakeEngine()
+    engine.prompt_cache = lambda fields: (10, 0)
+    async with limited(redis_url, engine, limits) as front:
+        for count in range(5):
+            status, _, headers = await ask_chat(front, max_tokens=4)
+            assert status == 200
+            left = int(headers["x-ratelimit-remaining-tokens"])
+            assert left <= 1000 - 500 - 14 * count
+            await until(lambda: not front.gateway._budgets._held)
+            await asyncio.sleep(0.05)
+
+
+async def test_what_no_minute_has_room_for_is_no_matter_of_waiting(redis_url: str) -> None:
+    limits = {"limits": {"tokens_per_minute": 900}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        status, code, headers = await ask_chat(front, max_tokens=600)
+        assert (status, code) == (400, "tokens_above_limit")
+        assert "retry-after" not in headers
+
+
+async def test_a_model_has_limits_of_its_own(redis_url: str) -> None:
+    limits = {
+        "model_limits": {"small": {"requests_per_minute": 1}, "x": {"requests_per_minute": 9}}
+    }
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        assert (await ask_chat(front))[0] == 200
+        assert (await ask_chat(front))[1] == "rate_limit_exceeded"
+
+
+async def test_only_so_many_are_served_at_once(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.pauses_after = 0
+    async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
+        first = asyncio.create_task(ask_chat(front))
+        await until(lambda: engine.running, PATIENCE_S)
+        assert (await ask_chat(front))[1] == "rate_limit_exceeded"
+        engine.go_on.set()
+        assert (await first)[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_leaves_is_under_way_no_more(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.pauses_after = 1
+    async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
+        async with front.post(stream=True) as answer:
+            assert answer.status == 200
+        await until(lambda: not front.gateway._budgets._held, PATIENCE_S)
+
+
+async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothing() -> None:
+    limits = {"limits": {"requests_per_minute": 2}}
+    async with limited(NO_REDIS, FakeEngine(), limits) as front:
+        status, code, headers = await ask_chat(front)
+        assert (status, code) == (429, "rate_limit_exceeded") and int(headers["retry-after"]) >= 1
+        assert (await ask_chat(front, {"authorization": f"Bearer {OTHER_KEY}"}))[0] == 200
+        assert (await front.metrics())["antefix_budgets_by_share",] == 1
+
+
+async def test_who_is_over_budget_misses_no_promise_of_the_fleet(redis_url: str) -> None:
+    limits = {"limits": {"requests_per_minute": 1}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        await ask_chat(front)
+        await ask_chat(front)
+        metrics = await front.metrics()
+        assert metrics["antefix_slo_events_total", "goodput", "interactive", "bad"] == 0
+        assert metrics["antefix_requests_total", "invalid", "interactive"] == 1
+
+
+# --- how much a request may use --------------------------------------------------------------
+
+
+def request(path: str, known: bool = True, prompt_tokens: int = 10, **fields: Any) -> PoolRequest:
+    record = RequestRecord("id", TENANT, path, 0.0)
+    engine = object.__new__(EngineRequest)
+    for name, value in (("path", path), ("body", b"x" * 100), ("record", record)):
+        object.__setattr__(engine, name, value)
+    prompt = Prompt(PlacementRequest(prompt_tokens), known, None, 0.0, 0.0)
+    return PoolRequest(engine, fields, {}, RequestOptions("interactive", "allow", None), prompt)
+
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "most"),
+    [
+        (CHAT, {"max_tokens": 5}, 15),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": 7}, 17),
+        (CHAT, {"max_tokens": 5, "n": 3}, 25),
+        (CHAT, {}, 1000),
+        (CHAT, {"max_tokens": 10**9}, 1010),
+        (CHAT, {"max_tokens": -5, "n": True}, 1000),
+        (COMPLETION, {}, 26),
+        (COMPLETION, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 30),
+        (COMPLETION, {"prompt": [1, 2, 3], "max_tokens": 5}, 15),
+        (COMPLETION, {"prompt": [[1], [2]], "max_tokens": 5}, 20),
+        ("/v1/responses", {"max_output_tokens": 5}, 15),
+        ("/v1/embeddings", {}, 10),
+        ("/tokenize", {}, 0),
+    ],
+)
+def test_a_request_can_use_its_prompt_and_all_it_may_generate(
+    path: str, fields: dict[str, Any], most: int
+) -> None:
+    assert most_tokens(request(path, **fields), LENGTH) == most
+
+
+def test_a_prompt_that_is_not_known_counts_for_more_than_it_can_have() -> None:
+    assert most_tokens(request(CHAT, known=False, max_tokens=5), LENGTH) == 100 + 512 + 5
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    asked = request(CHAT, known=False, max_tokens=5, messages=image)
+    assert most_tokens(asked, LENGTH) == LENGTH + 5
+
+
+def test_nothing_bounds_a_request_to_a_model_of_unknown_length() -> None:
+    assert most_tokens(request(CHAT), None) is None
+    assert most_tokens(request(CHAT, max_tokens=5), None) == 15
