@@ -116,8 +116,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._kept_bytes += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # it is answered as the plain request it is too
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_as_plain(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(self._refusal or _NOT_HTTP)
         else:
@@ -125,6 +125,19 @@ class BoundedConnection(HttpToolsProtocol):
                 self._refuse(_head_too_large(self._limits.head_bytes))
             elif self.headers and len(self.headers) > self._limits.headers:
                 self._refuse(_too_many_headers(self._limits.headers))
+
+    def _read_as_plain(self, rest: bytes) -> None:
+        """The request asks for another protocol too: again, without that, and its body with it."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(_NOT_HTTP)
+            return
+        version = self.parser.get_http_version().encode()
+        lines = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        head = b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *lines])
+        self.data_received(head + b"\r\n\r\n" + rest)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -145,14 +158,14 @@ class BoundedConnection(HttpToolsProtocol):
             self._refusal = _too_many_pipelined(limits.pipelined)
         if self._refusal is not None:
             raise ValueError(self._refusal.code)  # ends the parser's run over what was read
+        if self.parser.should_upgrade():
+            return
         # armed again when an answer ended after this head had begun
         self._unset_keepalive_if_required()
         self._head_since = None
         self._body_since, self._body_bytes = self.loop.time(), 0
         self._kept_bytes = 0
         super().on_headers_complete()
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # the parser takes no other request after it
 
     def on_body(self, body: bytes) -> None:
         self._kept_bytes = 0
@@ -160,6 +173,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._body_since = None
         super().on_message_complete()
 

@@ -457,12 +457,16 @@ async def test_a_request_to_change_the_protocol_is_served_as_it_is(
     )
     async with serving() as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n" + upgrade + b"\r\n")
-        status, headers, _ = await answer_on(reader)
-        assert status == 200
-        # the parser would take no second request
-        assert headers["connection"] == "close"
-        assert await asyncio.wait_for(reader.read(), 20) == b""
+        request = HEAD + upgrade + b"content-length: 2\r\n\r\n{}"
+        for sent in ([request], [request + request], [bytes([one]) for one in request]):
+            for part in sent:
+                writer.write(part)
+                await writer.drain()
+            for _ in range(2 if sent == [request + request] else 1):
+                status, headers, told = await answer_on(reader)
+                assert (status, told) == (200, {"bytes": 2})
+                assert "connection" not in headers
+        writer.close()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
