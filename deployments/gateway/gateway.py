@@ -48,8 +48,9 @@ from deployments.gateway.relay import Relay
 from deployments.gateway.request import EngineRequest
 from deployments.gateway.request_options import TIMEOUT_HEADER, options_of, timeout_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
+from deployments.gateway.serve_controller import ServeController
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
-from deployments.gateway.status import fleet_status, replica_states
+from deployments.gateway.status import fleet_status
 from deployments.gateway.transport import Transport
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
@@ -75,8 +76,6 @@ INFERENCE_PATHS = (
 )
 SWITCH_INTERVAL_S = 0.0005
 METRICS_PERIOD_S = 1.0
-# Ray Serve's controller is asked more seldom.
-STATES_TICKS = 5
 VERSION = importlib.metadata.version("antefix")
 # Nobody reads it; logs of proxies call it so.
 CLIENT_LEFT = 499
@@ -130,9 +129,8 @@ class Gateway:
         )
         self._explanations = Explanations(self._binary, base.name)
         self._dropped_told = 0
-        self._ticks = 0
-        self._states: Mapping[str, Mapping[str, int]] = {}
         self._loops = Loops()
+        self._controller = ServeController()
         self._metrics = Families()
         self._loop_metrics = LoopMetrics(self._metrics.loop_failures)
         self._metrics.build.labels(VERSION).set(1)
@@ -149,11 +147,12 @@ class Gateway:
             self._metrics,
             self._loops,
         )
-        self._health = Health(self._session, self._loops)
+        self._health = Health(self._session, self._loops, self._controller)
         self._written = SettingsWriter(self._text, base.board)
         self._refused = ""
         self._loops.start("explanations", self._explanations.run())
         self._loops.start("settings", self._written.run())
+        self._loops.start("serve_controller", self._controller.run())
         self._loops.start(
             "metrics",
             forever(
@@ -262,13 +261,10 @@ class Gateway:
 
     async def _keep_metrics(self) -> None:
         """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""
-        if self._ticks % STATES_TICKS == 0:
-            self._states = await replica_states()
-        self._ticks += 1
-        self.refresh_metrics(self._states)
+        self.refresh_metrics(self._controller.status.last.states)
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
-        """Bring the gauges up to date; `states` is what `replica_states` says."""
+        """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
         dropped = self._explanations.dropped
         self._metrics.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
@@ -279,9 +275,11 @@ class Gateway:
         decided = [of.decided for of in self._pools.by_name.values() if of.decided]
         if decided:
             self._loop_metrics.heard("autoscaler", max(one.failures for one in decided))
-        self._pools.refresh_metrics(states)
-        # last: it writes what all have counted
-        self._requests.refresh(asyncio.get_running_loop().time())
+        try:
+            self._pools.refresh_metrics(states)
+        finally:
+            # last: it writes what all have counted
+            self._requests.refresh(asyncio.get_running_loop().time())
 
     def _app(self) -> FastAPI:
         # `answer_errors` redirects
@@ -359,9 +357,12 @@ class Gateway:
             timeout_s=timeout_s,
             record=record,
         )
-        pool_request = await pool.read(engine_request, fields, request.headers, options)
-        headers = await self._budgets.admit(pool_request, pool)
         try:
+            async with asyncio.timeout_at(deadline):
+                pool_request = await pool.read(
+                    engine_request, fields, request.headers, options, request.receive
+                )
+            headers = await self._budgets.admit(pool_request, pool)
             async with asyncio.timeout_at(deadline):
                 return await pool.schedule(pool_request, request.receive), headers
         except TimeoutError:
@@ -397,7 +398,9 @@ class Gateway:
     async def status(self, request: Request) -> Response:
         holder = self._keys.check(request.headers)
         told = None if holder.sees_loads(self._fleet.gateway) else holder.tenant
-        status = await fleet_status(self._fleet, self._pools.by_name, self._refused, told)
+        status = await fleet_status(
+            self._fleet, self._pools.by_name, self._controller, self._refused, told
+        )
         return JSONResponse(status)
 
     async def explain(self, request: Request, request_id: str) -> Response:

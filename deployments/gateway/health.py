@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 from common.loops import Loops
 from deployments.gateway.peers import Peers
 from deployments.gateway.pool import GatewayPool
-from deployments.gateway.status import applications_run, pools_ready
+from deployments.gateway.serve_controller import ServeController
+from deployments.gateway.status import pools_ready
 
 
 def unheard_s() -> float:
@@ -26,8 +27,11 @@ def unheard_s() -> float:
 class Health:
     """`leaving` is set once this gateway should get no more requests; `pools` are those of now."""
 
-    def __init__(self, session: aiohttp.ClientSession, loops: Loops) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, loops: Loops, controller: ServeController
+    ) -> None:
         self._loops = loops
+        self._controller = controller
         self.leaving = False
         self.pools: Mapping[str, GatewayPool] = {}
         self._has_served = False
@@ -47,7 +51,7 @@ class Health:
 
     async def ready(self) -> Response:
         """200 when every pool has a running replica, else 503 and which has none."""
-        if waiting := await pools_ready(self.pools):
+        if waiting := await pools_ready(self.pools, self._controller):
             return _unavailable({"status": "starting", "waiting_for_pools": waiting})
         return JSONResponse({"status": "ready"})
 
@@ -70,10 +74,10 @@ class Health:
 
         The latter is when KubeRay, too, lets the new cluster take the place of the one before.
         """
-        if len(await pools_ready(self.pools)) == len(self.pools):
+        if len(await pools_ready(self.pools, self._controller)) == len(self.pools):
             return False
         if await self._peers.another_cluster_serves(self._session):
-            return await applications_run()
+            return (await self._controller.status.latest()).all_run
         return True
 
 

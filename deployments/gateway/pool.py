@@ -174,11 +174,17 @@ class GatewayPool:
         fields: Mapping[str, Any],
         headers: Mapping[str, str],
         options: RequestOptions,
+        receive: Receive,
     ) -> PoolRequest:
-        """What is to be known of a request before it is scheduled. Never raises."""
+        """What is to be known of a request before it is scheduled.
+
+        Raises ClientDisconnect when `receive` says so meanwhile.
+        """
         began = asyncio.get_running_loop().time()
         try:
-            prompt = await self.reader.read(request, fields, headers)
+            prompt = await self.reader.read(request, fields, headers, receive)
+        except ClientDisconnect:
+            raise
         except Exception:  # reading must not fail what an engine could serve
             logger.exception("request %s is placed without its prompt", request.request_id)
             guess = PlacementRequest(request_body.estimate_prompt_tokens(request.body))
@@ -201,7 +207,7 @@ class GatewayPool:
             return self._attempt(request, attempt, "deciding failed")
         if decision.verdict.kind == "overflow":
             assert self.overflow is not None
-            return await self.overflow.stand_in(request, self, decision)
+            return await self.overflow.stand_in(request, self, decision, receive)
         self._decided(request, decision)
         if decision.evicted is not None:
             self._turns[decision.evicted].set_result(None)
@@ -218,7 +224,7 @@ class GatewayPool:
         return self._attempt(request, decision.attempt, decision.verdict.reason)
 
     async def stand_in(
-        self, request: PoolRequest, origin: GatewayPool, decision: Decision
+        self, request: PoolRequest, origin: GatewayPool, decision: Decision, receive: Receive
     ) -> EngineAttempt:
         """Serve here a request for `origin`, in this pool's model, where that is soonest.
 
@@ -228,7 +234,7 @@ class GatewayPool:
         model = self.settings.served_model_name
         engine = renamed(request.engine, request.fields, model)
         fields = {**request.fields, "model": model}
-        here = await self.read(engine, fields, request.headers, request.options)
+        here = await self.read(engine, fields, request.headers, request.options, receive)
         unfit = self.unfit(here, origin.settings) if here.prompt.known else None
         final = self.scheduler.stand_in(_asked(here, None), origin.scheduler, decision, unfit)
         origin._decided(request, final)

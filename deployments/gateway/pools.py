@@ -77,7 +77,7 @@ class Pools:
         raise ApiError(404, message, code="model_not_found", param="model")
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
-        """Bring the gauges up to date; `states` is what `replica_states` says."""
+        """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
         for pool in self.by_name.values():
             pool.refresh_metrics(*replica_counts(pool, states))
 

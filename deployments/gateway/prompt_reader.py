@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.types import Receive
 
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.renderer_client import RendererClient
-from deployments.gateway.request import EngineRequest, Prompt
+from deployments.gateway.request import EngineRequest, Prompt, unless_client_leaves
 from observability.metrics import RoutingMetrics
 from router.index import Depths
 from router.load import LoadBoard
@@ -25,6 +30,43 @@ from router.segment_keys import Namespace, SegmentHasher
 
 # A longer body is tokenized in a thread: its milliseconds would be everybody's.
 LONG_BODY_BYTES = 16384
+# Of this process. More prompts at once are placed by load alone, as those that cannot be rendered.
+LONG_PROMPTS_AT_MOST = 64
+LONG_PROMPT_THREADS = min(8, (os.cpu_count() or 1) + 2)
+
+Read = TypeVar("Read")
+
+
+class LongPrompts:
+    """Threads in which nothing but prompts is read, so that nothing else can keep them busy."""
+
+    def __init__(self, threads: int = LONG_PROMPT_THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, "prompts")
+        self._reading = 0
+
+    async def run(self, read: Callable[[], Read]) -> Read | None:
+        """What `read` gives; None at once while LONG_PROMPTS_AT_MOST are being read."""
+        if self._reading >= LONG_PROMPTS_AT_MOST:
+            return None
+        self._reading += 1
+        work = [read]
+
+        def take() -> Read:
+            return work.pop()()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, take)
+        finally:
+            self._reading -= 1
+            # of one whose client left, the threads' queue holds no body any more
+            work.clear()
+
+
+_LONG_PROMPTS = LongPrompts()
+
+
+def _guess(request: EngineRequest, session: str | None) -> PlacementRequest:
+    return PlacementRequest(request_body.estimate_prompt_tokens(request.body), (), session)
 
 
 class PromptReader:
@@ -47,15 +89,24 @@ class PromptReader:
         self.renderer = renderer
 
     async def read(
-        self, request: EngineRequest, fields: Mapping[str, Any], headers: Mapping[str, str]
+        self,
+        request: EngineRequest,
+        fields: Mapping[str, Any],
+        headers: Mapping[str, str],
+        receive: Receive,
     ) -> Prompt:
-        """What is to be known before placing. Never raises, never waits beyond the budget."""
+        """What is to be known before placing: within the budget, but for a long prompt's tokens.
+
+        Raises ClientDisconnect when `receive` says so meanwhile.
+        """
         began = time.monotonic()
         session = headers.get(self.pool.session_header)
         if session is not None:  # a tenant's own: nobody sits where another's session does
             session = f"{request.tenant}\n{session}"
         if len(request.body) > LONG_BODY_BYTES:
-            placement, known = await asyncio.to_thread(self._tokenize, request, fields, session)
+            read = _LONG_PROMPTS.run(partial(self._tokenize, request, fields, session))
+            found = await unless_client_leaves(read, receive)
+            placement, known = found or (_guess(request, session), False)
         else:
             placement, known = self._tokenize(request, fields, session)
         looked, skips = time.monotonic(), self._feeds.index.breaker_open
@@ -74,8 +125,7 @@ class PromptReader:
         prompt_tokens, segment_tokens = self.renderer.prompt_tokens, self._board.segment_tokens
         prompts = prompt_tokens.token_ids(request.path, fields) if prompt_tokens else None
         if not prompts:
-            guess = request_body.estimate_prompt_tokens(request.body)
-            return PlacementRequest(guess, (), session), False
+            return _guess(request, session), False
         keys: list[bytes] = []
         if segment_tokens:
             namespace = Namespace(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from deployments.gateway.cache_salt import salted
@@ -14,6 +16,8 @@ from deployments.gateway.request_options import RequestOptions
 from observability.request_record import RequestRecord
 from router.index import Depths
 from router.policies import PlacementRequest
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -82,3 +86,17 @@ async def client_gone(receive: Receive) -> None:
     """Return when the client has left. Its body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def unless_client_leaves(work: Awaitable[Result], receive: Receive) -> Result:
+    """What `work` gives. Raises ClientDisconnect, and cancels it, when the client leaves first."""
+    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(client_gone(receive))
+    try:
+        either: set[asyncio.Future[Any]] = {doing, gone}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientDisconnect
+        return doing.result()
+    finally:
+        doing.cancel()
+        gone.cancel()

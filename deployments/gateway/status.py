@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import ray
-from ray import serve
-from ray.serve.context import _get_global_client
-from ray.serve.schema import ApplicationStatus, ServeStatus
 
-from deployments.fleet.applications import is_application
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool import GatewayPool
+from deployments.gateway.serve_controller import ServeController
 from router.cost import predict_ttft
 from router.load import LoadBoard, ReplicaLoad
 
@@ -28,26 +23,30 @@ _OF_OPERATORS = (
 )
 
 
-async def pools_ready(pools: Mapping[str, GatewayPool]) -> list[str]:
+async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeController) -> list[str]:
     """The pools that should have a running replica, and have none."""
     wanted = {name: pool for name, pool in pools.items() if _least_replicas(pool)}
     if all(pool.scheduler.board.loads() for pool in wanted.values()):
         return []
-    states = await replica_states()
+    states = (await controller.status.latest()).states
     return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
 
 
 async def fleet_status(
-    fleet: Fleet, pools: Mapping[str, GatewayPool], refused: str, tenant: str | None = None
+    fleet: Fleet,
+    pools: Mapping[str, GatewayPool],
+    controller: ServeController,
+    refused: str,
+    tenant: str | None = None,
 ) -> dict[str, Any]:
     """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
 
     `refused`: why the newest settings are not in force; empty where they are. `tenant`: who is told
     no address, and no name and no queue of others; None for an operator, who is told all.
     """
-    states = await replica_states()
+    states = (await controller.status.latest()).states
     all_read = all(pool.scheduler.board.is_read for pool in pools.values())
-    running = {} if all_read else await running_replicas()
+    running = {} if all_read else await controller.running.latest()
     return {
         "fleet": fleet.name,
         "settings_refused": refused or None,
@@ -98,7 +97,7 @@ def replica_counts(
 ) -> tuple[dict[str, int], int]:
     """Replicas by the states of the metric `antefix_replicas`, and how many there should be.
 
-    `states` is what `replica_states` says.
+    `states` is as in `serve_controller.Status`.
     """
     board, serves = pool.scheduler.board, states.get(pool.name, {})
     warm = board.warm().values()
@@ -150,45 +149,3 @@ def _target_replicas(pool: GatewayPool, states: Mapping[str, int]) -> int:
 def _least_replicas(pool: GatewayPool) -> int:
     autoscaling = pool.settings.autoscaling
     return autoscaling.min_replicas if autoscaling else pool.settings.first_replicas
-
-
-async def replica_states() -> dict[str, dict[str, int]]:
-    """Replica counts by state, by deployment, from Ray Serve's controller."""
-    if not ray.is_initialized():  # else asking would start one
-        return {}
-    status: ServeStatus = await asyncio.to_thread(serve.status)
-    return {
-        name: {str(state): count for state, count in deployment.replica_states.items()}
-        for application, of in status.applications.items()
-        if is_application(application)
-        for name, deployment in of.deployments.items()
-    }
-
-
-async def applications_run() -> bool:
-    """Whether Ray Serve says of all its applications that every replica is there."""
-    if not ray.is_initialized():
-        return False
-    status: ServeStatus = await asyncio.to_thread(serve.status)
-    said = [application.status for application in status.applications.values()]
-    return bool(said) and all(one == ApplicationStatus.RUNNING for one in said)
-
-
-async def running_replicas() -> dict[str, dict[str, str]]:
-    """The addresses of the running replicas' nodes by replica id, by deployment, from Ray Serve's
-    controller."""
-    if not ray.is_initialized():
-        return {}
-    client = _get_global_client()
-    assert client is not None  # it raises where there is no controller
-    instance = await asyncio.to_thread(client.get_serve_details)
-    return {
-        name: {
-            replica["replica_id"]: replica["node_ip"]
-            for replica in deployment["replicas"]
-            if replica["state"] == "RUNNING"
-        }
-        for application, of in instance["applications"].items()
-        if is_application(application)
-        for name, deployment in of["deployments"].items()
-    }

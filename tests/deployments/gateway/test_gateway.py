@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from deployments.gateway import status
+from deployments.gateway import serve_controller
 from tests import contract
 from tests.contract import Server
 from tests.fakes.engine import MODEL, FakeEngine
@@ -169,10 +169,9 @@ async def test_a_gateway_is_ready_when_every_pool_has_a_replica(front: Front) ->
 async def test_with_an_empty_board_serve_says_whether_a_pool_is_ready(
     front: Front, monkeypatch: pytest.MonkeyPatch, state: str, expected: int
 ) -> None:
-    async def states() -> dict[str, dict[str, int]]:
-        return {"main": {state: 1}}
-
-    monkeypatch.setattr(status, "replica_states", states)
+    told = serve_controller.Status({"main": {state: 1}})
+    monkeypatch.setattr(front.gateway._controller.status, "_ask", lambda: told)
+    monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)
     front.sees()
     async with front.http.get(front.url + "/health/ready") as answer:
         assert answer.status == expected
@@ -182,13 +181,7 @@ async def test_with_an_empty_board_serve_says_whether_a_pool_is_ready(
         assert "retry-after" in answer.headers
 
 
-async def test_status_shows_each_replicas_predicted_ttft(
-    front: Front, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def states() -> dict[str, dict[str, int]]:
-        return {"gateway": {"RUNNING": 1}, "main": {"RUNNING": 1}}
-
-    monkeypatch.setattr(status, "replica_states", states)
+async def test_status_shows_each_replicas_predicted_ttft(front: Front, engine: FakeEngine) -> None:
     front.sees(engine)
     async with front.get("/antefix/status") as answer:
         pool = (await answer.json())["pools"]["main"]
@@ -198,10 +191,8 @@ async def test_status_shows_each_replicas_predicted_ttft(
 async def test_without_redis_status_shows_the_replicas_that_serve_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def running() -> dict[str, dict[str, str]]:
-        return {"gateway": {"g": "10.0.0.1"}, "main": {"r2": "10.0.0.2", "r1": "10.0.0.1"}}
-
-    monkeypatch.setattr(status, "running_replicas", running)
+    running = {"gateway": {"g": "10.0.0.1"}, "main": {"r2": "10.0.0.2", "r1": "10.0.0.1"}}
+    monkeypatch.setattr(serve_controller, "ask_running", lambda: running)
     async with gateway_before(FakeEngine()) as front:
 
         async def replicas() -> list[dict[str, Any]]:

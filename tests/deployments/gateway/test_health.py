@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cli.local.ports import free_ports
-from deployments.gateway import health
+from deployments.gateway import serve_controller
 from deployments.gateway.gateway import Gateway
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -78,10 +78,10 @@ async def test_beside_another_cluster_a_gateway_waits_until_all_of_its_own_runs(
     """One pool of several, or one replica of those that its load needs, is too early."""
     runs = False
 
-    async def applications_run() -> bool:
-        return runs
-
-    monkeypatch.setattr(health, "applications_run", applications_run)
+    monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)
+    monkeypatch.setattr(
+        serve_controller, "ask_status", lambda: serve_controller.Status({}, all_run=runs)
+    )
     engine = FakeEngine()
     async with gateway_before(engine) as front:
         front.sees(engine)

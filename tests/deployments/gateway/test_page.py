@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
-from deployments.gateway import status
+from deployments.gateway import serve_controller
 from deployments.gateway.gateway import Gateway
 from deployments.process.http_server import HttpServer
 from tests.fakes.engine import MODEL, FakeEngine
@@ -22,7 +22,7 @@ from tests.router.redis_process import RedisProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PAGE = Path(status.__file__).parent / "page"
+PAGE = Path(serve_controller.__file__).parent / "page"
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 PATIENCE_MS = 20000
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
@@ -72,10 +72,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
     """Replica counts, as Ray Serve would tell them; there is no Ray here."""
     states = {"gateway": {"RUNNING": 1}, "main": {"RUNNING": 2}}
 
-    async def told() -> dict[str, dict[str, int]]:
-        return states
-
-    monkeypatch.setattr(status, "replica_states", told)
+    monkeypatch.setattr(serve_controller, "ask_status", lambda: serve_controller.Status(states))
     return states
 
 
@@ -318,10 +315,8 @@ async def test_without_redis_the_page_says_so(browser: Browser) -> None:
 async def test_without_redis_the_page_shows_the_replicas_that_serve_runs(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def running() -> dict[str, dict[str, str]]:
-        return {"main": {"r7": "10.0.0.7"}}
-
-    monkeypatch.setattr(status, "running_replicas", running)
+    running = {"main": {"r7": "10.0.0.7"}}
+    monkeypatch.setattr(serve_controller, "ask_running", lambda: running)
     async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
         front.pool.scheduler.board._read_at = float("-inf")
         await reader.opens()

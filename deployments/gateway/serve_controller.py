@@ -1,0 +1,168 @@
+"""What Ray Serve's controller last said, asked in the background.
+
+A controller that is stopped or lost leaves whoever asks it waiting for ever. So a question is put
+once at a time, in a thread of its own, and everybody reads its last answer: what a gateway serves
+needs no controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Generic, NamedTuple, TypeVar
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus, ServeStatus
+
+from common.loops import forever
+from deployments.fleet.applications import is_application
+
+logger = logging.getLogger("ray.serve")
+
+Answer = TypeVar("Answer")
+
+# Unasked for, an answer gets so old.
+ASK_PERIOD_S = 5.0
+# An answer that somebody reads is no older, unless the controller takes longer than PATIENCE_S.
+FRESH_S = 1.0
+PATIENCE_S = 0.5
+# From then on nobody waits for it, and it is logged.
+LATE_S = 5.0
+
+
+class Late(Exception):
+    """The controller takes longer than LATE_S to answer."""
+
+
+class Status(NamedTuple):
+    """`states` are replica counts by state, by deployment; `all_run` says of all applications that
+    every replica is there."""
+
+    states: Mapping[str, Mapping[str, int]]
+    all_run: bool = False
+
+
+# Deployment -> replica id -> the address of its node.
+Running = Mapping[str, Mapping[str, str]]
+
+
+class Question(Generic[Answer]):
+    """`last` is the last answer. `ask` may block for ever; it is asked unasked for each `period_s`,
+    None: never."""
+
+    def __init__(self, ask: Callable[[], Answer], before: Answer, period_s: float | None) -> None:
+        self._ask = ask
+        self._period_s = period_s
+        self.last = before
+        self._said_at = float("-inf")
+        self._is_late = False
+        self._wanted = asyncio.Event()
+        self._said = asyncio.Event()
+        self._asked: asyncio.Future[Answer] | None = None
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        await forever(
+            "serve_controller",
+            self._step,
+            fails="Ray Serve's controller does not say what runs",
+            logger=logger,
+            outages=(Late, RayError, RayServeException),
+        )
+
+    async def latest(self) -> Answer:
+        """The last answer; where that is old, a new one if it comes within PATIENCE_S."""
+        if asyncio.get_running_loop().time() - self._said_at > FRESH_S:
+            self._said.clear()
+            self._wanted.set()
+            if not self._is_late:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await self._said.wait()
+        return self.last
+
+    async def _step(self) -> None:
+        if self._asked is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period_s):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            self._asked = asyncio.wrap_future(_in_thread(self._ask))
+        await asyncio.wait({self._asked}, timeout=LATE_S)
+        self._is_late = True
+        if not self._asked.done():
+            raise Late(f"it has not answered within {LATE_S:g} s")
+        asked, self._asked = self._asked, None
+        self.last = asked.result()
+        self._is_late, self._said_at = False, asyncio.get_running_loop().time()
+        self._said.set()
+
+
+class ServeController:
+    """Its questions; `running` is asked only where somebody wants to know."""
+
+    def __init__(self) -> None:
+        self.status = Question(ask_status, Status({}), ASK_PERIOD_S)
+        nobody: Running = {}
+        self.running = Question(ask_running, nobody, None)
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        await asyncio.gather(self.status.run(), self.running.run())
+
+
+def ask_status() -> Status:
+    """Blocks while Ray Serve's controller does not answer."""
+    if not ray.is_initialized():  # else asking would start one
+        return Status({})
+    status: ServeStatus = serve.status()
+    said = [application.status for application in status.applications.values()]
+    states = {
+        name: {str(state): count for state, count in deployment.replica_states.items()}
+        for application, of in status.applications.items()
+        if is_application(application)
+        for name, deployment in of.deployments.items()
+    }
+    return Status(states, bool(said) and all(one == ApplicationStatus.RUNNING for one in said))
+
+
+def ask_running() -> Running:
+    """Blocks while Ray Serve's controller does not answer."""
+    if not ray.is_initialized():
+        return {}
+    client = _get_global_client()
+    assert client is not None  # it raises where there is no controller
+    return {
+        name: {
+            replica["replica_id"]: replica["node_ip"]
+            for replica in deployment["replicas"]
+            if replica["state"] == "RUNNING"
+        }
+        for application, of in client.get_serve_details()["applications"].items()
+        if is_application(application)
+        for name, deployment in of["deployments"].items()
+    }
+
+
+def _in_thread(ask: Callable[[], Answer]) -> Future[Answer]:
+    """In a daemon thread: one of an executor's would keep the process from ending."""
+    answer: Future[Answer] = Future()
+
+    def work() -> None:
+        try:
+            said = ask()
+        except BaseException as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(said)
+
+    threading.Thread(target=work, daemon=True, name="serve_controller").start()
+    return answer
