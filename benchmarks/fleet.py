@@ -15,17 +15,19 @@ from pathlib import Path
 
 from cli.local.home import Home
 from cli.stream_client import Endpoint
-from deployments.wire.headers import SECRET_HEADER
+from deployments.wire.engine_pass import EnginePasses
 
 
 @dataclass(frozen=True)
 class BenchFleet:
-    """`engine` is the first replica's own server: what the gateway is compared with."""
+    """`engine` is the first replica's own server: what the gateway is compared with. `passes` open
+    every replica's."""
 
     gateway: Endpoint
     engine: Endpoint
     model: str
     metrics_url: str
+    passes: EnginePasses
 
 
 @contextmanager
@@ -54,10 +56,11 @@ def _described(up: dict[str, str], home: Home) -> BenchFleet:
     with urllib.request.urlopen(request) as answer:
         pools = json.load(answer)["pools"]
     replica = next(iter(pools.values()))["replicas"][0]
-    secret = {SECRET_HEADER: home.keys().engine_secret}
+    passes = EnginePasses(home.keys().engine_secret)
     return BenchFleet(
         Endpoint("gateway", root, authorization),
-        Endpoint("direct", replica["url"], secret),
+        Endpoint("direct", replica["url"], passes.headers(replica["url"])),
         up["model"],
         up["metrics_url"],
+        passes,
     )

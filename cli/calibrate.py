@@ -61,11 +61,12 @@ async def _measured(pool: dict[str, Any], secret: str) -> bytes:
     import aiohttp
 
     from cli import calibrating, stream_client
-    from deployments.wire.headers import SECRET_HEADER
+    from deployments.wire.engine_pass import EnginePasses
     from simulator import engine_profile
 
     replica = next(replica for replica in pool["replicas"] if replica["url"])
-    endpoint = stream_client.Endpoint(replica["replica"], replica["url"], {SECRET_HEADER: secret})
+    headers = EnginePasses(secret).headers(replica["url"])
+    endpoint = stream_client.Endpoint(replica["replica"], replica["url"], headers)
     try:
         async with stream_client.session() as http:
             found = await calibrating.calibrated(http, endpoint, pool["model"])

@@ -269,6 +269,11 @@ class Families:
             "antefix_budgets_by_share",
             "1 while a gateway keeps tenants' budgets without Redis, by its share, else 0.",
         )
+        self.leases_forged = gauge(
+            "antefix_leases_forged",
+            "Leases in Redis now that no replica of the fleet signed. They are not believed.",
+            ["pool"],
+        )
         self.keys_stale = gauge(
             "antefix_keys_stale",
             "1 while a gateway cannot read the file of API keys or leaves out lines of it, else 0.",

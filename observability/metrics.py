@@ -88,6 +88,9 @@ class RoutingMetrics:
     def breaker(self, is_open: bool) -> None:
         self._families.breaker.labels(self._pool).set(is_open)
 
+    def leases_forged(self, count: int) -> None:
+        self._families.leases_forged.labels(self._pool).set(count)
+
     def promoted(self) -> None:
         self._promotions.inc()
 

@@ -12,6 +12,7 @@ import msgspec
 
 from common.loops import forever
 from router import active, slots
+from router.lease_signature import LeaseSigner
 from router.load import LoadBoard, ReplicaLoad
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
@@ -23,11 +24,21 @@ _decode = msgspec.json.Decoder(ReplicaLoad).decode
 
 
 class LoadReader:
-    """`board` and `scaled` are public. `scaled`: not all of the pool's replicas take traffic; where
-    all do, what Redis says of that is old."""
+    """`board`, `scaled` and `forged` are public. `scaled`: not all of the pool's replicas take
+    traffic; where all do, what Redis says of that is old. `signer`: what it did not sign is not
+    believed; None: every lease is. `forged`: how many were not, in the latest reading."""
 
-    def __init__(self, redis: AsyncRedis, pool: str, board: LoadBoard, scaled: bool = True) -> None:
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        board: LoadBoard,
+        scaled: bool = True,
+        signer: LeaseSigner | None = None,
+    ) -> None:
         self._redis = redis
+        self._signer = signer
+        self.forged = 0
         self._pool = pool
         self.board = board
         self.scaled = scaled
@@ -49,10 +60,26 @@ class LoadReader:
     async def read(self) -> None:
         """Refresh the board once. Raises one of REDIS_FAILURES."""
         promotions = self._promotions
-        snapshots, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
+        leases, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
+        snapshots = self._genuine(leases)
         seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
         # a number that was left by a fleet file of another day says nothing
         self.board.update(self._readable(snapshots), seen if self.scaled else None)
+
+    def _genuine(self, leases: dict[int, str]) -> dict[int, str]:
+        if (signer := self._signer) is None:
+            return leases
+        genuine = {slot: text for slot, text in leases.items() if signer.is_genuine(slot, text)}
+        forged = leases.keys() - genuine.keys()
+        if forged and not self.forged:
+            logger.error(
+                "leases of %s in Redis are not signed by replicas of this fleet, and are not"
+                " believed: slots %s",
+                self._pool,
+                sorted(forged),
+            )
+        self.forged = len(forged)
+        return genuine
 
     async def promote(self) -> bool:
         """Let the next warm replica take traffic, here at once and soon at every gateway.

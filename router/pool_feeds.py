@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from router.index import Depths, PrefixIndex
+from router.lease_signature import LeaseSigner
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.placed_stream import PlacedStream
@@ -25,7 +26,7 @@ class PoolFeeds:
     for the index and the stream of placements.
 
     `gateway` names this one in what it announces; `heard` is told what the others placed. `loads`
-    and `index` are public.
+    and `index` are public. `signer`: only leases that it signed are believed; None: all are.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class PoolFeeds:
         lookup_budget_s: float,
         scaled: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        signer: LeaseSigner | None = None,
     ) -> None:
-        self.loads = LoadReader(text, pool, board, scaled)
+        self.loads = LoadReader(text, pool, board, scaled, signer)
         self._placements = PlacedStream(binary, pool, gateway, heard)
         self._sweeper = Sweeper(text, pool)
         self.index = PrefixIndex(binary, pool, lookup_budget_s, clock)

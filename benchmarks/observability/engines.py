@@ -24,6 +24,7 @@ from deployments.wire import confirmation
 from deployments.wire.headers import RENDERER_PATH
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
+from router.lease_signature import LeaseSigner
 from router.load import LoadReport, ReplicaLoad
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
@@ -61,7 +62,8 @@ class _Engine:
         self._step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tickets = Tickets(MAX_SEQUENCES)
         gate = TicketGate(Confirming(self._app, self._report), self._tickets, settings.secret)
-        self._server = HttpServer(gate)
+        self._gate, self._server = gate, HttpServer(gate)
+        self._signer = LeaseSigner(settings.secret, settings.pool)
         hasher = SegmentHasher(index_secret(settings.secret))
         self._publisher = IndexPublisher(
             connect(settings.redis_url),
@@ -72,7 +74,7 @@ class _Engine:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        self._url = await self._server.start("127.0.0.1")
+        self._url = self._gate.url = await self._server.start("127.0.0.1")
         self._publisher.start(_no_events)
         try:
             while True:
@@ -112,7 +114,7 @@ class _Engine:
 
     def _snapshot(self, lease: Lease) -> str:
         self._sequence += 1
-        return ReplicaLoad(
+        load = ReplicaLoad(
             replica_id=self._id,
             slot=lease.slot,
             incarnation=lease.incarnation,
@@ -132,7 +134,8 @@ class _Engine:
             arrived=self._tickets.lately_arrived(),
             step_s=self._settings.step_s,
             max_sequences=MAX_SEQUENCES,
-        ).to_json()
+        )
+        return self._signer.signed(lease.slot, load.to_json())
 
 
 async def engines(settings: EnginesSettings, pipe: Connection) -> None:

@@ -114,7 +114,7 @@ class RoutingBench:
 
     async def _reset(self, url: str) -> bool:
         async with self._http.post(
-            f"{url}/reset_prefix_cache", headers=self._fleet.engine.headers
+            f"{url}/reset_prefix_cache", headers=self._fleet.passes.headers(url)
         ) as answer:
             answer.raise_for_status()
             return bool((await answer.json())["success"])

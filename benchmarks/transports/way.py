@@ -30,7 +30,7 @@ from deployments.engine.replica import EngineReplica
 from deployments.fleet.applications import application_of
 from deployments.fleet.fleet_file import load_fleet
 from deployments.gateway.gateway import Secrets
-from deployments.wire.headers import SECRET_HEADER
+from deployments.wire.engine_pass import EnginePasses
 
 KEY, SECRET, PORT = "key", "secret", 8199
 ROUNDS, BURSTS, CONCURRENCY, TOKENS = 50, 2, 32, 8
@@ -113,7 +113,7 @@ async def measure(gateway_url: str) -> dict[str, float]:
     async with handle.hold.choose_replica(()) as selection:
         engine_url = selection.replica_metadata["url"]
     gateway = Endpoint("gateway", gateway_url, {"authorization": f"Bearer {KEY}"})
-    direct = Endpoint("direct", engine_url, {SECRET_HEADER: SECRET})
+    direct = Endpoint("direct", engine_url, EnginePasses(SECRET).headers(engine_url))
     model, prompt = "smollm2-135m-instruct", "The quick brown fox jumps over the lazy dog."
     cpu_per_token: dict[str, list[float]] = {"gateway": [], "direct": []}
     async with stream_client.session() as http:

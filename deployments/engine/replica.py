@@ -44,6 +44,7 @@ from observability.metrics import ReplicaMetrics
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
 from router.fleet_settings import read_settings
+from router.lease_signature import LeaseSigner
 from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
 from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
@@ -119,7 +120,8 @@ class EngineReplica:
         self._tickets = Tickets(pool.max_ongoing_requests)
         gate = TicketGate(self._app(), self._tickets, secret)
         self._server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
-        self._url = await self._server.start(self._node_ip)
+        self._url = gate.url = await self._server.start(self._node_ip)
+        self._leases = LeaseSigner(secret, board)
         self._sequence = 0
         self._settings_version: int | None = None
         self._leaving = False
@@ -257,7 +259,7 @@ class EngineReplica:
         known = self._engine.speculation()
         if known:
             self._metrics.speculation(**msgspec.structs.asdict(known))
-        return ReplicaLoad(
+        load = ReplicaLoad(
             replica_id=self._replica_id,
             slot=lease.slot,
             incarnation=lease.incarnation,
@@ -290,7 +292,8 @@ class EngineReplica:
             speculation=Speculation(known.on, known.tokens_per_pass, known.speedup)
             if known
             else None,
-        ).to_json()
+        )
+        return self._leases.signed(lease.slot, load.to_json())
 
     async def _leave_when_dead(self) -> None:
         if self._engine.dead:

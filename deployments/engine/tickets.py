@@ -14,7 +14,6 @@ gate lets it in only while the replica is below `max_ongoing_requests`; else it 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,7 +23,8 @@ from starlette.status import WS_1008_POLICY_VIOLATION as POLICY_VIOLATION
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import NOT_RESERVED, PASS_HEADER, RESERVED_HEADER, TICKET_HEADER
 
 # How long one twin waits for the other: a gateway sends both within milliseconds.
 TWIN_TIMEOUT_S = 30.0
@@ -94,12 +94,16 @@ class Tickets:
 
 
 class TicketGate:
-    """ASGI: lets in who knows the fleet's secret, and tells `Tickets` of each exchange."""
+    """ASGI: lets in who has a pass to this engine, and tells `Tickets` of each exchange.
+
+    `url`, to be set: the address that gateways know; until then nobody is let in.
+    """
 
     def __init__(self, app: ASGIApp, tickets: Tickets, secret: str) -> None:
         self._app = app
         self._tickets = tickets
-        self._secret = secret.encode()
+        self._passes = EnginePasses(secret)
+        self.url = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -107,11 +111,12 @@ class TicketGate:
             await WebSocketClose(POLICY_VIOLATION)(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if not hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), self._secret):
+        ticket = headers.get(TICKET_HEADER.encode(), b"").decode("latin-1")
+        given = headers.get(PASS_HEADER.encode(), b"")
+        if not (self.url and self._passes.opens(given, self.url, ticket)):
             message = "This port is for the fleet's gateways. Send requests to a gateway."
             await _refuse(403, message, "not_a_gateway")(scope, receive, send)
             return
-        ticket = headers.get(TICKET_HEADER.encode(), b"").decode("latin-1")
         if not ticket:
             await self._app(scope, receive, send)
             return

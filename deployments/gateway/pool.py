@@ -46,6 +46,7 @@ from deployments.gateway.request_options import OVERFLOW_HEADER, RequestOptions
 from deployments.gateway.transport import Transport
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 from router.demand import Decided, read_decided, tell
+from router.lease_signature import LeaseSigner
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import REDIS_FAILURES, AsyncRedis
@@ -101,6 +102,7 @@ class GatewayPool:
             self.scheduler.heard,
             fleet.redis.lookup_budget_ms / 1000,
             scaled=self.settings.is_scaled,
+            signer=LeaseSigner(connections.secret, board_name),
         )
         self.scheduler.announce = self.feeds.announce
         board = self.scheduler.board
@@ -299,6 +301,7 @@ class GatewayPool:
         """Bring the gauges up to date; replicas by state, and how many there should be."""
         routing, admission = self._routing_metrics, self._admission_metrics
         routing.breaker(self.feeds.index.breaker_open)
+        routing.leases_forged(self.feeds.loads.forged)
         routing.prediction_error(self.scheduler.correction.error)
         routing.replicas(states, target)
         if (decided := self.decided) is not None:

@@ -16,7 +16,8 @@ import aiohttp
 
 from common.loops import forever
 from deployments.prompt import PromptTokens, RendererFacts
-from deployments.wire.headers import RENDERER_PATH, SECRET_HEADER
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import RENDERER_PATH
 from router.load import LoadBoard, ReplicaLoad
 
 logger = logging.getLogger("ray.serve")
@@ -30,7 +31,7 @@ class RendererClient:
 
     def __init__(self, session: aiohttp.ClientSession, secret: str, board: LoadBoard) -> None:
         self._session = session
-        self._secret = secret
+        self._passes = EnginePasses(secret)
         self._board = board
         self._digest = ""
         self.prompt_tokens: PromptTokens | None = None
@@ -57,15 +58,19 @@ class RendererClient:
     async def _learn(self, load: ReplicaLoad) -> None:
         answer = await self._session.get(
             load.url + RENDERER_PATH,
-            headers={SECRET_HEADER: self._secret},
+            headers=self._passes.headers(load.url),
             timeout=aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S),
         )
         async with answer:
             answer.raise_for_status()
             body = await answer.read()
         # a vocabulary takes up to a second to build
-        self.prompt_tokens = await asyncio.to_thread(_prompt_tokens, body)
+        self.prompt_tokens = await asyncio.to_thread(_prompt_tokens, body, load.renderer)
 
 
-def _prompt_tokens(facts: bytes) -> PromptTokens:
-    return PromptTokens(RendererFacts.from_json(facts))
+def _prompt_tokens(body: bytes, digest: str) -> PromptTokens:
+    """`digest` is of the replica's signed lease. Raises ValueError for other facts."""
+    facts = RendererFacts.from_json(body)
+    if facts.digest != digest:
+        raise ValueError("these are not the facts of the engine that was asked")
+    return PromptTokens(facts)

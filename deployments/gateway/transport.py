@@ -24,7 +24,8 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from deployments.gateway.errors import ApiError
-from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER
 
 logger = logging.getLogger("ray.serve")
 
@@ -71,7 +72,7 @@ class Transport:
 
     def __init__(self, handle: DeploymentHandle[Any], secret: str) -> None:
         self._handle = handle.hold
-        self._secret = secret
+        self._passes = EnginePasses(secret)
         self._holders: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -87,7 +88,8 @@ class Transport:
         reserved: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         best = None
         if route.best_url:
-            best = Reservation(route.ranked_ids[0], route.best_url, self._headers(route.ticket))
+            headers = self._passes.headers(route.best_url, route.ticket)
+            best = Reservation(route.ranked_ids[0], route.best_url, headers)
         # Before the reservation, which takes longer to prepare than this to send.
         attempt = asyncio.ensure_future(_sent(send, best)) if best else None
         # An empty context: Ray Serve takes the request id from the current one, and calls
@@ -121,8 +123,8 @@ class Transport:
         try:
             async with self._handle.choose_replica(route.ranked_ids) as selection:
                 response = self._handle.dispatch(selection, route.ticket)
-                headers = self._headers(route.ticket) | {RESERVED_HEADER: "1"}
                 url = selection.replica_metadata["url"]
+                headers = self._passes.headers(url, route.ticket) | {RESERVED_HEADER: "1"}
                 if not reserved.done():
                     reserved.set_result(Reservation(selection.replica_id, url, headers))
                 await response
@@ -131,9 +133,6 @@ class Transport:
                 logger.info("a reservation ended early: %s", type(error).__name__)
             else:
                 reserved.set_exception(_as_api_error(error))
-
-    def _headers(self, ticket: str) -> dict[str, str]:
-        return {SECRET_HEADER: self._secret, TICKET_HEADER: ticket}
 
 
 async def _answer_of(

@@ -1,6 +1,6 @@
 """The headers, paths and codes between a gateway and a replica's own HTTP server.
 
-    x-antefix-secret           the fleet's: without it a replica answers 403
+    x-antefix-pass             opens this engine for this ticket: without it a replica answers 403
     x-antefix-ticket           which Ray Serve request, if any, holds a reservation for this one
     x-antefix-reserved         its reservation has been made
     x-antefix-expected-cached  how many of the prompt's tokens the gateway expects to be cached
@@ -21,7 +21,7 @@ for it, and an engine that fails before its first token can still be replaced by
 from __future__ import annotations
 
 TICKET_HEADER = "x-antefix-ticket"
-SECRET_HEADER = "x-antefix-secret"
+PASS_HEADER = "x-antefix-pass"
 RESERVED_HEADER = "x-antefix-reserved"
 EXPECTED_CACHED_HEADER = "x-antefix-expected-cached"
 

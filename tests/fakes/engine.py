@@ -23,7 +23,8 @@ from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import RendererFacts
 from deployments.wire import confirmation
-from deployments.wire.headers import RENDERER_PATH, SECRET_HEADER
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import RENDERER_PATH
 from router.load import LoadReport, ReplicaLoad
 
 SECRET = "engine-secret"
@@ -79,10 +80,11 @@ class FakeEngine:
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
         app = Confirming(Awake(self._app(), self.sleeper), self.report)
-        self._server = HttpServer(TicketGate(app, self.tickets, SECRET))
+        self._gate = TicketGate(app, self.tickets, SECRET)
+        self._server = HttpServer(self._gate)
 
     async def start(self) -> None:
-        self.url = await self._server.start("127.0.0.1")
+        self.url = self._gate.url = await self._server.start("127.0.0.1")
 
     async def stop(self) -> None:
         self.go_on.set()
@@ -133,7 +135,7 @@ class FakeEngine:
     @property
     def access(self) -> dict[str, str]:
         """Headers that let a request in."""
-        return {SECRET_HEADER: SECRET}
+        return EnginePasses(SECRET).headers(self.url)
 
     def _app(self) -> Starlette:
         return Starlette(

@@ -10,6 +10,7 @@ import redis
 from deployments.gateway.cache_salt import CacheSalts
 from router.cached_blocks import CachedBlocks
 from router.kv_events import AllBlocksCleared, BlockStored
+from router.lease_signature import LeaseSigner
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
@@ -35,6 +36,7 @@ class Publishing:
         self._redis = connect(redis_url)
         self._look = redis.Redis.from_url(redis_url)
         self._feed = Feed()
+        self._signer = LeaseSigner(SECRET, pool)
         hasher = SegmentHasher(index_secret(SECRET))
         self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS)
         self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)
@@ -82,7 +84,7 @@ class Publishing:
     def _snapshot(self, lease: Lease) -> str:
         self.lease = lease
         report = self._engine.report()
-        return msgspec.structs.replace(
+        load = msgspec.structs.replace(
             self._engine.load(),
             slot=lease.slot,
             incarnation=lease.incarnation,
@@ -90,7 +92,8 @@ class Publishing:
             running=report.running,
             sequence=report.sequence,
             arrived=self._engine.tickets.lately_arrived(),
-        ).to_json()
+        )
+        return self._signer.signed(lease.slot, load.to_json())
 
     def _written(self) -> bool:
         keys = self._held.keys()

@@ -242,6 +242,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((0.1, 60))}],
     ),
+    ("AntefixLeasesForged", "ticket"): (
+        [gauge("antefix_leases_forged", 1)],
+        [gauge("antefix_leases_forged", 0)],
+    ),
     ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),

@@ -20,7 +20,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from cli.local.home import Home
 from cli.local.ports import free_ports
-from deployments.wire.headers import SECRET_HEADER
+from deployments.wire.engine_pass import EnginePasses
 from tests.real.seen_fleet import seen, traces
 from tests.router.redis_process import running
 
@@ -65,10 +65,9 @@ class RunningFleet:
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.api_key}"}
 
-    @property
-    def engine_headers(self) -> dict[str, str]:
-        """What opens a replica's own HTTP server."""
-        return {SECRET_HEADER: self.home.keys().engine_secret}
+    def engine_headers(self, url: str) -> dict[str, str]:
+        """What opens the HTTP server of the replica at this address."""
+        return EnginePasses(self.home.keys().engine_secret).headers(url)
 
     def antefix(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

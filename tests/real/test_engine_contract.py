@@ -40,7 +40,7 @@ async def test_the_real_engine_keeps_the_contract(
     check: Callable[[Server], Awaitable[None]], engine_url: str, fleet: RunningFleet
 ) -> None:
     async with aiohttp.ClientSession() as http:
-        await check(Server(http, engine_url, fleet.other_model, fleet.engine_headers))
+        await check(Server(http, engine_url, fleet.other_model, fleet.engine_headers(engine_url)))
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
@@ -54,7 +54,7 @@ async def test_the_engine_keeps_the_contract_through_a_gateway(
 async def test_the_engine_has_the_metrics_we_rely_on(fleet: RunningFleet) -> None:
     url = fleet.replicas()[0]["url"]
     body = {"model": fleet.model, "prompt": "hello", "max_tokens": 1}
-    async with aiohttp.ClientSession(url, headers=fleet.engine_headers) as http:
+    async with aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http:
         # a gauge is there from the engine's first step on
         async with http.post("/v1/completions", json=body) as answer:
             assert answer.status == 200

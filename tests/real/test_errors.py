@@ -124,5 +124,5 @@ async def test_a_replica_lets_in_gateways_only(fleet: RunningFleet) -> None:
     async with aiohttp.ClientSession(url) as anyone:
         async with anyone.get("/v1/models") as answer:
             assert answer.status == 403
-        async with anyone.get("/v1/models", headers=fleet.engine_headers) as answer:
+        async with anyone.get("/v1/models", headers=fleet.engine_headers(url)) as answer:
             assert answer.status == 200

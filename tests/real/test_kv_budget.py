@@ -20,7 +20,7 @@ async def test_the_planned_kv_cache_is_within_a_fiftieth_of_the_engines(
 ) -> None:
     url = fleet.replicas()[0]["url"]
     async with (
-        aiohttp.ClientSession(url, headers=fleet.engine_headers) as http,
+        aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http,
         http.get(FACTS_PATH) as answer,
     ):
         facts = EngineFacts.from_json(await answer.read())

@@ -214,7 +214,7 @@ async def test_a_named_tool_is_called_as_the_engine_itself_would(
         served_by = answer.headers["x-antefix-replica"]
     (engine,) = [r["url"] for r in fleet.replicas() if r["replica"] == served_by]
     async with http.post(
-        engine + path, json={**body, "cache_salt": "engine"}, headers=fleet.engine_headers
+        engine + path, json={**body, "cache_salt": "engine"}, headers=fleet.engine_headers(engine)
     ) as answer:
         (own,) = (await answer.json())["choices"][0]["message"]["tool_calls"]
     assert call["function"] == own["function"]

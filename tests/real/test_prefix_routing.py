@@ -74,7 +74,7 @@ def renderer(fleet: RunningFleet) -> PromptTokens:
 
     async def facts() -> bytes:
         async with (
-            aiohttp.ClientSession(url, headers=fleet.engine_headers) as http,
+            aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http,
             http.get(RENDERER_PATH) as answer,
         ):
             assert answer.status == 200

@@ -223,7 +223,7 @@ async def reset(url: str, fleet: RunningFleet) -> None:
 
     async def done() -> bool:
         async with (
-            aiohttp.ClientSession(url, headers=fleet.engine_headers) as http,
+            aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http,
             http.post("/reset_prefix_cache") as answer,
         ):
             return answer.status == 200

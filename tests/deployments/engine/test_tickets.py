@@ -12,7 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
-from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER, SECRET_HEADER, TICKET_HEADER
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import NOT_RESERVED, PASS_HEADER, RESERVED_HEADER, TICKET_HEADER
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
@@ -107,6 +108,10 @@ async def test_a_refused_exchange_leaves_no_trace() -> None:
     assert len(tickets) == 0
 
 
+SECRET = "secret"
+PASSES = EnginePasses(SECRET)
+
+
 class Door:
     """A gate before an application that answers once it is let go."""
 
@@ -114,7 +119,15 @@ class Door:
         self.tickets = Tickets(limit, NEVER_S)
         self.go = asyncio.Event()
         self.entered = 0
-        self.server = HttpServer(TicketGate(self._app, self.tickets, "secret"))
+        self.gate = TicketGate(self._app, self.tickets, SECRET)
+        self._server = HttpServer(self.gate)
+
+    async def open(self) -> str:
+        self.gate.url = await self._server.start("127.0.0.1")
+        return self.gate.url
+
+    async def close(self) -> None:
+        await self._server.drain()
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.entered += 1
@@ -127,39 +140,70 @@ class Door:
         await PlainTextResponse("served")(scope, receive, send)
 
 
-def headers(ticket: str | None = None, reserved: bool = False) -> dict[str, str]:
-    given = {SECRET_HEADER: "secret"}
-    given |= {TICKET_HEADER: ticket} if ticket else {}
-    return given | ({RESERVED_HEADER: "1"} if reserved else {})
+def headers(url: str, ticket: str = "", reserved: bool = False) -> dict[str, str]:
+    return PASSES.headers(url, ticket) | ({RESERVED_HEADER: "1"} if reserved else {})
 
 
-@pytest.mark.parametrize("secret", [None, "", "wrong", "secre", "secret\xff"])
-async def test_a_wrong_secret_is_a_403(secret: str | None) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [None, "", "wrong", SECRET, "secret\xff"],
+    ids=["none", "empty", "wrong", "the secret itself", "no ASCII"],
+)
+async def test_a_wrong_pass_is_a_403(given: str | None) -> None:
     door = Door()
-    url = await door.server.start("127.0.0.1")
-    given = {TICKET_HEADER: "t"} | ({} if secret is None else {SECRET_HEADER: secret})
-    async with aiohttp.ClientSession() as http, http.get(url, headers=given) as answer:
+    url = await door.open()
+    told = {TICKET_HEADER: "t"} | ({} if given is None else {PASS_HEADER: given})
+    async with aiohttp.ClientSession() as http, http.get(url, headers=told) as answer:
         assert answer.status == 403
         error = (await answer.json())["error"]
         assert error["code"] == "not_a_gateway"
         assert_sentences(error["message"])
     assert door.entered == len(door.tickets) == 0
-    await door.server.drain()
+    await door.close()
 
 
-@pytest.mark.parametrize("secret", [None, "secret"])
-async def test_no_websocket_gets_past_the_gate(secret: str | None) -> None:
+async def test_a_pass_opens_one_engine_for_one_ticket() -> None:
+    door = Door(limit=9)
+    door.go.set()
+    url = await door.open()
+    elsewhere = url.replace("127.0.0.1", "127.0.0.2")
+    async with aiohttp.ClientSession() as http:
+        assert await _status(http, url, headers(url, "a")) == 200
+        assert await _status(http, url, headers(elsewhere, "a")) == 403
+        assert await _status(http, url, headers(url, "b") | {TICKET_HEADER: "a"}) == 403
+        assert await _status(http, url, headers(url) | {TICKET_HEADER: "a"}) == 403
+        others = EnginePasses("another secret").headers(url, "a")
+        assert await _status(http, url, others) == 403
+    await door.close()
+
+
+async def test_nobody_is_let_in_before_the_address_is_known() -> None:
+    door = Door()
+    url = await door.open()
+    door.gate.url = ""
+    async with aiohttp.ClientSession() as http:
+        assert await _status(http, url, headers("")) == 403
+    await door.close()
+
+
+def test_without_a_secret_there_are_no_passes() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        EnginePasses("")
+
+
+@pytest.mark.parametrize("has_pass", [False, True])
+async def test_no_websocket_gets_past_the_gate(has_pass: bool) -> None:
     door = Door()
     door.go.set()
-    url = await door.server.start("127.0.0.1")
-    given = {} if secret is None else {SECRET_HEADER: secret}
+    url = await door.open()
+    given = headers(url) if has_pass else {}
     async with aiohttp.ClientSession() as http:
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await http.ws_connect(url, headers=given)
-    await door.server.drain()
+    await door.close()
     # nor by another server, which would take WebSockets
     sent: list[Message] = []
-    gate = TicketGate(door._app, door.tickets, "secret")
+    gate = TicketGate(door._app, door.tickets, SECRET)
 
     async def receive() -> Message:
         return {"type": "websocket.connect"}
@@ -176,40 +220,40 @@ async def test_no_websocket_gets_past_the_gate(secret: str | None) -> None:
 
 async def test_a_full_replica_lets_in_a_reserved_request_alone() -> None:
     door = Door(limit=1)
-    url = await door.server.start("127.0.0.1")
+    url = await door.open()
     async with aiohttp.ClientSession() as http:
-        first = asyncio.create_task(_status(http, url, headers("a")))
+        first = asyncio.create_task(_status(http, url, headers(url, "a")))
         await until(lambda: door.entered == 1)
-        assert await _status(http, url, headers("b")) == NOT_RESERVED
-        second = asyncio.create_task(_status(http, url, headers("b", reserved=True)))
+        assert await _status(http, url, headers(url, "b")) == NOT_RESERVED
+        second = asyncio.create_task(_status(http, url, headers(url, "b", reserved=True)))
         await until(lambda: door.entered == 2)
         door.go.set()
         assert [await first, await second] == [200, 200]
-        assert await _status(http, url, headers("c")) == 200
-    await door.server.drain()
+        assert await _status(http, url, headers(url, "c")) == 200
+    await door.close()
 
 
 async def test_a_request_without_a_ticket_takes_no_slot() -> None:
     door = Door(limit=0)
-    url = await door.server.start("127.0.0.1")
+    url = await door.open()
     door.go.set()
     async with aiohttp.ClientSession() as http:
-        assert await _status(http, url, headers()) == 200
-    await door.server.drain()
+        assert await _status(http, url, headers(url)) == 200
+    await door.close()
 
 
 async def test_a_gateway_that_dies_frees_its_slots() -> None:
     door = Door()
-    url = await door.server.start("127.0.0.1")
+    url = await door.open()
     hold = asyncio.create_task(door.tickets.hold("t"))
     async with aiohttp.ClientSession() as http:
-        request = asyncio.create_task(_status(http, url, headers("t", reserved=True)))
+        request = asyncio.create_task(_status(http, url, headers(url, "t", reserved=True)))
         await until(lambda: door.entered == 1)
         assert not hold.done()
         request.cancel()
         async with asyncio.timeout(2):
             await hold
-    await door.server.drain()
+    await door.close()
 
 
 async def _status(http: aiohttp.ClientSession, url: str, given: dict[str, str]) -> int:

@@ -1,0 +1,47 @@
+"""A lease is believed when a replica of this fleet wrote it, for this slot of this pool."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.lease_signature import LeaseSigner
+from router.load import ReplicaLoad
+from tests.router.loads import load
+
+SIGNER = LeaseSigner("secret", "fleet/pool")
+LEASE = load("r1").to_json()
+
+
+def test_what_was_signed_is_genuine_and_as_readable_as_before() -> None:
+    signed = SIGNER.signed(3, LEASE)
+    assert SIGNER.is_genuine(3, signed)
+    read = msgspec.json.decode(signed, type=ReplicaLoad)
+    assert read == msgspec.json.decode(LEASE, type=ReplicaLoad)
+    assert json.loads(signed)["incarnation"] == read.incarnation
+
+
+def test_it_is_so_for_one_slot_of_one_pool_of_one_fleet() -> None:
+    signed = SIGNER.signed(3, LEASE)
+    assert not SIGNER.is_genuine(4, signed)
+    assert not LeaseSigner("secret", "fleet/other").is_genuine(3, signed)
+    assert not LeaseSigner("another secret", "fleet/pool").is_genuine(3, signed)
+
+
+@given(st.integers(0, len(SIGNER.signed(3, LEASE)) - 1), st.characters())
+def test_no_character_of_it_can_be_another(at: int, character: str) -> None:
+    signed = SIGNER.signed(3, LEASE)
+    forged = signed[:at] + character + signed[at + 1 :]
+    assert SIGNER.is_genuine(3, forged) == (forged == signed)
+
+
+@pytest.mark.parametrize("lease", ["", "{}", LEASE, "\ud800" * 60, LEASE[:-1] + ',"signature":""}'])
+def test_what_is_not_signed_is_not_genuine(lease: str) -> None:
+    assert not SIGNER.is_genuine(3, lease)
+
+
+@given(st.text())
+def test_nothing_that_stands_in_redis_makes_it_raise(lease: str) -> None:
+    assert not SIGNER.is_genuine(3, lease)
