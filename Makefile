@@ -20,7 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
-	bench-overload bench-simulator bench-spike bench-observability bench-weights
+	bench-overload bench-simulator bench-spike bench-observability bench-weights \
+	bench-budgets
 .PHONY: help up down test test-cluster fuzz lint format lock reference observability chart \
 	image-cpu image-gpu installed $(BENCHES) drills clean
 
@@ -146,6 +147,9 @@ bench-observability: ## Measure what metrics and explanations cost a gateway
 
 bench-weights: ## Quantize the embedded model, measure what it loses, and try speculation (ARGS=)
 	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
+
+bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, ten minutes
+	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(PYTHON) bootstrap.py --dev

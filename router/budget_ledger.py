@@ -46,7 +46,9 @@ from router.redis_lane import Lane, open_lane
 
 logger = logging.getLogger("ray.serve")
 
+# A reservation's answer comes within a bucket, or counts as none; beats can wait for a busy loop.
 CALL_S = 0.5
+BEAT_S = 2.0
 CONNECT_S = 1.0
 # How long a request waits for a Redis that has just gone.
 PATIENCE_S = 1.0
@@ -224,7 +226,7 @@ class BudgetLedger:
             for of in budgets
             for value in (of.scope, _limit(of.requests), _limit(of.tokens), _limit(of.concurrent))
         ]
-        epoch = self._epoch
+        epoch, began = self._epoch, self._now()
         try:
             reply = await self._run(RESERVE, requests, tokens, lease, *limits)
         except TimeoutError:  # beats tell whether it is away
@@ -238,6 +240,9 @@ class BudgetLedger:
                 budgets, requests, tokens, lease, left, False, reply[1], self._bucket(), epoch
             )
             self._note(granted)
+            if self._now() - began > 2 * CALL_S:  # the loop stood still: its bucket may be over
+                self.settle(granted, 0, 0)
+                return None
             return granted
         if reply[0] == b"no":
             whose = next(of for of in budgets if of.scope == reply[2].decode())
@@ -256,8 +261,8 @@ class BudgetLedger:
         window_s = WINDOW * self._bucket_s
         if self._beat is None:
             return NotGranted("unknown", budgets[0], PATIENCE_S, ())
-        # what Redis got at `_beat` it got CALL_S later at most
-        begins = self._beat + CALL_S + (SILENT + 1) * self._bucket_s + window_s
+        # what Redis got at `_beat` it got BEAT_S later at most
+        begins = self._beat + BEAT_S + (SILENT + 1) * self._bucket_s + window_s
         ends = self._beat + (AWAY - 2) * self._bucket_s - window_s
         if not begins < now < ends:
             wait_s = begins - now if now < begins else window_s
@@ -356,13 +361,15 @@ class BudgetLedger:
         vouches = int(self._now() - self._began > (WINDOW + 1) * self._bucket_s)
         expected = max(self.gateways, self._counted)
         share = f"{self._share:.17g}"
-        reply = await self._run(BEAT, expected, vouches, share, json.dumps(told))
+        reply = await self._run(BEAT, expected, vouches, share, json.dumps(told), within_s=BEAT_S)
         if reply[0] == b"unknown":  # Redis has forgotten, and is to be told all
             self._heard.clear()
             await self._tell()
             return
         if reply[0] != b"ok":  # Redis' clock is not what it was
             raise TimeoutError("Redis was too late")
+        # the quickest answer says it best; never more than it is
+        self._offset = max(self._offset, float(reply[1]) - self._now())
         self._share, self._counted = float(reply[2]), reply[3]
         if not known:
             self._epoch += 1
@@ -406,16 +413,18 @@ class BudgetLedger:
             closing = asyncio.ensure_future(lane.aclose())
             closing.add_done_callback(lambda task: task.exception())
 
-    async def _run(self, script: str, *arguments: str | int | float) -> Any:
+    async def _run(
+        self, script: str, *arguments: str | int | float, within_s: float = CALL_S
+    ) -> Any:
         lane = self._lane
         if lane is None:
             raise ConnectionError("no connection")
         now = self._now()
-        deadline = f"{now + CALL_S + self._offset:.6f}"
+        deadline = f"{now + within_s + self._offset:.6f}"
         return await lane.call(
             *("EVALSHA", _SHA[script], 1, self._key, deadline, self._gen, self._name),
             *(self._process, self._bucket_s, *arguments),
-            deadline=now + CALL_S,
+            deadline=now + within_s,
         )
 
     def _scope(self, name: str) -> _Scope:

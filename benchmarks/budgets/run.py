@@ -1,0 +1,236 @@
+"""`make bench-budgets`: whether anybody can overspend, how much can be used, and what it costs.
+
+Eight processes have the gateways' own code for budgets, and one Redis keeps nothing on disk, so it
+comes back empty. Five phases, each against a limit of 100 tokens a minute of its own:
+
+    begin    a new Redis grants nothing for a minute
+    burst    1,000 requests at once, of 5 tokens each
+    steady   as many requests as there is room for, two minutes
+    chaos    the same while gateways and Redis are killed and come back, at random
+    time     reservations of two budgets with five limits, one after the other
+
+The most in any 60 s is taken from what the gateways wrote down, by the machine's clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from cli.local import redis_server
+from cli.local.ports import free_ports
+
+GATEWAYS, LIMIT, TOKENS, REQUESTS = 8, 100, 5, 1000
+MINUTE_S = 60.0
+BEGIN_S = 68.0
+STEADY_S = 124.0
+TIMED = 3000
+# Between two deaths, and how long Redis stays away.
+GATEWAY_DIES_S, REDIS_DIES_S, REDIS_AWAY_S = (10.0, 30.0), (70.0, 110.0), (0.5, 0.5, 90.0)
+
+
+@dataclass(frozen=True)
+class Grant:
+    scope: str
+    at: float
+    tokens: int
+    by_share: bool
+
+
+class Pieces:
+    """Gateways by place and their Redis, which are killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        (self._port,) = free_ports(1)
+        self._folder = folder
+        self._redis: subprocess.Popen[bytes] | None = None
+        self._gateways: dict[int, asyncio.subprocess.Process] = {}
+
+    def start_redis(self) -> None:
+        arguments = ("--port", str(self._port), "--bind", "127.0.0.1", "--save", "")
+        command = [redis_server.find_executable(os.environ), *arguments]
+        self._redis = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+    def kill_redis(self) -> None:
+        if self._redis is not None:
+            self._redis.kill()
+            self._redis.wait()
+
+    async def start_gateway(self, place: int) -> None:
+        url, file = f"redis://127.0.0.1:{self._port}/0", self._folder / f"granted-{place}"
+        self._gateways[place] = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.budgets.gateway_process"),
+            *(url, str(GATEWAYS), str(LIMIT), str(file)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    async def kill_gateway(self, place: int) -> None:
+        self._gateways[place].kill()
+        await self._gateways[place].wait()
+
+    def tell(self, place: int, do: str, scope: str, **asked: Any) -> None:
+        pipe = self._gateways[place].stdin
+        assert pipe is not None
+        pipe.write(f"{json.dumps({'do': do, 'scope': scope, **asked})}\n".encode())
+
+    async def told(self, place: int) -> dict[str, Any]:
+        pipe = self._gateways[place].stdout
+        assert pipe is not None
+        answer: dict[str, Any] = json.loads(await pipe.readline())
+        return answer
+
+    def grants(self, scope: str) -> list[Grant]:
+        """What was granted of a scope, in order."""
+        lines = [
+            line.split()
+            for file in self._folder.glob("granted-*")
+            for line in file.read_text().splitlines(keepends=True)
+            if line.endswith("\n")  # a killed process may leave half of one
+        ]
+        found = [Grant(w[0], float(w[1]), int(w[2]), w[3] == "1") for w in lines if w[0] == scope]
+        return sorted(found, key=lambda grant: grant.at)
+
+    async def end(self) -> None:
+        for place in self._gateways:
+            with suppress(ProcessLookupError):
+                await self.kill_gateway(place)
+        self.kill_redis()
+
+
+def most_in(grants: Iterable[Grant], seconds: float) -> int:
+    """Tokens of any interval of so many seconds, at most; the grants are in order."""
+    inside: deque[Grant] = deque()
+    tokens = most = 0
+    for grant in grants:
+        inside.append(grant)
+        tokens += grant.tokens
+        while grant.at - inside[0].at >= seconds:
+            tokens -= inside.popleft().tokens
+        most = max(most, tokens)
+    return most
+
+
+def used_share(grants: Iterable[Grant], since: float, seconds: float) -> float:
+    """Of what the limit allows in so many seconds."""
+    used = sum(grant.tokens for grant in grants if since <= grant.at < since + seconds)
+    return used / (LIMIT * seconds / MINUTE_S)
+
+
+async def chaos(pieces: Pieces, seconds: float, dice: random.Random) -> dict[str, int]:
+    """Load, and deaths at random."""
+    ends = time.monotonic() + seconds
+    killed = {"gateways": 0, "redis": 0}
+
+    def left_s() -> float:
+        return max(0.0, ends - time.monotonic())
+
+    def load(place: int) -> None:
+        pieces.tell(place, "load", "chaos", tokens=TOKENS, for_s=left_s())
+
+    async def kill_gateways() -> None:
+        while left_s():
+            await asyncio.sleep(min(left_s(), dice.uniform(*GATEWAY_DIES_S)))
+            place = dice.randrange(GATEWAYS)
+            await pieces.kill_gateway(place)
+            await pieces.start_gateway(place)
+            load(place)
+            killed["gateways"] += 1
+
+    async def kill_redis() -> None:
+        for away_s in REDIS_AWAY_S:
+            await asyncio.sleep(min(left_s(), dice.uniform(*REDIS_DIES_S)))
+            pieces.kill_redis()
+            await asyncio.sleep(min(left_s(), away_s))
+            pieces.start_redis()
+            killed["redis"] += 1
+
+    for place in range(GATEWAYS):
+        load(place)
+    await asyncio.gather(kill_gateways(), kill_redis())
+    return killed
+
+
+async def measure(folder: Path, chaos_s: float, dice: random.Random) -> dict[str, Any]:
+    pieces = Pieces(folder)
+    places = range(GATEWAYS)
+    try:
+        pieces.start_redis()
+        for place in places:
+            await pieces.start_gateway(place)
+        print(f"begin: {BEGIN_S:g} s", flush=True)
+        await asyncio.sleep(BEGIN_S)
+        at = time.time() + 1
+        for place in places:
+            pieces.tell(
+                place, "burst", "burst", at=at, tokens=TOKENS, requests=REQUESTS // GATEWAYS
+            )
+        for place in places:
+            await pieces.told(place)
+        burst = sum(grant.tokens for grant in pieces.grants("burst"))
+        print(f"burst: {burst} of {LIMIT} tokens", flush=True)
+        pieces.tell(0, "time", "time", requests=TIMED)
+        timed = await pieces.told(0)
+        print(f"time: {timed}", flush=True)
+        for place in places:
+            pieces.tell(place, "load", "steady", tokens=TOKENS, for_s=STEADY_S)
+        for place in places:
+            await pieces.told(place)
+        steady = pieces.grants("steady")
+        share = used_share(steady, steady[0].at, STEADY_S)
+        print(f"steady: {share:.1%} of the limit", flush=True)
+        killed = await chaos(pieces, chaos_s, dice)
+        grants = pieces.grants("chaos")
+        by_share = sum(grant.tokens for grant in grants if grant.by_share)
+        most = {
+            name: most_in(pieces.grants(name), MINUTE_S) for name in ("burst", "steady", "chaos")
+        }
+        return {
+            "burst_tokens": burst,
+            "steady_share": round(share, 4),
+            "chaos_share": round(used_share(grants, grants[0].at, chaos_s), 4) if grants else 0.0,
+            "chaos_tokens_by_share": by_share,
+            "killed": killed,
+            "most_tokens_in_60_s": most,
+            **{name: round(value, 4) for name, value in timed.items()},
+        }
+    finally:
+        await pieces.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-budgets")
+    parser.add_argument("--chaos-seconds", type=float, default=420.0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        dice = random.Random(asked.seed)
+        figures = asyncio.run(measure(Path(folder), asked.chaos_seconds, dice))
+    goals = {
+        "most_tokens_in_60_s": report.goal(
+            max(figures["most_tokens_in_60_s"].values()), at_most=LIMIT
+        ),
+        "burst_share": report.goal(figures["burst_tokens"] / LIMIT, at_least=0.95),
+        "steady_share": report.goal(figures["steady_share"], at_least=0.95),
+        "reserve_p50_ms": report.goal(figures["p50_ms"], at_most=0.3),
+    }
+    report.finish("budgets", figures, goals)
+
+
+if __name__ == "__main__":
+    main()
