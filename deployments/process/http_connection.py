@@ -78,7 +78,7 @@ class BoundedConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._look_timer: asyncio.TimerHandle | None = None
+        self._look_timer: asyncio.TimerHandle
         self._refused_at: float | None = None
         self._refusal: _Refusal | None = None
         # since when a head or a body is awaited
@@ -100,13 +100,12 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head_since = self.loop.time()
-        self._look_timer = self.loop.call_later(self._limits.look_period_s, self._look)
+        self._look_later()
         if len(self.connections) > self._limits.connections:
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._look_timer is not None:
-            self._look_timer.cancel()
+        self._look_timer.cancel()
         self._break_off()
         super().connection_lost(exc)
 
@@ -191,10 +190,16 @@ class BoundedConnection(HttpToolsProtocol):
         cycle.message_event.set()
         return not cycle.response_started and not self.pipeline
 
+    def _look_later(self) -> None:
+        self._look_timer = self.loop.call_later(self._limits.look_period_s, self._look)
+
     def _look(self) -> None:
         """Once a second while the connection is open."""
         limits, now = self._limits, self.loop.time()
-        self._look_timer = self.loop.call_later(limits.look_period_s, self._look)
+        late_s = now - self._look_timer.when()
+        self._look_later()
+        if late_s > limits.look_period_s:
+            return  # the process stood still, and may not have read what has long come
         if self.transport.is_closing():
             self._abort_untaken(now)
         elif self._refused_at is not None:

@@ -102,6 +102,21 @@ async def test_an_error_is_answered_with_the_id_that_its_line_has(front: Front, 
     assert answer.headers["x-request-id"] == line["request_id"]
 
 
+async def test_a_failure_of_the_gateway_is_answered_with_the_id_that_its_line_has(
+    front: Front, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(QUOTE)
+
+    monkeypatch.setattr(GatewayPool, "read", broken)
+    async with front.post() as answer:
+        assert answer.status == 500
+        assert answer.headers.getall("x-request-id") == [answer.headers["x-request-id"]]
+    await until(lambda: log.requests)
+    (line,) = log.requests
+    assert answer.headers["x-request-id"] == line["request_id"]
+
+
 Ask = Callable[[Front, FakeEngine], Awaitable[None]]
 
 

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
+import time
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -263,6 +265,33 @@ async def test_no_clock_for_idle_connections_runs_while_a_request_is_answered() 
         go_on.set()
         assert (await answer_on(reader))[0] == 200
         writer.close()
+
+
+async def test_what_came_while_the_process_stood_still_is_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvloop looks at its clocks before it reads."""
+    begins, stalls = BoundedConnection.on_message_begin, True
+
+    def stall(connection: BoundedConnection) -> None:
+        nonlocal stalls
+        begins(connection)
+        if stalls:
+            stalls = False
+            for other in served._state.connections:
+                other._head_since = connection.loop.time()  # type: ignore[union-attr]
+            quiet.sendall(b"GET /quiet HTTP/1.1\r\n\r\n")
+            time.sleep(1.0)
+
+    monkeypatch.setattr(BoundedConnection, "on_message_begin", stall)
+    async with serving(limits=replace(LIMITS, head_s=0.5)) as served:
+        with (
+            socket.create_connection((served.host, served.port)) as quiet,
+            socket.create_connection((served.host, served.port)) as busy,
+        ):
+            await until(lambda: len(served._state.connections) == 2)
+            busy.sendall(b"GET /busy HTTP/1.1\r\n\r\n")
+            await until(lambda: set(served.asked) == {b"/busy", b"/quiet"})
 
 
 async def test_an_answer_that_takes_long_is_not_cut_by_the_times_for_its_request() -> None:
