@@ -37,6 +37,7 @@ class SchedulingRequest:
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
     answer. `arrived`: when the request came, in seconds of the scheduler's clock. `policy` None:
     the pool's own. `no_overflow`: why the overflow pool may not serve it; None: it may.
+    `sequences`: how many an engine makes of it.
     """
 
     prompt: PlacementRequest
@@ -47,6 +48,7 @@ class SchedulingRequest:
     policy: str | None = None
     overflow: OverflowChoice = "allow"
     no_overflow: str | None = None
+    sequences: int = 1
 
 
 @dataclass(frozen=True)
@@ -366,7 +368,7 @@ class PoolScheduler:
         self.freed()
         if (chosen := attempt.chosen) is None:
             return
-        self._in_flight[chosen.replica_id] -= 1
+        self._in_flight[chosen.replica_id] -= attempt.request.sequences
         self.board.unplaced(attempt.ticket)
         if served_by != chosen.replica_id:
             self._recent.withdraw(attempt.ticket)
@@ -374,7 +376,7 @@ class PoolScheduler:
     def heard(self, placed: Placed) -> None:
         """Another gateway placed something, or this one did."""
         self._recent.add(placed, self._clock())
-        self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens)
+        self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens, placed.sequences)
 
     def refresh_demand(self) -> DemandCounters:
         """The counters, with who waits now."""
@@ -439,8 +441,9 @@ class PoolScheduler:
             matched=considered.recent.matched,
             # all that is not in the index: another's announcement of it may be withdrawn
             announced=announcement(prompt.keys, confirmed),
+            sequences=request.sequences,
         )
-        self._in_flight[chosen.replica_id] += 1
+        self._in_flight[chosen.replica_id] += request.sequences
         self.heard(placed)
         self.announce(placed)
         # a guess without loads is no prediction, and who sleeps must wake first

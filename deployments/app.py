@@ -28,7 +28,7 @@ from deployments.fleet.applications import (
     application_of,
     settings_of,
 )
-from deployments.fleet.fleet import Fleet, FleetBase
+from deployments.fleet.fleet import MOST_N, Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_base, parse_fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway.api_keys import KEYS_FILE, check_file, given_in
@@ -54,6 +54,8 @@ ENGINE_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Whole hashes in KV events: of 64 bits, somebody could find two prompts that share one.
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+    # Gateways refuse less by `gateway.max_n`, which may change while an engine runs.
+    "VLLM_MAX_N_SEQUENCES": str(MOST_N),
     # Else vLLM tells its makers which model runs where, and the Hub's client what it downloads.
     "DO_NOT_TRACK": "1",
 }

@@ -51,9 +51,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """Of its HTTP server."""
     node_ip: str
     waiting: int
-    """Requests without a first token yet."""
+    """Sequences without a first token yet: a request's `n` for each of its prompts."""
     running: int
-    """Requests that have their first token and go on."""
+    """Sequences that have their first token and go on."""
     queued_prefill_tokens: int
     """What is still to be computed of the waiting requests' prompts."""
     kv_use: float
@@ -149,8 +149,9 @@ class LoadBoard:
         self.active_seen: Active | None = None
         self._by_seniority: list[str] = []
         self._replica_in: dict[int, str] = {}
-        # ticket -> when placed, slot, uncached tokens; oldest first. And their sums by slot.
-        self._unseen: dict[str, tuple[float, int, int]] = {}
+        # ticket -> when placed, slot, sequences, uncached tokens; oldest first. And their sums by
+        # slot.
+        self._unseen: dict[str, tuple[float, int, int, int]] = {}
         self._unseen_in: dict[int, tuple[int, int]] = {}
 
     def update(self, snapshots: Iterable[ReplicaLoad], current: Active | None = None) -> None:
@@ -188,21 +189,21 @@ class LoadBoard:
             self._told[replica_id] = _reported(known, report)
             self._sum_up(known.slot)
 
-    def placed(self, ticket: str, slot: int, uncached_tokens: int) -> None:
+    def placed(self, ticket: str, slot: int, uncached_tokens: int, sequences: int = 1) -> None:
         """Count a request against a replica until it is seen there, or `unplaced`."""
         self.unplaced(ticket)
-        self._unseen[ticket] = (self._clock(), slot, uncached_tokens)
+        self._unseen[ticket] = (self._clock(), slot, sequences, uncached_tokens)
         count, tokens = self._unseen_in.get(slot, (0, 0))
-        self._unseen_in[slot] = (count + 1, tokens + uncached_tokens)
+        self._unseen_in[slot] = (count + sequences, tokens + uncached_tokens)
         self._sum_up(slot)
 
     def unplaced(self, ticket: str) -> None:
         if ticket not in self._unseen:
             return
-        _, slot, uncached_tokens = self._unseen.pop(ticket)
+        _, slot, sequences, uncached_tokens = self._unseen.pop(ticket)
         count, tokens = self._unseen_in.pop(slot)
-        if count > 1:
-            self._unseen_in[slot] = (count - 1, tokens - uncached_tokens)
+        if count > sequences:
+            self._unseen_in[slot] = (count - sequences, tokens - uncached_tokens)
         self._sum_up(slot)
 
     def loads(self) -> Mapping[str, ReplicaLoad]:
@@ -236,7 +237,7 @@ class LoadBoard:
         if not self.is_read:
             return {}
         now = self._clock()
-        for ticket, (placed_at, _, _) in list(islice(self._unseen.items(), EXPIRED_AT_ONCE)):
+        for ticket, (placed_at, *_) in list(islice(self._unseen.items(), EXPIRED_AT_ONCE)):
             if now - placed_at <= UNSEEN_S:
                 break
             self.unplaced(ticket)

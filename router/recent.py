@@ -38,7 +38,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `ticket` names the request's attempt, `matched` the last segments that its candidates held
     when it was placed (`Recent.matched`), `announced` the segments that its replica did not
-    hold; both by the first PREFIX_BYTES of their keys.
+    hold; both by the first PREFIX_BYTES of their keys. `sequences`: how many the engine makes.
     """
 
     gateway: str
@@ -50,6 +50,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     predicted_ttft_s: float
     matched: tuple[bytes, ...] = ()
     announced: tuple[bytes, ...] = ()
+    sequences: int = 1
 
 
 def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:
@@ -65,7 +66,8 @@ class Recent:
     `depths`: slot -> leading segments held or announced, for the slots with any. `matched`: the
     last segment at each depth that a candidate holds, deepest last. `popularity`: how many
     placements had in common all that the index confirms of this prompt; `traffic_share`: the
-    same as a share of all placements, 0 to 1. `placements`: slot -> how many went there.
+    same as a share of all placements, 0 to 1. `placements`: slot -> how many sequences
+    went there.
     """
 
     depths: Mapping[int, int] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class RecentPlacements:
     def add(self, placed: Placed, now: float) -> None:
         """Take a placement into account."""
         self._traffic.add(None, now)
-        self._on_replica.add(placed.incarnation, now)
+        self._on_replica.add(placed.incarnation, now, placed.sequences)
         for segment in placed.matched:
             self._popular.add(segment, now)
         self._announcements.add(placed, now)
@@ -201,8 +203,8 @@ class _Lately(Generic[K]):
         # thing -> (when it was last counted, its count then), least lately counted first
         self._counts: OrderedDict[K, tuple[float, float]] = OrderedDict()
 
-    def add(self, thing: K, now: float) -> None:
-        self._counts[thing] = (now, 1.0 + self.count(thing, now))
+    def add(self, thing: K, now: float, times: int = 1) -> None:
+        self._counts[thing] = (now, times + self.count(thing, now))
         self._counts.move_to_end(thing)
         if len(self._counts) > self._limit:
             self._counts.popitem(last=False)

@@ -36,16 +36,16 @@ COLD_FOR_POOL = (
 )
 # A change restarts nothing.
 HOT = (
-    "gateway.cached_token_weight",
-    *("gateway.max_body_bytes", "gateway.max_list_items", "gateway.replicas"),
-    *("gateway.request_timeout_s", "gateway.tenants", "gpu_budget", "log_level"),
+    *("gateway.cached_token_weight", "gateway.max_body_bytes", "gateway.max_list_items"),
+    *("gateway.max_n", "gateway.replicas", "gateway.request_timeout_s", "gateway.tenants"),
+    *("gpu_budget", "log_level"),
     "redis.lookup_budget_ms",
     # of a rollout that something else causes
     "surge_percent",
 )
 HOT_OF_POOL = (
-    *("autoscaling", "batch_queue", "overflow", "policy", "price", "replicas", "session_header"),
-    *("shadow_policy", "slo", "warm_replicas"),
+    *("allowed_xargs", "autoscaling", "batch_queue", "overflow", "policy", "price", "replicas"),
+    *("session_header", "shadow_policy", "slo", "warm_replicas"),
 )
 # What gateways are not told: they do not need it, and it may hold secrets or files of engines.
 UNTOLD = ("redis.url",)

@@ -29,6 +29,9 @@ from deployments.fleet.settings.objectives import (
     Tenant,
 )
 
+# Engines are started with it, whatever a fleet's own bound; as in OpenAI's API.
+MOST_N = 128
+
 DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
 
 
@@ -65,6 +68,12 @@ class GatewaySettings(Section):
         ge=1,
         description="A request's `stop`, `stop_token_ids` and `bad_words` may have at most this "
         "many items each.",
+    )
+    max_n: int = Field(
+        8,
+        ge=1,
+        le=MOST_N,
+        description="A request may ask for at most this many answers to a prompt, in `n`.",
     )
     drain_timeout_s: float = Field(
         60.0,
@@ -108,6 +117,11 @@ class GatewaySettings(Section):
         """Whether a tenant's requests may name their routing policy."""
         rights = self.tenants.get(tenant)
         return rights is not None and rights.policy_header
+
+    def may_prioritize(self, tenant: str) -> bool:
+        """Whether a tenant's requests may set vLLM's `priority`."""
+        rights = self.tenants.get(tenant)
+        return rights is not None and rights.engine_priority
 
     def is_operator(self, tenant: str) -> bool:
         """Whether a tenant sees the others' decisions."""

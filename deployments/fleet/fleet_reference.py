@@ -4,7 +4,7 @@
 """
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -144,8 +144,8 @@ def _type_of(field: FieldInfo) -> str:
 def _kind_of(annotation: Any) -> str:
     if hasattr(annotation, "__metadata__"):
         return _kind_of(get_args(annotation)[0])
-    if get_origin(annotation) is Mapping:
-        return "mapping"
+    if get_origin(annotation) in (Mapping, Sequence):
+        return "mapping" if get_origin(annotation) is Mapping else "list"
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{word}`" for word in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):

@@ -4,7 +4,7 @@ As all of the fleet's settings it is frozen, unknown keys are refused, and null 
 default. Times are seconds, sizes bytes, rates tokens per second.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -193,6 +193,17 @@ class Pool(Section):
         description="The engine gets these flags of vLLM, written without the leading -- and "
         "with - or _. Examples are quantization, tensor_parallel_size, kv_cache_dtype, "
         "speculative_config and lora_modules.",
+    )
+    allowed_xargs: Sequence[
+        Annotated[
+            str,
+            AfterValidator(rules.usable_xarg),
+            schema.other_than(rules.XARGS_OF_ENGINES),
+        ]
+    ] = Field(
+        default_factory=list,
+        description="Requests may hold these keys in `vllm_xargs`, which vLLM hands to its "
+        "plug-ins. Any other is refused.",
     )
     speculation: SpeculationSettings | None = Field(
         None,

@@ -37,6 +37,7 @@ from deployments.gateway.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_attempt import EngineAttempt
+from deployments.gateway.engine_fields import refuse_engine_fields
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
@@ -342,6 +343,13 @@ class Gateway:
         rights = holder.rights_in(limits)
         rights.check_model(model)
         options = options_of(request.headers, fields, rights, pool.overflow_model)
+        refuse_engine_fields(
+            record.path,
+            fields,
+            limits.max_n,
+            pool.settings.allowed_xargs,
+            limits.may_prioritize(record.tenant),
+        )
         record.priority = options.priority
         engine_request = EngineRequest(
             request_id=record.request_id,

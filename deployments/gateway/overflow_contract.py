@@ -27,6 +27,9 @@ def refusal_of(
 
     None: it may. Never raises.
     """
+    extra = request.fields.get("vllm_xargs")
+    if isinstance(extra, Mapping) and extra.keys() - set(pool.allowed_xargs):
+        return "the overflow pool does not take all of its 'vllm_xargs'"
     engine = request.engine
     needs = needs_of(engine.path, request.fields, engine.model, of, request.tokens)
     return refusal(needs, offers_of(pool, of.model, loads))

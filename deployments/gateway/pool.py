@@ -35,6 +35,7 @@ from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.engine_attempt import EngineAttempt
+from deployments.gateway.engine_fields import sequences_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.overflow_contract import refusal_of, renamed
@@ -422,6 +423,7 @@ def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:
         options.policy,
         options.overflow,
         no_overflow,
+        sequences_of(request.engine.path, request.fields),
     )
 
 

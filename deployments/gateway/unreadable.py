@@ -14,8 +14,6 @@ from deployments.gateway.errors import ApiError
 
 # Only a body with one of these can hold a number of more than 64 bits.
 _MANY_DIGITS = re.compile(rb"\d{19}|[eE]\+?\d{3}")
-# vLLM's engine also reads these from `vllm_xargs`, which holds no objects, and needs objects.
-_NO_XARGS = ("kv_transfer_params", "ec_transfer_params")
 
 
 def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
@@ -26,10 +24,6 @@ def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
     constraint = fields.get("structured_outputs")
     if constraint is not None and not isinstance(constraint, dict):
         _refuse("structured_outputs", "must be an object, such as {'choice': ['yes', 'no']}.")
-    extra = fields.get("vllm_xargs")
-    for name in _NO_XARGS:
-        if isinstance(extra, dict) and name in extra:
-            _refuse("vllm_xargs", f"must not hold {name!r}. Send that as a field of its own.")
     items = fields.get("input")
     for number, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and item.get("role") == "assistant":

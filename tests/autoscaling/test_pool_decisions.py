@@ -111,6 +111,21 @@ def test_what_is_let_go_counts_before_the_next_is_decided(large: PoolScheduler) 
     assert kinds == ["admit", "admit", "reject", "reject"]
 
 
+def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: HandClock) -> None:
+    first = decide(large, request(10, sequences=8)).attempt
+    assert first is not None and first.chosen is not None
+    attempts = [decide(large, request(10)).attempt for _ in range(2)]
+    chosen = {attempt.chosen.replica_id for attempt in attempts if attempt and attempt.chosen}
+    assert chosen == {"r0", "r1"} - {first.chosen.replica_id}
+    assert large.board.loads()[first.chosen.replica_id].waiting == 8
+    # without the board, what is under way here tells
+    clock.now += LEASE_S + 1
+    blind = large.consider(request(10))
+    assert blind.ranked[-1].replica_id == first.chosen.replica_id
+    large.ended(first, None)
+    assert not large._in_flight[first.chosen.replica_id]
+
+
 def test_what_is_cached_is_demand_and_no_work(large: PoolScheduler) -> None:
     prompt = PlacementRequest(700, tuple(b"%08d" % i for i in range(5)))
     decide(large, SchedulingRequest(prompt, {1: 3}, 1000.0))

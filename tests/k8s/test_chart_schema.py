@@ -88,6 +88,7 @@ EVERY_KEY: dict[str, Any] = {
         "request_timeout_s": 60,
         "max_body_bytes": 2048,
         "max_list_items": 8,
+        "max_n": 4,
         "drain_timeout_s": 30.5,
         "cpus": 1,
         "custom": {"antefix-gateway": 1},
@@ -95,6 +96,7 @@ EVERY_KEY: dict[str, Any] = {
             "crawler": {
                 "priority": "batch",
                 "operator": True,
+                "engine_priority": True,
                 "cache_group": "crawlers",
                 "policy_header": True,
                 "weight": 0.5,
@@ -130,6 +132,7 @@ EVERY_KEY: dict[str, Any] = {
             "session_header": "x-user",
             "segment_tokens": 64,
             "env": {"HF_TOKEN": "${HF_TOKEN}"},
+            "allowed_xargs": ["steer"],
             "engine_args": {"tensor_parallel_size": 2, "speculative-config": {"method": "ngram"}},
             "speculation": {"when_slower": "stop"},
         },

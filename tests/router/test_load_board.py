@@ -141,6 +141,18 @@ def test_a_placement_counts_until_a_snapshot_names_it(board: LoadBoard) -> None:
     assert (board.loads()["a"].waiting, board.loads()["a"].queued_prefill_tokens) == (2, 50)
 
 
+def test_a_placement_counts_all_that_its_engine_makes_of_it(board: LoadBoard) -> None:
+    board.placed("t1", 0, 100, 8)
+    board.placed("t2", 0, 50)
+    assert (board.loads()["a"].waiting, board.loads()["a"].queued_prefill_tokens) == (9, 150)
+    board.unplaced("t1")
+    assert (board.loads()["a"].waiting, board.loads()["a"].queued_prefill_tokens) == (1, 50)
+    board.placed("t3", 0, 10, 8)
+    board.unplaced("t2")
+    board.unplaced("t3")
+    assert board.loads()["a"] == load("a", slot=0)
+
+
 def test_a_placement_that_never_arrives_is_forgotten(board: LoadBoard, clock: Clock) -> None:
     board.placed("t1", 0, 100)
     clock.now += UNSEEN_S + 0.001

@@ -122,6 +122,7 @@ class _Request:
 
     request_id: str
     uncached_tokens: int
+    sequences: int = 1
     has_first_token: bool = False
 
 
@@ -161,7 +162,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         exchange = confirmation.current.get()
         expected_cached = exchange.expected_cached if exchange else 0
         uncached = max(1, _prompt_length(prompt) - expected_cached)
-        key, request, first = object(), _Request(request_id, uncached), True
+        sequences = getattr(sampling_params, "n", 1)
+        key, request, first = object(), _Request(request_id, uncached, sequences), True
         self.requests[key] = request
         try:
             async with contextlib.aclosing(outputs):
@@ -181,19 +183,22 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
             del self.requests[key]
 
     def queue(self) -> tuple[int, int, int]:
-        """Requests without a first token, requests with one, and the former's prompt tokens
-        that are to be computed."""
+        """Sequences without a first token, sequences with one, and the former's prompt tokens
+        that are to be computed: the sequences of a request share its prompt."""
         states = self.output_processor.request_states
         ids_of = self.output_processor.external_req_ids
-        queued = []
+        waiting = running = queued_tokens = 0
         for request in self.requests.values():
             # an answer in one piece yields nothing before its end: vLLM's own state of it tells
             if not request.has_first_token:
                 own = [states.get(name) for name in ids_of.get(request.request_id, ())]
                 request.has_first_token = any(s and not s.is_prefilling for s in own)
-            if not request.has_first_token:
-                queued.append(request.uncached_tokens)
-        return len(queued), len(self.requests) - len(queued), sum(queued)
+            if request.has_first_token:
+                running += request.sequences
+            else:
+                waiting += request.sequences
+                queued_tokens += request.uncached_tokens
+        return waiting, running, queued_tokens
 
     async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         # vLLM sends the event with its next step, which may be long in coming

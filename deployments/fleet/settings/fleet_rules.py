@@ -21,6 +21,8 @@ HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
 PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+# What vLLM's core itself reads from `vllm_xargs`: with them a client changes what others get.
+XARGS_OF_ENGINES = ("kv_cache_report_mode", "kv_transfer_params", "ec_transfer_params")
 _PARALLEL_SIZES = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -69,6 +71,12 @@ def usable_redis_url(url: str) -> str:
     if refusal is not None:
         raise refuse(*refusal)
     return url
+
+
+def usable_xarg(name: str) -> str:
+    if name in XARGS_OF_ENGINES:
+        raise refuse("an argument that engines' own parts take", "Leave it out")
+    return name
 
 
 def usable_env_name(name: str) -> str:

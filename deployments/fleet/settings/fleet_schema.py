@@ -6,6 +6,7 @@ but each shows the value that it wants.
 """
 
 import re
+from collections.abc import Iterable
 
 from pydantic import WithJsonSchema
 from pydantic.config import JsonDict
@@ -16,6 +17,11 @@ from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS, RESERVED_E
 def written_as(*forms: re.Pattern[str]) -> WithJsonSchema:
     """Text that is one of `forms` from beginning to end."""
     return WithJsonSchema({"type": "string", "pattern": _whole("|".join(f.pattern for f in forms))})
+
+
+def other_than(names: Iterable[str]) -> WithJsonSchema:
+    """Text that is none of `names`."""
+    return WithJsonSchema({"type": "string", "not": {"enum": [*names]}})
 
 
 def without_reserved_env() -> JsonDict:

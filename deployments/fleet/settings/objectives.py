@@ -217,3 +217,8 @@ class Tenant(Section):
         description="The tenant's requests for these models, by the names that requests give, "
         "may use this much.",
     )
+    engine_priority: bool = Field(
+        False,
+        description="The tenant's requests may set vLLM's `priority`, which puts them before "
+        "others where the engines' `scheduling_policy` is `priority`.",
+    )

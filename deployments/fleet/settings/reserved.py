@@ -58,6 +58,9 @@ RESERVED_ENV = {
     "PYTHONHASHSEED": "Antefix fixes it, so that all replicas hash prefixes alike. Leave it out.",
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "Antefix fixes it for its prefix index. Leave it out.",
     "VLLM_API_KEY": "The gateway holds the API keys. Leave it out.",
+    "VLLM_MAX_N_SEQUENCES": "The gateway bounds n. Set gateway.max_n.",
+    "VLLM_ENABLE_RESPONSES_API_STORE": "Replicas do not share what they store, and neither should "
+    "tenants. Leave it out.",
 }
 
 

@@ -25,8 +25,6 @@ def assistant(content: Any) -> bytes:
         (b'{"structured_outputs": 5}', "structured_outputs"),
         (b'{"structured_outputs": []}', "structured_outputs"),
         (b'{"structured_outputs": ""}', "structured_outputs"),
-        (b'{"vllm_xargs": {"kv_transfer_params": "x"}}', "vllm_xargs"),
-        (b'{"vllm_xargs": {"a": 1, "ec_transfer_params": 5}}', "vllm_xargs"),
         (b'{"top_k": 9223372036854775808}', "top_k"),
         (b'{"seed": -9223372036854775809}', "seed"),
         (b'{"logit_bias": {"5": 1e400}}', "logit_bias"),
@@ -51,7 +49,6 @@ def test_what_vllm_fails_on_is_refused_with_its_field(body: bytes, param: str) -
     [
         b'{"structured_outputs": null, "vllm_xargs": null, "input": null}',
         b'{"structured_outputs": {"choice": ["a"]}}',
-        b'{"vllm_xargs": {"a": 1}, "kv_transfer_params": {"do_remote_prefill": true}}',
         b'{"seed": 9223372036854775807, "user": "12345678901234567890"}',
         b'{"seed": -9223372036854775808, "top_p": 0.12345678901234567890123}',
         b'{"repetition_penalty": 1e308}',

@@ -5,11 +5,12 @@ import inspect
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from deployments.engine.vllm.adapter import _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
@@ -51,8 +52,6 @@ def test_no_client_decides_which_kv_events_an_engine_sends(
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.request import Request
 
-    from deployments.engine.vllm.adapter import _WatchedEngine
-
     class NotStarted(_WatchedEngine):
         def __del__(self) -> None:
             pass
@@ -68,6 +67,61 @@ def test_no_client_decides_which_kv_events_an_engine_sends(
         request = Request("id", [1], params, None)
         assert request.kv_cache_report_mode == mode
         assert params.extra_args["mine"] == 1
+
+
+# Safe in anybody's hands: they change one request's own answer, and vLLM bounds what they hold.
+FOR_CLIENTS = """
+add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
+chat_template_kwargs continue_final_message dimensions documents echo embed_dtype
+enable_response_messages encoding_format endianness frequency_penalty ignore_eos include
+include_reasoning include_stop_str_in_output input instructions length_penalty logit_bias
+logprob_token_ids logprobs max_completion_tokens max_output_tokens max_tokens max_tool_calls
+media_io_kwargs messages metadata min_p min_tokens mm_payload mm_processor_kwargs model padding
+parallel_tool_calls presence_penalty previous_input_messages prompt prompt_cache_key prompt_embeds
+prompt_logprobs reasoning reasoning_effort repetition_detection repetition_penalty request_id
+response_format return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
+return_token_strs return_tokens_as_token_ids routed_experts_prompt_start seed service_tier
+session_id skip_special_tokens spaces_between_special_tokens stop stop_token_ids store stream
+stream_interval stream_options structured_outputs suffix temperature text thinking_token_budget
+tokens tool_choice tools top_k top_logprobs top_p truncate_prompt_tokens truncation
+truncation_side use_activation use_beam_search user watermarking
+"""
+# Refused or bounded by `deployments.gateway.engine_fields`.
+BOUNDED = """
+background ec_transfer_params kv_transfer_params n previous_response_id priority vllm_xargs
+"""
+
+
+def test_of_every_field_it_is_decided_whether_clients_may_set_it() -> None:
+    """A field that vLLM adds fails here: let it through, or refuse it, on purpose."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+    from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
+
+    def fields(of: Any) -> set[str]:
+        """Of a model, or of a union of some."""
+        inside = {name for part in get_args(of) for name in fields(part)}
+        return inside | set(getattr(of, "model_fields", ()))
+
+    requests = (ChatCompletionRequest, CompletionRequest, ResponsesRequest, EmbeddingRequest)
+    found = [fields(of) for of in (*requests, TokenizeRequest, DetokenizeRequest)]
+    assert set().union(*found) == {*FOR_CLIENTS.split(), *BOUNDED.split()}
+
+
+def test_every_answer_of_a_request_is_in_its_queue() -> None:
+    engine = object.__new__(_WatchedEngine)
+    engine.watch()
+    states = {"a-0": SimpleNamespace(is_prefilling=False), "b-0": None}
+    ids = {"a": ["a-0"], "b": ["b-0"]}
+    engine.output_processor = SimpleNamespace(request_states=states, external_req_ids=ids)
+    engine.requests = {
+        1: _Request("a", 10, sequences=8),
+        2: _Request("b", 20, sequences=3),
+        3: _Request("c", 30),
+    }
+    assert engine.queue() == (4, 8, 50)
 
 
 def test_the_cpu_build_still_does_not_know_ray() -> None:
