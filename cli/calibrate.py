@@ -38,7 +38,7 @@ def calibrate(
         if not any(replica["url"] for replica in pools[name]["replicas"]):
             raise CommandError(
                 f"the pool {name} has no replica whose address is known",
-                "see antefix status",
+                "see antefix status; beside other tenants, make default an operator",
                 ExitCode.DEGRADED,
             )
         found = asyncio.run(_measured(pools[name], keys.engine_secret))

@@ -126,6 +126,8 @@ def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
 def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
     if any(replica["role"] == "unknown" for replica in pool["replicas"]):
         yield "Redis does not answer: the replicas serve, and their loads are not known"
+    elif any(replica["running"] is None for replica in pool["replicas"]):
+        yield "loads are told to operators, and this key's tenant is none"
     yield _routing_in_words(pool)
     yield _admission_in_words(pool)
     if known := [replica["speculation"] for replica in pool["replicas"] if replica["speculation"]]:

@@ -35,6 +35,8 @@ class FakeGateway:
         }
         self.speculation: dict[str, Any] | None = None
         self.redis_is_away = False
+        # of the replica, in place of what it tells here
+        self.told: dict[str, Any] = {}
         self.target = 1
         self.answers = ["Par", "is", "."]
         self.ending = "stop"
@@ -61,6 +63,7 @@ class FakeGateway:
         if self.redis_is_away:
             told_by_serve = {"replica": "abc", "role": "unknown", "node_ip": "10.0.0.1"}
             replica = dict.fromkeys(replica) | told_by_serve
+        replica |= self.told
         pool = {
             "model": "small",
             "target_replicas": self.target,

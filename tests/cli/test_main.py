@@ -157,6 +157,14 @@ def test_status_says_what_speculation_brings(
     assert shown in " ".join(antefix("status").stdout.split())
 
 
+def test_status_says_to_whom_loads_are_told(fleet: FakeGateway) -> None:
+    fleet.told |= dict.fromkeys(("node_ip", "url", "running", "waiting", "kv_use"))
+    fleet.told |= {"predicted_ttft_s": None}
+    fleet.admission |= {"waiting": 1, "oldest_wait_s": None, "held": None}
+    shown = " ".join(antefix("status").stdout.split())
+    assert "loads are told to operators" in shown and "1 waiting" in shown and "abc" in shown
+
+
 def test_status_says_nothing_of_speculation_where_there_is_none(fleet: FakeGateway) -> None:
     assert "speculation" not in antefix("status").stdout
 
