@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.helm.helm import ROOT, helm
+from tests.helm.helm import ROOT, helm, run
 from tests.helm.helm import kubectl as path_of_kubectl
 from tests.kubernetes_long.kubectl import kubectl, until
 from tests.kubernetes_long.release import SMALL, Release, Values, restricted_namespace
@@ -95,7 +95,8 @@ def test_a_reader_comes_from_an_empty_cluster_to_an_empty_cluster(
                 kubectl("uncordon", second_node)
                 release.wait()
         if page == "install":
-            reader.types(_commands(release.helm("get", "notes")))
+            notes = run("get", "notes", release.name, "--namespace", release.namespace)
+            reader.types(_commands(notes))
             reader.writes(values | {"auth": {"existingSecret": "llm-auth"}})
     until("no pod left", lambda: not release.pods(), within_s=900)
     release.remove()

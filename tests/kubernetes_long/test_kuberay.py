@@ -21,6 +21,7 @@ OLDEST, NEWEST = "1.5.1", "1.6.2"
 def newest_afterwards(release: Release) -> Iterator[None]:
     yield
     release.remove()
+    kubectl(*("delete", "deployment", "kuberay-operator", "-n", "default"), "--ignore-not-found")
     cluster_script("kuberay", NEWEST, "chart")
 
 
@@ -31,6 +32,8 @@ def test_a_release_answers_and_is_upgraded(
     release: Release, newest_afterwards: None, version: str, by: str
 ) -> None:
     release.remove()
+    # the labels that it selects its pods by never change
+    kubectl(*("delete", "deployment", "kuberay-operator", "-n", "default"), "--ignore-not-found")
     cluster_script("kuberay", version, *(["chart"] if by == "chart" else []))
     release.install(ONE_OF_EACH)
     measured("until ready", release.wait(), "s")
