@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets
+	bench-budgets bench-prediction bench-fairness
 .PHONY: help up down test test-cluster fuzz lint format lock reference observability chart \
 	image-cpu image-gpu installed $(BENCHES) drills clean
 
@@ -123,6 +123,12 @@ bench-transports: ## Measure the ways from a gateway to an engine
 
 bench-index: ## Measure lookups in the prefix index, and its publisher
 	@$(BIN)/python -m benchmarks.index.run $(ARGS)
+
+bench-prediction: ## Measure how right predicted times to first token are, on real engines
+	@$(BIN)/python -m benchmarks.prediction.run $(ARGS)
+
+bench-fairness: ## Measure what one tenant's flood costs another, on real engines
+	@$(BIN)/python -m benchmarks.fairness.run $(ARGS)
 
 bench-routing: ## Measure the routing policies on real engines
 	@$(BIN)/python -m benchmarks.routing.run $(ARGS)

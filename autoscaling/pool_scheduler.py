@@ -408,7 +408,7 @@ class PoolScheduler:
             chosen = attempt.chosen
             cached_tokens = chosen.cached_tokens if chosen else 0
             tokens = attempt.request.prompt.prompt_tokens - cached_tokens
-        worked_s = _engine_s(load, tokens, computed.decode_s, load.running + 1)
+        worked_s = _engine_s(load, tokens, computed.decode_s, attempt.request.sequences)
         shares.settle(tenant, worked_s - attempt.work_s)
 
     @property
@@ -471,7 +471,7 @@ class PoolScheduler:
         if load is None:
             return 0.0
         tokens = max(0, request.prompt.prompt_tokens - on.cached_tokens)
-        return _engine_s(load, tokens, load.decode_s, load.running + 1)
+        return _engine_s(load, tokens, load.decode_s, request.sequences)
 
     def _count(self, decision: Decision) -> None:
         demand, kind = self.demand, decision.verdict.kind
@@ -485,6 +485,7 @@ class PoolScheduler:
 
 
 def _engine_s(load: ReplicaLoad, tokens: int, decode_s: float, sequences: int) -> float:
-    """What computing so many prompt tokens takes of an engine, and a request's part of the
-    `decode_s` in which `sequences` of them share its steps."""
-    return tokens / load.prefill_rate + max(0.0, decode_s) / sequences
+    """What computing so many prompt tokens takes of an engine, and the part that so many sequences
+    have of the steps of `decode_s`, which they share with those that run."""
+    share = sequences / (load.running + sequences)
+    return tokens / load.prefill_rate + max(0.0, decode_s) * share

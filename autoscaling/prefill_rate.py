@@ -7,6 +7,7 @@ seem as slow as all of them together.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 # So many of the latest prompts speak for the engine.
 MEMORY = 32
@@ -32,3 +33,21 @@ class PrefillRate:
             seconds += max(0.0, ended - max(began, until))
             until = max(until, ended)
         return sum(tokens for *_, tokens in self._prompts) / seconds if seconds else None
+
+
+def queued_tokens(
+    waiting: Sequence[tuple[float, int]], first_token_at: float, now: float, rate: float | None
+) -> int:
+    """What is still to be computed of prompts without a first token: when each came, its tokens.
+
+    The oldest come first, as an engine computes them. It has been at the first since that came, or
+    since another's first token (`first_token_at`, the last), and tells nothing of it before its
+    end: at its `rate` (tokens a second; None: not known) it has all but the last token at most.
+    Times of any one clock.
+    """
+    total = sum(tokens for _, tokens in waiting)
+    if not waiting or rate is None:
+        return total
+    came_at, oldest = waiting[0]
+    computed = rate * max(0.0, now - max(came_at, first_token_at))
+    return total - int(min(computed, max(0, oldest - 1)))

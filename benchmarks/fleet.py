@@ -21,13 +21,14 @@ from deployments.wire.engine_pass import EnginePasses
 @dataclass(frozen=True)
 class BenchFleet:
     """`engine` is the first replica's own server: what the gateway is compared with. `passes` open
-    every replica's."""
+    every replica's. `home` is where the fleet keeps its keys."""
 
     gateway: Endpoint
     engine: Endpoint
     model: str
     metrics_url: str
     passes: EnginePasses
+    home: Path
 
 
 @contextmanager
@@ -63,4 +64,5 @@ def _described(up: dict[str, str], home: Home) -> BenchFleet:
         up["model"],
         up["metrics_url"],
         passes,
+        home.folder,
     )

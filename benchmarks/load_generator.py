@@ -25,7 +25,9 @@ PATH = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Answer:
-    """One request. Times in seconds from the start of the run; tokens as the engine counted."""
+    """One request. Times in seconds from the start of the run; tokens as the engine counted.
+
+    `engine_ttft_s`: from its placement to its first token, which is what was predicted."""
 
     conversation: str
     turn: int
@@ -38,6 +40,7 @@ class Answer:
     cached_tokens: int
     expected_cached_tokens: int
     predicted_ttft_s: float | None
+    engine_ttft_s: float | None = None
 
     @property
     def ttft(self) -> float:
@@ -132,6 +135,7 @@ class _LoadPlayer:
         if (policy := told.get("x-antefix-policy")) != self._style.policy:
             raise ValueError(f"asked for {self._style.policy}, placed by {policy}")
         predicted_ms = told.get("x-antefix-predicted-ttft-ms")
+        engine_ms = told.get("x-antefix-engine-ttft-ms")
         return Answer(
             conversation=conversation,
             turn=number,
@@ -144,6 +148,7 @@ class _LoadPlayer:
             cached_tokens=int(told["x-antefix-cached-tokens"]),
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
             predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
+            engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
         )
 
     def _now(self) -> float:

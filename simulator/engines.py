@@ -22,7 +22,7 @@ from itertools import takewhile
 from typing import Any
 
 from autoscaling.ewma import Ewma
-from autoscaling.prefill_rate import PrefillRate
+from autoscaling.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.step_time import StepTime
 from router.kv_events import BlockRemoved, BlockStored, KvEvent
 from simulator.block_cache import BlockCache
@@ -58,6 +58,7 @@ class Job:
     blank: int = 0
     taken: list[int] = field(default_factory=list)
     stored: int = 0
+    came_at: float = 0.0
     admitted_at: float | None = None
     first_at: float | None = None
 
@@ -118,6 +119,7 @@ class SimulatedEngine:
         self._running: list[Job] = []
         self._events: list[KvEvent] = []
         self._step_began = 0.0
+        self._now = self._first_token_at = 0.0
         # Whether the step under way is one of many that are alike.
         self._steady = False
         # whether it computes on no prompt
@@ -141,6 +143,7 @@ class SimulatedEngine:
             raise ValueError(f"{job.length} tokens do not fit")
         if job.tokens:
             job.blocks = block_hashes(job.tokens, size)
+        job.came_at = self._now = now
         self._waiting.append(job)
         self._steady = False
         if self.next_at is None:
@@ -152,6 +155,7 @@ class SimulatedEngine:
             if self._steady:
                 self._skip(now)
             self._end_step(self.next_at, outcome)
+        self._now = now
         return outcome
 
     @property
@@ -178,10 +182,13 @@ class SimulatedEngine:
         if self._learned is None:
             self._learned = self._prefill_rate.mean, self._step_time.line()
         prefill_rate, (step_s, sequence_s) = self._learned
+        queued = [(job.came_at, job.queued_tokens) for job in waiting]
         return {
             "waiting": len(waiting),
             "running": len(self._running),
-            "queued_prefill_tokens": sum(job.queued_tokens for job in waiting),
+            "queued_prefill_tokens": queued_tokens(
+                queued, self._first_token_at, self._now, prefill_rate
+            ),
             "kv_use": self._cache.in_use / self._hardware.blocks if busy else 0.0,
             "kv_capacity_tokens": self._hardware.blocks * self._hardware.block_tokens,
             "prefill_rate": prefill_rate or self._hardware.prefill_rate,
@@ -300,7 +307,7 @@ class SimulatedEngine:
             if job.stored < len(job.blocks):
                 self._store(job)
         for job in self._prefilled:
-            job.first_at = now
+            job.first_at = self._first_token_at = now
             outcome.first_tokens.append((job, now))
         self._running += self._prefilled
         self._prefilled = []

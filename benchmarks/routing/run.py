@@ -40,6 +40,7 @@ WARM_UP_SECONDS = 8.0
 # A run that takes so much longer than its arrivals hangs.
 GRACE_SECONDS = 120.0
 READY_SECONDS, RESET_SECONDS, SETTLE_SECONDS = 30.0, 10.0, 0.5
+FLEET = Path(__file__).with_name("fleet.yaml")
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
@@ -172,7 +173,7 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
-    description = yaml.safe_load(Path(__file__).with_name("fleet.yaml").read_text())
+    description = yaml.safe_load(FLEET.read_text())
     description["pools"]["engine"]["model"] = str(small_model())
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
         fleet_file = Path(folder) / "routing.yaml"

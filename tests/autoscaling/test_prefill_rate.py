@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.prefill_rate import MEMORY, PrefillRate
+from autoscaling.prefill_rate import MEMORY, PrefillRate, queued_tokens
 
 
 def rate_of(*prompts: tuple[float, float, int]) -> float | None:
@@ -45,3 +45,23 @@ def test_the_rate_is_no_less_than_that_of_the_prompts_alone(
         assert rate is not None
         alone = sum(tokens for *_, tokens in latest) / sum(seconds for _, seconds, _ in latest)
         assert rate >= alone * 0.999
+
+
+@pytest.mark.parametrize(
+    ("waiting", "first_token_at", "now", "left"),
+    [
+        ([], 0.0, 9.0, 0),
+        ([(0.0, 1000), (0.1, 500)], 0.0, 0.5, 1000),
+        # it was begun when the one before had its first token
+        ([(0.0, 1000), (0.1, 500)], 0.375, 0.5, 1375),
+        # and is not at its end before its own
+        ([(0.0, 1000), (0.1, 500)], 0.0, 9.0, 501),
+        ([(9.0, 1000)], 0.0, 8.0, 1000),
+    ],
+)
+def test_what_is_still_to_be_computed_of_prompts_that_wait(
+    waiting: list[tuple[float, int]], first_token_at: float, now: float, left: int
+) -> None:
+    assert queued_tokens(waiting, first_token_at, now, rate=1000.0) == left
+    # nobody knows how fast
+    assert queued_tokens(waiting, first_token_at, now, rate=None) == sum(n for _, n in waiting)

@@ -9,9 +9,10 @@ import contextlib
 import logging
 import os
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
 from autoscaling.ewma import Ewma
-from autoscaling.prefill_rate import PrefillRate
+from autoscaling.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.step_time import StepTime
 from deployments.engine.vllm import constraints, speculation, streams
 from deployments.engine.vllm.args import parse
@@ -124,6 +125,7 @@ class _Request:
     uncached_tokens: int
     sequences: int = 1
     has_first_token: bool = False
+    came_at: float = field(default_factory=time.monotonic)
 
 
 class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
@@ -133,6 +135,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         self.on_cache_dropped: Callable[[], None] = lambda: None
         self.reports_reuse = False
         self.requests: dict[object, _Request] = {}
+        self.first_token_at = 0.0
 
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
@@ -170,7 +173,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                 async for output in outputs:
                     if sampling_params is not None:
                         constraints.refuse_unmet(sampling_params, output)
-                    request.has_first_token = True
+                    if not request.has_first_token:
+                        request.has_first_token, self.first_token_at = True, time.monotonic()
                     if first and exchange:
                         length = len(output.prompt_token_ids or ())
                         cached = output.num_cached_tokens or 0
@@ -182,23 +186,26 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         finally:
             del self.requests[key]
 
-    def queue(self) -> tuple[int, int, int]:
+    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
         """Sequences without a first token, sequences with one, and the former's prompt tokens
-        that are to be computed: the sequences of a request share its prompt."""
+        that are to be computed, where so many are in a second: the sequences of a request share
+        its prompt."""
         states = self.output_processor.request_states
         ids_of = self.output_processor.external_req_ids
-        waiting = running = queued_tokens = 0
+        waiting, running, now = 0, 0, time.monotonic()
+        queued: list[tuple[float, int]] = []
         for request in self.requests.values():
             # an answer in one piece yields nothing before its end: vLLM's own state of it tells
             if not request.has_first_token:
                 own = [states.get(name) for name in ids_of.get(request.request_id, ())]
-                request.has_first_token = any(s and not s.is_prefilling for s in own)
+                if any(s and not s.is_prefilling for s in own):
+                    request.has_first_token, self.first_token_at = True, now
             if request.has_first_token:
                 running += request.sequences
             else:
                 waiting += request.sequences
-                queued_tokens += request.uncached_tokens
-        return waiting, running, queued_tokens
+                queued.append((request.came_at, request.uncached_tokens))
+        return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
 
     async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         # vLLM sends the event with its next step, which may be long in coming
@@ -296,7 +303,7 @@ class VllmEngine:
 
     def queue(self) -> tuple[int, int, int]:
         """As `_WatchedEngine.queue`."""
-        return self._engine.queue()
+        return self._engine.queue(self.stats.prefill_rate)
 
     def speculation(self) -> SpeculationReport | None:
         """What is known of the engine's speculation; None without, or before the first answer."""

@@ -1,0 +1,1 @@
+"""What one tenant's flood costs another."""

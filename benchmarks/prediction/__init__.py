@@ -1,0 +1,1 @@
+"""How right predicted times to first token are."""

@@ -1,0 +1,100 @@
+"""How right predicted times to first token are: make bench-prediction ARGS="--seeds 2"
+
+The fleet and the traffic of the routing benchmark, by policy `prefix`: each workload with cold
+caches, one after the other, so that what was learned of one has to hold for the next. What was
+predicted when a request was placed is compared with the time from then to its first token, as the
+gateway measured it. The first requests, from which a gateway learns anything at all, do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import report
+from benchmarks.fleet import BenchFleet, running
+from benchmarks.load_generator import Answer
+from benchmarks.routing.run import FLEET, RoutingBench
+from benchmarks.small_model import small_model
+from benchmarks.workloads import WORKLOADS
+from cli import stream_client
+
+MEAN_GOAL, P90_GOAL = 0.15, 0.30
+
+
+async def measure(fleet: BenchFleet, seeds: int, seconds: float) -> dict[str, list[Answer]]:
+    """The answers of each workload."""
+    answers: dict[str, list[Answer]] = {workload: [] for workload in WORKLOADS}
+    async with stream_client.session() as http:
+        bench = RoutingBench(http, fleet)
+        await bench.prepare()
+        for seed in range(1, seeds + 1):
+            for workload, found in answers.items():
+                run = await bench.run(workload, "prefix", seed, seconds)
+                found.extend(run.answers)
+                print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
+    return answers
+
+
+def errors(answers: Sequence[Answer]) -> list[float]:
+    """How far each prediction was off, relative to what came, with its sign."""
+    return [
+        (answer.predicted_ttft_s - answer.engine_ttft_s) / answer.engine_ttft_s
+        for answer in answers
+        if answer.predicted_ttft_s is not None and answer.engine_ttft_s
+    ]
+
+
+def figures_of(answers: Sequence[Answer]) -> dict[str, Any]:
+    off = errors(answers)
+    absolute = sorted(map(abs, off))
+    ttfts = sorted(answer.engine_ttft_s or 0.0 for answer in answers)
+    return {
+        "requests": len(off),
+        "mean_absolute_error": round(statistics.fmean(absolute), 4),
+        "p50_absolute_error": round(absolute[len(absolute) // 2], 4),
+        "p90_absolute_error": round(absolute[int(0.9 * len(absolute))], 4),
+        "mean_error": round(statistics.fmean(off), 4),
+        "ttft_p50_s": round(ttfts[len(ttfts) // 2], 4),
+    }
+
+
+def _in_words(answers: Sequence[Answer]) -> str:
+    of = figures_of(answers)
+    return (
+        f"{of['requests']:3} requests, off by {of['mean_absolute_error']:.1%} on average,"
+        f" p90 {of['p90_absolute_error']:.1%}, bias {of['mean_error']:+.1%},"
+        f" TTFT p50 {of['ttft_p50_s']:.3f} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
+    parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
+    options = parser.parse_args()
+    description = yaml.safe_load(FLEET.read_text())
+    description["pools"]["engine"]["model"] = str(small_model())
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+        fleet_file = Path(folder) / "routing.yaml"
+        fleet_file.write_text(yaml.safe_dump(description))
+        with running(fleet_file) as fleet:
+            answers = asyncio.run(measure(fleet, options.seeds, options.seconds))
+    all_together = figures_of([answer for found in answers.values() for answer in found])
+    goals = {
+        "mean_absolute_error": report.goal(all_together["mean_absolute_error"], at_most=MEAN_GOAL),
+        "p90_absolute_error": report.goal(all_together["p90_absolute_error"], at_most=P90_GOAL),
+    }
+    by_workload = {workload: figures_of(found) for workload, found in answers.items()}
+    report.finish("prediction", {"all": all_together, **by_workload}, goals)
+
+
+if __name__ == "__main__":
+    main()
