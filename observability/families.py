@@ -279,6 +279,11 @@ class Families:
             "1 while a gateway cannot read the file of API keys or leaves out lines of it, else 0.",
         )
         self.loop_failures = counter("antefix_loop_failures", LOOP_FAILURES, ["loop"])
+        self.connections_refused = counter(
+            "antefix_connections_refused",
+            "Connections refused before a key was looked at, by the code of the answer.",
+            ["code"],
+        )
         self.build = gauge(
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",

@@ -115,28 +115,28 @@ class RoutingMetrics:
             self._families.forecast.labels(self._pool).set(forecast)
 
 
-class LoopMetrics:
-    """Brings the counter of loops' failures up to what processes count from their start."""
+class ProcessCounts:
+    """Brings a counter with one label up to what processes count from their start."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
         self._told: dict[str, int] = {}
 
-    def own(self, failures: Mapping[str, int]) -> None:
-        """This process's, by loop."""
-        for loop, count in failures.items():
-            self._told.setdefault(loop, 0)
-            self._tell(loop, count)
+    def own(self, counts: Mapping[str, int]) -> None:
+        """This process's, by label."""
+        for label, count in counts.items():
+            self._told.setdefault(label, 0)
+            self._tell(label, count)
 
-    def heard(self, loop: str, count: int) -> None:
+    def heard(self, label: str, count: int) -> None:
         """Another process's: what it counted before it was first heard of is not counted here."""
-        self._told.setdefault(loop, count)
-        self._tell(loop, count)
+        self._told.setdefault(label, count)
+        self._tell(label, count)
 
-    def _tell(self, loop: str, count: int) -> None:
-        told, self._told[loop] = self._told[loop], count
+    def _tell(self, label: str, count: int) -> None:
+        told, self._told[label] = self._told[label], count
         # less: that process began anew
-        self._counter.labels(loop).inc(count - told if count >= told else count)
+        self._counter.labels(label).inc(count - told if count >= told else count)
 
 
 class AdmissionMetrics:
@@ -178,7 +178,7 @@ class ReplicaMetrics:
 
     def __init__(self, startup_s: float, calibrated: float | None) -> None:
         self._families = ReplicaFamilies(CollectorRegistry())
-        self._loops = LoopMetrics(self._families.loop_failures)
+        self._loops = ProcessCounts(self._families.loop_failures)
         self._speculation: SpeculationFamilies | None = None
         self._families.startup.set(startup_s)
         if calibrated is not None:

@@ -53,12 +53,12 @@ from deployments.gateway.serve_controller import ServeController
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.gateway.status import fleet_status
 from deployments.gateway.transport import Transport
-from deployments.process import node_drain, node_metrics
+from deployments.process import http_connection, node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request, set_log_level
 from observability import metric_files
 from observability.families import Families
-from observability.metrics import LoopMetrics
+from observability.metrics import ProcessCounts
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
 from observability.tracing import tracing_of
@@ -133,7 +133,8 @@ class Gateway:
         self._loops = Loops()
         self._controller = ServeController()
         self._metrics = Families()
-        self._loop_metrics = LoopMetrics(self._metrics.loop_failures)
+        self._loop_metrics = ProcessCounts(self._metrics.loop_failures)
+        self._connections_refused = ProcessCounts(self._metrics.connections_refused)
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._budgets = TenantBudgets(self._binary, base.name)
@@ -273,6 +274,7 @@ class Gateway:
         self._metrics.budgets_by_share.set(self._budgets.by_share)
         self._metrics.keys_stale.set(bool(self._keys.stale))
         self._loop_metrics.own(failures)
+        self._connections_refused.own(http_connection.refused)
         decided = [of.decided for of in self._pools.by_name.values() if of.decided]
         if decided:
             self._loop_metrics.heard("autoscaler", max(one.failures for one in decided))

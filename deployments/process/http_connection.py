@@ -13,6 +13,7 @@ import json
 import logging
 import resource
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 # Files a process has open besides its clients' connections and its own to engines.
 OTHER_FILES = 256
 COMPLAINT_PERIOD_S = 60.0
+
+# Of this process, by the code of the answer.
+refused: Counter[str] = Counter()
 
 
 def _connections() -> int:
@@ -241,6 +245,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _refuse(self, refusal: _Refusal) -> None:
         """Answer, unless another answer has begun, and read no more."""
+        refused[refusal.code] += 1
         _complaints.tell(refusal)
         self._refused_at = self.loop.time()
         self._unset_keepalive_if_required()

@@ -254,3 +254,12 @@ async def test_the_api_description_has_only_what_a_gateway_serves(front: Front) 
     assert "/v1/chat/completions" in paths
     assert "/health/ready" in paths
     assert "/internal" not in paths
+
+
+async def test_what_is_refused_before_a_key_is_looked_at_is_counted(front: Front) -> None:
+    counted = ("antefix_connections_refused_total", "too_many_headers")
+    before = (await front.metrics()).get(counted, 0.0)
+    headers = {f"x-{number}": "" for number in range(200)}
+    async with front.get("/v1/models", headers) as answer:
+        assert answer.status == 431
+    assert (await front.metrics())[counted] == before + 1
