@@ -43,6 +43,11 @@ the KV cache full?). Replicas are uneven and TTFT is bad: *Capacity*."""
 
 _REPLICA_LOAD = rate("vllm:prompt_tokens_total", "pool, replica")
 _BY_POLICY = "pool, policy"
+_ENGINE = f'{POOL}, phase="engine"'
+_PARTS_OF_TTFT = (
+    f"{rate('antefix_ttft_phase_seconds_sum', 'pool, phase')} / on(pool) group_left() "
+    f"clamp_min({rate('antefix_ttft_seconds_count', 'pool')}, 1e-9)"
+)
 _SHADOW_OFF = "no shadow policy"
 
 
@@ -237,14 +242,17 @@ def _predictions(slo: SloFile) -> Row:
         [
             graph(
                 "TTFT, predicted and observed",
-                "Medians. Apart from each other for long: placement and admission decide "
-                "on wrong figures.",
+                "Medians, from placement to first token. Apart from each other for long: "
+                "placement and admission decide on wrong figures.",
                 [
                     (
                         quantile(0.5, "antefix_predicted_ttft_seconds", "pool"),
                         "predicted {{pool}}",
                     ),
-                    (quantile(0.5, "antefix_ttft_seconds", "pool"), "observed {{pool}}"),
+                    (
+                        quantile(0.5, "antefix_ttft_phase_seconds", "pool", _ENGINE),
+                        "observed {{pool}}",
+                    ),
                 ],
                 "s",
             ),
@@ -256,7 +264,7 @@ def _predictions(slo: SloFile) -> Row:
                         mean("antefix_predicted_ttft_seconds", "pool"),
                         "predicted {{pool}}",
                     ),
-                    (mean("antefix_ttft_seconds", "pool"), "observed {{pool}}"),
+                    (mean("antefix_ttft_phase_seconds", "pool", _ENGINE), "observed {{pool}}"),
                 ],
                 "s",
             ),
@@ -308,6 +316,14 @@ def _predictions(slo: SloFile) -> Row:
                 ],
                 "s",
                 span=12,
+            ),
+            graph(
+                "Where the time to first token goes",
+                "Seconds of a request, on average: engine is what is predicted; the others are the "
+                "gateway's, and upload is the client's and comes before.",
+                [(_PARTS_OF_TTFT, "{{phase}} {{pool}}")],
+                "s",
+                span=24,
             ),
         ],
     )

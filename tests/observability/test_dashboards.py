@@ -41,6 +41,7 @@ OPTIONAL = re.compile(
 LABEL_VALUES = {
     "objective": ["ttft", "ttft_p50", "tpot", "availability", "goodput"],
     "result": ["good", "bad", "ok"],
+    "phase": ["upload", "read", "promotion", "wait", "retry", "engine"],
     "kind": ["prompt", "cached", "output"],
     "source": ["predicted", "confirmed"],
     "state": ["active", "warm", "asleep", "leaving", "starting", "stopping"],

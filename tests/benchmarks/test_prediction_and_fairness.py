@@ -1,0 +1,38 @@
+"""What the benchmarks of predictions and of fair shares make of what they measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.fairness.run import Beside
+from benchmarks.load_generator import Answer
+from benchmarks.prediction.run import errors, figures_of
+from benchmarks.trace_player import ReplayedRequest
+
+
+def answer(predicted_s: float | None, took_s: float | None) -> Answer:
+    return Answer("talk", 0, 0.0, 0.0, 1.0, 2.0, "r0", 10, 0, 0, predicted_s, took_s)
+
+
+def test_an_error_is_relative_to_what_came_and_has_its_sign() -> None:
+    assert errors([answer(1.5, 1.0), answer(0.5, 1.0)]) == [0.5, -0.5]
+    # nothing was predicted, or nobody measured it
+    assert errors([answer(None, 1.0), answer(1.0, None)]) == []
+
+
+def test_figures_are_of_absolute_errors_and_of_their_mean() -> None:
+    found = figures_of([answer(1.0 + 0.1 * i, 1.0) for i in range(-5, 6)])
+    assert found["requests"] == 11
+    assert found["mean_absolute_error"] == pytest.approx(3.0 / 11, abs=1e-4)
+    assert found["mean_error"] == pytest.approx(0.0)
+    assert found["p90_absolute_error"] == pytest.approx(0.5)
+
+
+def test_a_tenant_is_told_with_what_was_refused_it() -> None:
+    own = [ReplayedRequest(float(i), 200, ttft=0.1 * i) for i in range(10)]
+    refused, broken = ReplayedRequest(10.0, 429), ReplayedRequest(11.0, 0)
+    others = [ReplayedRequest(0.0, 200, ttft=1.0), ReplayedRequest(0.0, 429)]
+    told = Beside([*own, refused, broken], others).figures()
+    assert (told["requests"], told["refused"], told["failed"]) == (12, 1, 1)
+    assert (told["ttft_p50_s"], told["ttft_p99_s"]) == (0.5, 0.9)
+    assert (told["others_offered"], told["others_served"]) == (2, 1)
