@@ -123,8 +123,8 @@ class History:
             return 0.0
         newest, counted = self.samples[-1], attrgetter(count)
         oldest = _from(self.samples, newest.at - window_s)[0]
-        grown: float = counted(newest) - counted(oldest)
-        return grown
+        # large counts that fell and were lowered leave a rounding error, which is no growth
+        return float(max(0.0, counted(newest) - counted(oldest)))
 
     def per_request(self, count: str) -> float | None:
         """Tokens of the mean request, over all samples; None when nothing came or nobody told.
@@ -236,8 +236,8 @@ def _growth(samples: Sequence[DemandSample], count: str, unit: str) -> float | N
     last = next(filter(told, reversed(samples)), None)
     if first is None or last is None or units(last) <= units(first):
         return None
-    growth: float = (counted(last) - counted(first)) / (units(last) - units(first))
-    return growth
+    grown = max(0.0, counted(last) - counted(first))
+    return float(grown / (units(last) - units(first)))
 
 
 def _from(samples: Sequence[DemandSample], begin: float) -> Sequence[DemandSample]:

@@ -192,16 +192,28 @@ class PoolAutoscaler:
         self._watch: Watch | None = None
         self._decided_at = float("-inf")
         self._target: int | None = None
+        self._trouble = Trouble("autoscaler", f"{board} keeps its replicas undecided", logger)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_watch": None}
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The number of replicas to run, and what to remember."""
+        """The number of replicas to run, and what to remember; as it was where deciding fails."""
         if self._watch is None:
             self._watch = Watch(self._board, self._redis_url, self._fleet)
         watch = self._watch
         watch.keep()
+        state = context.policy_state
+        try:
+            state = self._decided(watch, context)
+        except Exception as error:
+            # Ray Serve heals nothing, in no application, while a policy raises
+            self._trouble.met(error)
+            state = {}  # it may be what cannot be decided from
+        target = context.target_num_replicas if self._target is None else self._target
+        return target, state
+
+    def _decided(self, watch: Watch, context: AutoscalingContext) -> dict[str, Any]:
         state, now = context.policy_state, time.monotonic()
         pool = watch.fleet.pools.get(self._board.rpartition("/")[2])
         is_due = watch.is_current and now - self._decided_at >= DECIDE_PERIOD_S
@@ -210,10 +222,9 @@ class PoolAutoscaler:
                 watch.demand = watch.decided = None
                 self._target, state = pool.first_replicas, {}
             elif watch.signals is not None:
-                self._decided_at = now
+                self._decided_at = now  # also where that fails
                 state = self._decide(watch, limits, watch.signals, context)
-        target = context.target_num_replicas if self._target is None else self._target
-        return target, state
+        return state
 
     def _decide(
         self, watch: Watch, limits: Limits, signals: Signals, context: AutoscalingContext

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -127,3 +128,12 @@ def test_samples_are_few_and_their_ends_are_exact(gaps: list[float]) -> None:
         history = history.heard(sample(at, at))
     assert len(history.samples) <= 80
     assert not gaps or history.samples[-1].at == at
+
+
+def test_what_rounding_takes_from_a_count_is_no_growth() -> None:
+    """Of 1e15 tokens that fell a rest of -0.05 was left, whose root nobody can take."""
+    history = replace(
+        History(), samples=(sample(0.0, 1.0, 1e15), sample(1.0, 2.0, (1e15 - 0.5) / 2.0))
+    )
+    assert history.growth("uncached_tokens", 10.0) == 0.0
+    assert history.per_request("uncached_tokens") == 0.0

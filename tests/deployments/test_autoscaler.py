@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from ray import serve
 from ray.serve.config import AutoscalingContext
 
 from autoscaling.scaling import Signals
+from common import loops
 from deployments import autoscaler
 from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, limits_of
 from deployments.fleet.fleet import Fleet
@@ -207,6 +209,26 @@ def test_engines_that_are_replaced_are_not_taken_for_more(
     watch.signals = Signals(now=time.monotonic(), running=on_the_board)
     context: Any = SimpleNamespace(current_num_replicas=1, target_num_replicas=2, policy_state={})
     assert policy(context)[0] == 2
+
+
+def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Watch, "keep", lambda self: None)
+    monkeypatch.setattr(autoscaler, "DECIDE_PERIOD_S", 0.0)
+    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0)
+    policy._watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
+    watch.signals = Signals(now=time.monotonic(), running=2)
+    (target, state), failed = policy(context_of(2, {})), loops.failures["autoscaler"]
+    assert target == 2 and state
+    with monkeypatch.context() as patch:
+        patch.setattr(autoscaler, "decide", lambda *_: math.sqrt(-0.05))
+        for _ in range(3):
+            assert policy(context_of(2, state)) == (2, {})
+    assert loops.failures["autoscaler"] == failed + 3
+    assert sum("undecided" in record.message for record in caplog.records) == 1
+    # the policy is pickled with what it noted
+    assert pickle.loads(pickle.dumps(policy))(context_of(2, {}))[0] == 2
 
 
 def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
