@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness
-.PHONY: help up down test test-cluster fuzz lint format lock reference observability chart \
+.PHONY: help up down test test-cluster fuzz lint format lock audit reference observability chart \
 	image-cpu image-gpu installed $(BENCHES) drills clean
 
 help: ## Say what each target does
@@ -85,6 +85,12 @@ lock: ## Resolve requirements/*.in again, keeping every pin that still fits
 	$(COMPILE) --override requirements/overrides.txt --override requirements/quantize-overrides.txt \
 		-c .cache/in-both.txt $$(sed 's/==.*//; s/^/--no-emit-package /' .cache/in-both.txt) \
 		requirements/quantize.in -o requirements/quantize.lock
+
+audit: ## Ask the advisories of PyPI about every pinned package, which takes an internet
+	@$(PYTHON) bootstrap.py --uv
+	@for lock in cpu gpu quantize dev uv; do echo "$$lock.lock:" && \
+		$(UV) tool run --quiet --from pip-audit==2.10.1 pip-audit --strict --disable-pip --require-hashes \
+		--requirement requirements/$$lock.lock || exit 1; done
 
 reference: ## Write the reference pages, and the house in docs/architecture.md, from the code
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new

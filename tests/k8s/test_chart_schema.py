@@ -76,6 +76,7 @@ BEYOND_VALUES = {
 
 OBJECTIVE = {"ttft_s": 2, "ttft_p50_s": 1, "tpot_s": 0.1}
 # Every key of a fleet file, each with a value that is not the default.
+LIMITS = {"requests_per_minute": 60, "tokens_per_minute": 5000, "concurrent_requests": 4}
 EVERY_KEY: dict[str, Any] = {
     "name": "all",
     "surge_percent": 25,
@@ -92,8 +93,11 @@ EVERY_KEY: dict[str, Any] = {
         "drain_timeout_s": 30.5,
         "cpus": 1,
         "custom": {"antefix-gateway": 1},
+        "cached_token_weight": 0.25,
         "tenants": {
             "crawler": {
+                "limits": LIMITS,
+                "model_limits": {"large": LIMITS},
                 "priority": "batch",
                 "operator": True,
                 "engine_priority": True,
