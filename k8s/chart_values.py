@@ -349,6 +349,7 @@ class NetworkPolicy(ChartSection):
     enabled: bool
     allowed_clients: list[Peer]
     operator_peers: list[Peer]
+    operator_namespace: str
 
 
 class WarmNodes(ChartSection):

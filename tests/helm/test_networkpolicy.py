@@ -157,6 +157,19 @@ def test_an_operator_of_another_name_is_let_in_where_it_is_named(pods: dict[str,
     assert allows(found, OPERATORS[0], ours("head"), DASHBOARD)
 
 
+def test_an_operator_is_let_in_from_its_namespace_alone_where_that_is_named() -> None:
+    found = {
+        name: render(
+            values(networkPolicy={"operatorNamespace": name}),
+            show_only="templates/networkpolicy.yaml",
+        )
+        for name in (OPERATORS[0].namespace, "another")
+    }
+    for name, policies in found.items():
+        admitted = allows(policies, OPERATORS[0], ours("head"), DASHBOARD)
+        assert admitted == (name == OPERATORS[0].namespace)
+
+
 @pytest.mark.parametrize("target", ["gateway", "chat", "big"])
 def test_prometheus_reads_metrics_and_no_more(
     target: str, pods: dict[str, PodAt], policies: list[Object]

@@ -85,14 +85,15 @@ def test_where_all_is_on_nothing_is_listed(full: str) -> None:
     assert "Mind" not in full
 
 
-def test_that_ray_has_no_password_is_warned_of(minimal: str, tmp_path: Path) -> None:
-    warned = " ".join(minimal.partition("Mind:")[2].split())
+def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> None:
+    fleet, without = {"name": "x", "pools": {"chat": CHAT}}, {"enabled": False}
+    warned = " ".join(of_fleet(tmp_path, fleet=fleet, rayAuth=without).split())
     assert "The network policies close them where your network plugin enforces policies" in warned
     assert "set rayAuth.enabled" in warned
-    fleet = {"name": "x", "pools": {"chat": CHAT}}
-    open_ = " ".join(of_fleet(tmp_path, fleet=fleet, networkPolicy={"enabled": False}).split())
+    open_ = of_fleet(tmp_path, fleet=fleet, networkPolicy={"enabled": False}, rayAuth=without)
+    open_ = " ".join(open_.split())
     assert "runs code there, and nothing closes them: set rayAuth.enabled, or" in open_
-    assert "runs code there" not in of_fleet(tmp_path, fleet=fleet, rayAuth={"enabled": True})
+    assert "runs code there" not in minimal
 
 
 def test_grafana_is_a_link(full: str, minimal: str) -> None:

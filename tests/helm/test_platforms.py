@@ -50,9 +50,9 @@ def test_else_on_those_of_ipv4(minimal: Object) -> None:
     assert head(minimal)["rayStartParams"]["dashboard-host"] == "0.0.0.0"
 
 
-def test_ray_wants_a_token_where_told(full: Object, minimal: Object) -> None:
-    assert full["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
-    assert "authOptions" not in minimal["spec"]["rayClusterConfig"]
+def test_ray_wants_a_token_unless_told(minimal: Object, existing: Object) -> None:
+    assert minimal["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
+    assert "authOptions" not in existing["spec"]["rayClusterConfig"]
 
 
 def test_probes_ask_only_what_ray_answers_without_a_token(full: Object) -> None:

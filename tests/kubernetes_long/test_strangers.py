@@ -26,6 +26,16 @@ def knock(place):
 with concurrent.futures.ThreadPoolExecutor(100) as pool:
     print(*pool.map(knock, sys.argv[1:]))
 """
+# Prints the status of the answer, or why there is none.
+ASKING = """
+import sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=10).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+except OSError as error:
+    print(error)
+"""
 # what a process in the pod listens on, read from /proc as it has no `ss`
 LISTENING = """
 import pathlib
@@ -72,6 +82,26 @@ def test_a_stranger_reaches_gateways_and_metrics_and_nothing_else(release: Relea
     # metrics are for Prometheus, in any namespace until metrics.prometheusNamespace says which
     metrics = {(of, 8080) for of in ("head", "gateway", "engine")}
     assert opened == {("gateway", 8000), ("gateway", 9464), ("engine", 9464), *metrics}
+
+
+def test_who_is_labelled_as_kuberays_operator_gets_nothing_from_ray_without_a_token(
+    release: Release,
+) -> None:
+    release.settle(ONE_OF_EACH)
+    (head,) = release.pods("head")
+    address = f"http://{head['status']['podIP']}:8265"
+    visitor("stranger", release.image, ["sleep", "600"])
+    try:
+        labelled = ("--namespace", NAMESPACE, "app.kubernetes.io/name=kuberay-operator")
+        kubectl("label", "pod", "stranger", *labelled)
+
+        def told(path: str) -> str:
+            return within("stranger", "python", "-c", ASKING, f"{address}{path}").strip()
+
+        until("the policy lets it in", lambda: told("/api/healthz") == "200", within_s=60)
+        assert {told(path) for path in ("/api/jobs/", "/api/serve/applications/")} == {"401"}
+    finally:
+        leave("stranger")
 
 
 def test_only_allowed_clients_reach_the_gateways(release: Release) -> None:

@@ -73,7 +73,8 @@ spec:
       # both probes are ours: KubeRay's readiness asks workers for Ray Serve's own proxy, which does not
       # run here, and before 1.6 its liveness needs a program in the image
       livenessProbe:
-        {{- if and $head .root.Values.gcsFaultTolerance.enabled .root.Values.autoscaler.enabled }}
+        {{- $replaceable := and $head .root.Values.gcsFaultTolerance.enabled .root.Values.autoscaler.enabled }}
+        {{- if $replaceable }}
         # Ray's autoscaler, too: nobody starts its container again, since Ray's second autoscaler wants pods
         # that are not restarted. With its state in Redis a new head costs no request
         exec:
@@ -89,7 +90,7 @@ spec:
         initialDelaySeconds: 30
         periodSeconds: 5
         timeoutSeconds: 5
-        failureThreshold: 120
+        failureThreshold: {{ $replaceable | ternary 24 120 }}
       readinessProbe:
         httpGet: {path: {{ .ready.path }}, port: {{ .ready.port }}}
         periodSeconds: 2
