@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +20,8 @@ from itertools import count
 from pathlib import Path
 
 from prometheus_client import values
+
+from common.private_folder import made_private, user_folder
 
 FOLDER = "ANTEFIX_METRICS_FOLDER"
 # Long enough for any Prometheus to have read the last of a replica that is gone.
@@ -31,10 +32,13 @@ _held: list[int] = []
 
 
 def node_folder(fleet: str) -> Path:
-    """The fleet's on this node, from ANTEFIX_METRICS_FOLDER where that is set."""
+    """The fleet's on this node, from ANTEFIX_METRICS_FOLDER where that is set.
+
+    Raises OSError where the folder for it is not this user's alone.
+    """
     if chosen := os.environ.get(FOLDER):
         return Path(chosen)
-    return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}" / "metrics" / fleet
+    return made_private(user_folder()) / "metrics" / fleet
 
 
 def write_as_gateway(folder: Path) -> None:

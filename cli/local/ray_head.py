@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from cli.local import certificate, processes
 from cli.local.home import Home
 from cli.local.ports import LOOPBACK, free_ports
 from common.errors import Problem
+from common.private_folder import made_private, user_folder
 from deployments.fleet.fleet import Fleet
 
 # Requests and tokens do not pass through it; a container's /dev/shm may be no larger than this.
@@ -91,9 +91,9 @@ def cpus(fleet: Fleet) -> int:
 
 
 def temp_dir(home: Home) -> Path:
-    """Ray's folder. Short, for a Unix socket's path ends at 107 characters."""
+    """Ray's folder. Ray lets everybody write into it: what keeps others out is the one above."""
     digest = hashlib.sha256(str(home.folder).encode()).hexdigest()[:8]
-    return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}-{digest}"
+    return user_folder() / digest
 
 
 def prepare_temp_dir(home: Home) -> None:
@@ -103,11 +103,13 @@ def prepare_temp_dir(home: Home) -> None:
     """
     folder = temp_dir(home)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if folder.is_symlink() or found.st_uid != os.getuid():
-            raise Problem(f"{folder} is not yours", f"remove it, or set TMPDIR: ls -ld {folder}")
-        folder.chmod(0o700)
+        made_private(user_folder())
+        folder.mkdir(exist_ok=True)
+    except PermissionError as error:
+        above = user_folder()
+        raise Problem(
+            f"{above} is not yours", f"remove it, or set TMPDIR: ls -ld {above}"
+        ) from error
     except OSError as error:
         raise Problem(
             f"{folder} cannot be made: {error.strerror or error}", "set TMPDIR to another folder"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from common.loops import forever
+from common.private_folder import made_private, user_folder
 
 logger = logging.getLogger("ray.serve")
 
@@ -96,7 +96,8 @@ def folder_of(node_id: str) -> Path:
 
 
 def nodes() -> Path:
-    return Path(tempfile.gettempdir()) / f"antefix-{os.getuid()}" / "nodes"
+    """Raises OSError where that is no folder of this user's alone."""
+    return made_private(user_folder()) / "nodes"
 
 
 def write(path: Path, text: str) -> None:

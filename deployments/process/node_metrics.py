@@ -17,10 +17,10 @@ def join(fleet: str, at: MetricsSettings, count: Callable[[Path], None]) -> None
 
     Where it cannot be done the process counts for itself alone, and goes on.
     """
-    folder = metric_files.node_folder(fleet)
     try:
+        folder = metric_files.node_folder(fleet)
         count(folder)
     except OSError as error:
-        logger.warning("metrics are not kept in %s: %s", folder, error)
+        logger.warning("metrics of the node are not kept: %s", error)
         return
     exporter.serve(folder, at.host, at.port)
