@@ -101,8 +101,9 @@ class RequestRecord:
     Times are seconds. `arrived`, on the event loop's clock, is when its body was complete: until
     then, when its headers came. `pool` is the one that was asked,
     `served_by` the one that answered: another where the request overflowed. `gaps_s` are the
-    times between the pieces of a stream. `outcome` is "cancelled" (the client left) until
-    something else is known; `error` is the API's code for what went wrong.
+    times between the pieces of a stream. `body_bytes`: what the gateway holds of its body.
+    `outcome` is "cancelled" (the client left) until something else is known; `error` is the API's
+    code for what went wrong.
     """
 
     request_id: str
@@ -115,6 +116,7 @@ class RequestRecord:
     priority: str = "interactive"
     verdict: str = ""
     replica_id: str = ""
+    body_bytes: int = 0
     ttft_s: float | None = None
     duration_s: float = 0.0
     prompt_tokens: int | None = None

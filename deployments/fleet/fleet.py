@@ -61,7 +61,17 @@ class GatewaySettings(Section):
         "header may shorten this, never lengthen it.",
     )
     max_body_bytes: int = Field(
-        33554432, ge=1024, description="A request body may have at most this many bytes."
+        4194304,
+        ge=1024,
+        description="A request body may have at most this many bytes. Images in `data:` URLs may "
+        "need more.",
+    )
+    max_bodies_bytes: int = Field(
+        134217728,
+        ge=1024,
+        description="The bodies of all requests that are under way in one gateway process may "
+        "have at most this many bytes together. Beyond that a request is refused with 503. A body "
+        "may take ten times its bytes of memory.",
     )
     max_list_items: int = Field(
         1024,

@@ -34,6 +34,7 @@ from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys, KeyHolder
+from deployments.gateway.bodies import Bodies
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_attempt import EngineAttempt
@@ -47,7 +48,7 @@ from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
 from deployments.gateway.relay import Relay
 from deployments.gateway.request import EngineRequest
-from deployments.gateway.request_options import TIMEOUT_HEADER, options_of, timeout_of
+from deployments.gateway.request_options import options_of, timeout_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
 from deployments.gateway.serve_controller import ServeController
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
@@ -138,7 +139,8 @@ class Gateway:
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._budgets = TenantBudgets(self._binary, base.name)
-        self._watch = RequestWatch(self._requests, self._budgets.settle)
+        self._bodies = Bodies()
+        self._watch = RequestWatch(self._requests, self._bodies.settle, self._budgets.settle)
         self._tracing = tracing_of(os.environ, VERSION)
         secret = secrets.engine_secret
         self._salts = CacheSalts(secret)
@@ -237,6 +239,7 @@ class Gateway:
         """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
             await self._leave(unheard_s())
+            self._bodies.close()
             await self._budgets.close()
             await self._loops.stop()
             self._pools.close()
@@ -333,9 +336,7 @@ class Gateway:
         limits = self._fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
-        body = await self._body(request, deadline, timeout_s)
-        record.complete(asyncio.get_running_loop().time())
-        fields = request_body.parse(body, limits.max_list_items)
+        body, fields = await self._bodies.take(request, record, limits, timeout_s)
         model = request_body.model_of(fields)
         pool = self._pools.of_model(model)
         record.model, record.pool = model, pool.name
@@ -380,19 +381,6 @@ class Gateway:
         except ApiError as error:
             error.headers = {**headers, **error.headers}
             raise
-
-    async def _body(self, request: Request, deadline: float, timeout_s: float) -> bytes:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await request_body.read(
-                    request.headers, request.stream(), self._fleet.gateway.max_body_bytes
-                )
-        except TimeoutError:
-            message = (
-                f"The body did not arrive within {timeout_s:g} s."
-                f" Send it faster, or ask for more time with {TIMEOUT_HEADER}."
-            )
-            raise ApiError(408, message, code="body_timeout") from None
 
     async def models(self, request: Request) -> Response:
         rights = self._keys.check(request.headers).rights

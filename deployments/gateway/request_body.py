@@ -15,6 +15,11 @@ from deployments.gateway.unreadable import refuse_unreadable
 
 # An engine compares each of these with every token it makes: unbounded, one request stalls all.
 _LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words")
+# A larger body is counted before it is parsed, in a thread: its milliseconds would be everybody's.
+LARGE_BODY_BYTES = 65536
+# Of one body, names included: each takes up to 200 bytes of memory, and of an engine's, again.
+# Numbers, which lists of tokens have many of, are bounded by the bytes.
+MAX_VALUES = 100_000
 # Bytes of JSON a token takes, roughly, in English.
 _BYTES_PER_TOKEN = 4
 
@@ -45,6 +50,12 @@ async def read(
 
 def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
     """The body as an object that a tokenizer can take."""
+    if len(body) > LARGE_BODY_BYTES and _values_in(body) > MAX_VALUES:
+        message = (
+            f"The body holds more than {MAX_VALUES} strings, arrays and objects. Send fewer, in"
+            " several requests."
+        )
+        raise ApiError(400, message, code="invalid_json")
     try:
         fields = json.loads(body.decode(), parse_constant=_not_json)
         if b"\\ud" in body.lower() and isinstance(fields, dict):
@@ -97,6 +108,13 @@ def estimate_prompt_tokens(body: bytes) -> int:
 def _too_large(max_body_bytes: int) -> NoReturn:
     message = f"The body is larger than the allowed {max_body_bytes} bytes. Send a smaller one."
     raise ApiError(413, message, code="body_too_large")
+
+
+def _values_in(body: bytes) -> int:
+    """How many strings, arrays and objects it holds, in a small part of the time to parse it."""
+    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * MAX_VALUES + 2)
+    outside = b"".join(parts[::2])
+    return len(parts) // 2 + outside.count(b"[") + outside.count(b"{")
 
 
 def _not_json(constant: str) -> NoReturn:

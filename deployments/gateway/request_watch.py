@@ -17,7 +17,7 @@ logger = logging.getLogger("ray.serve")
 class RequestWatch:
     """Is told when a request has come, got its first token and ended; never raises."""
 
-    def __init__(self, metrics: RequestMetrics, settle: Callable[[RequestRecord], None]) -> None:
+    def __init__(self, metrics: RequestMetrics, *settle: Callable[[RequestRecord], None]) -> None:
         self._metrics = metrics
         self._settle = settle
 
@@ -34,7 +34,7 @@ class RequestWatch:
         """However it went; also of one that was refused before its pool was known."""
         record.duration_s = asyncio.get_running_loop().time() - record.arrived
         # each by itself: a line that cannot be written must leave no span open
-        for tell in (self._settle, self._metrics.ended, log_request, record.trace.ended):
+        for tell in (*self._settle, self._metrics.ended, log_request, record.trace.ended):
             try:
                 tell(record)
             except Exception:

@@ -43,7 +43,7 @@ def test_streams_are_not_buffered() -> None:
     assert ingress()["metadata"]["annotations"][f"{NGINX}proxy-buffering"] == "off"
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "33554432"), (1048576, "1048576")])
+@pytest.mark.parametrize(("given", "expected"), [(None, "4194304"), (1048576, "1048576")])
 def test_an_ingress_takes_the_bodies_that_a_gateway_takes(given: Any, expected: str) -> None:
     annotations = ingress({"gateway": {"max_body_bytes": given}})["metadata"]["annotations"]
     assert annotations[f"{NGINX}proxy-body-size"] == expected

@@ -88,6 +88,7 @@ EVERY_KEY: dict[str, Any] = {
         "replicas_per_node": 1,
         "request_timeout_s": 60,
         "max_body_bytes": 2048,
+        "max_bodies_bytes": 4096,
         "max_list_items": 8,
         "max_n": 4,
         "drain_timeout_s": 30.5,

@@ -173,3 +173,37 @@ async def test_a_body_at_the_limit_is_taken() -> None:
 def test_a_longer_body_is_never_estimated_shorter(body: bytes, more: bytes) -> None:
     shorter = request_body.estimate_prompt_tokens(body)
     assert 1 <= shorter <= request_body.estimate_prompt_tokens(body + more)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": [' + b"[]," * 100_000 + b"1]}",
+        b'{"a": [' + b'{"b":0},' * 100_000 + b"1]}",
+        b'{"a": [' + b'"",' * 100_000 + b"1]}",
+        b'{"a": [' + b'"\\\\",' * 100_000 + b"1]}",
+        b'{"a": [' + b'"\\"",' * 100_000 + b"1]}",
+        b'{"a":' * 100_001 + b"1" + b"}" * 100_001,
+    ],
+    ids=["arrays", "objects", "strings", "backslashes", "quotes", "names"],
+)
+def test_what_takes_much_more_memory_than_bytes_is_refused_unparsed(body: bytes) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(body)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+    assert "100000" in refused.value.message
+    assert_sentences(refused.value.message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": [5] * 1_000_000},
+        {"input": [[5] * 500] * 1024},
+        {"prompt": '[{"a, "b": [' * 200_000},
+        {"prompt": "\\[" * 300_000},
+        {"messages": [{"role": "user", "content": '"{" '}] * 10_000},
+    ],
+)
+def test_long_prompts_of_tokens_and_of_code_are_parsed(fields: dict[str, Any]) -> None:
+    assert parse(json.dumps(fields).encode()) == fields
