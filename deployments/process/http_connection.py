@@ -30,6 +30,7 @@ from uvicorn.server import ServerState
 
 logger = logging.getLogger(__name__)
 
+MOST_CONNECTIONS = 8192
 # Files a process has open besides its clients' connections and its own to engines.
 OTHER_FILES = 256
 COMPLAINT_PERIOD_S = 60.0
@@ -39,11 +40,16 @@ refused: Counter[str] = Counter()
 
 
 def _connections() -> int:
-    """How many may be open, when each may need another to an engine."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return 8192
-    return max(64, min(8192, (soft - OTHER_FILES) // 2))
+    """How many may be open, when each may need another to an engine.
+
+    Raises what the process may open where it can: many systems begin with 1,024 files.
+    """
+    wanted = 2 * MOST_CONNECTIONS + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    may_open = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < may_open:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (may_open, hard))
+    return max(64, (may_open - OTHER_FILES) // 2)
 
 
 @dataclass(frozen=True)

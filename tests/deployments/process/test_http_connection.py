@@ -5,6 +5,8 @@ import contextlib
 import json
 import logging
 import socket
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -384,6 +386,24 @@ async def test_a_full_server_refuses_those_who_come_then_and_serves_those_who_ar
         assert [(await answer_on(reader))[0] for reader, _ in inside] == [200, 200]
         for _, writer in inside:
             writer.close()
+
+
+@pytest.mark.parametrize(
+    ("hard", "connections", "soft_then"), [(4000, (4000 - 256) // 2, 4000), (300, 64, 300)]
+)
+def test_a_process_may_open_as_many_files_as_its_connections_need(
+    hard: int, connections: int, soft_then: int
+) -> None:
+    script = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))
+from deployments.process.http_connection import ConnectionLimits
+print(ConnectionLimits().connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [str(connections), str(soft_then)], done.stderr
 
 
 async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
