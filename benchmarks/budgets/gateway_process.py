@@ -1,6 +1,7 @@
 """One gateway's hand in the budgets, as a process of its own that may be killed at any moment.
 
-It does what it reads, a line of JSON each, on the budget `scope`: "burst" asks `requests` times at
+It does what it reads, a line of JSON each, on the budget `scope`: "begin" waits until something is
+granted, "burst" asks `requests` times at
 once, "load" again and again for so many seconds, "time" one after the other. What is granted goes
 to a file at once: the scope, when by the machine's clock, tokens used, and whether by share.
 """
@@ -36,6 +37,14 @@ async def main(url: str, gateways: int, limit: int, file: TextIO) -> None:
         print(json.dumps(answer), flush=True)
     await ledger.leave()
     running.cancel()
+
+
+async def begin(
+    ledger: BudgetLedger, budget: TenantBudget, asked: dict[str, Any], file: TextIO
+) -> dict[str, Any]:
+    while not isinstance(await ledger.reserve([budget], 1), Granted):  # noqa: ASYNC110
+        await asyncio.sleep(0.5)
+    return {}
 
 
 async def burst(
@@ -92,7 +101,7 @@ async def seconds(
     return {"p50_ms": took[len(took) // 2] * 1e3, "p99_ms": took[len(took) * 99 // 100] * 1e3}
 
 
-DOES = {"burst": burst, "load": load, "time": seconds}
+DOES = {"begin": begin, "burst": burst, "load": load, "time": seconds}
 
 
 def _note(file: TextIO, tokens: int, granted: Granted) -> None:
