@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-prediction bench-fairness
+	bench-budgets bench-prediction bench-fairness bench-isolation
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability chart \
 	image-cpu image-gpu installed $(BENCHES) drills clean
 
@@ -162,6 +162,9 @@ bench-weights: ## Quantize the embedded model, measure what it loses, and try sp
 
 bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, ten minutes
 	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)
+
+bench-isolation: ## Attack a tenant's prompts by timing, with the salt between tenants and without
+	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(PYTHON) bootstrap.py --dev

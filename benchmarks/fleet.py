@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +32,14 @@ class BenchFleet:
 
 
 @contextmanager
-def running(fleet_file: Path) -> Iterator[BenchFleet]:
-    """Start `fleet_file` on a free port, with a home of its own; stop it in the end."""
+def running(fleet_file: Path, keys: Mapping[str, str] | None = None) -> Iterator[BenchFleet]:
+    """Start `fleet_file` on a free port, with a home of its own; stop it in the end.
+
+    `keys`: tenant to API key, of tenants beside `default`, which has to be an operator then.
+    """
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+        lines = [f"{tenant}={key}\n" for tenant, key in (keys or {}).items()]
+        Home(Path(folder)).keys_file.write_text("".join(["# see antefix keys\n", *lines]))
         env = {**os.environ, "ANTEFIX_HOME": folder}
         antefix = [sys.executable, "-m", "cli.main"]
         try:

@@ -16,7 +16,7 @@ from deployments.wire.headers import CACHED_TOKENS_HEADER
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
-from tests.fakes.publishing import BLOCK_TOKENS
+from tests.fakes.prompt_cache import PromptCache
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
@@ -29,26 +29,6 @@ POLICY = "x-antefix-policy"
 PATIENT_MS = 1000.0
 ATTACKER = {"authorization": f"Bearer {OTHER_KEY}"}
 GROUP = {TENANT: {"cache_group": "friends"}, OTHER_TENANT: {"cache_group": "friends"}}
-
-
-class PromptCache:
-    """A prefix cache as vLLM's, which tells the index what it stores."""
-
-    def __init__(self, front: Front, replica_id: str) -> None:
-        self._published = front.published[replica_id]
-        self._held: list[tuple[str | None, list[int]]] = []
-
-    def __call__(self, fields: dict[str, Any]) -> tuple[int, int]:
-        salt, prompt = fields.get("cache_salt"), fields["prompt"]
-        found = [common(prompt, of) for of_salt, of in self._held if of_salt == salt]
-        if not found:
-            self._held.append((salt, prompt))
-            self._published.stored(prompt, salt)
-        return len(prompt), min(max(found, default=0), len(prompt) - 1) // BLOCK_TOKENS * 16
-
-
-def common(one: list[int], other: list[int]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
 
 
 @pytest.fixture(params=[{}])

@@ -1,0 +1,162 @@
+"""Whether a tenant can find out what another has sent: make bench-isolation
+
+An attacker with a key of its own asks a real engine, through the public API, for prompts of which
+the victim has sent one half. From each answer it has the time to the first byte and what headers
+say; how well each tells the two halves apart is an AUC. `stranger` is such a tenant. `friend` is in
+the victim's cache group, as all tenants would be without the salt: the same attack then succeeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import secrets
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from benchmarks import report
+from benchmarks.fleet import running
+from benchmarks.isolation.auc import auc
+from benchmarks.small_model import small_model
+from cli import stream_client
+from cli.stream_client import Endpoint
+
+LAYERS = 2
+PROBES = 10_000
+# Of these, how many the friend sends: it needs fewer to be sure.
+FRIENDS_SHARE = 0.2
+WARMUP = 20
+# A KV block of 128 tokens that can be reused, and a few more.
+PROMPT_TOKENS = 144
+TOKEN_IDS = range(1000, 40_000)
+PATH = "/v1/completions"
+SALTED_WITHIN = 0.02
+UNSALTED_AT_LEAST = 0.95
+# What a probe is told, each the larger the likelier it was seen.
+SIGNS = ("time", "cached_tokens", "cached_tokens_predicted", "predicted_ttft")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`attacker` asked for a prompt that the victim had sent before, or not."""
+
+    attacker: str
+    seen: bool
+    signs: Mapping[str, float]
+
+
+async def ask(
+    http: aiohttp.ClientSession, endpoint: Endpoint, prompt: list[int]
+) -> dict[str, float]:
+    """The SIGNS of one answer."""
+    body = {"model": "small", "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True}
+    began = time.perf_counter()
+    async with http.post(endpoint.url + PATH, json=body, headers=endpoint.headers) as answer:
+        answer.raise_for_status()
+        await answer.content.readany()
+        took_s = time.perf_counter() - began
+        await answer.read()
+        told = answer.headers
+    return {
+        "time": -took_s,
+        "cached_tokens": float(told["x-antefix-cached-tokens"]),
+        # not there while no replica has told its load
+        "cached_tokens_predicted": float(told.get("x-antefix-cached-tokens-predicted", 0)),
+        "predicted_ttft": -float(told.get("x-antefix-predicted-ttft-ms", 0)),
+    }
+
+
+async def attack(url: str, keys: Mapping[str, str], probes: int) -> list[Probe]:
+    """In an order by chance, so that nothing but the cache differs between seen and unseen."""
+    chance = random.Random(0)
+    who = {
+        name: Endpoint(name, url, {"authorization": f"Bearer {key}"}) for name, key in keys.items()
+    }
+    found: list[Probe] = []
+    pairs = WARMUP + probes // 2
+    async with stream_client.session() as http:
+        for pair in range(pairs):
+            prompts = {seen: chance.choices(TOKEN_IDS, k=PROMPT_TOKENS) for seen in (True, False)}
+            await ask(http, who["victim"], prompts[True])
+            attackers = ["stranger"]
+            if chance.random() < FRIENDS_SHARE or pair < WARMUP:
+                attackers.append("friend")
+            asked = [(attacker, seen) for attacker in attackers for seen in (True, False)]
+            for attacker, seen in chance.sample(asked, len(asked)):
+                signs = await ask(http, who[attacker], prompts[seen])
+                if pair >= WARMUP:
+                    found.append(Probe(attacker, seen, signs))
+            if pair % 500 == 0:
+                print(f"{pair} of {pairs} pairs of prompts", flush=True)
+    return found
+
+
+def aucs(probes: list[Probe]) -> dict[str, dict[str, float]]:
+    """Attacker -> sign -> how well it tells seen from unseen."""
+    signs: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    for probe in probes:
+        for sign in SIGNS:
+            signs[probe.attacker, sign, probe.seen].append(probe.signs[sign])
+    attackers = {probe.attacker for probe in probes}
+    return {
+        attacker: {
+            sign: auc(signs[attacker, sign, True], signs[attacker, sign, False]) for sign in SIGNS
+        }
+        for attacker in sorted(attackers)
+    }
+
+
+def _within(figure: float) -> dict[str, Any]:
+    """Beside 0.5, which tells nothing."""
+    return {
+        "figure": round(figure, 4),
+        "at_least": 0.5 - SALTED_WITHIN,
+        "at_most": 0.5 + SALTED_WITHIN,
+        "met": abs(figure - 0.5) <= SALTED_WITHIN,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--probes", type=int, default=PROBES, help="timed probes of the stranger")
+    options = parser.parse_args()
+    keys = {name: secrets.token_hex(24) for name in ("victim", "friend", "stranger")}
+    description = yaml.safe_load(Path(__file__).with_name("fleet.yaml").read_text())
+    description["pools"]["engine"]["model"] = str(small_model(LAYERS))
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+        fleet_file = Path(folder) / "isolation.yaml"
+        fleet_file.write_text(yaml.safe_dump(description))
+        with running(fleet_file, keys) as fleet:
+            probes = asyncio.run(attack(fleet.gateway.url, keys, options.probes))
+    found = aucs(probes)
+    # the sign that says most, whichever way it points
+    best = {
+        attacker: max(signs.values(), key=lambda figure: abs(figure - 0.5))
+        for attacker, signs in found.items()
+    }
+    counts = {name: sum(probe.attacker == name for probe in probes) for name in found}
+    rounded = {
+        attacker: {sign: round(figure, 4) for sign, figure in signs.items()}
+        for attacker, signs in found.items()
+    }
+    report.finish(
+        "isolation",
+        {"probes": counts, "auc": rounded},
+        {
+            "best_auc_with_the_salt": _within(best["stranger"]),
+            "best_auc_without": report.goal(best["friend"], at_least=UNSALTED_AT_LEAST),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The area under the ROC curve, by counting pairs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.isolation.auc import auc
+
+figures = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=8)
+
+
+@given(figures, figures)
+def test_it_is_the_share_of_pairs_that_are_in_order(one: list[float], other: list[float]) -> None:
+    pairs = [(a > b) + (a == b) / 2 for a in one for b in other]
+    assert auc(one, other) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_what_is_apart_is_told_apart() -> None:
+    assert auc([3.0, 4.0], [1.0, 2.0]) == 1.0
+    assert auc([1.0, 2.0], [3.0, 4.0]) == 0.0
+    assert auc([1.0], [1.0, 1.0]) == 0.5
