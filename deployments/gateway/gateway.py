@@ -368,6 +368,7 @@ class Gateway:
             timeout_s=timeout_s,
             record=record,
         )
+        headers: Mapping[str, str] = {}
         try:
             async with asyncio.timeout_at(deadline):
                 pool_request = await pool.read(
