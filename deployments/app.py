@@ -56,6 +56,8 @@ ENGINE_ENVIRONMENT = {
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
     # Gateways refuse less by `gateway.max_n`, which may change while an engine runs.
     "VLLM_MAX_N_SEQUENCES": str(MOST_N),
+    # Whoever is listed in `allowed_media_domains` must not lead an engine elsewhere.
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     # Else vLLM tells its makers which model runs where, and the Hub's client what it downloads.
     "DO_NOT_TRACK": "1",
 }

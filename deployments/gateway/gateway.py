@@ -43,6 +43,7 @@ from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
 from deployments.gateway.health import Health, unheard_s
+from deployments.gateway.media_urls import refuse_media_urls
 from deployments.gateway.page import add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
@@ -353,6 +354,7 @@ class Gateway:
             pool.settings.allowed_xargs,
             limits.may_prioritize(record.tenant),
         )
+        refuse_media_urls(fields, pool.settings.engine_args)
         record.priority = options.priority
         engine_request = EngineRequest(
             request_id=record.request_id,

@@ -44,6 +44,9 @@ from weights.speculation_rule import SpeculationReport, WhenSlower
 
 logger = logging.getLogger("ray.serve")
 
+# vLLM takes an empty list for any host. This name can never be one (RFC 6761).
+NO_HOSTS = ["none.invalid"]
+
 _ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
@@ -272,6 +275,7 @@ class VllmEngine:
         # private to this user, and no port: events carry prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = AsyncEngineArgs.from_cli_args(args)
+        vllm_args.allowed_media_domains = vllm_args.allowed_media_domains or NO_HOSTS
         if _needs_no_worker(vllm_args):
             vllm_args.distributed_executor_backend = _ONE_PROCESS
         if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from deployments.engine.vllm.adapter import _Request, _WatchedEngine
+from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
@@ -108,6 +108,15 @@ def test_of_every_field_it_is_decided_whether_clients_may_set_it() -> None:
     requests = (ChatCompletionRequest, CompletionRequest, ResponsesRequest, EmbeddingRequest)
     found = [fields(of) for of in (*requests, TokenizeRequest, DetokenizeRequest)]
     assert set().union(*found) == {*FOR_CLIENTS.split(), *BOUNDED.split()}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.png", "https://example.com/a.png"])
+def test_an_engine_without_a_list_of_hosts_fetches_nothing(url: str) -> None:
+    from vllm.multimodal.media import MediaConnector
+
+    connector = MediaConnector(allowed_media_domains=NO_HOSTS)
+    with pytest.raises(ValueError, match="must be from one of the allowed domains"):
+        connector.fetch_image(url)
 
 
 def test_every_answer_of_a_request_is_in_its_queue() -> None:
