@@ -44,6 +44,7 @@ from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.media_urls import refuse_media_urls
+from deployments.gateway.model_cards import no_description
 from deployments.gateway.page import add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
@@ -387,13 +388,13 @@ class Gateway:
 
     async def models(self, request: Request) -> Response:
         rights = self._keys.check(request.headers).rights
-        pools = [await of.models(self._session) for of in self._pools.cards.values()]
+        pools = await asyncio.gather(*(of.models() for of in self._pools.cards.values()))
         cards = [card for of in pools for card in of if rights.may_use(card["id"])]
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request, model: str) -> Response:
         self._keys.check(request.headers).rights.check_model(model)
-        cards = await self._pools.cards[self._pools.of_model(model).name].models(self._session)
+        cards = await self._pools.cards[self._pools.of_model(model).name].models()
         return JSONResponse(next(card for card in cards if card["id"] == model))
 
     async def status(self, request: Request) -> Response:
@@ -437,8 +438,10 @@ class Gateway:
         )
 
     async def openapi(self) -> Response:
-        first = next(iter(self._pools.cards.values()))
-        return JSONResponse(await first.openapi(self._session, INFERENCE_PATHS))
+        for cards in self._pools.cards.values():
+            if (described := await cards.openapi(INFERENCE_PATHS)) is not None:
+                return JSONResponse(described)
+        raise no_description()
 
 
 def _readable(settings: Mapping[str, Any]) -> Fleet:

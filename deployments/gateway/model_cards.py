@@ -1,8 +1,13 @@
-"""What a pool's engines say of themselves: their models, and their API."""
+"""What a pool's engines say of themselves: their models, and their API.
+
+It is asked of an engine beside its users, taking no place of theirs, by one question at a time, and
+kept for a while; who asks a gateway, with a key or without, costs an engine nothing more.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -10,58 +15,91 @@ from typing import Any
 import aiohttp
 
 from deployments.gateway.errors import ApiError
-from deployments.gateway.pool import GatewayPool
-from deployments.gateway.transport import ReplicaFailed, Reservation
+from deployments.gateway.pool import Connections, GatewayPool
+from deployments.wire.engine_pass import EnginePasses
 
-# Asking an engine about itself must not wait behind its users.
 ASK_TIMEOUT_S = 5.0
+# How long an answer is good, and how long the lack of one.
+KEPT_S = 60.0
+RETRY_S = 1.0
+_FAILURES = (aiohttp.ClientError, OSError, ValueError, LookupError)
 
 
 class ModelCards:
-    def __init__(self, pool: GatewayPool) -> None:
+    def __init__(self, pool: GatewayPool, connections: Connections) -> None:
         self._pool = pool
+        self._session = connections.session
+        self._passes = EnginePasses(connections.secret)
         self._started = int(time.time())
-        self._openapi: dict[str, Any] | None = None
+        self._models = _Kept()
+        self._schema = _Kept()
 
-    async def models(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
-        """What an engine says of its models; the names alone while none answers."""
-        try:
-            cards: list[dict[str, Any]] = (await self._ask(session, "/v1/models"))["data"]
-        except (ApiError, ReplicaFailed, aiohttp.ClientError, TimeoutError):
-            cards = [
-                {"id": name, "object": "model", "created": self._started, "owned_by": "antefix"}
-                for name in self._pool.settings.model_names
-            ]
+    async def models(self) -> list[dict[str, Any]]:
+        """What an engine says of its models; the names alone while none has."""
+        told = await self._told(self._models, "/v1/models")
+        cards = {card["id"]: card for card in (told or {"data": []})["data"]}
+        for name in self._pool.settings.model_names:
+            own = {"id": name, "object": "model", "created": self._started, "owned_by": "antefix"}
+            cards.setdefault(name, own)
         return [
-            {k: v for k, v in card.items() if k not in ("root", "permission")} for card in cards
+            {k: v for k, v in card.items() if k not in ("root", "permission")}
+            for card in cards.values()
         ]
 
-    async def openapi(self, session: aiohttp.ClientSession, paths: Iterable[str]) -> dict[str, Any]:
-        """An engine's own description of `paths`, with our way of authorising."""
-        if self._openapi is None:
-            schema = await self._ask(session, "/openapi.json")
-            schema["info"] = {"title": "Antefix", "version": schema["info"]["version"]}
-            schema["paths"] = {p: v for p, v in schema["paths"].items() if p in {*paths}}
-            schema["paths"] |= _OWN_PATHS
-            schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
-            schemes["key"] = {"type": "http", "scheme": "bearer"}
-            schema["security"] = [{"key": []}]
-            self._openapi = schema
-        return self._openapi
+    async def openapi(self, paths: Iterable[str]) -> dict[str, Any] | None:
+        """An engine's own description of `paths`, with our way of authorising; None: no engine has
+        told it yet."""
+        told = await self._told(self._schema, "/openapi.json")
+        if told is None:
+            return None
+        schemes = {"key": {"type": "http", "scheme": "bearer"}}
+        components = told.get("components") or {}
+        return {
+            **told,
+            "info": {"title": "Antefix", "version": told["info"]["version"]},
+            "paths": {p: v for p, v in told["paths"].items() if p in {*paths}} | _OWN_PATHS,
+            "components": {**components, "securitySchemes": schemes},
+            "security": [{"key": []}],
+        }
 
-    async def _ask(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+    async def _told(self, kept: _Kept, path: str) -> dict[str, Any] | None:
+        """What an engine answered last, lately where one answers at all."""
+        async with kept.lock:
+            if time.monotonic() >= kept.until:
+                try:
+                    kept.answer, good_s = await self._ask(path), KEPT_S
+                except _FAILURES:
+                    good_s = RETRY_S
+                kept.until = time.monotonic() + good_s
+        return kept.answer
 
-        async def send(place: Reservation) -> aiohttp.ClientResponse:
-            return await session.get(place.url + path, headers=place.headers, timeout=timeout)
-
-        async with (
-            asyncio.timeout(ASK_TIMEOUT_S),
-            self._pool.transport.exchange(send) as (_, answer),
-        ):
+    async def _ask(self, path: str) -> dict[str, Any]:
+        loads = list(self._pool.scheduler.board.loads().values())
+        awake = [load for load in loads if not load.asleep]
+        url = random.choice(awake or loads).url
+        answer = await self._session.get(
+            url + path,
+            headers=self._passes.headers(url),
+            timeout=aiohttp.ClientTimeout(total=ASK_TIMEOUT_S),
+        )
+        async with answer:
             answer.raise_for_status()
             body: dict[str, Any] = await answer.json()
             return body
+
+
+class _Kept:
+    """An answer, good until then by the monotonic clock, and who asks for the next."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.answer: dict[str, Any] | None = None
+        self.until = 0.0
+
+
+def no_description() -> ApiError:
+    message = "No engine has described its API yet. Try again later."
+    return ApiError(503, message, code="no_replica", retry_after=5)
 
 
 def _own(summary: str) -> dict[str, Any]:

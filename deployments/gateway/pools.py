@@ -53,7 +53,7 @@ class Pools:
             pool.change(fleet, pools[overflow.to] if overflow else None)
         self.by_name = pools
         self.cards = {
-            name: self.cards[name] if name in before else ModelCards(pool)
+            name: self.cards[name] if name in before else ModelCards(pool, self._connections)
             for name, pool in pools.items()
         }
         self._by_model = {
