@@ -85,6 +85,11 @@ class ApiKeys:
         self._nobody = stored("", "")
         self.stale: tuple[str, ...] = ()
 
+    @property
+    def tenants(self) -> set[str]:
+        """All that have a key."""
+        return {key.tenant for key in self._keys.values()}
+
     def check(self, headers: Mapping[str, str]) -> KeyHolder:
         """Whose key this is. Raises ApiError 401."""
         scheme, _, key = headers.get("authorization", "").partition(" ")

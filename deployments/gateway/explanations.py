@@ -16,7 +16,7 @@ import logging
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 from urllib.parse import quote
@@ -43,6 +43,11 @@ GATHER_S = 0.1
 # That of a few candidates: compressing it would take longer than all else about it.
 PLAIN_BYTES = 4096
 
+# What all gateways of a fleet may write a second: at most 46 MB are kept, of the 256 MB that the
+# embedded Redis has, which would else forget the prefix index for them.
+BYTES_PER_S = 256_000
+BURST_S = 10.0
+
 # What is told of a candidate to tenants that are no operators.
 _OF_ITS_OWN = ("replica_id", "cached_tokens", "confirmed_tokens", "synced")
 
@@ -61,7 +66,12 @@ class Explanations:
         self.for_operators = for_operators
         self._prefix = f"{{afx:{fleet}}}:"
         self._waiting: asyncio.Queue[_Kept] = asyncio.Queue(WAITING_AT_MOST)
+        self._room = _Room()
         self.dropped = 0
+
+    def share(self, gateways: int) -> None:
+        """So many gateway processes keep explanations in the same Redis."""
+        self._room.bytes_per_s = BYTES_PER_S / max(1, gateways)
 
     def keep(self, tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
         """Keep an explanation, that nobody changes any more; never waits."""
@@ -71,17 +81,19 @@ class Explanations:
             self.dropped += 1
 
     async def find(
-        self, tenant: str, request_id: str, loads: bool = False
+        self, tenant: str, request_id: str, loads: bool = False, others: Iterable[str] = ()
     ) -> dict[str, Any] | None:
-        """What is known of a tenant's request. Raises one of REDIS_FAILURES.
+        """What is known of a request of a tenant, or of one of the others. Raises one of
+        REDIS_FAILURES.
 
         `loads`: with what keeps the candidates busy, which is for operators.
         """
         pipe = self._redis.pipeline(transaction=False)
         this = _minute()
         # the clock of the gateway that wrote it may be ahead
-        for minute in range(this + 1, this - EXPLANATION_TTL_S // MINUTE_S - 1, -1):
-            pipe.hget(self._minute_of(tenant, minute), request_id)
+        for whose in (tenant, *others):
+            for minute in range(this + 1, this - EXPLANATION_TTL_S // MINUTE_S - 1, -1):
+                pipe.hget(self._minute_of(whose, minute), request_id)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             values: list[bytes | None] = await pipe.execute()
         value = next((value for value in values if value is not None), None)
@@ -132,7 +144,11 @@ class Explanations:
         hashes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
         minute = _minute()
         for tenant, request_id, explanation in batch:
+            if not self._room.has_room_for(explanation):
+                self.dropped += 1
+                continue
             value = _packed(explanation)
+            self._room.take(len(value))
             hashes[self._minute_of(tenant, minute)][request_id] = value
             lists[self._list(tenant)].append(value)
             if self.for_operators:
@@ -153,6 +169,27 @@ class Explanations:
     def _list(self, tenant: str | None) -> str:
         whose = "" if tenant is None else f":{_quoted(tenant)}"
         return f"{self._prefix}decisions{whose}"
+
+
+class _Room:
+    """What may be written now. Refused requests cost a client nothing, so there may be many: they
+    leave half of it to the others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.bytes_per_s = float(BYTES_PER_S)
+        self._clock = clock
+        self._filled_at = clock()
+        self._bytes = self.bytes_per_s * BURST_S
+
+    def has_room_for(self, explanation: Mapping[str, Any]) -> bool:
+        now, most = self._clock(), self.bytes_per_s * BURST_S
+        self._bytes = min(most, self._bytes + (now - self._filled_at) * self.bytes_per_s)
+        self._filled_at = now
+        refused = explanation.get("admission", {}).get("verdict") == "refused"
+        return self._bytes > (most / 2 if refused else 0.0)
+
+    def take(self, size_bytes: int) -> None:
+        self._bytes -= size_bytes
 
 
 @cache

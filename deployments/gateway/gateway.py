@@ -220,6 +220,7 @@ class Gateway:
         self._budgets.change(fleet)
         self._health.pools = self._pools.by_name
         tenants = fleet.gateway.tenants.values()
+        self._explanations.share(fleet.gateway.replicas)
         self._explanations.for_operators = any(rights.operator for rights in tenants)
         self._requests.promise({name: promise_of(pool) for name, pool in fleet.pools.items()})
         set_log_level(fleet.log_level)
@@ -406,11 +407,13 @@ class Gateway:
         return JSONResponse(status)
 
     async def explain(self, request: Request, request_id: str) -> Response:
-        """Why a request of this key's tenant went where it went."""
+        """Why a request of this key's tenant, or any for an operator, went where it went."""
         holder = self._keys.check(request.headers)
         loads = holder.sees_loads(self._fleet.gateway)
         try:
-            found = await self._explanations.find(holder.tenant, request_id, loads)
+            # the page shows an operator everybody's decisions, and leads here
+            others = self._keys.tenants if holder.is_operator(self._fleet.gateway) else ()
+            found = await self._explanations.find(holder.tenant, request_id, loads, others)
         except REDIS_FAILURES:
             raise _no_redis() from None
         if found is None:

@@ -19,6 +19,9 @@ from router.load import LoadBoard
 from router.loss import split
 from router.placement import Placement, ShadowDecision, reusable_tokens
 
+# How many an explanation shows: the best, and the one that served.
+CANDIDATES = 8
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -65,6 +68,9 @@ class PoolReporter:
     def promoted(self, replica_id: str, since: float) -> None:
         """A warm replica takes traffic; `since` is when the request came that needs it."""
         self._promoted[replica_id] = since
+        # one that died before it served is not waited for
+        there = self._board.loads().keys() | {replica_id}
+        self._promoted = {name: at for name, at in self._promoted.items() if name in there}
         self._metrics.promoted()
 
     def answered(
@@ -122,6 +128,8 @@ class PoolReporter:
             "reuse_loss_tokens": loss,
             "shadow": _shadow(placement.shadow) if placement.shadow else None,
         }
+        if served is not None and served not in explanation["candidates"]:
+            explanation["candidates"] = (*explanation["candidates"][:-1], served)
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         self._explanations.keep(request.tenant, request.request_id, explanation)
 
@@ -156,7 +164,8 @@ class PoolReporter:
             "read_s": prompt.read_s,
             "lookup_s": prompt.lookup_s,
             "phases": {**vars(request.record.phases)},
-            "candidates": placement.ranked,
+            "candidates": placement.ranked[:CANDIDATES],
+            "candidates_not_shown": max(0, len(placement.ranked) - CANDIDATES),
         }
 
 

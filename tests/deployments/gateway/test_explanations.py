@@ -283,6 +283,53 @@ async def test_an_operator_sees_all_decisions(server: RedisProcess, redis: Async
             assert await answer.json() == all_of_them
 
 
+async def test_an_operator_may_ask_for_the_request_of_another_tenant(
+    server: RedisProcess, redis: AsyncRedis
+) -> None:
+    async with gateway_before(
+        FakeEngine(), redis_url=server.url, tenants={OTHER_TENANT: {"operator": True}}
+    ) as front:
+        async with front.post() as answer:
+            told = await front.explanation_of(answer.headers)
+        path = f"/antefix/requests/{told['request_id']}"
+        async with front.get(path, headers={"authorization": f"Bearer {OTHER_KEY}"}) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["tenant"] == TENANT
+
+
+async def test_an_explanation_shows_the_best_candidates_and_the_one_that_served(
+    server: RedisProcess, redis: AsyncRedis
+) -> None:
+    engines = [FakeEngine(f"r{i}") for i in range(12)]
+    async with gateway_before(*engines, redis_url=server.url) as front, front.post() as answer:
+        told = await front.explanation_of(answer.headers)
+    assert len(told["candidates"]) == 8 and told["candidates_not_shown"] == 4
+    assert told["replica"] in {of["replica_id"] for of in told["candidates"]}
+
+
+async def test_a_flood_of_refused_requests_leaves_redis_and_the_others_their_room(
+    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanations, "BYTES_PER_S", 0)
+    monkeypatch.setattr(explanations, "BURST_S", 1.0)
+    async with kept_at(server.url) as kept:
+        kept._room.bytes_per_s = 4000.0
+        kept._room._bytes = 4000.0
+        kept._room._clock = lambda: 0.0
+        kept._room._filled_at = 0.0
+        refused = {"admission": {"verdict": "refused"}, "reason": "x" * 500}
+        for request in range(100):
+            kept.keep("red", f"refused-{request}", refused)
+        await until(lambda: kept.dropped >= 94)
+        written = 100 - kept.dropped
+        assert 2000 / 600 <= written <= 2000 / 500 + 1
+        kept.keep("blue", "served", TOLD)
+        await found(kept, "blue", "served")
+        for request in range(100):
+            kept.keep("blue", f"served-{request}", {"reason": "x" * 500})
+        await until(lambda: kept.dropped >= 100 - written + 95)
+
+
 @pytest.mark.parametrize("limit", ["0", "101", "-1", "1.5", "many", "", "9" * 5000])
 async def test_a_limit_that_is_none_is_a_400_that_says_what_it_may_be(
     front: Front, limit: str
