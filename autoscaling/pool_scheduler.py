@@ -369,6 +369,8 @@ class PoolScheduler:
         if (chosen := attempt.chosen) is None:
             return
         self._in_flight[chosen.replica_id] -= attempt.request.sequences
+        if self._in_flight[chosen.replica_id] <= 0:  # replicas come and go
+            del self._in_flight[chosen.replica_id]
         self.board.unplaced(attempt.ticket)
         if served_by != chosen.replica_id:
             self._recent.withdraw(attempt.ticket)

@@ -32,6 +32,7 @@ EXPIRE_S = 60
 DECIDED_EXPIRE_S = 10
 # A gateway that wrote nothing for so long is gone, and with it what it held.
 FORGET_S = 10.0
+SOURCES_KEPT = 1000
 
 _COUNTS = ("arrived", "prompt_tokens", "uncached_tokens", "refused", "overflowed")
 
@@ -148,7 +149,11 @@ class GrowingSum:
         for source, counted in counts.items():
             count, last = max(0, counted), self._last.get(source, 0)
             self._total += count - last if count >= last else count
+            self._last.pop(source, None)
             self._last[source] = count
+        # gateways and replicas come and go; one that is heard of again soon goes on
+        for source in list(self._last)[: -max(SOURCES_KEPT, len(counts))]:
+            del self._last[source]
         return self._total
 
 

@@ -90,7 +90,10 @@ class Relay(Response):
         failure = _broken_off()
         record = self._request.record
         attempt = self._attempt
-        record.trace.placed(attempt.facts)
+        try:
+            record.trace.placed(attempt.facts)
+        except Exception:  # a trace must not cost a request, nor its place
+            logger.exception("request %s is not traced", self._request.request_id)
         for _ in range(ATTEMPTS):
             if failed:
                 attempt = attempt.again(failed)

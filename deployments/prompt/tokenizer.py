@@ -49,10 +49,14 @@ class PromptTokenizer:
         self._vllms_max_chars = facts.max_model_len * facts.max_chars_per_token
         self._our_max_chars = max(facts.max_model_len * _MOST_CHARS_PER_TOKEN, _FEW_CHARS)
 
+    def check_length(self, chars: int) -> None:
+        """Raises Unknowable for more characters than a prompt is likely to have."""
+        if chars > self._our_max_chars:
+            raise Unknowable("the prompt is too long")
+
     def encode(self, texts: Sequence[str], add_special_tokens: bool, cut: Cut) -> list[list[int]]:
         """Token ids of each text."""
-        if len(texts) + sum(map(len, texts)) > self._our_max_chars:
-            raise Unknowable("the prompt is too long")
+        self.check_length(len(texts) + sum(map(len, texts)))
         if cut.length is not None and cut.side is None:
             return self._encode_cut(texts, add_special_tokens, cut.length)
         if cut.length is not None:

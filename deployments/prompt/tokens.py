@@ -136,6 +136,8 @@ class PromptTokens:
             raise Unknowable("more messages than tokens")
         template, content_format = chosen
         conversation = conversation_of(messages, content_format, template.knows_developers)
+        # before it is rendered: a template may take seconds for megabytes
+        self._tokenizer.check_length(sum(len(str(of.get("content") or "")) for of in conversation))
         if not continue_final_message:
             return template.render(conversation, tools, documents, add_generation_prompt, kwargs)
         if add_generation_prompt:

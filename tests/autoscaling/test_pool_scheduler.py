@@ -306,3 +306,9 @@ def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
     (attempt,) = place(scheduler)
     scheduler.observed(attempt, 30.0)
     assert scheduler.correction.error is None
+
+
+def test_a_replica_without_a_request_is_forgotten(scheduler: PoolScheduler) -> None:
+    for attempt in place(scheduler, 5):
+        scheduler.ended(attempt, chosen_of(attempt))
+    assert not scheduler._in_flight

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.local.ports import free_ports
+from router import demand
 from router.demand import (
     FORGET_S,
     Demand,
@@ -188,3 +189,10 @@ def test_a_growing_sum_counts_each_source_once(grown: list[list[int]]) -> None:
             count += step
             now = total.add({str(source): count})
     assert now == sum(map(sum, grown))
+
+
+def test_sources_that_come_and_go_for_years_are_not_all_remembered() -> None:
+    total = GrowingSum()
+    for number in range(5 * demand.SOURCES_KEPT):
+        assert total.add({f"gateway-{number}": 2, "stays": number}) == 2 * (number + 1) + number
+    assert len(total._last) <= demand.SOURCES_KEPT

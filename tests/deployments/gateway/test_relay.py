@@ -13,6 +13,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from deployments.gateway import transport
+from deployments.gateway.engine_attempt import EngineAttempt
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -432,3 +433,16 @@ async def test_a_replica_with_no_room_is_left_for_the_one_that_has_it(
     async with front.post() as answer:
         assert answer.headers["x-antefix-replica"] == "r2"
     assert not first.bodies
+
+
+async def test_a_trace_that_fails_costs_a_request_neither_its_answer_nor_its_place(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts(_: EngineAttempt) -> None:
+        raise RuntimeError("no facts")
+
+    monkeypatch.setattr(EngineAttempt, "facts", property(facts))
+    async with front.post() as answer:
+        assert answer.status == 200
+        await answer.read()
+    await until(lambda: not front.pool.scheduler._in_flight)

@@ -112,6 +112,13 @@ def test_a_chat_of_more_messages_than_tokens_is_left_to_the_engine() -> None:
     assert gateway.token_ids(CHAT, {"messages": [USER] * 513}) is None
 
 
+def test_a_chat_too_long_is_not_rendered() -> None:
+    gateway = PromptTokens(facts("{{ messages[0].content | length }}"))
+    long = {"role": "user", "content": "x" * 60_000}
+    assert gateway.token_ids(CHAT, {"messages": [long]}) == [ids("60000")]
+    assert gateway.token_ids(CHAT, {"messages": [long] * 2}) is None
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_cannot_be_known_is_left_open(name: str) -> None:
     path, fields = UNKNOWN[name]
