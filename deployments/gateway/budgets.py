@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.objectives import TenantLimits
+from deployments.gateway.engine_fields import sequences_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.request import PoolRequest
@@ -142,8 +143,7 @@ def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
         each = max(1, max_model_len - (prompt_tokens if prompts == 1 else 0))
     if max_model_len is not None:
         each = min(each, max_model_len)
-    sequences = max(1, _count(fields.get("n")), _count(fields.get("best_of"))) * prompts
-    return prompt_tokens + each * sequences
+    return prompt_tokens + each * sequences_of(path, fields)
 
 
 def _used(record: RequestRecord, granted: Granted, cached_token_weight: float) -> int:

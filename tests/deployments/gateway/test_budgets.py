@@ -167,6 +167,8 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
         (CHAT, {"max_tokens": 5}, 15),
         (CHAT, {"max_tokens": 5, "max_completion_tokens": 7}, 17),
         (CHAT, {"max_tokens": 5, "n": 3}, 25),
+        # vLLM reads a number from it
+        (CHAT, {"max_tokens": 5, "n": "3"}, 25),
         (CHAT, {}, 1000),
         (CHAT, {"max_tokens": 10**9}, 1010),
         (CHAT, {"max_tokens": -5, "n": True}, 1000),
