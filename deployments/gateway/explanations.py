@@ -223,7 +223,8 @@ def _of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
     """Without addresses, and without what other tenants keep the candidates busy with."""
     candidates = explanation.get("candidates", ())
     own = [{name: of.get(name) for name in _OF_ITS_OWN} for of in candidates]
-    return {**explanation, "candidates": own} if candidates else explanation
+    # a shadow's prediction and regret are what others keep its choice busy with
+    return {**explanation, "candidates": own, "shadow": None} if candidates else explanation
 
 
 def decisions_of(asked: str | None) -> int:

@@ -37,7 +37,11 @@ async def front(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
     for engine in engines:
         engine.renderer = facts()
     async with gateway_before(
-        *engines, redis_url=redis_url, lookup_budget_ms=PATIENT_MS, tenants=request.param
+        *engines,
+        redis_url=redis_url,
+        lookup_budget_ms=PATIENT_MS,
+        pool={"shadow_policy": "least_loaded"},
+        tenants=request.param,
     ) as front:
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
         for engine in engines:
@@ -186,6 +190,7 @@ async def test_explanations_tell_no_loads_and_no_addresses(front: Front) -> None
     explanation = await explained(front, told)
     names = {"replica_id", "cached_tokens", "confirmed_tokens", "synced"}
     assert [candidate.keys() for candidate in explanation["candidates"]] == [names] * 2
+    assert explanation["shadow"] is None
     async with front.get("/antefix/decisions") as answer:
         assert (await answer.json())["decisions"] == [explanation]
 

@@ -377,3 +377,25 @@ async def test_an_operator_sees_whose_each_decision_is(
         await reader.opens()
         await expect(reader.decision("theirs").locator(".tenant")).to_contain_text("other")
         await expect(reader.page.locator("#whose")).to_have_text("of all tenants")
+
+
+async def test_who_is_no_operator_sees_no_loads_and_no_fault(
+    browser: Browser, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.flushall()
+    async with (
+        gateway_before(FakeEngine("r0"), redis_url=server.url, tenants={}) as front,
+        reading(browser, front) as reader,
+    ):
+        await served(front, "mine")
+        await reader.opens()
+        replicas = reader.page.get_by_role("table", name=f"Replicas of {MODEL}")
+        await expect(replicas).to_contain_text("r0")
+        await expect(replicas).not_to_contain_text("127.0.0.1")
+        await reader.decision("mine").locator("summary").first.press("Enter")
+        body = reader.decision("mine").locator(".explanation")
+        candidates = body.get_by_role("table", name="Candidates, best first")
+        columns = candidates.get_by_role("columnheader")
+        await expect(columns).to_have_text(["Candidate", "Cached", "Index"])
+        assert reader.faults == []
