@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import socket
 import socketserver
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse
 
 logger = logging.getLogger(__name__)
+
+# Nobody scrapes as often, and merging takes the process's time.
+FRESH_S = 1.0
+# Each is a thread; more are closed unanswered.
+CONNECTIONS_AT_MOST = 16
 
 
 class NodeCollector(Collector):
@@ -55,13 +62,12 @@ def serve(folder: Path, host: str, port: int) -> None:
 
     Where it cannot be listened on, that is logged and the process goes on without.
     """
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(folder))
+    exposition = _Exposition(folder)
 
     def answer(environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         # always in this format: in the other, prometheus_client 0.26 writes vllm_ for vllm:
         start("200 OK", [("content-type", CONTENT_TYPE_PLAIN_0_0_4)])
-        return [generate_latest(registry)]
+        return [exposition.text()]
 
     try:
         server_class = _ServerOfIpv6 if ":" in host else _Server
@@ -73,9 +79,43 @@ def serve(folder: Path, host: str, port: int) -> None:
     forever_in_thread("metrics_server", server.serve_forever, fails=fails, logger=logger)
 
 
+class _Exposition:
+    """What is served; merged at most once in FRESH_S, however many ask."""
+
+    def __init__(self, folder: Path) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(NodeCollector(folder))
+        self._merging = threading.Lock()
+        self._text = b""
+        self._merged_at = float("-inf")
+
+    def text(self) -> bytes:
+        with self._merging:
+            if time.monotonic() - self._merged_at >= FRESH_S:
+                self._text = generate_latest(self._registry)
+                self._merged_at = time.monotonic()
+            return self._text
+
+
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     allow_reuse_port = True
     daemon_threads = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._free = threading.Semaphore(CONNECTIONS_AT_MOST)
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _ServerOfIpv6(_Server):

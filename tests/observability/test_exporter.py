@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -36,6 +38,7 @@ Histogram("ttft", "TTFT.", ["pool"], buckets=[1]).labels("main").observe(0.5)
 if who != ["gateway"]:
     Counter("vllm:tokens", "Tokens.", ["model_name"]).labels("m").inc(5)
     Gauge("vllm:use", "Use.", ["model_name"]).labels("m").set(0.5)
+exporter.FRESH_S = 0.0
 exporter.serve(folder, "127.0.0.1", port)
 print("ready", flush=True)
 sys.stdin.read()
@@ -166,3 +169,47 @@ def test_on_every_address_of_ipv6_both_families_are_answered(tmp_path: Path, hos
 def test_a_port_that_is_anothers_is_done_without(node: Node) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         exporter.serve(node.folder, "127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Of an endpoint in this process."""
+    (port,) = free_ports(1)
+    exporter.serve(tmp_path, "127.0.0.1", port)
+    return f"http://127.0.0.1:{port}/metrics"
+
+
+def test_however_many_ask_the_files_are_merged_once_a_second(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = []
+
+    def merge(registry: object) -> bytes:
+        merged.append(registry)
+        return b"# text"
+
+    monkeypatch.setattr(exporter, "generate_latest", merge)
+    monkeypatch.setattr(exporter, "FRESH_S", 1000.0)
+    for _ in range(20):
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.read() == b"# text"
+    assert len(merged) == 1
+    monkeypatch.setattr(exporter, "FRESH_S", 0.0)
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        answer.read()
+    assert len(merged) == 2
+
+
+def test_whoever_holds_connections_open_costs_a_bounded_number_of_threads(url: str) -> None:
+    address = urllib.parse.urlsplit(url)
+    before = threading.active_count()
+    with ExitStack() as held:
+        for _ in range(3 * exporter.CONNECTIONS_AT_MOST):
+            held.enter_context(
+                socket.create_connection((str(address.hostname), int(address.port or 0)), 10)
+            )
+        last = held.enter_context(
+            socket.create_connection((str(address.hostname), int(address.port or 0)), 10)
+        )
+        assert last.recv(1) == b""  # closed unanswered
+        assert threading.active_count() - before <= exporter.CONNECTIONS_AT_MOST
