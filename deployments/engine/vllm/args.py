@@ -72,6 +72,8 @@ def parse(model: str, served_model_name: str, engine_args: Mapping[str, Any]) ->
     named = {"model": model, "served_model_name": [served_model_name]}
     words = to_cli({**_without_idle_flags(engine_args), **named})
     args: argparse.Namespace = _parser().parse_args(words)
+    # in its developer mode, vLLM would log what it refuses, and with it prompts
+    args.log_error_stack = bool(engine_args.get("log_error_stack"))
     return args
 
 
