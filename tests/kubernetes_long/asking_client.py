@@ -47,6 +47,7 @@ def ask(connection: http.client.HTTPConnection, number: int) -> dict[str, object
             if line.startswith(b"data: "):
                 seen.setdefault("ttft_s", time.time() - began)
             last = line if line.strip() and not line.startswith(b":") else last
+        answer.read()  # readline() never finds the end of an answer of a known length
         seen["whole"] = answer.status == 200 and last.strip() == b"data: [DONE]"
         if not seen["whole"]:
             seen["why"] = last.decode()[:300]
