@@ -22,8 +22,9 @@ SECONDS = 80.0
 BEGIN_S = 10.0
 SEEDS = (1, 2, 3)
 OTHER_RATE = 2.0
-# With the other's, all that the pool can serve; and several times that.
-FILLING_RATE, FLOOD_RATE = 8.0, 30.0
+# With the other's, somewhat more than the pool can serve, so that somebody always waits; and
+# several times that.
+FILLING_RATE, FLOOD_RATE = 12.0, 30.0
 
 
 @dataclass(frozen=True)
