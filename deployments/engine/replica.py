@@ -123,7 +123,6 @@ class EngineReplica:
         self._url = gate.url = await self._server.start(self._node_ip)
         self._leases = LeaseSigner(secret, board)
         self._sequence = 0
-        self._settings_version: int | None = None
         self._leaving = False
         self._events = EventStream(*self._engine.events_at)
         hasher = SegmentHasher(index_secret(secret))
@@ -155,17 +154,7 @@ class EngineReplica:
                 logger=logger,
             ),
         )
-        self._loops.start(
-            "settings",
-            forever(
-                "settings",
-                partial(self._follow_settings, redis, board),
-                SETTINGS_PERIOD_S,
-                fails="the settings of the fleet are as they last were",
-                logger=logger,
-                outages=REDIS_FAILURES,
-            ),
-        )
+        self._loops.start("settings", self._follow_settings(redis, board))
         if self._engine.can_sleep:
             self._loops.start("load_board", self._board_reader.run(BOARD_PERIOD_S))
             self._loops.start("sleep_mode", self._sleeper.run())
@@ -224,10 +213,23 @@ class EngineReplica:
     async def _follow_settings(self, redis: AsyncRedis, board: str) -> None:
         """What a running engine has to know of the fleet file (`router.fleet_settings`)."""
         fleet_board, _, pool = board.rpartition("/")
-        found = await read_settings(redis, fleet_board)
-        if found is not None and found.version != self._settings_version:
-            self._settings_version = found.version
-            self._take_settings(found.fleet, pool)
+        version = 0
+
+        async def follow() -> None:
+            nonlocal version
+            found = await read_settings(redis, fleet_board)
+            if found is not None and found.version != version:
+                version = found.version
+                self._take_settings(found.fleet, pool)
+
+        await forever(
+            "settings",
+            follow,
+            SETTINGS_PERIOD_S,
+            fails="the settings of the fleet are as they last were",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
 
     def _take_settings(self, text: str, pool: str) -> None:
         try:
