@@ -34,6 +34,7 @@ pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(600)]
 APPLICATIONS = "/api/serve/applications/"
 HEAD, GATEWAY = "head", "gateway"
 KEYS_FILE = "/etc/antefix/auth/api-keys"
+KEY = "sk-of-the-chart-0"
 START_SECONDS = 400
 VALUES = [
     # two engines and a gateway are enough, and Redis is the test's own
@@ -140,7 +141,7 @@ def cluster(small_model: Path) -> Iterator[Cluster]:
     nodes = TwoNodes()
     try:
         nodes.start_redis()
-        _keys_file(nodes).write_text("default=sk-of-the-chart-0\n")
+        _keys_file(nodes).write_text(f"default={KEY}\n")
         by_group = {
             group: _join(nodes, number, service, group)
             for number, group in enumerate(_groups(service), start=20)
@@ -212,7 +213,7 @@ def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster
     }
     port = cluster.gateway("serve").rpartition(":")[2]
     service = Service(
-        {"authorization": "Bearer sk-chart"},
+        {"authorization": f"Bearer {KEY}"},
         [f"http://{address}:{port}" for address in (old[GATEWAY], spare[GATEWAY])],
         "smollm2-135m-instruct",
         clients=3,
