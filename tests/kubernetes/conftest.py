@@ -21,8 +21,9 @@ from tests.missing import missing
 
 IS_GIVEN = os.environ.get("ANTEFIX_TEST_CLUSTER") == "yes"
 OPERATORS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
-# of one that the tests start themselves: version, and whose labels the operator's pods have
+# of a cluster that the tests start themselves: version, and whose labels the operator's pods have
 INSTALLED = [("1.5.1", "kustomization"), ("1.6.2", "chart")]
+KUBERAYS = [None] if IS_GIVEN or not own_cluster.can_be_had() else INSTALLED
 HOW = (
     "kind create cluster, install KubeRay in it by its Helm chart, then run make test with "
     "ANTEFIX_TEST_CLUSTER=yes"
@@ -55,11 +56,11 @@ def kubernetes() -> Iterator[Kubernetes]:
         pytest.skip(f"there is no Kubernetes to test on ({HOW})")
 
 
-@pytest.fixture(
-    scope="session",
-    params=[None] if IS_GIVEN or not own_cluster.can_be_had() else INSTALLED,
-    ids=lambda param: f"KubeRay {param[0]}" if param else "KubeRay",
-)
+def kuberays_name(param: tuple[str, str] | None) -> str:
+    return f"KubeRay {param[0]}" if param else "KubeRay"
+
+
+@pytest.fixture(scope="session", params=KUBERAYS, ids=kuberays_name)
 def kuberay(kubernetes: Kubernetes, request: pytest.FixtureRequest) -> KubeRay:
     if request.param:
         # the labels that it selects its pods by never change
