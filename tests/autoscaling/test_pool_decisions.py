@@ -340,7 +340,7 @@ class AnyTraffic(RuleBasedStateMachine):
     def excess_s(self, asked: SchedulingRequest, considered: Considered) -> float:
         """By how much the backlog of the pool that it is for is too long."""
         ranked: Sequence[Outlook] = considered.ranked
-        if asked.overflow == "only":
+        if asked.overflow == "only" or not ranked:
             ranked = self.small.outlook(asked.prompt.prompt_tokens)
         due_s = min((c.predicted_ttft_s for c in ranked), default=0.0)
         if ranked:
