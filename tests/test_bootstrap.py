@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -136,11 +135,10 @@ def test_dev_adds_what_tests_need_and_also_serves_up(repository: Path) -> None:
     assert run(repository).stderr == ""
 
 
-def test_a_second_run_has_nothing_to_do_and_is_quick_and_silent(repository: Path) -> None:
-    begin = time.monotonic()
+def test_a_second_run_has_nothing_to_do_and_is_silent(repository: Path) -> None:
+    (repository / ".cache/uv").unlink()  # which installs whatever there is to install
     done = run(repository)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - begin < 1.0
 
 
 @pytest.mark.parametrize("changed", ["requirements/cpu.lock", "pyproject.toml"])

@@ -121,11 +121,11 @@ def running() -> Iterator[FakeGateway]:
         gateway.port = runner.addresses[0][1]
         return runner
 
-    runner = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    runner = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     try:
         yield gateway
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -15,6 +15,7 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from deployments.gateway.keys_file import plain_keys
+from deployments.gateway.pool import GatewayPool
 from k8s import warm_nodes_controller
 from k8s.warm_nodes_controller import Controller, first_key, run
 from tests.fakes.engine import FakeEngine
@@ -206,9 +207,11 @@ async def test_a_right_that_is_missing_is_said_and_asked_for_again(
         await until(lambda: caplog.text.count("pods is forbidden") >= 2)
 
 
-async def test_a_real_gateway_is_understood(fleet: Fleet) -> None:
+async def test_a_real_gateway_is_understood(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    # which it reads again each turn
+    always = property(lambda pool: GROWING, lambda pool, read: None)
+    monkeypatch.setattr(GatewayPool, "decided", always, raising=False)
     async with gateway_before(FakeEngine()) as front:
-        front.pool.decided = GROWING
         url = f"{front.url}/antefix/status"
         pool = replace(fleet.settings.pools[0], name="main")
         fleet.settings = replace(fleet.settings, status_url=url, pools=(pool,))

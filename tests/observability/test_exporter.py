@@ -75,7 +75,7 @@ class Node:
         # what a Prometheus 2.42 says it takes
         accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
         asked = urllib.request.Request(url, headers={"accept": accept})
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             assert answer.headers["content-type"].startswith("text/plain; version=")
             text: str = answer.read().decode()
             return text
@@ -161,7 +161,7 @@ def test_on_every_address_of_ipv6_both_families_are_answered(tmp_path: Path, hos
         pytest.skip("this machine has no IPv6")
     (port,) = free_ports(1)
     exporter.serve(tmp_path, "::", port)
-    with socket.create_connection((host, port), timeout=10) as asked:
+    with socket.create_connection((host, port), timeout=60) as asked:
         asked.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert b" 200 OK" in asked.recv(100)
 
@@ -191,11 +191,11 @@ def test_however_many_ask_the_files_are_merged_once_a_second(
     monkeypatch.setattr(exporter, "generate_latest", merge)
     monkeypatch.setattr(exporter, "FRESH_S", 1000.0)
     for _ in range(20):
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.read() == b"# text"
     assert len(merged) == 1
     monkeypatch.setattr(exporter, "FRESH_S", 0.0)
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         answer.read()
     assert len(merged) == 2
 

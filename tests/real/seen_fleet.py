@@ -55,7 +55,7 @@ class Seen:
 
     def alerts(self) -> set[str]:
         """Names of those that have reached the Alertmanager."""
-        with urllib.request.urlopen(f"{self.alertmanager}/api/v2/alerts", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.alertmanager}/api/v2/alerts", timeout=60) as answer:
             return {alert["labels"]["alertname"] for alert in json.load(answer)}
 
 
@@ -79,8 +79,8 @@ def traces() -> Iterator[Collector]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(10)
-        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(10)
+        yield asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

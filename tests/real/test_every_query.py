@@ -71,7 +71,7 @@ def test_what_a_dead_engine_has_counted_is_still_told(seen: Seen) -> None:
 def test_two_gateways_are_one_endpoint(seen: Seen) -> None:
     totals = set()
     for _ in range(6):  # whichever process answers
-        with urllib.request.urlopen(seen.metrics_url, timeout=10) as answer:
+        with urllib.request.urlopen(seen.metrics_url, timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         ended = [line for line in lines if line.startswith("antefix_requests_total{")]
         totals.add(sum(float(line.rpartition(" ")[2]) for line in ended))

@@ -190,7 +190,7 @@ async def test_a_request_may_name_its_policy(
 
 
 async def explanation(http: aiohttp.ClientSession, request_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             async with http.get(f"/antefix/requests/{request_id}") as answer:
                 if answer.status == 200:

@@ -42,7 +42,7 @@ async def _join(ports: list[int]) -> None:
 
 
 async def _until(shard: AsyncRedis, question: str, enough: Callable[[str], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not enough(  # noqa: ASYNC110  # each look is a command
             str(await shard.execute_command("CLUSTER", question))
         ):

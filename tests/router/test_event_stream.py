@@ -49,7 +49,7 @@ class Publisher:
         self._context.destroy(linger=0)
 
     async def subscribed(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self._pub.recv()
 
     async def publish(self, *, lost_on_the_way: bool = False, payload: bytes | None = None) -> None:
@@ -275,7 +275,7 @@ async def test_closing_ends_the_batches_while_they_wait(
     await reader.read(1)
     reader.stream.close()
     reader.stream.close()
-    await asyncio.wait_for(reader.task, 5)
+    await asyncio.wait_for(reader.task, 60)
 
 
 async def test_closing_ends_the_batches_while_they_ask_for_past_ones(
@@ -287,7 +287,7 @@ async def test_closing_ends_the_batches_while_they_ask_for_past_ones(
     await publisher.publish()
     await until(lambda: publisher.requests)
     reader.stream.close()
-    await asyncio.wait_for(reader.task, 5)
+    await asyncio.wait_for(reader.task, 60)
 
 
 async def test_a_closed_stream_has_no_batches(folder: Path) -> None:

@@ -43,7 +43,7 @@ async def board_and_publisher(url: str) -> AsyncIterator[LoadBoard]:
         assert publisher.ended == []
     finally:
         await cancelled(task)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await publisher.stop()
         await publishing.aclose()
         await reading.aclose()

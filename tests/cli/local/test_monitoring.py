@@ -72,7 +72,7 @@ def metrics_url() -> Iterator[str]:
 
 
 def read(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
 

@@ -44,7 +44,7 @@ async def test_a_hold_ends_with_its_exchange_in_whatever_order_they_come(
             tickets.leave("t")
         await asyncio.sleep(0)
     assert hold is not None
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await hold
     assert len(tickets) == 0
 
@@ -61,7 +61,7 @@ async def test_a_hold_lasts_longer_than_the_wait_for_its_twin() -> None:
 
 async def test_a_hold_whose_exchange_never_comes_frees_its_slot() -> None:
     tickets = Tickets(limit=1, twin_timeout_s=SOON_S)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await tickets.hold("t")
     assert len(tickets) == 0
 
@@ -251,7 +251,7 @@ async def test_a_gateway_that_dies_frees_its_slots() -> None:
         await until(lambda: door.entered == 1)
         assert not hold.done()
         request.cancel()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             await hold
     await door.close()
 

@@ -105,7 +105,7 @@ async def test_a_redis_that_stands_still_costs_the_budget_and_then_nothing(
             assert metrics["antefix_index_breaker_open",] == 1
             placed = {name[1:]: v for name, v in metrics.items() if name[0] == PLACEMENTS}
             assert sum(v for (_, signal), v in placed.items() if signal == "load") == 8
-            await until(lambda: not front.pool.feeds.index.breaker_open, within_s=10)
+            await until(lambda: not front.pool.feeds.index.breaker_open)
             await headers_of(front)
             assert (await front.metrics())["antefix_index_breaker_open",] == 0
 
