@@ -7,7 +7,11 @@ it used while nobody else wanted it is not held against it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
+
+# Of so many tenants it is known what they had; tenants come and go.
+TENANTS_KEPT = 4096
 
 
 class FairShare:
@@ -17,7 +21,8 @@ class FairShare:
     def __init__(self) -> None:
         self.weights: Mapping[str, float] = {}
         self._now = 0.0
-        self._had: dict[str, float] = {}
+        # the latest charged last
+        self._had: OrderedDict[str, float] = OrderedDict()
 
     def had(self, tenant: str) -> float:
         """Virtual seconds: who has the least is served next."""
@@ -27,6 +32,9 @@ class FairShare:
         """It is served now, which will take `work_s` engine seconds."""
         self._now = self.had(tenant)
         self._had[tenant] = self._now + work_s / self._weight(tenant)
+        self._had.move_to_end(tenant)
+        if len(self._had) > TENANTS_KEPT:
+            self._had.popitem(last=False)
 
     def settle(self, tenant: str, work_s: float) -> None:
         """It took so many engine seconds more (or less) than it was charged for."""

@@ -1,7 +1,7 @@
 """Every metric of ours: names, units and labels by https://prometheus.io/docs/practices/naming/.
 
-Label values are bounded: pools, priority classes, policies, tenants that hold a key, and the few
-words given here. A gauge's `multiprocess_mode` says what several gateways of a node come to.
+Label values are bounded: pools, priority classes, policies, a thousand tenants, and the few words
+given here. A gauge's `multiprocess_mode` says what several gateways of a node come to.
 """
 
 from __future__ import annotations
@@ -245,7 +245,8 @@ class Families:
         )
         self.tenant_requests = counter(
             "antefix_tenant_requests",
-            "Requests of a tenant that ended, by outcome.",
+            "Requests of a tenant that ended, by outcome. A gateway counts a thousand tenants from "
+            "its start on, and all that come later as `(others)`.",
             ["tenant", "pool", "outcome"],
         )
         self.tenant_tokens = counter(

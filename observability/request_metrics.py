@@ -20,6 +20,9 @@ from observability.request_record import Phases, RequestRecord
 
 # So few that counting them holds up nobody.
 AT_ONCE = 32
+# A series stays for as long as its process: more tenants than these are counted as one.
+TENANTS_TOLD = 1000
+OTHER_TENANTS = "(others)"
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 
@@ -47,6 +50,7 @@ class RequestMetrics:
         self._families = families
         self._buffer = families.buffer
         self._promises: dict[str, Promise] = {}
+        self._tenants: set[str] = set()
         self._under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
@@ -142,8 +146,9 @@ class RequestMetrics:
         if not pool:
             return
         whose, tpot_s = (pool, record.priority), record.tpot_s
+        tenant = self._told_as(record.tenant)
         buffer.inc(of.requests, (*whose, record.outcome))
-        buffer.inc(of.tenant_requests, (record.tenant, pool, record.outcome))
+        buffer.inc(of.tenant_requests, (tenant, pool, record.outcome))
         if record.outcome == "ok":
             buffer.observe(of.duration, whose, record.duration_s)
         if tpot_s is not None:
@@ -155,7 +160,12 @@ class RequestMetrics:
             self._event(record, "availability", record.outcome == "ok")
         if record.outcome in ("ok", "failed", "deadline", "rejected"):
             self._event(record, "goodput", self._kept_all(record, tpot_s))
-        self._count_tokens(record, pool)
+        self._count_tokens(record, tenant, pool)
+
+    def _told_as(self, tenant: str) -> str:
+        if len(self._tenants) < TENANTS_TOLD:
+            self._tenants.add(tenant)
+        return tenant if tenant in self._tenants else OTHER_TENANTS
 
     def _threshold(self, record: RequestRecord, objective: str) -> float | None:
         return self._promises[record.pool].objectives.get(record.priority, {}).get(objective)
@@ -176,16 +186,16 @@ class RequestMetrics:
         slow = tpot is not None and tpot_s is not None and tpot_s > tpot
         return record.outcome == "ok" and not late and not slow
 
-    def _count_tokens(self, record: RequestRecord, pool: str) -> None:
+    def _count_tokens(self, record: RequestRecord, tenant: str, pool: str) -> None:
         of, inc = self._families, self._buffer.inc
         prompt, cached = record.prompt_tokens or 0, record.cached_tokens or 0
         output = record.output_tokens or 0
         inc(of.output_tokens, (pool,), output)
         for kind, tokens in (("prompt", prompt), ("cached", cached), ("output", output)):
             if tokens:
-                inc(of.tenant_tokens, (record.tenant, pool, kind), tokens)
+                inc(of.tenant_tokens, (tenant, pool, kind), tokens)
         if (prices := self._promises[pool].prices) is not None:
             cost = (
                 (prompt - cached) * prices.prompt + cached * prices.cached + output * prices.output
             )
-            inc(of.tenant_cost, (record.tenant, pool), cost / 1e6)
+            inc(of.tenant_cost, (tenant, pool), cost / 1e6)

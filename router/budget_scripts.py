@@ -144,10 +144,14 @@ for _, lease in ipairs(told.leases) do
   redis.call('ZADD', K .. ':' .. lease[1] .. ':leases', now + LEASE * length, lease[2])
   redis.call('SADD', K .. ':scopes', lease[1])
 end
-for _, scope in ipairs(told.idle) do
+local idle = told.idle
+-- and one by chance: whoever used it may be gone
+idle[#idle + 1] = redis.call('SRANDMEMBER', K .. ':scopes') or nil
+for _, scope in ipairs(idle) do
   local key = K .. ':' .. scope
   redis.call('ZREMRANGEBYSCORE', key .. ':leases', '-inf', now)
-  window(key)
+  local _, r, t = window(key)
+  if r == 0 and t == 0 then redis.call('DEL', key) end
   if redis.call('EXISTS', key, key .. ':leases') == 0 then
     redis.call('SREM', K .. ':scopes', scope)
   end

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -34,7 +34,7 @@ EXPLANATION_TTL_S = 120
 MINUTE_S = 60
 DECISIONS = 100
 # A list outlives its fleet, or a tenant that is gone, by no more than this.
-DECISIONS_TTL_S = 86400
+DECISIONS_TTL_S = 3600
 WAITING_AT_MOST = 1024
 BATCH = 64
 REDIS_TIMEOUT_S = 1.0
@@ -43,8 +43,9 @@ GATHER_S = 0.1
 # That of a few candidates: compressing it would take longer than all else about it.
 PLAIN_BYTES = 4096
 
-# What all gateways of a fleet may write a second: at most 46 MB are kept, of the 256 MB that the
-# embedded Redis has, which would else forget the prefix index for them.
+# What all gateways of a fleet may write a second: at most 46 MB are kept by minutes, of the 256 MB
+# that the embedded Redis has, which would else forget the prefix index for them. Lists hold the
+# last of each tenant that asked within the hour once more.
 BYTES_PER_S = 256_000
 BURST_S = 10.0
 
@@ -192,7 +193,7 @@ class _Room:
         self._bytes -= size_bytes
 
 
-@cache
+@lru_cache(1024)
 def _quoted(tenant: str) -> str:
     return quote(tenant, safe="")
 

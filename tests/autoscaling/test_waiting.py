@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.fair_share import FairShare
+from autoscaling.fair_share import TENANTS_KEPT, FairShare
 from autoscaling.waiting import Waiter, WaitingRoom
 
 tenants = st.sampled_from("abc")
@@ -177,3 +177,19 @@ def test_a_newcomer_waits_for_its_share_and_not_for_anothers_queue() -> None:
     assert room.ahead_s("b") == 2.0
     entering(room, "b1", 1.0)
     assert room.ahead_s("b") == 1.0 + 1.0 + 2.0
+
+
+def test_what_tenants_had_is_not_known_of_more_than_come_and_go() -> None:
+    shares = FairShare()
+    shares.charge("stays", 5.0)
+    for number in range(TENANTS_KEPT - 1):
+        shares.charge(f"comes and goes {number}", 1.0)
+    assert shares.had("stays") == 5.0
+    shares.charge("stays", 5.0)
+    for number in range(TENANTS_KEPT - 1):
+        shares.charge(f"another {number}", 1.0)
+    had = shares.had("stays")
+    assert had >= 10.0
+    shares.charge("one more", 1.0)
+    assert shares.had("stays") < had
+    assert len(shares._had) == TENANTS_KEPT

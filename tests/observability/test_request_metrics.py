@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 from prometheus_client import generate_latest
 
+from observability import request_metrics
 from observability.families import Families
-from observability.request_metrics import AT_ONCE, Prices, Promise, RequestMetrics
+from observability.request_metrics import (
+    AT_ONCE,
+    OTHER_TENANTS,
+    Prices,
+    Promise,
+    RequestMetrics,
+)
 from observability.request_record import RequestRecord
 from tests.fakes.front import samples_of
 
@@ -146,6 +153,20 @@ def test_a_tenant_pays_less_for_what_was_cached(counted: Counted) -> None:
     assert counted.samples["antefix_tenant_cost_total", "tenant"] == pytest.approx(1.2 + 0.2 + 0.8)
     for kind, tokens in (("prompt", 1e6), ("cached", 4e5), ("output", 1e5)):
         assert counted.samples["antefix_tenant_tokens_total", kind, "tenant"] == tokens
+
+
+def test_tenants_that_come_and_go_make_no_series_for_ever(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_metrics, "TENANTS_TOLD", 3)
+    for number in (0, 1, 2, 3, 4, 1):
+        counted.serve(outcome="ok", tenant=f"tenant {number}", prompt_tokens=10)
+    found = counted.samples
+    requests = {key[2]: n for key, n in found.items() if key[0] == "antefix_tenant_requests_total"}
+    assert requests == {"tenant 0": 1, "tenant 1": 2, "tenant 2": 1, OTHER_TENANTS: 2}
+    assert found["antefix_tenant_tokens_total", "prompt", OTHER_TENANTS] == 20
+    costs = {key[1] for key in found if key[0] == "antefix_tenant_cost_total"}
+    assert costs == requests.keys()
 
 
 def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(

@@ -110,6 +110,17 @@ async def test_requests_of_a_dead_gateway_are_no_longer_under_way(redis: AsyncRe
         await granted_in_time(lives, budgets, 1)
 
 
+async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedis) -> None:
+    """Nobody else has ever heard of the tenant."""
+    async with gateways(redis, 1, bucket_s=0.05) as (ledger,):
+        await granted_in_time(ledger, TOKENS, 10)
+    assert await redis.exists(f"{KEY}:red")
+    async with gateways(redis, 1, bucket_s=0.05, opened=False):
+        async with asyncio.timeout(20):
+            while await redis.exists(f"{KEY}:red", f"{KEY}:scopes"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("forgotten", ["all", "the gateways"])
 async def test_a_redis_that_forgets_is_told_before_anything_is_granted(
     redis: AsyncRedis, forgotten: str
