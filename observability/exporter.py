@@ -7,12 +7,15 @@ what merging takes must not be a stream's time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Iterable
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -34,6 +37,8 @@ logger = logging.getLogger(__name__)
 FRESH_S = 1.0
 # Each is a thread; more are closed unanswered.
 CONNECTIONS_AT_MOST = 16
+# From its first byte to its last. Prometheus waits no longer for an answer.
+CONNECTION_S = 10.0
 
 
 class NodeCollector(Collector):
@@ -102,11 +107,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._free = threading.Semaphore(CONNECTIONS_AT_MOST)
+        self._open: dict[socket.socket, float] = {}  # since when, by the monotonic clock
         super().__init__(*args, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if len(self._open) < CONNECTIONS_AT_MOST:
+            self._open[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -115,7 +121,20 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            del self._open[request]
+
+    def service_actions(self) -> None:
+        """Twice a second: however slowly a client sends or reads, it holds its thread so long."""
+        late = time.monotonic() - CONNECTION_S
+        for connection, since in list(self._open.items()):
+            if since < late:
+                with contextlib.suppress(OSError):  # its thread has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves is no fault, and strangers must not fill a log."""
+        if not isinstance(sys.exception(), OSError):
+            logger.exception("the metrics were not told")
 
 
 class _ServerOfIpv6(_Server):
@@ -123,7 +142,15 @@ class _ServerOfIpv6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 10
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What came cannot be read, and the fault is its sender's: never a 5xx."""
+        self.request_version = self.protocol_version  # else no status is sent
+        text = b"This is no request in HTTP/1.1. Send GET /metrics, and without TLS.\n"
+        self.send_response(code if code < HTTPStatus.INTERNAL_SERVER_ERROR else 400)
+        self.send_header("content-type", "text/plain")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
         """Each scrape would be a line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cli.local.ports import free_ports
 from observability import exporter, metric_files
+from tests.sentences import assert_sentences
 
 PROCESS = """
 import sys
@@ -26,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from prometheus_client import Counter, Gauge, Histogram
 from observability import exporter, metric_files
+from tests.sentences import assert_sentences
 
 folder, port, who = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 if who == ["gateway"]:
@@ -213,3 +217,62 @@ def test_whoever_holds_connections_open_costs_a_bounded_number_of_threads(url: s
         )
         assert last.recv(1) == b""  # closed unanswered
         assert threading.active_count() - before <= exporter.CONNECTIONS_AT_MOST
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HT", b"hello\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"],
+    ids=["nothing", "half a request", "no request", "a request"],
+)
+def test_a_client_that_breaks_off_is_no_line_in_the_log(
+    url: str, sent: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = urllib.parse.urlsplit(url)
+    for _ in range(20):
+        with socket.create_connection((str(address.hostname), int(address.port or 0)), 10) as asked:
+            asked.sendall(sent)
+            # closing resets it
+            asked.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.status == 200
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
+        b"GET /" + bytes(70_000) + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+    ],
+)
+def test_what_is_no_request_is_told_so_in_plain_words(url: str, sent: bytes) -> None:
+    address = urllib.parse.urlsplit(url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0)), 10) as asked:
+        asked.sendall(sent)
+        answer = HTTPResponse(asked)
+        answer.begin()
+        assert 400 <= answer.status < 500
+        assert_sentences(answer.read().decode().strip())
+
+
+def test_a_client_that_sends_byte_after_byte_does_not_keep_its_thread(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "CONNECTION_S", 0.2)
+    address = urllib.parse.urlsplit(url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0)), 0.05) as asked:
+        ends = time.monotonic() + 20
+        while time.monotonic() < ends:
+            try:
+                asked.sendall(b"a")
+                if asked.recv(1) == b"":
+                    return
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                return
+    pytest.fail("it was never cut")
