@@ -52,8 +52,8 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
     """The body as an object that a tokenizer can take."""
     if len(body) > LARGE_BODY_BYTES and _values_in(body) > MAX_VALUES:
         message = (
-            f"The body holds more than {MAX_VALUES} strings, arrays and objects. Send fewer, in"
-            " several requests."
+            f"The body holds more than {MAX_VALUES} strings, arrays and objects, names of fields"
+            " included, and no request may have more. Send fewer in each of several requests."
         )
         raise ApiError(400, message, code="invalid_json")
     try:
