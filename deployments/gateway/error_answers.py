@@ -15,6 +15,9 @@ from starlette.routing import Match
 
 from deployments.gateway.errors import ApiError
 
+# Characters of an address.
+MOST_SHOWN = 200
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -42,9 +45,9 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.url.path
     if error.status_code == 404 and (location := _with_or_without_slash(request)):
         return Response(status_code=307, headers={"location": location})
+    path = f"'{quote(request.url.path)[:MOST_SHOWN]}'"
     messages = {
         404: (
             f"{request.method} {path} does not exist. See /openapi.json for what does.",

@@ -102,17 +102,20 @@ def no_description() -> ApiError:
     return ApiError(503, message, code="no_replica", retry_after=5)
 
 
-def _own(summary: str) -> dict[str, Any]:
-    return {"get": {"summary": summary, "responses": {"200": {"description": "OK"}}}}
+def _own(summary: str, *named: str) -> dict[str, Any]:
+    """`named`: what the path has in braces."""
+    text = {"in": "path", "required": True, "schema": {"type": "string"}}
+    told = {"summary": summary, "responses": {"200": {"description": "OK"}}}
+    return {"get": {**told, "parameters": [{"name": name, **text} for name in named]}}
 
 
 _OWN_PATHS = {
     "/v1/models": _own("The models this fleet serves"),
-    "/v1/models/{model}": _own("One model"),
+    "/v1/models/{model}": _own("One model", "model"),
     "/health/live": _own("Is this gateway running"),
     "/health/ready": _own("Has every pool a running replica"),
     "/antefix/status": _own("Replicas, queues, KV use and predicted TTFT"),
-    "/antefix/requests/{request_id}": _own("Why a request went where it went"),
+    "/antefix/requests/{request_id}": _own("Why a request went where it went", "request_id"),
     "/antefix/decisions": _own("The same of the last hundred requests, newest first"),
     "/antefix/": _own("A page for people: pools, replicas and the last decisions"),
 }
