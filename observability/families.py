@@ -285,6 +285,19 @@ class Families:
             "Connections refused before a key was looked at, by the code of the answer.",
             ["code"],
         )
+        self.tasks = gauge(
+            "antefix_asyncio_tasks",
+            "Tasks on the event loops of gateways: some for each request under way and for each "
+            "background loop.",
+            mode="sum",
+        )
+        self.held_items = gauge(
+            "antefix_held_items",
+            "What gateways hold in memory beyond a request, by the attribute in the code that "
+            "holds it: with steady traffic none grows for ever.",
+            ["holder"],
+            "sum",
+        )
         self.build = gauge(
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",

@@ -61,6 +61,7 @@ from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request, set_log_level
 from observability import metric_files
 from observability.families import Families
+from observability.held_items import held_items
 from observability.metrics import ProcessCounts
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
@@ -133,6 +134,7 @@ class Gateway:
         )
         self._explanations = Explanations(self._binary, base.name)
         self._dropped_told = 0
+        self._holders: set[str] = set()
         self._loops = Loops()
         self._controller = ServeController()
         self._metrics = Families()
@@ -279,6 +281,11 @@ class Gateway:
         self._metrics.settings_refused.set(bool(self._refused))
         self._metrics.budgets_by_share.set(self._budgets.by_share)
         self._metrics.keys_stale.set(bool(self._keys.stale))
+        self._metrics.tasks.set(len(asyncio.all_tasks()))
+        held = held_items(self)
+        self._holders |= held.keys()
+        for holder in self._holders:
+            self._metrics.held_items.labels(holder).set(held[holder])
         self._loop_metrics.own(failures)
         self._connections_refused.own(http_connection.refused)
         decided = [of.decided for of in self._pools.by_name.values() if of.decided]
