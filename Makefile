@@ -22,8 +22,9 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation
+MEASUREMENTS = $(BENCHES) soak
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability chart \
-	image-cpu image-gpu installed $(BENCHES) drills clean
+	image-cpu image-gpu installed $(MEASUREMENTS) drills clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,7 +120,7 @@ image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker, podman o
 installed:
 	@$(PYTHON) bootstrap.py
 
-$(BENCHES): installed
+$(MEASUREMENTS): installed
 
 bench-overhead: ## Measure what Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead.run $(ARGS)
@@ -165,6 +166,9 @@ bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, 
 
 bench-isolation: ## Attack a tenant's prompts by timing, with the salt between tenants and without
 	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)
+
+soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
+	@$(BIN)/python -m benchmarks.soak.run $(ARGS)
 
 drills: ## Break Redis, engines and gateways under traffic, and time the recovery
 	@$(PYTHON) bootstrap.py --dev

@@ -1,0 +1,204 @@
+"""A fleet under mixed traffic, watched for what grows: make soak ARGS="--minutes 60"
+
+Two gateways and two real engines. The same cycle of half a minute is played again and again
+(`benchmarks.soak.traffic`): streams and whole answers, clients that leave, refused bodies, more at
+once than is let in, keys that are made and taken away; every few cycles an engine is killed, and
+Ray Serve starts another. All that a leak could be is sampled meanwhile (`benchmarks.soak.watch`).
+After a warm-up, in which caches fill, allocators grow and explanations reach the age at which Redis
+forgets them, nothing may have a slope whose 95 % interval lies above what counts as growth
+(`benchmarks.soak.verdict`). Then the traffic ends, and nothing may be held for a request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import redis
+import yaml
+
+from benchmarks import report
+from benchmarks.fleet import BenchFleet, running
+from benchmarks.small_model import small_model
+from benchmarks.soak.slopes import FEWEST_CYCLES
+from benchmarks.soak.traffic import MixedTraffic
+from benchmarks.soak.verdict import BOUNDS_PER_HOUR, growing, left_over, watched
+from benchmarks.soak.watch import FleetWatch, Sample, held_in_redis
+from cli import stream_client
+from cli.local.home import Home
+
+FLEET = Path(__file__).with_name("fleet.yaml")
+LAYERS = 2
+CYCLE_S, PERIOD_S = 30.0, 5.0
+# Explanations are kept for up to three minutes.
+WARM_UP_CYCLES = 7
+WARM_UP_SHARE = 0.3
+ASKERS, BURST = 4, 24
+KILL_EVERY = 8
+FIRST_REQUESTS = 40
+# Budgets' leases lapse, dead slots are swept and engines start again within that.
+DRAIN_S = 180.0
+IDLE_S = 5.0
+
+
+class Soak:
+    """Of one fleet. `samples` are those of the traffic, (seconds, sample)."""
+
+    def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession) -> None:
+        home = Home(fleet.home)
+        state = home.state()
+        assert state is not None
+        self._fleet = fleet
+        self._http = http
+        self._keys_file = home.keys_file
+        self.client = redis.Redis.from_url(state.redis_url)
+        self.watch = FleetWatch(state.run_id, self.client, fleet.metrics_url)
+        self.traffic = MixedTraffic(
+            http, fleet.gateway.url, fleet.model, home.keys().api_key, self._write_keys
+        )
+        self.samples: list[tuple[float, Sample]] = []
+        self.kills = 0
+        self._began = 0.0
+
+    async def prepare(self) -> Sample:
+        """What an idle fleet holds that has served before."""
+        for _ in range(FIRST_REQUESTS):
+            await self.traffic.ask()
+        self.traffic.told.clear()
+        await self.drained()
+        return await asyncio.to_thread(self.watch.sample)
+
+    async def play(self, cycles: int) -> None:
+        self._began = asyncio.get_running_loop().time()
+        sampling = asyncio.create_task(self._sample())
+        try:
+            for cycle in range(cycles):
+                self.traffic.change_keys()
+                if cycle % KILL_EVERY == 1:
+                    self._kill_an_engine()
+                until = (cycle + 1) * CYCLE_S
+                askers = (self._ask_until(until) for _ in range(ASKERS))
+                await asyncio.gather(*askers, self._burst_at(until - CYCLE_S / 2))
+                print(f"cycle {cycle + 1} of {cycles}: {dict(self.traffic.told)}", flush=True)
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+
+    async def drained(self) -> dict[str, int]:
+        """What Redis and the engines still hold for requests; waits until it is nothing."""
+        until = asyncio.get_running_loop().time() + DRAIN_S
+        while True:
+            await asyncio.sleep(IDLE_S)
+            held = await self._held()
+            if not any(held.values()) or asyncio.get_running_loop().time() > until:
+                return held
+
+    async def _held(self) -> dict[str, int]:
+        in_redis = await asyncio.to_thread(held_in_redis, self.client)
+        url, headers = self._fleet.gateway.url, self._fleet.gateway.headers
+        async with self._http.get(f"{url}/antefix/status", headers=headers) as answer:
+            pools = (await answer.json())["pools"].values()
+        replicas = [replica for pool in pools for replica in pool["replicas"]]
+        expected = sum(pool["target_replicas"] for pool in pools)
+        return {
+            "at_engines": sum(of["running"] + of["waiting"] for of in replicas),
+            "slots": abs(in_redis["slots"] - expected),
+            "leases": in_redis["leases"],
+        }
+
+    async def _ask_until(self, until: float) -> None:
+        while self._now() < until:
+            await self.traffic.ask()
+
+    async def _burst_at(self, at: float) -> None:
+        await asyncio.sleep(at - self._now())
+        await self.traffic.burst(BURST)
+
+    def _kill_an_engine(self) -> None:
+        """The youngest: the others are watched for as long as it takes."""
+        if engines := self.watch.engines():
+            max(engines, key=psutil.Process.create_time).kill()
+            self.kills += 1
+
+    async def _sample(self) -> None:
+        while True:
+            self.samples.append((self._now(), await asyncio.to_thread(self.watch.sample)))
+            await asyncio.sleep(PERIOD_S)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time() - self._began
+
+    def _write_keys(self, keys: dict[str, str]) -> None:
+        new = self._keys_file.with_name("api-keys.new")
+        new.write_text("".join(f"{tenant}={key}\n" for key, tenant in keys.items()))
+        new.replace(self._keys_file)
+
+
+def warm_up(cycles: int) -> int:
+    """How many cycles do not count."""
+    return max(WARM_UP_CYCLES, int(WARM_UP_SHARE * cycles))
+
+
+async def measure(fleet: BenchFleet, cycles: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and goals."""
+    async with stream_client.session() as http:
+        soak = Soak(fleet, http)
+        before = await soak.prepare()
+        await soak.play(cycles)
+        held = await soak.drained()
+        after = await asyncio.to_thread(soak.watch.sample)
+    counted = [(at, of) for at, of in soak.samples if at >= warm_up(cycles) * CYCLE_S]
+    found = watched(counted, CYCLE_S)
+    for one in found:
+        print(one.row())
+    grown, left, told = growing(found), left_over(before, after, held), soak.traffic.told
+    figures = {
+        "minutes": round(cycles * CYCLE_S / 60, 1),
+        "cycles_that_count": cycles - warm_up(cycles),
+        "answers": {str(status): count for status, count in sorted(told.items(), key=str)},
+        "requests_per_s": round(told.total() / (cycles * CYCLE_S), 2),
+        "engines_killed": soak.kills,
+        "watched": dict(Counter(one.figure.unit for one in found)),
+        "growing": {
+            unit: [o.told() for o in grown if o.figure.unit == unit] for unit in BOUNDS_PER_HOUR
+        },
+    }
+    goals = {
+        **{
+            f"{unit}_that_grow_by_{bound:g}_an_hour": report.goal(
+                sum(one.figure.unit == unit for one in grown), at_most=0
+            )
+            for unit, bound in BOUNDS_PER_HOUR.items()
+        },
+        **{f"left_over_{what}": report.goal(count, at_most=0) for what, count in left.items()},
+        "requests_that_hang": report.goal(told["hung"], at_most=0),
+        "internal_errors": report.goal(told[500], at_most=0),
+    }
+    return figures, goals
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=15.0, help="of traffic")
+    cycles = round(parser.parse_args().minutes * 60 / CYCLE_S)
+    if cycles - warm_up(cycles) < FEWEST_CYCLES:
+        least = (WARM_UP_CYCLES + FEWEST_CYCLES) * CYCLE_S / 60
+        parser.error(f"--minutes is too short to tell a slope from chance: give at least {least:g}")
+    description = yaml.safe_load(FLEET.read_text())
+    description["pools"]["engine"]["model"] = str(small_model(LAYERS))
+    with tempfile.TemporaryDirectory(prefix="afx-soak-") as folder:
+        fleet_file = Path(folder) / "soak.yaml"
+        fleet_file.write_text(yaml.safe_dump(description))
+        with running(fleet_file) as fleet:
+            figures, goals = asyncio.run(measure(fleet, cycles))
+    report.finish("soak", figures, goals)
+
+
+if __name__ == "__main__":
+    main()

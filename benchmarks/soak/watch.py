@@ -1,0 +1,130 @@
+"""What is looked at while a fleet is soaked, by whom it belongs to; all of it from outside.
+
+Of each process its private memory (what it has touched less what files and shared memory back: it
+is what a leak grows), file descriptors and threads; Redis's keys by kind, and its memory; what the
+gateways' metrics tell of tasks and of what they hold.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from cli.local import processes
+from deployments.fleet.applications import application_of
+
+MEMORY, FILES, THREADS = "memory_mb", "file_descriptors", "threads"
+PROCESSES, REDIS_KEYS, REDIS_MEMORY = "processes", "redis_keys", "redis_memory_mb"
+TASKS, HELD, SERIES = "tasks", "held_items", "metric_series"
+MB = 1e6
+POOL = "engine"
+# What ends with the request that it is for.
+OF_REQUESTS = (
+    "RequestMetrics.under_way",
+    "TenantBudgets.held",
+    "Scope.leases",
+    "Transport.holders",
+    "GatewayPool.turns",
+    "PoolScheduler.in_flight",
+    "PoolScheduler.unassigned",
+    "WaitingRoom.queues",
+    "LoadBoard.unseen",
+)
+
+
+@dataclass(frozen=True, order=True)
+class Figure:
+    """One series: in which unit, and whose."""
+
+    unit: str
+    whose: str
+
+
+Sample = dict[Figure, float]
+
+
+class FleetWatch:
+    """Of one fleet. `client` asks its Redis."""
+
+    def __init__(self, run_id: str, client: Any, metrics_url: str) -> None:
+        self._run_id = run_id
+        self._client = client
+        self._metrics_url = metrics_url
+
+    def sample(self) -> Sample:
+        """All of it now."""
+        return {**self._of_processes(), **of_redis(self._client), **self.of_metrics()}
+
+    def engines(self) -> list[psutil.Process]:
+        """The processes of the pool's replicas."""
+        found = processes.processes(self._run_id)
+        return [process for process in found if application_of(POOL) in role_of(process)]
+
+    def of_metrics(self) -> Sample:
+        with urllib.request.urlopen(self._metrics_url, timeout=30) as answer:
+            return of_exposition(answer.read().decode())
+
+    def _of_processes(self) -> Sample:
+        found: Sample = {}
+        alive = processes.processes(self._run_id)
+        for process in alive:
+            try:
+                whose, memory = f"{role_of(process)} {process.pid}", process.memory_info()
+                found[Figure(MEMORY, whose)] = (memory.rss - memory.shared) / MB
+                found[Figure(FILES, whose)] = process.num_fds()
+                found[Figure(THREADS, whose)] = process.num_threads()
+            except psutil.Error:  # it ended meanwhile
+                continue
+        return {**found, Figure(PROCESSES, "all"): len(alive)}
+
+
+def role_of(process: psutil.Process) -> str:
+    """What it is, in a word or two."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return ""
+    named = [word for word in words if not word.startswith("-")] or [""]
+    if not named[0].rsplit("/", 1)[-1].startswith("python"):
+        return named[0].split(" ")[0].rsplit("/", 1)[-1]
+    return next((word.rsplit("/", 1)[-1] for word in named[1:]), "python")
+
+
+def of_redis(client: Any) -> Sample:
+    """Keys by kind, which stands after the tag of the fleet or of its pool."""
+    kinds: Counter[str] = Counter()
+    for key in client.scan_iter(count=1000):
+        kinds[key.decode(errors="replace").rpartition("}:")[2].split(":")[0]] += 1
+    found: Sample = {Figure(REDIS_KEYS, kind): count for kind, count in kinds.items()}
+    found[Figure(REDIS_MEMORY, "all")] = client.info("memory")["used_memory"] / MB
+    return found
+
+
+def held_in_redis(client: Any) -> dict[str, int]:
+    """Slots that have an owner, of all pools, and budgets' leases of requests under way."""
+    slots = leases = 0
+    for key in client.scan_iter(match="*:slots"):
+        slots += sum(not owner.startswith(b"freed:") for owner in client.hvals(key))
+    for key in client.scan_iter(match="*:budgets:*:leases"):
+        leases += client.zcard(key)
+    return {"slots": slots, "leases": leases}
+
+
+def of_exposition(text: str) -> Sample:
+    """Of the gateways of a node, added up."""
+    found: Sample = {}
+    series = 0
+    for family in text_string_to_metric_families(text):
+        series += len(family.samples)
+        for sample in family.samples:
+            if sample.name == "antefix_asyncio_tasks":
+                found[Figure(TASKS, "gateways")] = sample.value
+            elif sample.name == "antefix_held_items":
+                found[Figure(HELD, sample.labels["holder"])] = sample.value
+    found[Figure(SERIES, "of the node")] = series
+    return found

@@ -1,0 +1,225 @@
+"""The soak's traffic through a real gateway: a planted leak is found, and without
+one nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from prometheus_client import start_http_server
+
+from benchmarks.fleet import BenchFleet
+from benchmarks.soak import run, watch
+from benchmarks.soak.run import warm_up
+from benchmarks.soak.slopes import HOUR_S
+from benchmarks.soak.traffic import MixedTraffic
+from benchmarks.soak.verdict import BOUNDS_PER_HOUR, growing, left_over, watched
+from benchmarks.soak.watch import (
+    HELD,
+    OF_REQUESTS,
+    REDIS_KEYS,
+    TASKS,
+    Figure,
+    FleetWatch,
+    Sample,
+    held_in_redis,
+    of_redis,
+)
+from cli.local.home import FleetState, Home
+from cli.stream_client import Endpoint
+from deployments.gateway.api_keys import ApiKeys
+from deployments.gateway.gateway import Gateway
+from deployments.wire.engine_pass import EnginePasses
+from observability.held_items import held_items
+from observability.request_metrics import RequestMetrics
+from observability.request_record import RequestRecord
+from router.slots import slots_key
+from tests.fakes.engine import MODEL, SECRET, FakeEngine
+from tests.fakes.front import KEY, TENANT, Front, gateway_before
+from tests.waiting import cancelled, until
+
+# Of the clock that the verdict goes by: a cycle is as long as its requests take.
+CYCLE_S = 30.0
+CYCLES, ASKED, BURST = 10, 16, 8
+# One of so many requests is lost.
+LOST = 4
+
+
+@asynccontextmanager
+async def soaked() -> AsyncIterator[tuple[Front, list[tuple[float, Sample]]]]:
+    """A gateway, and what it held after each cycle of traffic."""
+    engines = FakeEngine("r0"), FakeEngine("r1")
+    async with gateway_before(*engines, request_timeout_s=60.0) as front:
+
+        def take(keys: dict[str, str]) -> None:
+            front.gateway._keys._use(ApiKeys({**keys, KEY: TENANT})._keys)
+
+        traffic = MixedTraffic(front.http, front.url, MODEL, KEY, take)
+        samples = []
+        for cycle in range(CYCLES):
+            front.sees(*engines)
+            traffic.change_keys()
+            await asyncio.gather(traffic.burst(BURST), *(traffic.ask() for _ in range(ASKED)))
+            await until(lambda: not front.gateway._watch._metrics._answered, 60.0)
+            await until(lambda: not any(engine.running for engine in engines), 60.0)
+            samples.append((cycle * CYCLE_S, await settled(front.gateway)))
+        assert not traffic.told["hung"] and not traffic.told[500], traffic.told
+        assert traffic.told[200] > CYCLES and traffic.told["left"], traffic.told
+        yield front, samples
+
+
+async def settled(gateway: Gateway) -> Sample:
+    """Once clients' connections have been seen to end: the fewest tasks of a while."""
+    fewest = sampled(gateway)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        now = sampled(gateway)
+        fewest = {figure: min(value, now.get(figure, 0.0)) for figure, value in fewest.items()}
+    return fewest
+
+
+def sampled(gateway: Gateway) -> Sample:
+    gateway.refresh_metrics({})
+    held = held_items(gateway).items()
+    tasks = {Figure(TASKS, "gateways"): float(len(asyncio.all_tasks()))}
+    return {**tasks, **{Figure(HELD, whose): float(count) for whose, count in held}}
+
+
+def grown(samples: list[tuple[float, Sample]]) -> set[Figure]:
+    return {one.figure for one in growing(watched(samples[3:], CYCLE_S))}
+
+
+async def test_the_whole_of_it_ends_with_figures_and_goals(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one gateway without Ray, and in short cycles: what comes of it depends on the cores."""
+    for name, short_s in (("CYCLE_S", 1.0), ("PERIOD_S", 0.2), ("DRAIN_S", 0.5), ("IDLE_S", 0.1)):
+        monkeypatch.setattr(run, name, short_s)
+    home = Home(tmp_path)
+    state = FleetState("no run", "soak.yaml", "", "127.0.0.1", 1, "", MODEL, 1.0, 0.0)
+    home.save_state(replace(state, redis_url=redis_url))
+    (tmp_path / "keys.json").write_text(json.dumps({"api_key": KEY, "engine_secret": SECRET}))
+    monkeypatch.setattr(FleetWatch, "engines", lambda self: [])
+    async with gateway_before(FakeEngine("r0"), FakeEngine("r1"), redis_url=redis_url) as front:
+        following = asyncio.create_task(front.gateway._keys.follow(home.keys_file, 0.1))
+        server, thread = start_http_server(0, "127.0.0.1", front.gateway._metrics.registry)
+        metrics_url = f"http://127.0.0.1:{server.server_port}/metrics"
+        endpoint, passes = Endpoint("gateway", front.url, front.headers), EnginePasses(SECRET)
+        fleet = BenchFleet(endpoint, endpoint, MODEL, metrics_url, passes, home.folder)
+        try:
+            figures, goals = await run.measure(fleet, 14)
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            await cancelled(following)
+    assert figures["cycles_that_count"] == 7
+    assert figures["answers"]["200"] > 0
+    assert set(figures["growing"]) == set(BOUNDS_PER_HOUR)
+    assert {HELD, TASKS, REDIS_KEYS} <= figures["watched"].keys()
+    assert goals["left_over_leases"]["met"] and goals["requests_that_hang"]["met"]
+    json.dumps([figures, goals])
+
+
+async def test_a_gateway_without_a_leak_is_called_steady() -> None:
+    async with soaked() as (front, samples):
+        assert grown(samples) == set()
+        told = await front.metrics()
+        assert told["antefix_asyncio_tasks",] > 0
+        assert told["antefix_held_items", "FairShare.had"] > 1
+        # what must be empty is there at all, under the names that are asked for
+        held = held_items(front.gateway)
+        assert set(OF_REQUESTS) - {"Scope.leases"} <= held.keys()
+        assert not left_over(samples[2][1], samples[-1][1], {})["held_for_requests"]
+
+
+@pytest.mark.parametrize("leak", ["a record", "a task"])
+async def test_a_planted_leak_is_found_by_its_name(
+    leak: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, tasks, count = RequestMetrics.ended, [], Counter[str]()
+
+    def loses_some(self: RequestMetrics, record: RequestRecord) -> None:
+        ended(self, record)
+        count["requests"] += 1
+        if count["requests"] % LOST:
+            return
+        if leak == "a record":
+            self._under_way[record] = None
+        else:
+            tasks.append(asyncio.ensure_future(asyncio.Event().wait()))
+
+    monkeypatch.setattr(RequestMetrics, "ended", loses_some)
+    async with soaked() as (_, samples):
+        named = {"a record": Figure(HELD, "RequestMetrics.under_way")}
+        assert grown(samples) == {named.get(leak, Figure(TASKS, "gateways"))}
+        left = left_over(samples[2][1], samples[-1][1], {})
+        assert left["held_for_requests" if leak == "a record" else "tasks"] > 0
+        for task in tasks:
+            task.cancel()
+
+
+def test_keys_in_redis_are_counted_by_kind(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        for number in range(3):
+            client.set(f"{{afx:soak/engine}}:s:{number}", "")
+        client.hset("{afx:soak}:requests:a%3Ab:7", "id", "{}")
+        client.hset(slots_key("soak/engine"), mapping={"0": "an owner", "1": "freed:123"})
+        client.zadd("{afx:soak}:budgets:a/b:leases", {"one": 1.0, "two": 2.0})
+        found = of_redis(client)
+        kinds = {of.whose: count for of, count in found.items() if of.unit == REDIS_KEYS}
+        assert kinds == {"s": 3, "requests": 1, "slots": 1, "budgets": 1}
+        assert held_in_redis(client) == {"slots": 1, "leases": 2}
+
+
+def test_a_kind_of_keys_that_is_away_at_times_counts_as_none_then() -> None:
+    def sample(number: int) -> Sample:
+        return {Figure(REDIS_KEYS, "a"): 5.0} if number % 3 else {}
+
+    (found,) = watched([(number * 5.0, sample(number)) for number in range(60)], CYCLE_S)
+    assert found.slope.level == 5.0
+    assert not found.grows
+
+
+def test_who_was_not_there_all_the_time_has_no_slope() -> None:
+    stays, ends = Figure(watch.FILES, "stays"), Figure(watch.FILES, "ends")
+    samples = [(i * 5.0, {stays: 9.0, **({ends: float(i)} if i < 30 else {})}) for i in range(60)]
+    assert [one.figure for one in watched(samples, CYCLE_S)] == [stays]
+
+
+def test_growth_below_what_is_told_from_chance_is_none() -> None:
+    figure = Figure(watch.MEMORY, "a process")
+    bound = BOUNDS_PER_HOUR[watch.MEMORY]
+
+    def grows(per_hour: float) -> bool:
+        per_s = per_hour / HOUR_S
+        (found,) = watched([(i * 5.0, {figure: i * 5.0 * per_s}) for i in range(60)], CYCLE_S)
+        return found.grows
+
+    assert grows(1.1 * bound)
+    assert not grows(0.9 * bound)
+
+
+def test_enough_does_not_count_for_caches_to_fill() -> None:
+    assert warm_up(16) == 7
+    assert warm_up(100) == 30
+
+
+def test_what_gateways_tell_is_read_from_their_metrics() -> None:
+    text = (
+        "# TYPE antefix_asyncio_tasks gauge\nantefix_asyncio_tasks 40.0\n"
+        "# TYPE antefix_held_items gauge\n"
+        'antefix_held_items{holder="FairShare.had"} 3.0\n'
+    )
+    assert watch.of_exposition(text) == {
+        Figure(TASKS, "gateways"): 40.0,
+        Figure(HELD, "FairShare.had"): 3.0,
+        Figure(watch.SERIES, "of the node"): 2.0,
+    }
