@@ -58,7 +58,7 @@ class FleetWatch:
 
     def sample(self) -> Sample:
         """All of it now."""
-        return {**self._of_processes(), **of_redis(self._client), **self.of_metrics()}
+        return {**self.of_processes(), **of_redis(self._client), **self.of_metrics()}
 
     def engines(self) -> list[psutil.Process]:
         """The processes of the pool's replicas."""
@@ -69,7 +69,7 @@ class FleetWatch:
         with urllib.request.urlopen(self._metrics_url, timeout=30) as answer:
             return of_exposition(answer.read().decode())
 
-    def _of_processes(self) -> Sample:
+    def of_processes(self) -> Sample:
         found: Sample = {}
         alive = processes.processes(self._run_id)
         for process in alive:

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import secrets
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,6 +36,7 @@ from benchmarks.soak.watch import (
     held_in_redis,
     of_redis,
 )
+from cli.local import processes
 from cli.local.home import FleetState, Home
 from cli.stream_client import Endpoint
 from deployments.gateway.api_keys import ApiKeys
@@ -164,6 +169,27 @@ async def test_a_planted_leak_is_found_by_its_name(
         assert left["held_for_requests" if leak == "a record" else "tasks"] > 0
         for task in tasks:
             task.cancel()
+
+
+def test_each_process_of_the_fleet_is_looked_at() -> None:
+    run_id = secrets.token_hex(8)
+    command = [sys.executable, "-c", "print('ready', flush=True); input()"]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **processes.marker(run_id)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        found = FleetWatch(run_id, None, "").of_processes()
+        process.communicate(b"\n")
+    whose = {figure.whose for figure in found}
+    (role,) = whose - {"all"}
+    assert role.endswith(f" {process.pid}")
+    assert found[Figure(watch.PROCESSES, "all")] == 1
+    assert found[Figure(watch.MEMORY, role)] > 1
+    assert found[Figure(watch.FILES, role)] >= 3
+    assert found[Figure(watch.THREADS, role)] >= 1
 
 
 def test_keys_in_redis_are_counted_by_kind(redis_url: str) -> None:
