@@ -1,5 +1,6 @@
 PYTHON ?= python3
 ARGS ?=
+MINUTES ?= 10
 BIN := .venv/bin
 UV := .cache/uv/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -60,10 +61,14 @@ test-cluster: ## Test releases on the Kubernetes of KUBECONFIG, given with ANTEF
 	@$(PYTHON) bootstrap.py --dev
 	@$(BIN)/python -m pytest -m kubernetes_long -s tests/kubernetes_long $(ARGS)
 
-fuzz: ## Try every law on random inputs, many more than `make test` has (ARGS= goes to pytest)
+fuzz: ## Try every law on random inputs, then wrong requests on a fleet for MINUTES=10 (ARGS=)
 	@$(PYTHON) bootstrap.py --dev
 	@$(BIN)/python -m pytest -m "hypothesis and not real" --hypothesis-profile=fuzz --timeout=3600 \
 		-n 2 --dist loadfile $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@ANTEFIX_FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m real --hypothesis-profile=fuzz \
+		tests/real/test_wrong_requests.py
+endif
 
 lint: ## Check style, format and types
 	@$(BIN)/ruff check .
