@@ -260,6 +260,12 @@ async def asks_eight_times_by_one_id(port: Port, model: str) -> str | None:
     return next((fault for fault in faults if fault), None)
 
 
+async def streams_what_no_answer_can_be(port: Port, model: str) -> str | None:
+    """An engine finds out when its answer has begun."""
+    never = {"json": {"$ref": "#"}}
+    return await _says(port, chat(port, model, stream=True, structured_outputs=never))
+
+
 async def waits_to_be_asked_for_its_body(port: Port, model: str) -> str | None:
     body = json.dumps({"model": model}).encode()
     begin = head(port, b"content-length: %d\r\nexpect: 100-continue\r\n\r\n" % len(body))
@@ -282,7 +288,11 @@ CLIENTS: dict[str, Client] = {
             *(connects_and_leaves, resets_within_the_body, resets_within_a_stream, leaves_at_once),
             *(never_reads_a_stream, never_reads_anything, sends_the_next_before_the_answer),
             *(sends_more_than_it_said, says_everything_twice, has_two_keys),
-            *(asks_eight_times_by_one_id, waits_to_be_asked_for_its_body),
+            *(
+                asks_eight_times_by_one_id,
+                streams_what_no_answer_can_be,
+                waits_to_be_asked_for_its_body,
+            ),
         )
     },
 }

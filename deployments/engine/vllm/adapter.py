@@ -302,6 +302,7 @@ class VllmEngine:
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
+        streams.log_no_mistakes()
         streams.tell_mistakes(getattr(app.state, "openai_serving_responses", None))
         return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
 

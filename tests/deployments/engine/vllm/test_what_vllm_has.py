@@ -2,6 +2,7 @@
 
 import fnmatch
 import inspect
+import logging
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,3 +169,28 @@ def test_every_reserved_flag_is_one_of_vllms() -> None:
 def test_a_fleets_arguments_arrive() -> None:
     args = parse("a/b", "b", {"max-model-len": "2k", "kv_events_config": {"topic": "t"}})
     assert (args.model, args.served_model_name, args.max_model_len) == ("a/b", ["b"], 2000)
+
+
+def test_a_mistake_that_a_stream_tells_its_client_is_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    from deployments.engine.vllm import streams
+
+    def meet(logger: logging.Logger, error: Exception) -> None:
+        try:
+            raise error
+        except type(error):
+            logger.exception("Error in stream generator.")
+
+    streams.log_no_mistakes()
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    for name in streams.LOGGERS:
+        logger = import_module(name).logger
+        assert logger.name == name
+        meet(logger, VLLMValidationError("what the client has sent"))
+        assert not caplog.records
+        meet(logger, RuntimeError("ours"))
+        assert len(caplog.records) == 1
+        caplog.clear()
