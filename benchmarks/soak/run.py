@@ -1,8 +1,8 @@
 """A fleet under mixed traffic, watched for what grows: make soak ARGS="--minutes 60"
 
-Two gateways and two real engines. The same cycle of half a minute is played again and again
+Two gateways and two real engines. The same cycle of 20 seconds is played again and again
 (`benchmarks.soak.traffic`): streams and whole answers, clients that leave, refused bodies, more at
-once than is let in, keys that are made and taken away; every few cycles an engine is killed, and
+once than is let in, keys that are made and taken away; every few minutes an engine is killed, and
 Ray Serve starts another. All that a leak could be is sampled meanwhile (`benchmarks.soak.watch`).
 After a warm-up, in which caches fill, allocators grow and explanations reach the age at which Redis
 forgets them, nothing may have a slope whose 95 % interval lies above what counts as growth
@@ -35,13 +35,13 @@ from cli.local.home import Home
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 2
-CYCLE_S, PERIOD_S = 30.0, 5.0
+CYCLE_S, PERIOD_S = 20.0, 4.0
 # Explanations are kept for up to three minutes.
-WARM_UP_CYCLES = 7
+WARM_UP_CYCLES = 9
 WARM_UP_SHARE = 0.3
-ASKERS, BURST = 4, 24
-KILL_EVERY = 8
-FIRST_REQUESTS = 40
+ASKERS, BURST = 4, 16
+KILL_EVERY = 20
+FIRST_REQUESTS = 30
 # Budgets' leases lapse, dead slots are swept and engines start again within that.
 DRAIN_S = 180.0
 IDLE_S = 5.0

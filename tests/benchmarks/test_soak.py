@@ -119,7 +119,7 @@ async def test_the_whole_of_it_ends_with_figures_and_goals(
         endpoint, passes = Endpoint("gateway", front.url, front.headers), EnginePasses(SECRET)
         fleet = BenchFleet(endpoint, endpoint, MODEL, metrics_url, passes, home.folder)
         try:
-            figures, goals = await run.measure(fleet, 14)
+            figures, goals = await run.measure(fleet, 16)
         finally:
             server.shutdown()
             server.server_close()
@@ -234,7 +234,7 @@ def test_growth_below_what_is_told_from_chance_is_none() -> None:
 
 
 def test_enough_does_not_count_for_caches_to_fill() -> None:
-    assert warm_up(16) == 7
+    assert warm_up(16) == 9
     assert warm_up(100) == 30
 
 
