@@ -63,7 +63,7 @@ class Soak:
             http, fleet.gateway.url, fleet.model, home.keys().api_key, self._write_keys
         )
         self.samples: list[tuple[float, Sample]] = []
-        self.kills = 0
+        self.kills = self.missed = 0
         self._began = 0.0
 
     async def prepare(self) -> Sample:
@@ -128,7 +128,11 @@ class Soak:
 
     async def _sample(self) -> None:
         while True:
-            self.samples.append((self._now(), await asyncio.to_thread(self.watch.sample)))
+            try:
+                self.samples.append((self._now(), await asyncio.to_thread(self.watch.sample)))
+            except (OSError, redis.RedisError) as error:
+                self.missed += 1
+                print(f"a sample is missing: {error!r}", flush=True)
             await asyncio.sleep(PERIOD_S)
 
     def _now(self) -> float:
@@ -164,6 +168,7 @@ async def measure(fleet: BenchFleet, cycles: int) -> tuple[dict[str, Any], dict[
         "answers": {str(status): count for status, count in sorted(told.items(), key=str)},
         "requests_per_s": round(told.total() / (cycles * CYCLE_S), 2),
         "engines_killed": soak.kills,
+        "samples_missed": soak.missed,
         "watched": dict(Counter(one.figure.unit for one in found)),
         "growing": {
             unit: [o.told() for o in grown if o.figure.unit == unit] for unit in BOUNDS_PER_HOUR

@@ -7,6 +7,8 @@ gateways' metrics tell of tasks and of what they hold.
 
 from __future__ import annotations
 
+import contextlib
+import time
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ PROCESSES, REDIS_KEYS, REDIS_MEMORY = "processes", "redis_keys", "redis_memory_m
 TASKS, HELD, SERIES = "tasks", "held_items", "metric_series"
 MB = 1e6
 POOL = "engine"
+SCRAPES, SCRAPE_S, SCRAPE_AGAIN_S = 5, 10.0, 1.0
 # What ends with the request that it is for.
 OF_REQUESTS = (
     "RequestMetrics.under_way",
@@ -66,7 +69,15 @@ class FleetWatch:
         return [process for process in found if application_of(POOL) in role_of(process)]
 
     def of_metrics(self) -> Sample:
-        with urllib.request.urlopen(self._metrics_url, timeout=30) as answer:
+        """Asked again where a process that is killed or overrun does not answer. Raises OSError."""
+        for _ in range(SCRAPES - 1):
+            with contextlib.suppress(OSError):
+                return self._scraped()
+            time.sleep(SCRAPE_AGAIN_S)
+        return self._scraped()
+
+    def _scraped(self) -> Sample:
+        with urllib.request.urlopen(self._metrics_url, timeout=SCRAPE_S) as answer:
             return of_exposition(answer.read().decode())
 
     def of_processes(self) -> Sample:

@@ -7,8 +7,10 @@ import asyncio
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -249,3 +251,23 @@ def test_what_gateways_tell_is_read_from_their_metrics() -> None:
         Figure(HELD, "FairShare.had"): 3.0,
         Figure(watch.SERIES, "of the node"): 2.0,
     }
+
+
+def test_a_metrics_port_that_hangs_up_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        body = b"# TYPE antefix_asyncio_tasks gauge\nantefix_asyncio_tasks 7.0\n"
+
+        def answer() -> None:
+            server.accept()[0].close()
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                head = f"HTTP/1.0 200 OK\r\ncontent-length: {len(body)}\r\n\r\n"
+                connection.sendall(head.encode() + body)
+
+        monkeypatch.setattr(watch, "SCRAPE_AGAIN_S", 0.01)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert FleetWatch("no run", None, url).of_metrics()[Figure(TASKS, "gateways")] == 7.0
+        thread.join()
