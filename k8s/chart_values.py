@@ -28,6 +28,7 @@ Path = Annotated[str, Field(pattern="^/")]
 
 ObjectName = Annotated[str, Field(pattern=f"^{_DNS_NAME}$", max_length=253)]
 ObjectNameOrNone = Annotated[str, Field(pattern=f"^({_DNS_NAME})?$", max_length=253)]
+NamespaceOrAll = Annotated[str, Field(pattern=f"^({_DNS_NAME}|\\*)?$", max_length=63)]
 # KubeRay makes longer names of it: a RayService's is at most 47 long
 Fullname = Annotated[str, Field(pattern="^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=40)]
 HostName = Annotated[str, Field(pattern=rf"^(\*\.)?{_DNS_NAME}$", max_length=253)]
@@ -314,7 +315,7 @@ class ChartMetrics(ChartSection):
     pod_monitor: PodMonitor
     rules: Rules
     dashboards: Dashboards
-    prometheus_namespace: ObjectNameOrNone
+    prometheus_namespace: NamespaceOrAll
 
 
 class ChartTracing(ChartSection):

@@ -24,6 +24,7 @@ def objects() -> list[Object]:
         "podMonitor": {**ON, "intervalSeconds": 5, "labels": labels},
         "rules": {**ON, "labels": labels},
         "dashboards": ON,
+        "prometheusNamespace": "monitoring",
     }
     return render(values(pools={"a": SMALL, "b": SMALL}, metrics=metrics))
 

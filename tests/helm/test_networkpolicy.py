@@ -170,21 +170,27 @@ def test_an_operator_is_let_in_from_its_namespace_alone_where_that_is_named() ->
         assert admitted == (name == OPERATORS[0].namespace)
 
 
-@pytest.mark.parametrize("target", ["gateway", "chat", "big"])
+@pytest.mark.parametrize(
+    ("named", "admitted"),
+    [
+        ("", [NEIGHBOUR]),
+        (PROMETHEUS.namespace, [PROMETHEUS]),
+        ("*", [NEIGHBOUR, PROMETHEUS, STRANGER]),
+    ],
+)
 def test_prometheus_reads_metrics_and_no_more(
-    target: str, pods: dict[str, PodAt], policies: list[Object]
+    named: str, admitted: list[PodAt], pods: dict[str, PodAt]
 ) -> None:
-    pod = pods[target]
-    for name in ("antefix-metrics", "metrics"):
-        assert allows(policies, PROMETHEUS, pod, pod.ports[name])
-    assert not allows(policies, PROMETHEUS, pod, RAY_WORKER)
-
-
-def test_prometheus_reads_the_heads_metrics_of_ray(
-    pods: dict[str, PodAt], policies: list[Object]
-) -> None:
-    assert allows(policies, PROMETHEUS, pods["head"], pods["head"].ports["metrics"])
-    assert not allows(policies, PROMETHEUS, pods["head"], DASHBOARD)
+    given = values(pools={"chat": SMALL}, metrics={"prometheusNamespace": named})
+    policies = render(given, show_only="templates/networkpolicy.yaml")
+    for source in (NEIGHBOUR, PROMETHEUS, STRANGER):
+        for name in ("gateway", "chat", "head"):
+            pod = pods[name]
+            ports = [number for of, number in pod.ports.items() if of.endswith("metrics")]
+            assert len(ports) == (1 if name == "head" else 2)
+            for port in ports:
+                assert allows(policies, source, pod, port) == (source in admitted)
+            assert not allows(policies, source, pod, RAY_WORKER)
 
 
 def test_no_range_of_ports_is_needed(policies: list[Object]) -> None:

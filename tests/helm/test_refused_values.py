@@ -87,6 +87,10 @@ WITH_POOL = {"name": "x", "pools": ONE_POOL}
             ],
         ),
         (
+            {"fleet": WITH_POOL, "metrics": {"podMonitor": {"enabled": True}}},
+            ["metrics.prometheusNamespace is empty", 'name the namespace of yours, or "*"'],
+        ),
+        (
             {"fleet": WITH_POOL, "redis": {"enabled": False}},
             ["redis.enabled is false", "redis.external.existingSecret"],
         ),

@@ -82,7 +82,7 @@ def test_a_quota_that_leaves_enough_is_fine() -> None:
     "values, served, title",
     [
         (
-            {"metrics": {"podMonitor": {"enabled": True}}},
+            {"metrics": {"podMonitor": {"enabled": True}, "prometheusNamespace": "*"}},
             crd("monitoring.coreos.com", "PodMonitor", "v1"),
             "metrics.podMonitor.enabled",
         ),

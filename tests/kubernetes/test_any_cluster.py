@@ -25,7 +25,11 @@ VALUES = {
     "models": {"storage": "pvc", "hub": {"existingSecret": "no-such-secret"}},
     "ingress": {"enabled": True},
     "httpRoute": {"enabled": True},
-    "metrics": {"podMonitor": {"enabled": True}, "rules": {"enabled": True}},
+    "metrics": {
+        "podMonitor": {"enabled": True},
+        "rules": {"enabled": True},
+        "prometheusNamespace": "monitoring",
+    },
     "engine": {"runtimeClassName": "no-such-class"},
 }
 

@@ -12,6 +12,7 @@ from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.prometheus import watch
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.shapes import two_of_each
+from tests.kubernetes_long.visitors import NAMESPACE
 from tests.prometheus import needs_gpus, queries
 
 WITH_METRICS = ("gateway", "engine")
@@ -23,11 +24,13 @@ def test_nobody_is_woken_by_an_install_load_or_an_upgrade_and_panels_have_data(
     release: Release, first_node: str
 ) -> None:
     release.remove()
-    shape = two_of_each(first_node)
+    scraped = {"metrics": {"prometheusNamespace": NAMESPACE}}
+    shape = two_of_each(first_node) | scraped
     on = {
         "metrics": {
             "podMonitor": {"enabled": True, "intervalSeconds": 5},
             "rules": {"enabled": True},
+            **scraped["metrics"],
         }
     }
     objects = [one for one in yaml.safe_load_all(release.rendered(shape | on)) if one]

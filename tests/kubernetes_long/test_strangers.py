@@ -73,15 +73,12 @@ def listened(release: Release) -> dict[str, tuple[str, int]]:
     return found
 
 
-def test_a_stranger_reaches_gateways_and_metrics_and_nothing_else(release: Release) -> None:
+def test_a_stranger_reaches_gateways_and_nothing_else(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     ports = listened(release)
     components = {component for component, _ in ports.values()}
     assert components == {"head", "gateway", "engine", "redis"}
-    opened = {ports[place] for place in reached(release, list(ports))}
-    # metrics are for Prometheus, in any namespace until metrics.prometheusNamespace says which
-    metrics = {(of, 8080) for of in ("head", "gateway", "engine")}
-    assert opened == {("gateway", 8000), ("gateway", 9464), ("engine", 9464), *metrics}
+    assert {ports[place] for place in reached(release, list(ports))} == {("gateway", 8000)}
 
 
 def test_who_is_labelled_as_kuberays_operator_gets_nothing_from_ray_without_a_token(
@@ -104,15 +101,13 @@ def test_who_is_labelled_as_kuberays_operator_gets_nothing_from_ray_without_a_to
         leave("stranger")
 
 
-def test_only_allowed_clients_reach_the_gateways(release: Release) -> None:
+def test_only_allowed_clients_reach_the_gateways_and_only_prometheus_the_metrics(
+    release: Release,
+) -> None:
     release.settle(ONE_OF_EACH)
     friends = {"namespaceSelector": {"matchLabels": {"antefix-tests": "friend"}}}
-    release.upgrade(
-        {
-            "networkPolicy": {"allowedClients": [friends]},
-            "metrics": {"prometheusNamespace": "nowhere"},
-        }
-    )
+    policy = {"networkPolicy": {"allowedClients": [friends]}}
+    release.upgrade(policy)
     place = listened(release)
     until("strangers are shut out", lambda: not reached(release, list(place)), within_s=60)
     kubectl("label", "namespace", NAMESPACE, "antefix-tests=friend", "--overwrite")
@@ -121,6 +116,14 @@ def test_only_allowed_clients_reach_the_gateways(release: Release) -> None:
     finally:
         kubectl("label", "namespace", NAMESPACE, "antefix-tests-")
     assert opened == {("gateway", 8000)}
+    release.upgrade(policy | {"metrics": {"prometheusNamespace": NAMESPACE}})
+    antefixs = {("gateway", 9464), ("engine", 9464)}
+    rays = {(of, 8080) for of in ("head", "gateway", "engine")}
+    until(
+        "metrics are open to the namespace of Prometheus, and nothing else",
+        lambda: {place[at] for at in reached(release, list(place))} == antefixs | rays,
+        within_s=60,
+    )
     release.restore(ONE_OF_EACH)
 
 

@@ -74,6 +74,9 @@
 
 {{- define "antefix.wrongAround" -}}
 {{- $wrong := list -}}
+{{- if and .Values.metrics.podMonitor.enabled .Values.networkPolicy.enabled (not .Values.metrics.prometheusNamespace) -}}
+{{- $wrong = append $wrong (printf "metrics.prometheusNamespace is empty, so the network policies let in no Prometheus but one in %s: name the namespace of yours, or \"*\" for every one" .Release.Namespace) -}}
+{{- end -}}
 {{- $name := include "antefix.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
 {{- $wrong = append $wrong (printf "the objects would be called %s: KubeRay wants lower case letters, digits and hyphens after a letter, so set fullnameOverride" $name) -}}
