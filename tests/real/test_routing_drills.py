@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -195,6 +196,54 @@ async def test_a_gateway_killed(http: aiohttp.ClientSession, fleet: RunningFleet
         assert traffic.cut == cut
 
 
+async def test_ray_serves_controller_frozen(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    """While the page is open in three tabs and long prompts come."""
+    (controller,) = processes_of(fleet, "ServeController")
+    metrics = fleet.home.state().metrics_url  # type: ignore[union-attr]
+    seen: Counter[tuple[str, int]] = Counter()
+
+    async def again_and_again(path: str) -> None:
+        while True:
+            async with asyncio.timeout(WITHIN_S), http.get(path) as answer:
+                await answer.read()
+            seen[path, answer.status] += 1
+            await asyncio.sleep(0.5)
+
+    async def long_prompts() -> None:
+        while True:
+            async with asyncio.timeout(WITHIN_S):
+                answer = await ask(http, text("long", 3000), fleet.model)  # some 20 kB
+            seen["long", answer.status] += 1
+
+    async def told_of() -> bool:
+        logs = fleet.antefix("logs", "-n", "1000", "--component", "gateway")
+        return "Ray Serve's controller does not say what runs" in logs.stdout
+
+    async def all_told() -> bool:
+        return {path for path, _ in seen} == {"long", *asked}
+
+    asked = ("/health/live", "/health/ready", "/v1/models", *["/antefix/status"] * 3, metrics)
+    async with through(fleet, "Ray Serve's controller frozen") as traffic:
+        controller.suspend()
+        others = [asyncio.create_task(again_and_again(path)) for path in asked]
+        others.append(asyncio.create_task(long_prompts()))
+        try:
+            await eventually(told_of, WITHIN_S, every_s=1)
+            seen.clear()
+            await requests(traffic, 4)
+            await eventually(all_told, WITHIN_S)
+            assert not any(other.done() for other in others), others
+        finally:
+            controller.resume()
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+    # the model's length is 1024 tokens
+    assert seen.keys() == {("long", 400), *((path, 200) for path in asked)}
+
+
 async def test_a_replica_killed_and_its_slot_reused(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
@@ -233,7 +282,10 @@ async def reset(url: str, fleet: RunningFleet) -> None:
 
 def actors_of(fleet: RunningFleet, application: str) -> list[psutil.Process]:
     """The processes of an application's replicas."""
+    return processes_of(fleet, f"ServeReplica:{application}:")
+
+
+def processes_of(fleet: RunningFleet, title: str) -> list[psutil.Process]:
     state = fleet.home.state()
     assert state is not None
-    title = f"ServeReplica:{application}:"
     return [p for p in processes.processes(state.run_id) if title in " ".join(p.cmdline())]
