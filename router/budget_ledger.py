@@ -37,10 +37,11 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha1
-from typing import Any, Literal
+from typing import Any
 
 from common.loops import forever
 from router.budget_scripts import AWAY, BEAT, LEAVE, RESERVE, SETTLE, SILENT, WINDOW
+from router.budgets import Granted, Kind, Left, NotGranted, TenantBudget, left_of
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import Lane, open_lane
 
@@ -54,54 +55,7 @@ CONNECT_S = 1.0
 PATIENCE_S = 1.0
 _SHA = {script: sha1(script.encode()).hexdigest() for script in (BEAT, LEAVE, RESERVE, SETTLE)}
 
-Kind = Literal["requests", "tokens", "concurrent", "unknown"]
 _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent"}
-
-
-@dataclass(frozen=True)
-class TenantBudget:
-    """A scope's limits: a window's requests and tokens, and requests at once. None: no limit."""
-
-    scope: str
-    requests: int | None = None
-    tokens: int | None = None
-    concurrent: int | None = None
-
-
-@dataclass(frozen=True)
-class Left:
-    """What remains of a budget."""
-
-    requests: int | None
-    tokens: int | None
-
-
-@dataclass(frozen=True)
-class NotGranted:
-    """`kind` of the `budget` is exceeded; "unknown": what others were granted is not known now.
-
-    `retry_after_s`: when enough will have left the window, unless it is granted to another.
-    """
-
-    kind: Kind
-    budget: TenantBudget
-    retry_after_s: float
-    left: Sequence[Left]
-
-
-@dataclass(eq=False)
-class Granted:
-    """Reserved until it is settled. `by_share`: without Redis."""
-
-    budgets: Sequence[TenantBudget]
-    requests: int
-    tokens: int
-    lease: str
-    left: Sequence[Left]
-    by_share: bool
-    bucket: int
-    local_bucket: int
-    epoch: int
 
 
 @dataclass
@@ -235,7 +189,7 @@ class BudgetLedger:
             self._lost(error)
             return None
         if reply[0] == b"ok":
-            left = _left(budgets, reply[2:])
+            left = left_of(budgets, reply[2:])
             granted = Granted(
                 budgets, requests, tokens, lease, left, False, reply[1], self._bucket(), epoch
             )
@@ -246,7 +200,7 @@ class BudgetLedger:
             return granted
         if reply[0] == b"no":
             whose = next(of for of in budgets if of.scope == reply[2].decode())
-            left = _left(budgets, reply[4:])
+            left = left_of(budgets, reply[4:])
             return NotGranted(_KINDS[reply[1]], whose, float(reply[3]), left)
         if reply[0] == b"young":
             return NotGranted("unknown", budgets[0], float(reply[1]), ())
@@ -443,17 +397,6 @@ class BudgetLedger:
 
 def _limit(limit: int | None) -> int:
     return -1 if limit is None else limit
-
-
-def _left(budgets: Sequence[TenantBudget], numbers: Sequence[int]) -> list[Left]:
-    return [
-        Left(
-            None if of.requests is None else numbers[2 * place],
-            None if of.tokens is None else numbers[2 * place + 1],
-        )
-        for place, of in enumerate(budgets)
-        if len(numbers) > 2 * place + 1
-    ]
 
 
 def _free_place() -> tuple[str, socket.socket] | None:

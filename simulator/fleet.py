@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoscaling.pool_scheduler import Attempt
+from autoscaling.scheduling import Attempt
 from autoscaling.slo import PriorityClass
 from router.load import ReplicaLoad
 from simulator.engines import Hardware, Job, SimulatedEngine

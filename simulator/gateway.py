@@ -10,15 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from autoscaling.pool_scheduler import (
-    Attempt,
-    Computed,
-    Considered,
-    Decision,
-    PoolScheduler,
-    PoolSettings,
-    SchedulingRequest,
-)
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.scheduling import Attempt, Computed, Considered, Decision, SchedulingRequest
 from autoscaling.waiting import Waiter
 from router.active import Active
 from router.placement import Placement

@@ -15,7 +15,8 @@ import sys
 import time
 from typing import Any, TextIO
 
-from router.budget_ledger import BudgetLedger, Granted, TenantBudget
+from router.budget_ledger import BudgetLedger
+from router.budgets import Granted, TenantBudget
 from router.redis_client import connect
 
 FLEET = "bench"

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from autoscaling.pool_scheduler import PoolScheduler, PoolSettings, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.scheduling import SchedulingRequest
 from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear, say
 from benchmarks.gateways.results import GatewayReport, ServedRequest
 from benchmarks.gateways.traffic import Arrival

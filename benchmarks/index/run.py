@@ -21,7 +21,8 @@ from typing import Any, cast
 import uvloop
 from redis.asyncio import Redis
 
-from autoscaling.pool_scheduler import Attempt, PoolScheduler, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks import report
 from benchmarks.index import alternatives, page, pool, publishing
 from router.index import BUDGET_S, PrefixIndex

@@ -20,8 +20,9 @@ from deployments.gateway.errors import ApiError
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.request import PoolRequest
 from observability.request_record import OVER_BUDGET, RequestRecord
-from router.budget_ledger import BudgetLedger, Granted, Left, NotGranted, TenantBudget
+from router.budget_ledger import BudgetLedger
 from router.budget_scripts import WINDOW
+from router.budgets import Granted, Left, NotGranted, TenantBudget
 from router.redis_client import AsyncRedis
 
 SHARE_HEADER = "x-antefix-budget"

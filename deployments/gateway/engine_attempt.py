@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from autoscaling.pool_scheduler import Attempt, Computed, PoolScheduler
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, Computed
 from deployments.gateway.pool_reporter import Admitted, Outcome, PoolReporter
 from deployments.gateway.request import PoolRequest
 from deployments.gateway.request_options import POLICY_HEADER

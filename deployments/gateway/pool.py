@@ -22,13 +22,8 @@ import aiohttp
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from autoscaling.pool_scheduler import (
-    Attempt,
-    Decision,
-    PoolScheduler,
-    PoolSettings,
-    SchedulingRequest,
-)
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.scheduling import Attempt, Decision, SchedulingRequest
 from autoscaling.waiting import Waiter
 from common.loops import forever
 from deployments.fleet.fleet import Fleet

@@ -14,14 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from autoscaling.admission import MAX_DOUBT, MAX_RETRY_AFTER_S, Outlook
 from autoscaling.overflow import OverflowRules
-from autoscaling.pool_scheduler import (
-    Attempt,
-    Considered,
-    Decision,
-    PoolScheduler,
-    PoolSettings,
-    SchedulingRequest,
-)
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.scheduling import Attempt, Considered, Decision, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
 from router.active import Active

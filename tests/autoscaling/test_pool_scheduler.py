@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pytest
 
-from autoscaling.pool_scheduler import Attempt, PoolScheduler, PoolSettings, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.scheduling import Attempt, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from router import slots
 from router.load import UNSEEN_S, LoadReport

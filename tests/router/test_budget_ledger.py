@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.budget_ledger import BudgetLedger, Granted, NotGranted, TenantBudget
+from router.budget_ledger import BudgetLedger
 from router.budget_scripts import BEAT, RESERVE, SETTLE, WINDOW
+from router.budgets import Granted, NotGranted, TenantBudget
 from router.redis_client import AsyncRedis
 from tests.router.budget_redis import open_up
 from tests.router.index_redis import control

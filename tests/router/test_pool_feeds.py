@@ -9,7 +9,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from autoscaling.pool_scheduler import Attempt, PoolScheduler, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, SchedulingRequest
 from router import slots
 from router.index import Depths
 from router.load import ReplicaLoad

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from autoscaling.pool_scheduler import Attempt, PoolScheduler, SchedulingRequest
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, SchedulingRequest
 from tests.deployments.gateway.test_admission import BATCH, BUSY, FREE, SLO, explained
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
