@@ -21,12 +21,13 @@ AUTOSCALED: dict[str, Any] = {
         "pools": {
             "engine": {
                 "autoscaling": {"min_replicas": 1, "max_replicas": 2, "startup_s": 40},
+                "engine_args": {"max_num_seqs": 4},
                 "slo": {"interactive": {"ttft_s": 2}, "batch": {"ttft_s": 120}},
             }
         }
     }
 }
-# more than one engine on a share of two cores answers within its SLO
+# more at once than one engine has places for, however fast it is
 MANY = 16
 
 
