@@ -30,6 +30,7 @@ from cli.local.ports import free_ports
 from router.fleet_settings import settings_key
 from tests.fakes.engine import SECRET
 from tests.fakes.serve_fleet import config_of
+from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 
@@ -172,7 +173,7 @@ def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> It
         environment.setenv("ANTEFIX_REDIS_URL", server.url)
         folder = tmp_path_factory.mktemp("metrics")
         environment.setenv("ANTEFIX_METRICS_FOLDER", str(folder))
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, namespace="serve")
+        start_ray(namespace="serve")
         try:
             serve.start(proxy_location="Disabled")
             served = Served(fleet)

@@ -24,6 +24,7 @@ from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, li
 from deployments.fleet.fleet import Fleet
 from router.active import active_key
 from router.demand import DemandCounters, demand_key
+from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 
@@ -111,7 +112,7 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
 def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        start_ray()
         serve.start(proxy_location="Disabled")
         try:
             yield

@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.gateway.transport import Route, Transport
 from router.request_router import RankedRequestRouter, _grouped
+from tests.ray_cluster import start_ray
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -120,7 +121,7 @@ def cluster() -> Iterator[None]:
         # a replica that is slow to tell its queue's length is passed over, as Serve means it
         environment.setenv("RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S", str(PATIENCE_S))
         environment.setattr(RankedRequestRouter, "queue_len_response_deadline_s", PATIENCE_S)
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        start_ray()
         try:
             deploy()
             yield

@@ -1,0 +1,25 @@
+"""A Ray of a test's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+ATTEMPTS = 3
+
+
+def start_ray(**options: Any) -> None:
+    """`ray.init` for tests. Raises what it raises the last time.
+
+    Ray waits 30 s for its raylet (`ray._private.node.Node`), which on a busy machine is not always
+    enough, and cannot be told to wait longer.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, **options)
+            return
+        except Exception as error:
+            if attempt == ATTEMPTS or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
