@@ -67,7 +67,7 @@ fuzz: ## Try every law on random inputs, then wrong requests on a fleet for MINU
 		-n 2 --dist loadfile $(ARGS)
 ifeq ($(strip $(ARGS)),)
 	@ANTEFIX_FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m real --hypothesis-profile=fuzz \
-		tests/real/test_wrong_requests.py
+		tests/real/test_requests_that_are_wrong.py
 endif
 
 lint: ## Check style, format and types
