@@ -79,7 +79,8 @@ def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
     with release.traffic(clients=MANY, every_s=5):
         until("a placeholder runs", lambda: placeholders(release) == ["Running"], READY_S)
         until("a second engine's pod", lambda: engines(release) == 2, READY_S)
-        until("both serve", release.is_ready, READY_S)
+    # the load has done its part: two engines at work leave a small machine no core to start one
+    until("both serve", release.is_ready, READY_S)
     assert placeholders(release) != ["Running"]
     left = until("one engine again", lambda: engines(release) == 1, within_s=1500)
     measured("until the idle engine has left", left, "s")
