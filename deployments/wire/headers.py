@@ -14,6 +14,11 @@ What an engine says of a request it serves, on its way back:
                                that says so
     x-antefix-load             the replica's load at that moment (`router.load.LoadReport`)
 
+An answer that another engine could go on with, should this one be lost:
+
+    x-antefix-resumable        a gateway asks for one; on an answer: it is one, and each chunk's
+                               tokens come before its events, in a comment that says so
+
 A stream's headers wait for its first token, which is when these are known: no token is later
 for it, and an engine that fails before its first token can still be replaced by another.
 """
@@ -33,6 +38,18 @@ OUTPUT_TOKENS_HEADER = "x-antefix-output-tokens"
 # A line that every reader of server-sent events skips, should it ever get to a client:
 # https://html.spec.whatwg.org/multipage/server-sent-events.html
 OUTPUT_TOKENS_COMMENT = b": antefix-output-tokens "
+
+RESUMABLE_HEADER = "x-antefix-resumable"
+# `: antefix-tokens <choice index> <id>,<id>,...`, also of a chunk that made no event.
+TOKENS_COMMENT = b": antefix-tokens "
+# In an answer that is not a stream, after its tokens: `: antefix-answer <length in bytes>`, a blank
+# line, and the answer's JSON.
+ANSWER_COMMENT = b": antefix-answer "
+PROGRESS_CONTENT_TYPE = "application/vnd.antefix.progress"
+# The top-level key of a body that is to be gone on with: {"chunks": [[index, [ids]]], "events":
+# whole events the client has, "cached_tokens", "created"}. Refused with this code, and 409.
+RESUME_FIELD = "antefix_resume"
+CANNOT_RESUME = "cannot_resume"
 
 # 425 Too Early: never an engine's own answer.
 NOT_RESERVED = 425
