@@ -13,7 +13,8 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,9 @@ logger = logging.getLogger("ray.serve")
 KEYS_FILE = "ANTEFIX_API_KEYS_FILE"
 # Kubernetes brings a changed Secret within about a minute.
 READ_PERIOD_S = 5.0
+WRONG_KEYS_PERIOD_S = 60.0
+ADDRESSES_KEPT = 256
+ADDRESSES_TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,31 @@ class ApiKeys:
             if fault not in self.stale:
                 logger.warning("the keys file: %s", fault)
         self.stale = faults
+
+
+class WrongKeys:
+    """Requests whose key opens nothing: a line a minute in the log, with who sent the most.
+
+    Nobody is kept from trying again: docs/security.md says why.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told_at = float("-inf")
+        self._by_address: Counter[str] = Counter()
+
+    def came_from(self, address: str) -> None:
+        kept = address in self._by_address or len(self._by_address) < ADDRESSES_KEPT
+        self._by_address[address if kept else "other addresses"] += 1
+        if (now := self._clock()) - self._told_at >= WRONG_KEYS_PERIOD_S:
+            most = self._by_address.most_common(ADDRESSES_TOLD)
+            senders = ", ".join(f"{name[:64]} ({count})" for name, count in most)
+            number = self._by_address.total()
+            logger.warning(
+                "requests with a wrong API key: %d, most of them from %s", number, senders
+            )
+            self._told_at = now
+            self._by_address.clear()
 
 
 def given_in(text: str) -> dict[str, str]:

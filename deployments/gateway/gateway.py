@@ -33,7 +33,7 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
-from deployments.gateway.api_keys import ApiKeys, KeyHolder
+from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
 from deployments.gateway.bodies import Bodies
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
@@ -121,6 +121,7 @@ class Gateway:
         self._fleet: Fleet
         self._own_process()
         self._keys = ApiKeys(secrets.api_keys)
+        self._wrong_keys = WrongKeys()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0, keepalive_timeout=60, socket_factory=impatient_socket
@@ -313,13 +314,19 @@ class Gateway:
         answer_errors(app)
         return app
 
-    async def infer(self, request: Request) -> Response:
-        arrived = asyncio.get_running_loop().time()
+    def _holder_of(self, request: Request) -> KeyHolder:
+        """Whose key it has. Raises ApiError 401."""
         try:
-            holder = self._keys.check(request.headers)
+            return self._keys.check(request.headers)
         except ApiError as error:
             self._requests.error(error.code)
+            if error.code != "missing_api_key" and request.client is not None:
+                self._wrong_keys.came_from(request.client.host)
             raise
+
+    async def infer(self, request: Request) -> Response:
+        arrived = asyncio.get_running_loop().time()
+        holder = self._holder_of(request)
         record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
@@ -395,18 +402,18 @@ class Gateway:
             raise
 
     async def models(self, request: Request) -> Response:
-        rights = self._keys.check(request.headers).rights
+        rights = self._holder_of(request).rights
         pools = await asyncio.gather(*(of.models() for of in self._pools.cards.values()))
         cards = [card for of in pools for card in of if rights.may_use(card["id"])]
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request, model: str) -> Response:
-        self._keys.check(request.headers).rights.check_model(model)
+        self._holder_of(request).rights.check_model(model)
         cards = await self._pools.cards[self._pools.of_model(model).name].models()
         return JSONResponse(next(card for card in cards if card["id"] == model))
 
     async def status(self, request: Request) -> Response:
-        holder = self._keys.check(request.headers)
+        holder = self._holder_of(request)
         told = None if holder.sees_loads(self._fleet.gateway) else holder.tenant
         status = await fleet_status(
             self._fleet, self._pools.by_name, self._controller, self._refused, told
@@ -415,7 +422,7 @@ class Gateway:
 
     async def explain(self, request: Request, request_id: str) -> Response:
         """Why a request of this key's tenant, or any for an operator, went where it went."""
-        holder = self._keys.check(request.headers)
+        holder = self._holder_of(request)
         loads = holder.sees_loads(self._fleet.gateway)
         try:
             # the page shows an operator everybody's decisions, and leads here
@@ -433,7 +440,7 @@ class Gateway:
 
     async def decisions(self, request: Request) -> Response:
         """The last explanations, newest first: this key's tenant's, or all for an operator."""
-        holder = self._keys.check(request.headers)
+        holder = self._holder_of(request)
         tenant, operator = holder.tenant, holder.is_operator(self._fleet.gateway)
         limit = decisions_of(request.query_params.get("limit"))
         try:

@@ -238,6 +238,13 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_keys_stale", 1)],
         [gauge("antefix_keys_stale", 0)],
     ),
+    ("AntefixWrongKeys", "ticket"): (
+        [{'antefix_errors_total{pool="", kind="invalid_api_key"}': counted((120, 60))}],
+        [
+            {'antefix_errors_total{pool="", kind="invalid_api_key"}': counted((30, 60))},
+            {'antefix_errors_total{pool="a", kind="over_capacity"}': counted((600, 60))},
+        ],
+    ),
     ("AntefixLoopFails", "ticket"): (
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((0.1, 60))}],

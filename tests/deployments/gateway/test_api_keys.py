@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.fleet.fleet import GatewaySettings
-from deployments.gateway.api_keys import ApiKeys, KeyHolder
+from deployments.gateway.api_keys import ADDRESSES_KEPT, ApiKeys, KeyHolder, WrongKeys
 from deployments.gateway.errors import ApiError
 from deployments.gateway.keys_file import KeyRights, StoredKey, new_key, stored
 from tests.fakes.engine import MODEL, FakeEngine
@@ -229,6 +229,48 @@ def test_keys_of_the_environment_stay_beside_those_of_a_file(file: Path) -> None
     assert opens(keys, OLD) and opens(keys, NEW)
     taken(file, revoked(OLD).line(), keys)
     assert code_of(keys, OLD) == "revoked_api_key"
+
+
+def test_who_sends_wrong_keys_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    wrong = WrongKeys(lambda: now[0])
+    for _ in range(100):
+        wrong.came_from("10.0.0.7")
+    wrong.came_from("10.0.0.8")
+    assert [record.getMessage() for record in caplog.records] == [
+        "requests with a wrong API key: 1, most of them from 10.0.0.7 (1)"
+    ]
+    now[0] = 60.0
+    wrong.came_from("10.0.0.8")
+    assert caplog.records[-1].getMessage() == (
+        "requests with a wrong API key: 101, most of them from 10.0.0.7 (99), 10.0.0.8 (2)"
+    )
+
+
+def test_wrong_keys_from_everywhere_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    wrong = WrongKeys(lambda: now[0])
+    for number in range(10 * ADDRESSES_KEPT):
+        wrong.came_from(f"2001:db8::{number:x}")
+    assert len(wrong._by_address) <= ADDRESSES_KEPT + 1
+    now[0] = 60.0
+    wrong.came_from("2001:db8::1")
+    others = 10 * ADDRESSES_KEPT - 1 - ADDRESSES_KEPT
+    assert f"most of them from other addresses ({others})" in caplog.records[-1].getMessage()
+
+
+async def test_a_gateways_log_says_who_sends_wrong_keys(caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway_before(FakeEngine()) as front:
+        for key in ("sk-guessed", "sk-guessed-again"):
+            headers = {"authorization": f"Bearer {key}"}
+            async with front.get("/v1/models", headers=headers) as answer:
+                assert answer.status == 401
+        async with front.http.get(front.url + "/v1/models"):
+            pass  # who sends no key guesses none
+    told = [one for one in caplog.records if "wrong API key" in one.getMessage()]
+    assert [one.getMessage() for one in told] == [
+        "requests with a wrong API key: 1, most of them from 127.0.0.1 (1)"
+    ]
 
 
 # --- rights at the gateway ------------------------------------------------------------------

@@ -93,6 +93,32 @@ async def test_nothing_is_told_without_a_key(front: Front, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", f"/v1/models/{MODEL}"),
+        ("GET", "/antefix/status"),
+        ("GET", "/antefix/decisions"),
+        ("GET", "/antefix/requests/1"),
+    ],
+)
+async def test_a_wrong_key_is_counted_wherever_it_is_tried(
+    front: Front, method: str, path: str
+) -> None:
+    async def counted() -> float:
+        await front.metrics()
+        labels = {"pool": "", "kind": "invalid_api_key"}
+        registry = front.gateway._metrics.registry
+        return registry.get_sample_value("antefix_errors_total", labels) or 0.0
+
+    before, wrong = await counted(), {"authorization": "Bearer sk-guessed"}
+    async with front.http.request(method, front.url + path, headers=wrong) as answer:
+        assert answer.status == 401
+    assert await counted() == before + 1
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
         ("GET", "/no/such", 404, "unknown_url"),
