@@ -1,14 +1,33 @@
-"""The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load's."""
+"""The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load's.
+
+A gateway that asks for an answer that can be gone on with gets its tokens, too
+(`deployments.wire.resumption`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deployments.wire import resumption
 from deployments.wire.confirmation import Confirmation, current
-from deployments.wire.headers import EXPECTED_CACHED_HEADER, LOAD_HEADER, OUTPUT_TOKENS_COMMENT
+from deployments.wire.headers import (
+    ANSWER_COMMENT,
+    CANNOT_RESUME,
+    EXPECTED_CACHED_HEADER,
+    LOAD_HEADER,
+    OUTPUT_TOKENS_COMMENT,
+    PROGRESS_CONTENT_TYPE,
+    RESUMABLE_HEADER,
+)
+from deployments.wire.resumption import CannotResume, EventsToDrop, Resumption, taken_from
 from router.load import LoadReport
+
+# Whose answers the engine can go on with. The ids within one of `/v1/responses` are random.
+_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 
 class Confirming:
@@ -22,33 +41,231 @@ class Confirming:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        expected = dict(scope["headers"]).get(EXPECTED_CACHED_HEADER.encode())
+        asked = dict(scope["headers"])
+        expected = asked.get(EXPECTED_CACHED_HEADER.encode())
         confirmation = Confirmation(expected_cached=_number(expected or b"0"))
-        start: Message | None = None
-        streams = False
-
-        async def confirm(message: Message) -> None:
-            nonlocal start, streams
-            if message["type"] == "http.response.start":
-                # who asks an engine itself gets what vLLM says, and nothing else
-                start, streams = message, expected is not None and _is_event_stream(message)
-                return
-            if start is not None:
-                report = (LOAD_HEADER.encode(), self._load().to_header().encode())
-                headers = [*start.get("headers", []), *confirmation.headers(), report]
-                await send({**start, "headers": headers})
-                start = None
-            ends = message["type"] == "http.response.body" and not message.get("more_body")
-            if ends and streams and confirmation.first_token_at is not None:
-                comment = OUTPUT_TOKENS_COMMENT + b"%d\n\n" % confirmation.output_tokens
-                message = {**message, "body": message.get("body", b"") + comment}
-            await send(message)
-
         token = current.set(confirmation)
         try:
-            await self._app(scope, receive, confirm)
+            if asked.get(RESUMABLE_HEADER.encode()) == b"1":
+                await self._resumable(scope, receive, send, confirmation)
+                return
+            answer = _Answer(send, confirmation, self._load, counts=expected is not None)
+            await self._app(scope, receive, answer.send)
         finally:
             current.reset(token)
+
+    async def _resumable(
+        self, scope: Scope, receive: Receive, send: Send, confirmation: Confirmation
+    ) -> None:
+        body = await _body_of(receive)
+        if body is None:
+            return
+        try:
+            body, known = taken_from(body)
+            if known is not None and scope["path"] not in _PATHS:
+                raise CannotResume(f"The engine cannot go on with an answer of {scope['path']}.")
+        except CannotResume as error:
+            await _refuse(send, str(error))
+            return
+        exchange = Resumption(known) if scope["path"] in _PATHS else None
+        answer = (
+            _ResumableAnswer(send, confirmation, self._load, exchange)
+            if exchange
+            else _Answer(send, confirmation, self._load, counts=True)
+        )
+        headers = [
+            (name, b"%d" % len(body) if name.lower() == b"content-length" else value)
+            for name, value in scope["headers"]
+        ]
+        token = resumption.current.set(exchange)
+        try:
+            await self._app({**scope, "headers": headers}, _again(body, receive), answer.send)
+        except Exception:
+            if exchange is None or exchange.refused is None:
+                raise
+        finally:
+            resumption.current.reset(token)
+            await answer.close()
+
+
+class _Answer:
+    """Headers on it, and at a stream's end the tokens (`counts`)."""
+
+    def __init__(
+        self,
+        send: Send,
+        confirmation: Confirmation,
+        load: Callable[[], LoadReport],
+        counts: bool,
+    ) -> None:
+        self._send = send
+        self._confirmation = confirmation
+        self._load = load
+        # who asks an engine itself gets what vLLM says, and nothing else
+        self._counts = counts
+        self._start: Message | None = None
+        self._streams = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start, self._streams = message, self._counts and _is_event_stream(message)
+            return
+        await self._begin()
+        await self._send(self._counted(message) if _is_last(message) else message)
+
+    async def close(self) -> None:
+        """The application has returned."""
+
+    async def _begin(self, *more: tuple[bytes, bytes]) -> None:
+        if self._start is None:
+            return
+        start, self._start = self._start, None
+        report = (LOAD_HEADER.encode(), self._load().to_header().encode())
+        headers = [*start.get("headers", []), *self._confirmation.headers(), report, *more]
+        await self._send({**start, "headers": headers})
+
+    def _counted(self, message: Message) -> Message:
+        if not self._streams or self._confirmation.first_token_at is None:
+            return message
+        comment = OUTPUT_TOKENS_COMMENT + b"%d\n\n" % self._confirmation.output_tokens
+        return {**message, "body": message.get("body", b"") + comment}
+
+
+class _ResumableAnswer(_Answer):
+    """With its tokens, and without the events that the client has.
+
+    One in one piece begins with its first token; its bytes come at its end, behind a comment.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        confirmation: Confirmation,
+        load: Callable[[], LoadReport],
+        exchange: Resumption,
+    ) -> None:
+        super().__init__(send, confirmation, load, counts=True)
+        self._exchange = exchange
+        self._dropping = EventsToDrop(exchange)
+        self._begun = self._ended = False
+        self._whole, self._status = b"", 200  # of an answer in one piece
+        self._progress: asyncio.Task[None] | None = None
+        self._told, self._sending = asyncio.Event(), asyncio.Lock()
+        exchange.on_chunk = self._on_chunk
+
+    async def send(self, message: Message) -> None:
+        exchange = self._exchange
+        if exchange.refused is not None or (exchange.lost and self._begun):
+            return  # `close` says it, or the connection's end does
+        if not exchange.offered:
+            await super().send(message)
+        elif message["type"] == "http.response.start":
+            self._streams, self._status = _is_event_stream(message), message["status"]
+            if not self._begun:
+                self._start = message
+        elif self._streams:
+            await self._send_events(message)
+        else:
+            self._whole += message.get("body", b"")
+            if _is_last(message):
+                await self._send_whole()
+
+    async def close(self) -> None:
+        if self._progress is not None:
+            self._progress.cancel()
+            await asyncio.wait([self._progress])
+        if self._exchange.lost and self._begun:
+            await self._send(_part(self._exchange.comments()))
+        if self._exchange.refused is not None and not self._begun:
+            await _refuse(self._send, self._exchange.refused)
+
+    async def _send_events(self, message: Message) -> None:
+        exchange = self._exchange
+        body = self._dropping.passed_on(message.get("body", b""))
+        if body and exchange.replaying and exchange.exact_events:
+            raise exchange.refuse(
+                "The engine cannot go on: the logprobs of a token were lost with the other engine."
+            )
+        last = _is_last(message)
+        if not body and not last:
+            return
+        self._begun = True
+        await self._begin((RESUMABLE_HEADER.encode(), self._exchange.made_by.encode()))
+        message = {**message, "body": exchange.comments() + body}
+        await self._send(self._counted(message) if last else message)
+
+    def _on_chunk(self) -> None:
+        if self._exchange.in_one_piece:
+            self._told.set()
+            if self._progress is None:
+                self._progress = asyncio.get_running_loop().create_task(self._send_progress())
+
+    async def _send_progress(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            async with self._sending:
+                if not self._ended:
+                    await self._begin_progress()
+                    await self._send(_part(self._exchange.comments()))
+
+    async def _begin_progress(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        kind = (b"content-type", PROGRESS_CONTENT_TYPE.encode())
+        self._start = {"type": "http.response.start", "status": 200, "headers": [kind]}
+        await self._begin((RESUMABLE_HEADER.encode(), self._exchange.made_by.encode()))
+
+    async def _send_whole(self) -> None:
+        async with self._sending:
+            self._ended = True
+            if self._status != 200 and not self._begun:
+                await self._begin()
+                await self._send({"type": "http.response.body", "body": self._whole})
+                return
+            await self._begin_progress()
+            failed = b"" if self._status == 200 else b" %d" % self._status
+            comment = ANSWER_COMMENT + b"%d%s\n\n" % (len(self._whole), failed)
+            body = self._exchange.comments() + comment + self._whole
+            await self._send({"type": "http.response.body", "body": body})
+
+
+async def _body_of(receive: Receive) -> bytes | None:
+    """None where the client has gone."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What has been read, then what comes."""
+    read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return read.pop() if read else await receive()
+
+    return again
+
+
+async def _refuse(send: Send, reason: str) -> None:
+    error = {"message": reason, "type": "conflict", "param": None, "code": CANNOT_RESUME}
+    kind = (b"content-type", b"application/json")
+    await send({"type": "http.response.start", "status": 409, "headers": [kind]})
+    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
+
+
+def _part(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+def _is_last(message: Message) -> bool:
+    return message["type"] == "http.response.body" and not message.get("more_body")
 
 
 def _is_event_stream(start: Message) -> bool:

@@ -1,0 +1,161 @@
+"""An answer that another engine could go on with, as its replica sees it.
+
+The engine says of each chunk of output tokens that it is there (`Resumption.chunk`), the replica's
+server writes that into the answer. A request to go on carries what its gateway has of the answer
+(`Known`): the engine replays that and the server drops the events that the client has. Headers,
+comments and the body's key are told in `deployments.wire.headers`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.wire.headers import RESUME_FIELD, TOKENS_COMMENT
+
+
+class CannotResume(Exception):
+    """This answer cannot be gone on with exactly; the message says why, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a gateway has of an answer that another engine began.
+
+    `chunks`: choice and token ids, in the order they came and as they were told: parsers of tools
+    and reasoning may make other events of other pieces. The client has `events` of what they made.
+    `cached_tokens` of the prompt were cached, and `created` is the answer's, in Unix seconds; 0
+    where the client has none yet. `made_by`: what the engine said of itself, empty where unknown.
+    """
+
+    chunks: tuple[tuple[int, tuple[int, ...]], ...]
+    events: int
+    cached_tokens: int
+    created: int
+    made_by: str = ""
+
+    def token_ids(self, choice: int) -> list[int]:
+        """All of one choice."""
+        return [token for index, ids in self.chunks if index == choice for token in ids]
+
+
+def taken_from(body: bytes) -> tuple[bytes, Known | None]:
+    """A request's body without the key that only gateways send, and what it said.
+
+    Raises CannotResume for what no gateway of this release says.
+    """
+    if RESUME_FIELD.encode() not in body:
+        return body, None
+    try:
+        request = json.loads(body)
+        told = request.pop(RESUME_FIELD, None)
+    except (ValueError, AttributeError, RecursionError):
+        return body, None  # the engine says what is wrong with it
+    if told is None:
+        return body, None
+    try:
+        chunks = tuple((_count(index), tuple(map(_count, ids))) for index, ids in told["chunks"])
+        known = Known(
+            chunks,
+            events=_count(told["events"]),
+            cached_tokens=_count(told["cached_tokens"]),
+            created=_count(told["created"]),
+            made_by=str(told.get("made_by") or ""),
+        )
+        return json.dumps(request).encode(), known
+    except (KeyError, TypeError, ValueError):
+        raise CannotResume(
+            f"The engine does not understand {RESUME_FIELD!r}: the gateway is of another release."
+        ) from None
+
+
+class Resumption:
+    """One exchange whose gateway asked for an answer that can be gone on with.
+
+    `offered` once the engine has said that it can, for one of `prompts`; `made_by` then tells
+    engines apart whose answers may differ. While `replaying`, what it yields was made of `known`;
+    `missing_events` of those that the client has were not seen yet. `in_one_piece`: the answer is
+    no stream. `exact_events`: what it says of a token is not known from the token alone, so that an
+    event made while replaying must be one that the client has. `lost`: the engine is gone.
+    `refused` says why not.
+    """
+
+    def __init__(self, known: Known | None) -> None:
+        self.known = known
+        self.prompts = 0
+        self.offered = False
+        self.made_by = "1"
+        self.in_one_piece = False
+        self.exact_events = False
+        self.replaying = known is not None
+        self.replayed = False
+        self.missing_events = known.events if known else 0
+        self.lost = False
+        self.refused: str | None = None
+        self.on_chunk: Callable[[], None] = lambda: None
+        self._chunks: list[bytes] = []
+
+    @property
+    def known_tokens(self) -> int:
+        return sum(len(ids) for _, ids in self.known.chunks) if self.known else 0
+
+    @property
+    def told_as_it_comes(self) -> bool:
+        """An answer in one piece, of which the engine yields nothing before its end."""
+        return self.offered and self.in_one_piece
+
+    def refuse(self, reason: str) -> CannotResume:
+        """To be raised: what else the engine says is not sent."""
+        self.refused = self.refused or reason
+        return CannotResume(reason)
+
+    def chunk(self, choice: int, token_ids: Sequence[int]) -> None:
+        """So many more tokens of a choice, just made."""
+        if token_ids and self.offered:
+            self._chunks.append(tokens_comment(choice, token_ids))
+            self.on_chunk()
+
+    def comments(self) -> bytes:
+        """Those of the chunks since the last call."""
+        told, self._chunks = b"".join(self._chunks), []
+        return told
+
+
+def tokens_comment(choice: int, token_ids: Iterable[int]) -> bytes:
+    ids = ",".join(map(str, token_ids))
+    return TOKENS_COMMENT + f"{choice} {ids}\n\n".encode()
+
+
+class EventsToDrop:
+    """Takes the first events off a stream, which its client has."""
+
+    def __init__(self, resumption: Resumption) -> None:
+        self._of = resumption
+        self._begun = b""  # of an event that has not ended
+
+    def passed_on(self, chunk: bytes) -> bytes:
+        """What of it is for the client."""
+        if not self._of.missing_events:
+            return chunk
+        self._begun += chunk
+        while self._of.missing_events:
+            _, end, rest = self._begun.partition(b"\n\n")
+            if not end:
+                return b""
+            self._of.missing_events -= 1
+            self._begun = rest
+        rest, self._begun = self._begun, b""
+        return rest
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+# Of the exchange that the current task serves; None where no gateway asked.
+current: ContextVar[Resumption | None] = ContextVar("resumption", default=None)

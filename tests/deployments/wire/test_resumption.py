@@ -1,0 +1,110 @@
+"""What a gateway says of an answer that is to be gone on with, and what is taken off its stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from deployments.wire.resumption import (
+    CannotResume,
+    EventsToDrop,
+    Known,
+    Resumption,
+    taken_from,
+    tokens_comment,
+)
+
+TOLD: dict[str, Any] = {
+    "chunks": [[0, [1, 2]], [1, [3]], [0, [4]]],
+    "events": 3,
+    "cached_tokens": 16,
+    "created": 1_700_000_000,
+}
+KNOWN = Known(((0, (1, 2)), (1, (3,)), (0, (4,))), 3, 16, 1_700_000_000)
+
+
+def body(told: object) -> bytes:
+    return json.dumps({"model": "m", "antefix_resume": told, "prompt": "é"}).encode()
+
+
+def test_the_engine_gets_the_body_without_what_the_gateway_told() -> None:
+    without, known = taken_from(body(TOLD))
+    assert known == KNOWN
+    assert json.loads(without) == {"model": "m", "prompt": "é"}
+
+
+def test_a_choice_has_its_own_tokens_in_order() -> None:
+    assert KNOWN.token_ids(0) == [1, 2, 4]
+    assert KNOWN.token_ids(1) == [3]
+    assert KNOWN.token_ids(2) == []
+
+
+def test_keys_of_a_later_gateway_are_passed_over() -> None:
+    assert taken_from(body(TOLD | {"more": 1, "made_by": "x"}))[1] == Known(
+        KNOWN.chunks, 3, 16, 1_700_000_000, "x"
+    )
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        b'{"model": "m"}',
+        body(None),
+        b'"antefix_resume"',
+        b"antefix_resume {",
+        b'{"prompt": "antefix_resume"}',
+        b"",
+    ],
+)
+def test_any_other_body_says_nothing(plain: bytes) -> None:
+    assert taken_from(plain)[1] is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        [],
+        "1",
+        TOLD | {"events": -1},
+        TOLD | {"events": True},
+        TOLD | {"chunks": [[0, ["1"]]]},
+        TOLD | {"chunks": [[0, 1]]},
+        TOLD | {"chunks": [[0]]},
+        TOLD | {"created": 1.5},
+        TOLD | {"cached_tokens": None},
+    ],
+)
+def test_what_no_gateway_tells_is_refused(wrong: object) -> None:
+    with pytest.raises(CannotResume, match="another release"):
+        taken_from(body(wrong))
+
+
+EVENTS = b'data: {"a":1}\n\nevent: x\ndata: {"b":2}\n\ndata: {"c":3}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5, len(EVENTS)])
+@pytest.mark.parametrize("known", range(5))
+def test_the_events_that_a_client_has_are_dropped(piece: int, known: int) -> None:
+    dropping = EventsToDrop(Resumption(Known((), known, 0, 0)))
+    pieces = [EVENTS[at : at + piece] for at in range(0, len(EVENTS), piece)]
+    passed_on = b"".join(map(dropping.passed_on, pieces))
+    assert passed_on == b"".join(event + b"\n\n" for event in EVENTS.split(b"\n\n")[known:-1])
+
+
+def test_chunks_are_told_once_and_in_order() -> None:
+    exchange = Resumption(None)
+    exchange.chunk(0, [1])
+    assert exchange.comments() == b""  # nobody can go on with it
+    exchange.offered = True
+    exchange.chunk(0, [1, 2])
+    exchange.chunk(1, [])
+    exchange.chunk(1, (3,))
+    assert exchange.comments() == b": antefix-tokens 0 1,2\n\n: antefix-tokens 1 3\n\n"
+    assert exchange.comments() == b""
+
+
+def test_a_comment_is_one_that_readers_of_events_skip() -> None:
+    assert tokens_comment(2, [7, 8]) == b": antefix-tokens 2 7,8\n\n"
