@@ -270,6 +270,25 @@ class Families:
             "antefix_budgets_by_share",
             "1 while a gateway keeps tenants' budgets without Redis, by its share, else 0.",
         )
+        self.budget_limit = gauge(
+            "antefix_budget_limit",
+            "What a tenant may use: requests or tokens in any minute, or concurrent requests; "
+            "model is empty where the limit is of all models together.",
+            ["tenant", "model", "kind"],
+        )
+        self.budget_left = gauge(
+            "antefix_budget_left",
+            "Requests or tokens left of a tenant's budget, as its last request found it; after a "
+            "minute without one, all of it.",
+            ["tenant", "model", "kind"],
+            "min",
+        )
+        self.budget_refusals = counter(
+            "antefix_budget_refusals",
+            "Requests refused because a tenant's budget had no room, by what was used up: "
+            "requests, tokens, concurrent, or unknown (Redis was away or had just begun).",
+            ["tenant", "model", "kind"],
+        )
         self.leases_forged = gauge(
             "antefix_leases_forged",
             "Leases in Redis now that no replica of the fleet signed. They are not believed.",

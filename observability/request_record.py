@@ -94,6 +94,30 @@ class Phases:
     engine_s: float | None = None
 
 
+@dataclass(frozen=True)
+class LimitLeft:
+    """One limit of a request's tenant: so many requests or tokens in any minute, or concurrent
+    requests, of `model`, or of all together where that is empty. `left`: what the request left of
+    it, or found where it was refused; None: not known."""
+
+    model: str
+    kind: Literal["requests", "tokens", "concurrent"]
+    limit: int
+    left: int | None = None
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a request took of its tenant's budgets before it was placed. `tokens`: the most that it
+    may use; `refused`: which kind had no room; `by_share`: of the gateway's own share, for Redis
+    was away."""
+
+    tokens: int
+    limits: tuple[LimitLeft, ...]
+    refused: str | None = None
+    by_share: bool = False
+
+
 @dataclass(eq=False)
 class RequestRecord:
     """Facts of one request: never its prompt, nor what was answered.
@@ -102,8 +126,8 @@ class RequestRecord:
     then, when its headers came. `pool` is the one that was asked,
     `served_by` the one that answered: another where the request overflowed. `gaps_s` are the
     times between the pieces of a stream. `body_bytes`: what the gateway holds of its body.
-    `outcome` is "cancelled" (the client left) until something else is known; `error` is the API's
-    code for what went wrong.
+    `charge`: None where the tenant has no limits. `outcome` is "cancelled" (the client left) until
+    something else is known; `error` is the API's code for what went wrong.
     """
 
     request_id: str
@@ -117,6 +141,7 @@ class RequestRecord:
     verdict: str = ""
     replica_id: str = ""
     body_bytes: int = 0
+    charge: Charge | None = None
     ttft_s: float | None = None
     duration_s: float = 0.0
     prompt_tokens: int | None = None

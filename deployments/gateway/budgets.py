@@ -1,4 +1,5 @@
-"""What tenants may use, at the API: 429 beyond it, and headers that say what is left.
+"""What tenants may use, at the API: 429 beyond it, and headers that say what is left. Explanations
+and metrics say the same.
 
 A request takes the most it can use before it is placed: its prompt's tokens, and for each sequence
 that it asks for as many as it may generate. It gives back what its engine did not confirm.
@@ -8,8 +9,10 @@ nothing here.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -18,14 +21,18 @@ from deployments.fleet.settings.objectives import TenantLimits
 from deployments.gateway.engine_fields import sequences_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.pool import GatewayPool
+from deployments.gateway.pool_reporter import Admitted
 from deployments.gateway.request import PoolRequest
-from observability.request_record import OVER_BUDGET, RequestRecord
+from observability.budget_metrics import BudgetMetrics
+from observability.request_record import OVER_BUDGET, Charge, LimitLeft, RequestRecord
 from router.budget_ledger import BudgetLedger
 from router.budget_scripts import WINDOW
 from router.budgets import Granted, Left, NotGranted, TenantBudget
+from router.placement import Placement
 from router.redis_client import AsyncRedis
 
 SHARE_HEADER = "x-antefix-budget"
+_UNKNOWN = Left(None, None)
 _NO_TOKENS = ("/tokenize", "/detokenize")
 _NO_OUTPUT = ("/v1/embeddings",)
 _MOST_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -38,7 +45,8 @@ _TEMPLATE_TOKENS = 512
 class TenantBudgets:
     """Of one gateway, for all tenants of a fleet. `by_share`: without Redis."""
 
-    def __init__(self, redis: AsyncRedis, fleet: str) -> None:
+    def __init__(self, redis: AsyncRedis, fleet: str, metrics: BudgetMetrics) -> None:
+        self._metrics = metrics
         self._ledger = BudgetLedger(redis, fleet, 1)
         self._held: dict[RequestRecord, Granted] = {}
         self._fleet: Fleet | None = None
@@ -51,6 +59,17 @@ class TenantBudgets:
         """These limits from now on; what was used before counts."""
         self._fleet = fleet
         self._ledger.gateways = fleet.gateway.replicas
+        self._metrics.change(
+            {
+                tenant: [
+                    limit
+                    for model, limits in (("", rights.limits), *rights.model_limits.items())
+                    if (budget := _budget(tenant, limits)) is not None
+                    for limit in _limits(budget, model)
+                ]
+                for tenant, rights in fleet.gateway.tenants.items()
+            }
+        )
 
     async def run(self) -> None:
         """Keep in touch with Redis until cancelled."""
@@ -70,8 +89,11 @@ class TenantBudgets:
             return {}
         tokens = self._most(request, pool, budgets)
         answer = await self._ledger.reserve(budgets, tokens)
+        self._charge(request, answer, budgets, tokens)
         if isinstance(answer, NotGranted):
-            raise _refusal(answer, engine.tenant, tokens, budgets)
+            error = _refusal(answer, engine.tenant, tokens, budgets)
+            self._refused(request, answer, pool, error)
+            raise error
         self._held[engine.record] = answer
         share = {SHARE_HEADER: "share"} if answer.by_share else {}
         return {**_headers(budgets, answer.left), **share}
@@ -84,6 +106,42 @@ class TenantBudgets:
             weight = self._fleet.gateway.cached_token_weight
             refused = record.outcome == "rejected"
             self._ledger.settle(granted, _used(record, granted, weight), 0 if refused else 1)
+
+    def _charge(
+        self,
+        request: PoolRequest,
+        answer: Granted | NotGranted,
+        budgets: Sequence[TenantBudget],
+        tokens: int,
+    ) -> None:
+        engine = request.engine
+        limits = [
+            limit
+            for place, budget in enumerate(budgets)
+            for limit in _limits(
+                budget,
+                engine.model if _is_of_model(budget) else "",
+                answer.left[place] if place < len(answer.left) else _UNKNOWN,
+            )
+        ]
+        engine.record.charge = Charge(
+            tokens,
+            tuple(limits),
+            refused=answer.kind if isinstance(answer, NotGranted) else None,
+            by_share=isinstance(answer, Granted) and answer.by_share,
+        )
+        self._metrics.found(engine.tenant, limits, asyncio.get_running_loop().time())
+
+    def _refused(
+        self, request: PoolRequest, answer: NotGranted, pool: GatewayPool, error: ApiError
+    ) -> None:
+        engine = request.engine
+        model = engine.model if _is_of_model(answer.budget) else ""
+        self._metrics.refused(engine.tenant, model, answer.kind)
+        waited_s = asyncio.get_running_loop().time() - engine.arrived
+        admitted = Admitted(request.options.priority, "refused", error.message, waited_s)
+        with contextlib.suppress(Exception):  # an explanation must not change the answer
+            pool.reporter.refused(request, Placement(()), admitted)
 
     def _budgets_of(self, tenant: str, model: str) -> list[TenantBudget]:
         assert self._fleet is not None
@@ -163,11 +221,24 @@ def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
     return TenantBudget(scope, *of) if any(limit is not None for limit in of) else None
 
 
+def _is_of_model(budget: TenantBudget) -> bool:
+    return "/" in budget.scope
+
+
+def _limits(budget: TenantBudget, model: str, left: Left = _UNKNOWN) -> Iterator[LimitLeft]:
+    if budget.requests is not None:
+        yield LimitLeft(model, "requests", budget.requests, left.requests)
+    if budget.tokens is not None:
+        yield LimitLeft(model, "tokens", budget.tokens, left.tokens)
+    if budget.concurrent is not None:
+        yield LimitLeft(model, "concurrent", budget.concurrent)
+
+
 def _refusal(
     answer: NotGranted, tenant: str, tokens: int, budgets: Sequence[TenantBudget]
 ) -> ApiError:
     budget, seconds = answer.budget, max(1, math.ceil(answer.retry_after_s))
-    of_model = " for this model" if "/" in budget.scope else ""
+    of_model = " for this model" if _is_of_model(budget) else ""
     whose = f"The tenant {tenant[:100]!r}"
     remedy = f"Try again in {seconds} s."
     if answer.kind == "requests":

@@ -60,6 +60,7 @@ from deployments.process import http_connection, node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request, set_log_level
 from observability import metric_files
+from observability.budget_metrics import BudgetMetrics
 from observability.families import Families
 from observability.held_items import held_items
 from observability.metrics import ProcessCounts
@@ -143,7 +144,8 @@ class Gateway:
         self._connections_refused = ProcessCounts(self._metrics.connections_refused)
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
-        self._budgets = TenantBudgets(self._binary, base.name)
+        self._budget_metrics = BudgetMetrics(self._metrics)
+        self._budgets = TenantBudgets(self._binary, base.name, self._budget_metrics)
         self._bodies = Bodies()
         self._watch = RequestWatch(self._requests, self._bodies.settle, self._budgets.settle)
         self._tracing = tracing_of(os.environ, VERSION)
@@ -292,11 +294,13 @@ class Gateway:
         decided = [of.decided for of in self._pools.by_name.values() if of.decided]
         if decided:
             self._loop_metrics.heard("autoscaler", max(one.failures for one in decided))
+        now = asyncio.get_running_loop().time()
         try:
+            self._budget_metrics.refresh(now)
             self._pools.refresh_metrics(states)
         finally:
             # last: it writes what all have counted
-            self._requests.refresh(asyncio.get_running_loop().time())
+            self._requests.refresh(now)
 
     def _app(self) -> FastAPI:
         # `answer_errors` redirects

@@ -156,6 +156,7 @@ class PoolReporter:
             "policy": placement.policy,
             "admission": {**vars(admitted)},
             "slo_ttft_s": slo.ttft_s if slo else None,
+            "budget": request.record.charge,
             "index_answered": prompt.depths is not None,
             "prompt_known": prompt.known,
             "segments": len(prompt.placement.keys),

@@ -11,6 +11,7 @@ from observability.dashboards.panels import (
     Row,
     bars,
     board,
+    falling,
     figures,
     graph,
     label_variable,
@@ -20,6 +21,7 @@ from observability.dashboards.panels import (
 from observability.dashboards.queries import (
     POOL,
     TENANT,
+    highest,
     or_none,
     portion,
     portion_of,
@@ -35,12 +37,18 @@ nothing here.
 
 **Good:** shares are as you expect them, errors and refusals are spread evenly, much of the \
 prompts is cached. **Next:** one tenant is refused: its limits in the fleet file, and *Capacity*. \
-One tenant's prompts are never cached: *Routing*, by its pool."""
+One tenant's prompts are never cached: *Routing*, by its pool. One tenant's budget is used up: its \
+`limits`, and what it sends."""
 
 _REQUESTS = "antefix_tenant_requests_total"
 _TOKENS = "antefix_tenant_tokens_total"
 _COST = "antefix_tenant_cost_total"
 _NO_PRICE = "no pool has a price"
+_LIMIT, _LEFT = "antefix_budget_limit", "antefix_budget_left"
+_REFUSALS = "antefix_budget_refusals_total"
+# a budget is of all pools together
+_BUDGET, _OF_BUDGET = "tenant, model, kind", 'tenant=~"$tenant"'
+_NO_LIMIT = "no tenant has limits"
 
 
 def dashboard(slo: SloFile) -> build.Dashboard:
@@ -48,7 +56,7 @@ def dashboard(slo: SloFile) -> build.Dashboard:
         "Tenants",
         "Requests, tokens, cost and errors of each tenant, and its share of the whole.",
         _EXPLANATION,
-        [_at_a_glance(), _use(), _shares(), _trouble()],
+        [_at_a_glance(), _use(), _shares(), _budgets(), _trouble()],
         runbooks=slo.runbook_base,
         variables=[
             label_variable(
@@ -179,6 +187,59 @@ def _shares() -> Row:
                 "Of all tenants' cost in this time range.",
                 [(or_none(_share_of_all(_COST), "tenant", _NO_PRICE), "{{tenant}}")],
                 "percentunit",
+            ),
+        ],
+    )
+
+
+def _budgets() -> Row:
+    left = f"min by ({_BUDGET}) ({_LEFT}{{{_OF_BUDGET}}})"
+    limit = highest(_LIMIT, _BUDGET, _OF_BUDGET)
+    return Row(
+        "Budgets",
+        [
+            graph(
+                "Left of the budget",
+                "Share of a tenant's requests or tokens of a minute that is left, as the gateway "
+                "has it that found the least. Without a model: of all models together.",
+                [
+                    (
+                        or_none(f"{left} / {limit}", "tenant", _NO_LIMIT),
+                        "{{kind}} {{tenant}} {{model}}",
+                    )
+                ],
+                "percentunit",
+                span=12,
+                steps=falling(0.05, 0.2),
+                top=1.0,
+            ),
+            graph(
+                "Refused for the budget",
+                "Requests turned away with a 429 because their tenant's budget had no room, by "
+                "what was used up; unknown means that Redis was away or had just begun.",
+                [
+                    (
+                        or_none(rate(_REFUSALS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
+                        "{{kind}} {{tenant}} {{model}}",
+                    )
+                ],
+                "reqps",
+                span=12,
+                stack=StackingMode.NORMAL,
+            ),
+            figures(
+                "Limits",
+                "What each tenant may use: requests and tokens of any minute, requests at once.",
+                ["tenant", "model", "kind"],
+                [
+                    Column("limit", or_none(limit, "tenant", _NO_LIMIT), "short"),
+                    Column("left", or_none(left, "tenant", _NO_LIMIT), "short"),
+                    Column(
+                        "refused",
+                        or_none(total(_REFUSALS, _BUDGET, _OF_BUDGET), "tenant", _NO_LIMIT),
+                        "short",
+                    ),
+                ],
             ),
         ],
     )

@@ -31,6 +31,7 @@ function words(decision) {
   return [
     ["Prompt", prompt(decision)],
     ["Admission", ...admission(decision)],
+    ["Budget", budget(decision)],
     ["Where the time went", phases(decision)],
     ["Why this one", ...why(decision)],
     ["What came of it", ...outcome(decision)],
@@ -60,6 +61,23 @@ function admission(decision) {
   ];
 }
 
+const LIMITS = {
+  requests: "requests a minute",
+  tokens: "tokens a minute",
+  concurrent: "requests at once",
+};
+
+// What it took of its tenant's budgets, and what was left; a gateway of an older release tells none.
+function budget({ budget: of }) {
+  if (!of) return null;
+  const whose = ({ model }) => model ? ` of ${model}` : "";
+  const limits = of.limits.map((one) => one.left === null ? `${count(one.limit)} ${LIMITS[one.kind]}${whose(one)}`
+    : `${count(one.left)} left of ${count(one.limit)} ${LIMITS[one.kind]}${whose(one)}`).join(", ");
+  const how = of.refused === "unknown" ? "How much was used is not known: Redis was away, or had just begun"
+    : of.refused ? `No room: its tenant may have no more ${LIMITS[of.refused]}` : `It took at most ${tokens(of.tokens)}`;
+  return `${how}${of.by_share ? ", by this gateway's share, for Redis is away" : ""}; ${limits}.`;
+}
+
 const PHASES = {
   upload_s: "to upload it (not counted)",
   read_s: "to read the prompt and look it up",
@@ -79,6 +97,7 @@ export const VERDICTS = { admitted: "plain", overflowed: "warn", refused: "bad" 
 function why(decision) {
   const [first] = decision.candidates;
   if (isRefused(decision)) {
+    if (decision.budget?.refused) return ["Nobody: it was not placed."];
     return [first ? `Nobody: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
       : "Nobody: no replica was known."];
   }

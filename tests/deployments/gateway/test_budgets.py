@@ -15,7 +15,7 @@ from deployments.gateway.request_options import RequestOptions
 from observability.request_record import RequestRecord
 from router.policies import PlacementRequest
 from router.redis_client import connect
-from tests.fakes.engine import FakeEngine
+from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import FLEET, NO_REDIS, OTHER_KEY, TENANT, Front, gateway_before
 from tests.router.budget_redis import open_up
 from tests.sentences import assert_sentences
@@ -144,6 +144,74 @@ async def test_who_is_over_budget_misses_no_promise_of_the_fleet(redis_url: str)
         metrics = await front.metrics()
         assert metrics["antefix_slo_events_total", "goodput", "interactive", "bad"] == 0
         assert metrics["antefix_requests_total", "invalid", "interactive"] == 1
+
+
+async def test_an_explanation_names_the_limits_and_what_was_left(redis_url: str) -> None:
+    limits = {
+        "limits": {"requests_per_minute": 9, "concurrent_requests": 3},
+        "model_limits": {MODEL: {"tokens_per_minute": 5000}},
+    }
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        _, _, headers = await ask_chat(front, max_tokens=4)
+        told = (await front.explanation_of(headers))["budget"]
+        (tokens,) = [of for of in told["limits"] if of["kind"] == "tokens"]
+        assert tokens == {
+            "model": MODEL,
+            "kind": "tokens",
+            "limit": 5000,
+            "left": 5000 - told["tokens"],
+        }
+        assert [of for of in told["limits"] if of["model"] == ""] == [
+            {"model": "", "kind": "requests", "limit": 9, "left": 8},
+            {"model": "", "kind": "concurrent", "limit": 3, "left": None},
+        ]
+        assert told["refused"] is None and not told["by_share"]
+        assert headers["x-ratelimit-remaining-tokens"] == str(tokens["left"])
+
+        other = {"authorization": f"Bearer {OTHER_KEY}"}
+        async with front.post(headers=other) as answer:
+            path = f"/antefix/requests/{answer.headers['x-request-id']}"
+
+        async def told_of_the_other() -> dict[str, Any] | None:
+            async with front.get(path, headers=other) as found:
+                return await found.json() if found.status == 200 else None
+
+        async with asyncio.timeout(PATIENCE_S):
+            while (explained := await told_of_the_other()) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert explained["budget"] is None
+
+
+async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str) -> None:
+    limits = {"model_limits": {MODEL: {"requests_per_minute": 1}}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        await ask_chat(front)
+        _, code, headers = await ask_chat(front)
+        assert code == "rate_limit_exceeded"
+        told = await front.explanation_of(headers)
+        assert told["admission"]["verdict"] == "refused"
+        assert "may send 1 requests a minute for this model" in told["admission"]["reason"]
+        assert told["budget"]["refused"] == "requests"
+        assert told["budget"]["limits"] == [
+            {"model": MODEL, "kind": "requests", "limit": 1, "left": 0}
+        ]
+        assert told["candidates"] == []
+
+
+async def test_metrics_tell_what_is_left_of_a_tenants_budgets(redis_url: str) -> None:
+    limits = {"limits": {"requests_per_minute": 2, "concurrent_requests": 9}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        whose = ("requests", "", TENANT)
+        metrics = await front.metrics()
+        assert metrics["antefix_budget_limit", *whose] == 2
+        assert metrics["antefix_budget_left", *whose] == 2
+        assert metrics["antefix_budget_refusals_total", *whose] == 0
+        for _ in range(3):
+            await ask_chat(front)
+        metrics = await front.metrics()
+        assert metrics["antefix_budget_left", *whose] == 0
+        assert metrics["antefix_budget_refusals_total", *whose] == 1
+        assert metrics["antefix_budget_limit", "concurrent", "", TENANT] == 9
 
 
 # --- how much a request may use --------------------------------------------------------------

@@ -224,6 +224,27 @@ async def test_where_the_time_went_is_told_apart(reader: Reader, front: Front) -
     await expect(body).to_contain_text("predicted 1.00 s (off by 50 %)")
 
 
+async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None:
+    requests = {"model": "", "kind": "requests", "limit": 60, "left": 59}
+    tokens = {"model": MODEL, "kind": "tokens", "limit": 5000, "left": 4400}
+    budget = {"tokens": 600, "limits": [requests, tokens], "refused": None, "by_share": False}
+    told = await served(front, "first", request_id="charged", budget=budget)
+    empty = {**budget, "limits": [{**requests, "left": 0}], "refused": "requests"}
+    over = refused({**told, "budget": empty}, "over")
+    front.gateway._explanations.keep(TENANT, "over", {**over, "candidates": []})
+    await reader.opens()
+    for request_id, said in (
+        ("charged", "It took at most 600\u00a0tok; 59 left of 60 requests a minute"),
+        ("charged", f"4,400 left of 5,000 tokens a minute of {MODEL}."),
+        ("over", "No room: its tenant may have no more requests a minute; 0 left of 60"),
+        ("over", "Nobody: it was not placed."),
+    ):
+        decision = reader.decision(request_id)
+        if not await decision.locator(".explanation").is_visible():
+            await decision.locator("summary").first.click()
+        await expect(decision.locator(".explanation")).to_contain_text(said)
+
+
 async def test_what_is_open_stays_open_when_others_come(reader: Reader, front: Front) -> None:
     await served(front, "first")
     await reader.opens()

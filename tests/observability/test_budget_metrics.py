@@ -1,0 +1,56 @@
+"""What is told of tenants' budgets."""
+
+from math import isnan
+
+from observability.budget_metrics import WINDOW_S, BudgetMetrics
+from observability.families import Families
+from observability.request_metrics import TENANTS_TOLD
+from observability.request_record import LimitLeft
+
+REQUESTS = LimitLeft("", "requests", 10)
+
+
+def left_after(left: int) -> LimitLeft:
+    return LimitLeft("", "requests", 10, left)
+
+
+def told(families: Families, name: str, tenant: str = "a") -> float | None:
+    labels = {"tenant": tenant, "model": "", "kind": "requests"}
+    return families.registry.get_sample_value(name, labels)
+
+
+def test_after_a_minute_without_a_request_all_is_left() -> None:
+    families = Families()
+    metrics = BudgetMetrics(families)
+    metrics.change({"a": [REQUESTS]})
+    metrics.found("a", [left_after(3)], now=100.0)
+    metrics.refresh(now=101.0)
+    assert told(families, "antefix_budget_left") == 3
+    metrics.refresh(now=101.0 + WINDOW_S)
+    assert told(families, "antefix_budget_left") == 10
+
+
+def test_a_limit_that_is_taken_away_is_told_no_more() -> None:
+    families = Families()
+    metrics = BudgetMetrics(families)
+    metrics.change({"a": [REQUESTS]})
+    metrics.refresh(now=0.0)
+    metrics.change({})
+    metrics.found("a", [left_after(3)], now=1.0)  # one that began before
+    metrics.refresh(now=1.0)
+    for name in ("antefix_budget_limit", "antefix_budget_left"):
+        value = told(families, name)
+        assert value is not None and isnan(value)
+
+
+def test_of_many_tenants_the_first_are_told() -> None:
+    families = Families()
+    metrics = BudgetMetrics(families)
+    metrics.change({f"{number}": [REQUESTS] for number in range(TENANTS_TOLD + 5)})
+    metrics.found(f"{TENANTS_TOLD + 4}", [left_after(3)], now=0.0)
+    metrics.refused(f"{TENANTS_TOLD + 4}", "", "requests")
+    metrics.refresh(now=0.0)
+    families.buffer.flush()
+    assert told(families, "antefix_budget_left", f"{TENANTS_TOLD - 1}") == 10
+    for name in ("antefix_budget_left", "antefix_budget_refusals_total"):
+        assert told(families, name, f"{TENANTS_TOLD + 4}") is None
