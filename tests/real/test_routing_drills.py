@@ -1,8 +1,8 @@
 """What breaks around the index breaks no request, and what engines hold is known again soon.
 
 Each drill runs traffic through a fault and counts: every request is answered, none waits for
-the index beyond its budget, and the hit rate returns to what it was. `make drills` prints how
-long that took.
+the index beyond its budget, and the hit rate returns to what it was. With `-s` they print how long
+that took.
 """
 
 from __future__ import annotations

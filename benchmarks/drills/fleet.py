@@ -1,0 +1,136 @@
+"""A fleet that is drilled: its processes, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import psutil
+import redis
+
+from benchmarks.fleet import BenchFleet
+from benchmarks.soak.watch import held_in_redis
+from cli.local import processes
+from cli.local.home import Home
+from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
+
+GATEWAYS = 2
+WITHIN_S = 150.0
+
+
+class NotWithin(Exception):
+    """What was waited for never came."""
+
+
+class DrilledFleet:
+    """`client` asks its Redis."""
+
+    def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession) -> None:
+        state = Home(fleet.home).state()
+        assert state is not None
+        self._fleet = fleet
+        self._http = http
+        self._run_id = state.run_id
+        self.client = redis.Redis.from_url(state.redis_url, socket_timeout=5)
+
+    def gateways(self) -> list[psutil.Process]:
+        return self._titled(f"ServeReplica:{GATEWAYS_APPLICATION}:")
+
+    def replicas(self, pool: str) -> list[psutil.Process]:
+        """The actors, whose children are vLLM's."""
+        return self._titled(f"ServeReplica:{application_of(pool)}:")
+
+    def controller(self) -> psutil.Process:
+        (found,) = self._titled("ServeController")
+        return found
+
+    def redis_server(self) -> psutil.Process | None:
+        return next(iter(self._titled("redis-server")), None)
+
+    async def status(self) -> dict[str, Any]:
+        """Of each pool. Raises aiohttp.ClientError."""
+        url, headers = self._fleet.gateway.url, self._fleet.gateway.headers
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with self._http.get(
+            f"{url}/antefix/status", headers=headers, timeout=timeout
+        ) as answer:
+            pools: dict[str, Any] = (await answer.json())["pools"]
+            return pools
+
+    async def id_of(self, replica: psutil.Process, pool: str) -> str:
+        """What answers name a replica by that listens where this process does."""
+        ports = {at.laddr.port for at in replica.net_connections("tcp") if at.status == "LISTEN"}
+        for told in (await self.status())[pool]["replicas"]:
+            if int(told["url"].rpartition(":")[2]) in ports:
+                return str(told["replica"])
+        raise NotWithin(f"process {replica.pid} listens at the address of no replica")
+
+    async def is_whole(self) -> bool:
+        """All that is wanted runs, and gateways know all of it."""
+        pools = await self.status()
+        return len(self.gateways()) == GATEWAYS and all(
+            pool["states"] == {"RUNNING": pool["target_replicas"]}
+            and len(pool["replicas"]) == pool["target_replicas"]
+            and all(replica["synced"] for replica in pool["replicas"])
+            for pool in pools.values()
+        )
+
+    async def left_over(self) -> dict[str, int]:
+        """What Redis and the engines hold for requests, though none is under way."""
+        held: dict[str, int] = {}
+
+        async def nothing() -> bool:
+            nonlocal held
+            pools = (await self.status()).values()
+            replicas = [replica for pool in pools for replica in pool["replicas"]]
+            in_redis = await asyncio.to_thread(held_in_redis, self.client)
+            expected = sum(pool["target_replicas"] for pool in pools)
+            held = {
+                "at_engines": sum(of["running"] + of["waiting"] for of in replicas),
+                "slots": abs(in_redis["slots"] - expected),
+                "leases": in_redis["leases"],
+            }
+            return not any(held.values())
+
+        with contextlib.suppress(NotWithin):
+            await eventually("nothing is held", nothing, within_s=60)
+        return held
+
+    def _titled(self, title: str) -> list[psutil.Process]:
+        found = processes.processes(self._run_id)
+        return [process for process in found if title in " ".join(_words(process))]
+
+
+def engine_core_of(replica: psutil.Process) -> psutil.Process:
+    return next(p for p in replica.children(recursive=True) if "EngineCore" in " ".join(_words(p)))
+
+
+async def eventually(
+    what: str, truth: Callable[[], Awaitable[bool]], within_s: float = WITHIN_S
+) -> None:
+    """Raises NotWithin."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                if await _asked(truth):
+                    return
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise NotWithin(f"{what}: not within {within_s:g} s") from None
+
+
+async def _asked(truth: Callable[[], Awaitable[bool]]) -> bool:
+    try:
+        return await truth()
+    except (aiohttp.ClientError, TimeoutError, OSError, redis.RedisError, ValueError, KeyError):
+        return False  # who was asked is what was hit
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

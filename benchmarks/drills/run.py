@@ -1,0 +1,89 @@
+"""Breaks a fleet's parts under traffic, one after the other: make drills [only=NAME]
+
+Two gateways, two real engines and a third to overflow to, with clients that ask all the while
+(`benchmarks.drills.traffic`). Everywhere the same is expected (`benchmarks.drills.verdict`): no
+request fails that was not at what was hit; what was hit goes on, or is told so in our words within
+5 s; within 30 s of the process being back all of the fleet serves; nothing is left over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+from benchmarks import report
+from benchmarks.drills.fleet import DrilledFleet, NotWithin, eventually
+from benchmarks.drills.scenarios import SCENARIOS, Scenario, now
+from benchmarks.drills.traffic import Traffic
+from benchmarks.drills.verdict import HEADING, Judgement, judge
+from benchmarks.fleet import BenchFleet, running
+from benchmarks.small_model import small_model
+from cli import stream_client
+
+FLEET = Path(__file__).with_name("fleet.yaml")
+LAYERS = 4
+# Of requests before it, so that streams are under way; and that have to succeed one after the
+# other before a fleet is called whole.
+BEFORE_S, IN_A_ROW = 3.0, 4
+
+
+async def drill(
+    name: str, scenario: Scenario, fleet: BenchFleet, http: aiohttp.ClientSession
+) -> Judgement:
+    """Raises NotWithin where the fleet did not come back at all."""
+    drilled, traffic = DrilledFleet(fleet, http), Traffic(fleet.gateway, fleet.model)
+    await eventually("the fleet is whole before the drill", drilled.is_whole)
+    async with traffic.clients():
+        await asyncio.sleep(BEFORE_S)
+        fault = await scenario(drilled)
+        await eventually("the fleet is whole again", drilled.is_whole)
+        await eventually("requests are answered again", lambda: _served(traffic, fault.over))
+        whole_at = now()
+    return judge(name, traffic.outcomes, fault, whole_at, await drilled.left_over())
+
+
+async def _served(traffic: Traffic, since: float) -> bool:
+    after = [one for one in traffic.outcomes if one.began > since]
+    return len(after) >= IN_A_ROW and all(one.code is None for one in after[-IN_A_ROW:])
+
+
+async def drill_all(names: list[str], fleet: BenchFleet) -> list[Judgement]:
+    verdicts = []
+    async with stream_client.session() as http:
+        print(HEADING, flush=True)
+        for name in names:
+            try:
+                verdict = await drill(name, SCENARIOS[name], fleet, http)
+            except NotWithin as error:
+                verdict = Judgement(name, 0, 0, 0, {}, 0.0, 0.0, {}, [str(error)])
+            verdicts.append(verdict)
+            print(verdict.row(), flush=True)
+    return verdicts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
+    )
+    names = parser.parse_args().only or list(SCENARIOS)
+    description = yaml.safe_load(FLEET.read_text())
+    for pool in description["pools"].values():
+        pool["model"] = str(small_model(LAYERS))
+    with tempfile.TemporaryDirectory(prefix="afx-drills-") as folder:
+        fleet_file = Path(folder) / "drills.yaml"
+        fleet_file.write_text(yaml.safe_dump(description))
+        with running(fleet_file) as fleet:
+            verdicts = asyncio.run(drill_all(names, fleet))
+    wrong = sum(not one.is_right for one in verdicts)
+    figures = {one.name: one.figures() for one in verdicts}
+    report.finish("drills", figures, {"drills_that_went_wrong": report.goal(wrong, at_most=0)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Clients of a drilled fleet, and how each of their requests ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import aiohttp
+
+from cli.stream_client import Endpoint
+
+CLIENTS = 4
+PROMPTS = 6
+LONG_TOKENS, SHORT_TOKENS = 48, 8
+# An answer that takes longer has hung.
+HUNG_S = 150.0
+
+
+@dataclass
+class Asked:
+    """One request, in seconds of the loop's clock. `code`: of the error that it was told, or how
+    its connection ended; None for a whole answer. `replica` is empty where no answer began."""
+
+    began: float
+    ended: float = 0.0
+    replica: str = ""
+    code: str | None = None
+    first_byte: float | None = None
+    longest_gap_s: float = 0.0
+
+    def overlaps(self, began: float, ended: float) -> bool:
+        return self.began < ended and self.ended > began
+
+
+class Traffic:
+    """`clients` that ask one request after the other, each over a connection of its own: streams
+    and whole answers, long and short."""
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self._endpoint = endpoint
+        self._model = model
+        self._numbers = count()
+        self.outcomes: list[Asked] = []
+
+    @contextlib.asynccontextmanager
+    async def clients(self, number: int = CLIENTS) -> AsyncIterator[None]:
+        """They finish what they have begun."""
+        ends = asyncio.Event()
+
+        async def client() -> None:
+            while not ends.is_set():
+                await self.ask()
+
+        asking = [asyncio.create_task(client()) for _ in range(number)]
+        try:
+            yield
+        finally:
+            ends.set()
+            await asyncio.gather(*asking)
+
+    async def ask(self) -> Asked:
+        """One request, whatever comes of it."""
+        outcome = Asked(_now())
+        connector = aiohttp.TCPConnector(force_close=True)
+        headers = self._endpoint.headers
+        try:
+            async with (
+                asyncio.timeout(HUNG_S),
+                aiohttp.ClientSession(connector=connector, headers=headers) as http,
+            ):
+                await self._ask(http, outcome, next(self._numbers))
+        except TimeoutError:
+            outcome.code = "hung"
+        except (aiohttp.ClientError, OSError) as error:
+            outcome.code = f"cut ({type(error).__name__})"
+        outcome.ended = _now()
+        self.outcomes.append(outcome)
+        return outcome
+
+    async def _ask(self, http: aiohttp.ClientSession, outcome: Asked, number: int) -> None:
+        streams = number % 3 != 0
+        body = {
+            "model": self._model,
+            "prompt": f"Number {number % PROMPTS}. " + "Tell me of the harbour. " * 30,
+            "max_tokens": LONG_TOKENS if number % 2 else SHORT_TOKENS,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": streams,
+        }
+        url = f"{self._endpoint.url}/v1/completions"
+        async with http.post(url, json=body) as answer:
+            outcome.replica = answer.headers.get("x-antefix-replica", "")
+            if answer.status != 200:
+                outcome.code = _code(await answer.read())
+            elif streams:
+                outcome.code = await _read(answer, outcome)
+            else:
+                await answer.read()
+
+
+async def _read(answer: aiohttp.ClientResponse, outcome: Asked) -> str | None:
+    """None for a stream that came to its end."""
+    last, tail = outcome.began, b""
+    async for chunk in answer.content.iter_any():
+        now = _now()
+        if outcome.first_byte is None:
+            outcome.first_byte = now
+        else:
+            outcome.longest_gap_s = max(outcome.longest_gap_s, now - last)
+        last, tail = now, (tail + chunk)[-2000:]
+    if tail.rstrip().endswith(b"data: [DONE]") and b'{"error"' not in tail:
+        return None
+    return _code(tail.rstrip().rpartition(b"data: ")[2])
+
+
+def _code(body: bytes) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        said: dict[str, Any] = json.loads(body)
+        return str(said["error"]["code"])
+    return "no error of ours"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

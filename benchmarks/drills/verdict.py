@@ -1,0 +1,125 @@
+"""Whether a drill ended as it should."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.drills.traffic import Asked
+
+# What was hit goes on, or is told within so many seconds.
+TOLD_WITHIN_S = 5.0
+WHOLE_WITHIN_S = 30.0
+# What clients of a fleet may be told that has lost a part.
+OURS = frozenset({"engine_unavailable", "no_replica", "over_capacity", "engine_error"})
+
+
+@dataclass(frozen=True)
+class Injury:
+    """`began` and `over` in seconds of the loop's clock: the process was back then. Requests at
+    one of `replicas`, or any that were under way if `gateway`, may be hit by it."""
+
+    began: float
+    over: float
+    replicas: frozenset[str] = frozenset()
+    gateway: bool = False
+
+    def hits(self, outcome: Asked) -> bool:
+        if not outcome.overlaps(self.began, self.over):
+            return False
+        # one that no replica has answered yet may have been anywhere, but for those that it spares
+        return self.gateway or outcome.replica in self.replicas
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """`wrong`: what was not as it should be, in words."""
+
+    name: str
+    requests: int
+    hit: int
+    went_on: int
+    told: Mapping[str, int]
+    longest_gap_s: float
+    whole_after_s: float
+    left_over: Mapping[str, int]
+    wrong: Sequence[str]
+
+    @property
+    def is_right(self) -> bool:
+        return not self.wrong
+
+    def row(self) -> str:
+        says = "as it should be" if self.is_right else "; ".join(self.wrong)
+        return (
+            f"{self.name:26} {self.requests:5} {self.hit:4} {self.went_on:5}"
+            f" {self.longest_gap_s:7.1f} {self.whole_after_s:7.1f}  {says}"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests,
+            "hit": self.hit,
+            "went_on": self.went_on,
+            "told": dict(self.told),
+            "longest_gap_s": round(self.longest_gap_s, 2),
+            "whole_after_s": round(self.whole_after_s, 2),
+            "left_over": dict(self.left_over),
+            "wrong": list(self.wrong),
+        }
+
+
+HEADING = f"{'drill':26} {'asked':>5} {'hit':>4} {'on':>5} {'gap s':>7} {'whole s':>7}  result"
+
+
+def judge(
+    name: str,
+    outcomes: Sequence[Asked],
+    fault: Injury,
+    whole_at: float,
+    left_over: Mapping[str, int],
+) -> Judgement:
+    """`whole_at`: when full service was seen again."""
+    hit = [one for one in outcomes if fault.hits(one)]
+    failed = [one for one in outcomes if one.code is not None]
+    outside = [one for one in failed if not fault.hits(one)]
+    wrong = []
+    if not outcomes:
+        wrong.append("nothing was asked")
+    if outside:
+        wrong.append(f"failed though not hit: {_counted(outside)}")
+    if dumb := [one for one in failed if fault.hits(one) and not _was_told(one, fault)]:
+        wrong.append(f"hit and told nothing of ours: {_counted(dumb)}")
+    if late := [o for o in failed if fault.hits(o) and o.ended > _until(o, fault)]:
+        seconds = max(one.ended - max(one.began, fault.began) for one in late)
+        wrong.append(f"{len(late)} told only after up to {seconds:.1f} s")
+    if whole_at - fault.over > WHOLE_WITHIN_S:
+        wrong.append(f"whole again only {whole_at - fault.over:.1f} s after the process was back")
+    if left := {what: number for what, number in left_over.items() if number}:
+        wrong.append(f"left over: {left}")
+    return Judgement(
+        name,
+        requests=len(outcomes),
+        hit=len(hit),
+        went_on=sum(one.code is None for one in hit),
+        told=Counter(one.code for one in failed if one.code is not None),
+        longest_gap_s=max((one.longest_gap_s for one in outcomes), default=0.0),
+        whole_after_s=max(0.0, whole_at - fault.over),
+        left_over=left_over,
+        wrong=wrong,
+    )
+
+
+def _was_told(one: Asked, fault: Injury) -> bool:
+    """A gateway that is dead can tell nothing: its connections break."""
+    return one.code in OURS or (fault.gateway and (one.code or "").startswith("cut"))
+
+
+def _until(one: Asked, fault: Injury) -> float:
+    return max(one.began, fault.began) + TOLD_WITHIN_S
+
+
+def _counted(outcomes: Sequence[Asked]) -> str:
+    return ", ".join(f"{n} {code}" for code, n in Counter(o.code for o in outcomes).items())

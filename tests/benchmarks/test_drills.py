@@ -1,0 +1,98 @@
+"""What a drill is judged by, and how its clients tell how each of their requests ended."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.drills.traffic import Asked, Traffic
+from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge
+from cli.stream_client import Endpoint
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import Front, gateway_before
+
+FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
+OF_A_GATEWAY = Injury(10.0, 20.0, gateway=True)
+WHOLE = Asked(9.0, 11.0, "hit")
+NOTHING: dict[str, int] = {"slots": 0}
+
+
+def told(code: str, **more: object) -> Asked:
+    return replace(Asked(9.0, 11.0, "hit", code), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", [FAULT, OF_A_GATEWAY])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        WHOLE,
+        told("engine_unavailable"),
+        told("engine_unavailable", began=19.0, ended=20.0 + TOLD_WITHIN_S - 1.1),
+        Asked(21.0, 22.0, "another"),
+    ],
+)
+def test_what_goes_on_or_is_told_in_time_is_right(fault: Injury, outcome: Asked) -> None:
+    verdict = judge("one", [outcome], fault, 21.0, NOTHING)
+    assert verdict.is_right, verdict.wrong
+    assert verdict.row().endswith("as it should be")
+    json.dumps(verdict.figures())
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "words"),
+    [
+        (FAULT, told("engine_unavailable", replica="another"), "though not hit"),
+        (FAULT, told("engine_unavailable", began=20.5, ended=21.0), "though not hit"),
+        (FAULT, told("engine_unavailable", replica=""), "though not hit"),
+        (FAULT, told("no error of ours"), "nothing of ours"),
+        (FAULT, told("cut (ClientPayloadError)"), "nothing of ours"),
+        (OF_A_GATEWAY, told("hung", ended=160.0), "nothing of ours"),
+        (FAULT, told("engine_unavailable", ended=10.1 + TOLD_WITHIN_S), "only after up to 5.1 s"),
+    ],
+)
+def test_what_fails_in_another_way_is_wrong(fault: Injury, outcome: Asked, words: str) -> None:
+    assert words in "; ".join(judge("one", [WHOLE, outcome], fault, 21.0, NOTHING).wrong)
+
+
+def test_who_is_cut_by_a_dead_gateway_was_told_what_it_could() -> None:
+    assert judge("one", [told("cut (X)")], OF_A_GATEWAY, 21.0, NOTHING).is_right
+
+
+def test_a_fleet_that_is_whole_too_late_or_holds_something_is_wrong() -> None:
+    late = judge("one", [WHOLE], FAULT, 20.1 + WHOLE_WITHIN_S, NOTHING)
+    assert "only 30.1 s after" in late.wrong[0]
+    assert "slots" in judge("one", [WHOLE], FAULT, 21.0, {"slots": 1}).wrong[0]
+    assert judge("one", [], FAULT, 21.0, NOTHING).wrong == ["nothing was asked"]
+
+
+def traffic(front: Front) -> Traffic:
+    return Traffic(Endpoint("gateway", front.url, front.headers), MODEL)
+
+
+async def test_clients_tell_of_whole_answers_by_whom() -> None:
+    engine = FakeEngine("r0")
+    async with gateway_before(engine) as front:
+        asking = traffic(front)
+        async with asking.clients(2):
+            for _ in range(3):
+                await asking.ask()
+    assert len(asking.outcomes) >= 5
+    assert {(one.code, one.replica) for one in asking.outcomes} == {(None, "r0")}
+    assert all(one.ended > one.began for one in asking.outcomes)
+    assert any(one.first_byte for one in asking.outcomes)
+
+
+async def test_clients_tell_how_an_answer_was_broken_off() -> None:
+    engine = FakeEngine("r0")
+    engine.dies_after = 3
+    async with gateway_before(engine) as front:
+        asking = traffic(front)
+        asked = [await asking.ask() for _ in range(4)]
+    # whole answers are tried again elsewhere, of which there is nothing
+    assert {one.code for one in asked} == {"engine_unavailable"}
+    assert [one.replica for one in asked if one.first_byte] == ["r0", "r0"]
+
+
+async def test_clients_tell_of_a_connection_that_is_refused() -> None:
+    (one,) = [await Traffic(Endpoint("gateway", "http://127.0.0.1:1"), MODEL).ask()]
+    assert one.code == "cut (ClientConnectorError)"
