@@ -16,9 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 from autoscaling.fair_share import FairShare
+from autoscaling.outlook import Outlook, doubted, first_holding, has_room, holds, is_slow, pressure
 from autoscaling.overflow import OverflowGate, OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter, WaitingRoom
@@ -26,40 +28,21 @@ from autoscaling.waiting import Waiter, WaitingRoom
 # A batch request goes while this share of the interactive SLO holds: the rest is for those who
 # come in the meantime and cannot wait.
 BATCH_SHARE = 0.5
-# A replica where who comes waits longer than this has no room for another tenant's turn: enough to
-# keep an engine busy until a gateway has heard that it is free, and little beside a prefill.
-ENGINE_QUEUE_S = 0.02
-# No doubt is larger: beyond it a prediction says nothing, and would close the pool.
-MAX_DOUBT = 0.5
 MAX_RETRY_AFTER_S = 3600
-
-
-class Outlook(Protocol):
-    """One replica as one request sees it: `router.policies.Candidate` is one. Seconds.
-
-    `wait_s`: before its own prefill begins, uncorrected; exactly 0 where nobody waits.
-    """
-
-    @property
-    def predicted_ttft_s(self) -> float: ...
-    @property
-    def wait_s(self) -> float: ...
-    @property
-    def inter_token_latency(self) -> float: ...
-    @property
-    def running(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`reason` completes "because ...". `index`: the candidate, of the own pool or (overflow) of
-    the other. `best_ttft_s`: the best prediction in the own pool, None when nothing is known."""
+    the other. `best_ttft_s`: the best prediction in the own pool, None when nothing is known.
+    `outage`: the own pool has no replica, which is what decided."""
 
     kind: Literal["admit", "wait", "overflow", "reject"]
     reason: str
     index: int = 0
     retry_after_s: int = 0
     best_ttft_s: float | None = None
+    outage: bool = False
 
 
 class Admission:
@@ -120,7 +103,7 @@ class Admission:
         one have lately been served as well.
         """
         slo = self._slos.get(priority)
-        slo = _doubted(slo, doubt) if slo else None
+        slo = doubted(slo, doubt) if slo else None
         if only_overflow:
             # when this pool could serve it is nothing to it, nor does it take of anybody's share
             return self._elsewhere(slo, elapsed_s, overflow, math.inf, now, tenant, asked=True)
@@ -128,6 +111,44 @@ class Admission:
         if self.gate is not None and (verdict.kind != "wait" or priority == "interactive"):
             self.gate.count(verdict.kind == "overflow", now, tenant)
         return verdict
+
+    def decide_without_replica(
+        self,
+        priority: PriorityClass,
+        elapsed_s: float,
+        up_in_s: float | None,
+        patience_s: float,
+        overflow: Sequence[Outlook] | None,
+        doubt: float = 0.0,
+        tenant: str = "",
+    ) -> Verdict:
+        """One request, once, of a pool that has no replica: `decide` where nobody can be ranked.
+
+        `up_in_s`: when one is predicted to be up; None: nothing is known, and nobody is refused for
+        that. `patience_s`: until the request's deadline. What overflows because of this is of no
+        share: that is meant for a pool that is busy.
+        """
+        slo = self._slos.get(priority)
+        slo = doubted(slo, doubt) if slo else None
+        reason, due = "no replica is up", math.inf
+        if up_in_s is not None:
+            reason += f", and one is predicted to be in {up_in_s:.0f} s"
+            due = elapsed_s + up_in_s
+        verdict = partial(Verdict, reason=reason, best_ttft_s=up_in_s, outage=True)
+        in_time = up_in_s is None or up_in_s < patience_s
+        if priority == "batch" and in_time and self.queue.takes(tenant):
+            return verdict("wait")
+        if in_time and slo is not None and due <= slo.ttft_s:
+            return verdict("admit")
+        if overflow and self.gate is not None:
+            index = first_holding(overflow, slo, elapsed_s) if slo else 0
+            if index is not None:
+                return verdict("overflow", index=index)
+        if in_time:
+            return verdict("admit")
+        excess = [of.predicted_ttft_s - slo.ttft_s for of in overflow or () if slo is not None]
+        soonest = min([due - elapsed_s, *excess])
+        return verdict("reject", retry_after_s=_whole_seconds(soonest))
 
     def confirm_overflow(
         self,
@@ -148,7 +169,7 @@ class Admission:
         """
         if unfit is None and not self.is_lost(elapsed_s, overflow, doubt, priority):
             return verdict
-        if self.gate is not None and not only_overflow:
+        if self.gate is not None and not only_overflow and not verdict.outage:
             self.gate.take_back(now, tenant)
         reason = unfit or "others have filled the overflow pool meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
@@ -167,7 +188,7 @@ class Admission:
         slo = self._slos.get(priority)
         if slo is None or not ranked:
             return False
-        return _first_holding(ranked, _doubted(slo, doubt), elapsed_s) is None
+        return first_holding(ranked, doubted(slo, doubt), elapsed_s) is None
 
     def until_turn_s(
         self, priority: PriorityClass, ranked: Sequence[Outlook], tenant: str, shared: bool
@@ -202,7 +223,7 @@ class Admission:
             return 0
         slo = self._slos.get("interactive")
         # not where it would be cheapest: others would wait behind it there
-        fit = (i for i, of in enumerate(ranked) if _has_room(of) and not _is_slow(of, slo))
+        fit = (i for i, of in enumerate(ranked) if has_room(of) and not is_slow(of, slo))
         return next(fit, None)
 
     def may_leave(
@@ -226,7 +247,7 @@ class Admission:
         fit = (
             i
             for i, candidate in enumerate(ranked)
-            if _holds(candidate, limit, 0.0) and (_has_room(candidate) or not shared)
+            if holds(candidate, limit, 0.0) and (has_room(candidate) or not shared)
         )
         return next(fit, None)
 
@@ -235,7 +256,7 @@ class Admission:
         if not ranked:
             return False
         waiting = len(self.interactive) or (priority == "batch" and len(self.queue))
-        return bool(waiting) or (shared and not any(map(_has_room, ranked)))
+        return bool(waiting) or (shared and not any(map(has_room, ranked)))
 
     def _decide(
         self,
@@ -263,9 +284,9 @@ class Admission:
         if slo is None:
             return Verdict("admit", "there is no SLO")
         if priority == "interactive":
-            going = _first_holding(ranked, slo, elapsed_s)
+            going = first_holding(ranked, slo, elapsed_s)
             if self.gate is not None:
-                self.gate.update(_pressure(ranked, slo, elapsed_s), tenant)
+                self.gate.update(pressure(ranked, slo, elapsed_s), tenant)
         else:
             going = None if is_full else self.may_leave(0.0, ranked, shared)
         within = Verdict("admit", "the SLO is held", going or 0, best_ttft_s=best)
@@ -289,16 +310,16 @@ class Admission:
     ) -> Verdict:
         """A request to a full pool that others share: in its turn its first token is `due`."""
         waits = Verdict("wait", "other tenants share the pool, which is full", best_ttft_s=due)
-        holds = room.takes(tenant)
+        is_held = room.takes(tenant)
         if slo is not None:
             if self.gate is not None:
                 self.gate.update((due + elapsed_s) / slo.ttft_s, tenant)
-            too_slow = all(_is_slow(candidate, slo) for candidate in ranked)
-            holds = holds and not too_slow and due + elapsed_s <= slo.ttft_s
-        if holds and not self._should_recover(due, overflow, tenant):
+            too_slow = all(is_slow(candidate, slo) for candidate in ranked)
+            is_held = is_held and not too_slow and due + elapsed_s <= slo.ttft_s
+        if is_held and not self._should_recover(due, overflow, tenant):
             return waits
         verdict = self._elsewhere(slo, elapsed_s, overflow, due, now, tenant)
-        return waits if verdict.kind == "reject" and holds else verdict
+        return waits if verdict.kind == "reject" and is_held else verdict
 
     def _should_recover(
         self, wait_s: float, overflow: Sequence[Outlook] | None, tenant: str
@@ -322,7 +343,7 @@ class Admission:
         alone = "only the overflow pool may answer it"
         reason = alone if asked else "no replica can hold the SLO"
         if overflow is not None and self.gate is not None:
-            index = _first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
+            index = first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
                 reason = "the overflow pool cannot hold the SLO" + ("" if asked else " either")
@@ -336,48 +357,10 @@ class Admission:
 def _refusal(slo: Slo | None, due: float, reason: str, best_ttft_s: float | None) -> Verdict:
     # a backlog drains by a second in a second
     excess = due - slo.ttft_s if slo is not None else 0.0
-    seconds = math.ceil(excess) if math.isfinite(excess) else 1
-    return Verdict("reject", reason, 0, max(1, min(seconds, MAX_RETRY_AFTER_S)), best_ttft_s)
+    return Verdict("reject", reason, 0, _whole_seconds(excess), best_ttft_s)
 
 
-def _doubted(slo: Slo, doubt: float) -> Slo:
-    """What a prediction must be for the SLO to be held even if it is off by `doubt`."""
-    doubt = min(max(0.0, doubt), MAX_DOUBT) if math.isfinite(doubt) else MAX_DOUBT
-    return replace(slo, ttft_s=slo.ttft_s / (1.0 + doubt))
-
-
-def _first_holding(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> int | None:
-    """The first in the policy's order that holds the SLO."""
-    holding = (i for i, candidate in enumerate(ranked) if _holds(candidate, slo, elapsed_s))
-    return next(holding, None)
-
-
-def _has_room(candidate: Outlook) -> bool:
-    return candidate.wait_s <= ENGINE_QUEUE_S
-
-
-def _is_slow(candidate: Outlook, slo: Slo | None) -> bool:
-    """Whether its running streams miss what is promised of their tokens."""
-    if slo is None or slo.tpot_s is None or not candidate.running:
-        return False
-    return candidate.inter_token_latency > slo.tpot_s
-
-
-def _holds(candidate: Outlook, slo: Slo, elapsed_s: float) -> bool:
-    if _is_slow(candidate, slo):
-        return False
-    return candidate.wait_s <= 0.0 or candidate.predicted_ttft_s + elapsed_s <= slo.ttft_s
-
-
-def _pressure(ranked: Sequence[Outlook], slo: Slo, elapsed_s: float) -> float:
-    """The least that any replica is used, as a multiple of what the SLO allows."""
-
-    def of(candidate: Outlook) -> float:
-        ttft = 0.0
-        if candidate.wait_s > 0.0:
-            ttft = (candidate.predicted_ttft_s + elapsed_s) / slo.ttft_s
-        if slo.tpot_s is None or not candidate.running:
-            return ttft
-        return max(ttft, candidate.inter_token_latency / slo.tpot_s)
-
-    return min(map(of, ranked))
+def _whole_seconds(seconds: float) -> int:
+    """As Retry-After has them."""
+    whole = math.ceil(seconds) if math.isfinite(seconds) else 1
+    return max(1, min(whole, MAX_RETRY_AFTER_S))

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 # Of so many tenants it is known what they had; tenants come and go.
 TENANTS_KEPT = 4096
+# A tenant of which nothing was heard for so long shares the pool with nobody.
+TENANT_ACTIVE_S = 600.0
 
 
 class FairShare:
@@ -51,3 +53,21 @@ class FairShare:
 
     def _weight(self, tenant: str) -> float:
         return self.weights.get(tenant, 1.0)
+
+
+class ActiveTenants:
+    """Who has lately asked. Times are seconds of any one clock."""
+
+    def __init__(self) -> None:
+        # when each was last heard of, the latest last
+        self._heard: OrderedDict[str, float] = OrderedDict()
+
+    @property
+    def are_several(self) -> bool:
+        return len(self._heard) > 1
+
+    def heard_of(self, tenant: str, now: float) -> None:
+        self._heard[tenant] = now
+        self._heard.move_to_end(tenant)
+        while now - next(iter(self._heard.values())) > TENANT_ACTIVE_S:
+            self._heard.popitem(last=False)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from autoscaling.admission import Admission, Outlook, Verdict
+from autoscaling.admission import Admission, Verdict
+from autoscaling.fair_share import ActiveTenants
+from autoscaling.outage import Outage, confirmed
+from autoscaling.outlook import Outlook
 from autoscaling.overflow import OverflowRules
 from autoscaling.scheduling import (
     Attempt,
@@ -34,9 +37,11 @@ from router.load import LoadBoard, LoadReport, ReplicaLoad
 from router.placement import BLIND, Placement, place, place_blind
 from router.policies import Candidate, PlacementRequest, Policy, make_policy
 from router.recent import Placed, Recent, RecentPlacements, announcement
+from router.slots import LEASE_S
 
-# A tenant of which nothing was heard for so long shares the pool with nobody.
-TENANT_ACTIVE_S = 600.0
+# So long after a board became empty it is known whether its replicas are gone. Who waits anyhow is
+# not sent to them before.
+FOUND_OUT_S = LEASE_S + 2.0
 
 
 def _nobody(placed: Placed) -> None:
@@ -83,8 +88,7 @@ class PoolScheduler:
         self._recent = RecentPlacements()
         self._in_flight: Counter[str] = Counter()
         self._unassigned: set[str] = set()
-        # when each was last heard of, the latest last
-        self._tenants: OrderedDict[str, float] = OrderedDict()
+        self._tenants = ActiveTenants()
         self.freed: Callable[[], None] = _nothing
         self.gateway = secrets.token_hex(8)
         self.announce: Callable[[Placed], None] = _nobody
@@ -92,6 +96,7 @@ class PoolScheduler:
         self.correction = TtftCorrection()
         self.admission = Admission({})
         self.demand = DemandCounters()
+        self.told_of_outage: Outage | None = None
         self._shadow_policy: str | None = None
         self._shadow: Policy | None = None
         self.change(settings, overflow)
@@ -113,6 +118,15 @@ class PoolScheduler:
         )
 
     @property
+    def outage(self) -> Outage | None:
+        """That no replica is up; None as soon as one is, and while that is not known for certain.
+
+        `told_of_outage` is from whoever watches what Ray Serve runs: a board may be empty also for
+        want of what replicas tell.
+        """
+        return confirmed(self.told_of_outage, self.board.empty_for_s, self._clock())
+
+    @property
     def unassigned(self) -> int:
         """Requests that were let go while no replica was known, and wait for any to take them."""
         return len(self._unassigned)
@@ -127,6 +141,8 @@ class PoolScheduler:
         prompt, depths = request.prompt, request.depths
         loads = {r: load for r, load in self.board.loads().items() if r not in avoid}
         if not loads:
+            if self.outage is not None:  # those that were last known are gone
+                return Considered(Placement(()), Recent())
             known = {r: load for r, load in self.board.last_known().items() if r not in avoid}
             blind = place_blind(prompt, known, self._in_flight, self._rng)
             return Considered(blind, Recent())
@@ -150,7 +166,7 @@ class PoolScheduler:
             return False
         elapsed_s = self._clock() - request.arrived
         elapsed_s += self.admission.until_turn_s(
-            request.priority, considered.ranked, request.tenant, self._is_shared
+            request.priority, considered.ranked, request.tenant, self._tenants.are_several
         )
         return self.admission.is_lost(elapsed_s, considered.ranked, self._doubt)
 
@@ -160,21 +176,30 @@ class PoolScheduler:
         What was considered must be fresh: nothing may have been placed since.
         """
         now, elsewhere = self._clock(), None
-        self._hear_of(request.tenant, now)
+        self._tenants.heard_of(request.tenant, now)
         may_overflow = request.no_overflow is None and request.overflow != "never"
         if self._overflow is not None and may_overflow:
             elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
-        verdict = self.admission.decide(
-            request.priority,
-            now - request.arrived,
-            considered.ranked,
-            elsewhere,
-            now,
-            request.overflow == "only",
-            self._doubt,
-            request.tenant,
-            self._is_shared,
-        )
+        elapsed_s, only = now - request.arrived, request.overflow == "only"
+        doubt, tenant = self._doubt, request.tenant
+        outage = None if considered.ranked or only else self.outage
+        if outage is not None:
+            up_in_s, patience_s = outage.up_in_s(now), request.deadline - now
+            verdict = self.admission.decide_without_replica(
+                request.priority, elapsed_s, up_in_s, patience_s, elsewhere, doubt, tenant
+            )
+        else:
+            verdict = self.admission.decide(
+                request.priority,
+                elapsed_s,
+                considered.ranked,
+                elsewhere,
+                now,
+                only,
+                doubt,
+                tenant,
+                self._tenants.are_several,
+            )
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
             return decision  # counted when the other pool has read it
@@ -219,6 +244,9 @@ class PoolScheduler:
             request.tenant,
             request.overflow == "only",
         )
+        if verdict.kind == "reject" and asked.verdict.outage:
+            again = replace(asked.request, no_overflow=verdict.reason)
+            return origin.decide(again, origin.consider(again))
         final = Decision(asked.request, asked.considered, verdict)
         origin._count(final)
         if verdict.kind == "reject":
@@ -235,11 +263,15 @@ class PoolScheduler:
         if (turn := admission.next_waiter(now)) is None:
             return None
         priority, waiter = turn
+        if self.outage is not None or 0.0 < self.board.empty_for_s < FOUND_OUT_S:
+            return None
         considered = self.consider(waiter.what)
         if priority == "interactive":
             index = admission.may_begin(considered.ranked)
         else:
-            index = admission.may_leave(now - waiter.since, considered.ranked, self._is_shared)
+            index = admission.may_leave(
+                now - waiter.since, considered.ranked, self._tenants.are_several
+            )
         if index is None:
             return None
         admission.room_of(priority).leave(waiter)
@@ -305,16 +337,6 @@ class PoolScheduler:
         self.demand.queued_tokens = sum(waiter.tokens for room in rooms for waiter in room)
         return self.demand
 
-    @property
-    def _is_shared(self) -> bool:
-        return len(self._tenants) > 1
-
-    def _hear_of(self, tenant: str, now: float) -> None:
-        self._tenants[tenant] = now
-        self._tenants.move_to_end(tenant)
-        while now - next(iter(self._tenants.values())) > TENANT_ACTIVE_S:
-            self._tenants.popitem(last=False)
-
     def _settle(self, attempt: Attempt, served_by: str | None, computed: Computed | None) -> None:
         shares, tenant = self.admission.shares, attempt.request.tenant
         if served_by is None:
@@ -376,14 +398,11 @@ class PoolScheduler:
     def _waiter(
         self, request: SchedulingRequest, considered: Considered, now: float
     ) -> Waiter[SchedulingRequest]:
-        best = min(considered.ranked, key=lambda candidate: candidate.raw_ttft_s)
-        return Waiter(
-            request,
-            request.tenant,
-            work_s=self._work_s(request, best),
-            since=now,
-            tokens=max(0, request.prompt.prompt_tokens - best.cached_tokens),
-        )
+        ranked, tokens, work_s = considered.ranked, request.prompt.prompt_tokens, 0.0
+        if ranked:  # else it is not known what it costs
+            best = min(ranked, key=lambda candidate: candidate.raw_ttft_s)
+            tokens, work_s = max(0, tokens - best.cached_tokens), self._work_s(request, best)
+        return Waiter(request, request.tenant, work_s=work_s, since=now, tokens=tokens)
 
     def _work_s(self, request: SchedulingRequest, on: Candidate) -> float:
         """Engine seconds that the request is expected to take there."""
@@ -394,12 +413,12 @@ class PoolScheduler:
         return _engine_s(load, tokens, load.decode_s, request.sequences)
 
     def _count(self, decision: Decision) -> None:
-        demand, kind = self.demand, decision.verdict.kind
-        prompt_tokens = decision.request.prompt.prompt_tokens
-        cached = max((c.cached_tokens for c in decision.considered.ranked), default=0)
-        demand.arrived += 1
-        demand.prompt_tokens += prompt_tokens
-        demand.uncached_tokens += max(0, prompt_tokens - cached)
+        demand, kind, request = self.demand, decision.verdict.kind, decision.request
+        if not request.is_again:
+            cached = max((c.cached_tokens for c in decision.considered.ranked), default=0)
+            demand.arrived += 1
+            demand.prompt_tokens += request.prompt.prompt_tokens
+            demand.uncached_tokens += max(0, request.prompt.prompt_tokens - cached)
         demand.refused += kind == "reject"
         demand.overflowed += kind == "overflow"
 

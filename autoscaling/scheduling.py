@@ -20,9 +20,10 @@ class SchedulingRequest:
     """One request, as a scheduler sees it.
 
     `depths`: slot -> leading segments of the prompt that the index confirms; None: it did not
-    answer. `arrived`: when the request came, in seconds of the scheduler's clock. `policy` None:
-    the pool's own. `no_overflow`: why the overflow pool may not serve it; None: it may.
-    `sequences`: how many an engine makes of it.
+    answer. `arrived`: when the request came, in seconds of the scheduler's clock, and `deadline`
+    until when it has to be answered. `policy` None: the pool's own. `no_overflow`: why the overflow
+    pool may not serve it; None: it may. `sequences`: how many an engine makes of it. `is_again`: it
+    was decided before, and came no second time.
     """
 
     prompt: PlacementRequest
@@ -34,6 +35,8 @@ class SchedulingRequest:
     overflow: OverflowChoice = "allow"
     no_overflow: str | None = None
     sequences: int = 1
+    deadline: float = math.inf
+    is_again: bool = False
 
 
 @dataclass(frozen=True)

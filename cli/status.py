@@ -179,6 +179,10 @@ def _admission_in_words(pool: Mapping[str, Any]) -> str:
         oldest = admission["oldest_wait_s"]
         at_most = "" if oldest is None else f", {oldest:.0f} s at most"
         words.append(f"{admission['waiting']} waiting{at_most}")
+    if outage := admission.get("outage"):
+        left = outage["up_in_s"]
+        soon = "" if left is None else f", the next is predicted to be in {left:.0f} s"
+        words.append(f"no replica is up{soon}")
     if admission["held"]:
         words.append(f"{admission['held']} held until a replica is up")
     if admission["overflowing"]:

@@ -154,6 +154,17 @@ class Families:
             "admitted), overflow, reject.",
             ["pool", "priority", "verdict"],
         )
+        self.outage_admissions = counter(
+            "antefix_outage_admissions",
+            "Those of antefix_admissions_total that no replica of the pool being up decided: admit "
+            "and wait for a start that is in time, overflow whatever the share, reject with 503.",
+            ["pool", "priority", "verdict"],
+        )
+        self.outage = gauge(
+            "antefix_outage",
+            "1 while no replica is up of a pool that should have one, by Redis and by Ray Serve.",
+            ["pool"],
+        )
         self.queue = gauge(
             "antefix_queue_requests",
             "Requests without a first token, waiting in gateways and engines.",

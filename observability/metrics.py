@@ -148,9 +148,15 @@ class AdmissionMetrics:
         self._idle = families.warm_seconds.labels(pool)
         for decided in product(PRIORITIES, ("admit", "wait", "overflow", "reject")):
             families.admissions.labels(pool, *decided)
+            families.outage_admissions.labels(pool, *decided)
 
     def decided(self, priority: str, verdict: str) -> None:
         self._families.buffer.inc(self._families.admissions, (self._pool, priority, verdict))
+
+    def decided_in_outage(self, priority: str, verdict: str) -> None:
+        """Because no replica of the pool was up."""
+        labels = self._pool, priority, verdict
+        self._families.buffer.inc(self._families.outage_admissions, labels)
 
     def waiting(self, priority: str, requests: int, oldest_s: float) -> None:
         """How many of the class wait for their turn, and how long the oldest has."""
@@ -163,6 +169,9 @@ class AdmissionMetrics:
     def idle(self, replica_s: float) -> None:
         if replica_s:
             self._idle.inc(replica_s)
+
+    def outage(self, is_one: bool) -> None:
+        self._families.outage.labels(self._pool).set(is_one)
 
     def overflow(self, is_open: bool, share: float) -> None:
         self._families.overflow_open.labels(self._pool).set(is_open)

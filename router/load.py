@@ -143,6 +143,7 @@ class LoadBoard:
         self._read_at = float("-inf")
         self._last_known_at = float("-inf")
         self._last_known: dict[str, ReplicaLoad] = {}
+        self._empty_since: float | None = None
         # as told; and the same with the placements that it cannot show yet
         self._told: dict[str, ReplicaLoad] = {}
         self._loads: dict[str, ReplicaLoad] = {}
@@ -167,7 +168,12 @@ class LoadBoard:
             for load in loads
         }
         self._replica_in = {load.slot: load.replica_id for load in loads}
-        self._read_at = self._clock()
+        was_read, self._read_at = self.is_read, self._clock()
+        if loads:
+            self._empty_since = None
+        elif self._empty_since is None or not was_read:
+            # what was not read for so long: replicas could not renew their leases either
+            self._empty_since = self._read_at
         for load in loads:
             for ticket in load.arrived:
                 self.unplaced(ticket)
@@ -228,6 +234,14 @@ class LoadBoard:
     def is_read(self) -> bool:
         """Redis answered lately: where the board is empty, no replica is live."""
         return self._clock() - self._read_at <= LEASE_S
+
+    @property
+    def empty_for_s(self) -> float:
+        """For how long each reading has found no replica; 0 where one is there, and where Redis
+        does not answer."""
+        if self._empty_since is None or not self.is_read:
+            return 0.0
+        return self._clock() - self._empty_since
 
     @property
     def _active_count(self) -> int:

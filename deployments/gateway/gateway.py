@@ -155,6 +155,7 @@ class Gateway:
             Connections(self._text, self._binary, self._session, secret),
             lambda pool: Transport(handle_of(pool), secret),
             self._explanations,
+            self._controller.replicas,
             self._metrics,
             self._loops,
         )

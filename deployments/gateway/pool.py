@@ -12,9 +12,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,9 +21,10 @@ import aiohttp
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from autoscaling.admission import Verdict
+from autoscaling.outage import Outage
 from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
 from autoscaling.scheduling import Attempt, Decision, SchedulingRequest
-from autoscaling.waiting import Waiter
 from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
@@ -37,9 +37,12 @@ from deployments.gateway.overflow_contract import refusal_of, renamed
 from deployments.gateway.pool_reporter import Admitted, PoolReporter
 from deployments.gateway.prompt_reader import PromptReader
 from deployments.gateway.renderer_client import RendererClient
-from deployments.gateway.request import EngineRequest, PoolRequest, Prompt, client_gone
+from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.request_options import OVERFLOW_HEADER, RequestOptions
+from deployments.gateway.serve_controller import AllReplicas, Question
+from deployments.gateway.start_watch import LOOK_PERIOD_S, StartWatch
 from deployments.gateway.transport import Transport
+from deployments.gateway.turns import TURN_PERIOD_S, Turns
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 from router.demand import Decided, read_decided, tell
 from router.lease_signature import LeaseSigner
@@ -50,9 +53,6 @@ from router.segment_keys import SegmentHasher, index_secret
 
 logger = logging.getLogger("ray.serve")
 
-# How often those who wait are looked after at least: an answer may be their turn. Loads come ten
-# times a second.
-TURN_PERIOD_S = 0.05
 # How long a request waits for a warm replica to be given traffic: one round trip to Redis.
 PROMOTION_BUDGET_S = 0.25
 DECIDED_PERIOD_S = 1.0
@@ -79,6 +79,7 @@ class GatewayPool:
         connections: Connections,
         transport: Transport,
         explanations: Explanations,
+        replicas: Question[AllReplicas],
         routing_metrics: RoutingMetrics,
         admission_metrics: AdmissionMetrics,
     ) -> None:
@@ -113,10 +114,9 @@ class GatewayPool:
         self._routing_metrics = routing_metrics
         self._admission_metrics = admission_metrics
         self._looked = asyncio.get_running_loop().time()
-        # None: it was refused, for another tenant's
-        self._turns: dict[Waiter[SchedulingRequest], asyncio.Future[Attempt | None]] = {}
-        self._may_turn = asyncio.Event()
-        self.scheduler.freed = self._may_turn.set
+        self._turns = Turns(self.scheduler)
+        self._outage: Outage | None = None
+        self.starts = StartWatch(name, board, replicas, _startup_of(self.settings))
         self._promotions: set[asyncio.Future[None]] = set()
         self._read_decided = partial(read_decided, connections.text, board_name)
         self._tell_demand = partial(
@@ -133,6 +133,7 @@ class GatewayPool:
         self.feeds.index.budget_s = fleet.redis.lookup_budget_ms / 1000
         self.reporter.slos = settings.slo.by_class()
         self.reader.pool = settings
+        self.starts.expected_s = _startup_of(settings)
 
     async def run(self) -> None:
         """Keep what is known current, and let go whose turn has come, until cancelled."""
@@ -149,6 +150,13 @@ class GatewayPool:
                 outages=REDIS_FAILURES,
             ),
             forever(
+                "replica_starts",
+                self._look_for_replicas,
+                LOOK_PERIOD_S,
+                fails=f"whether {self.name} has a replica is not known",
+                logger=logger,
+            ),
+            forever(
                 "turns",
                 self._give_turns,
                 fails=f"the turn of a waiting request of {self.name} failed",
@@ -162,9 +170,17 @@ class GatewayPool:
         return self.overflow.settings.served_model_name if self.overflow else None
 
     @property
+    def _is_wanted(self) -> bool:
+        """Whether a replica should be up: a pool that is scaled to zero misses none."""
+        if self.decided is not None:
+            return self.decided.target > 0
+        scaled = self.settings.autoscaling
+        return scaled is None or scaled.min_replicas > 0
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether requests wait here for their turn."""
-        return bool(self._turns)
+        return len(self._turns) > 0
 
     async def read(
         self,
@@ -190,44 +206,55 @@ class GatewayPool:
         request.record.phases.read_s += asyncio.get_running_loop().time() - began
         return PoolRequest(request, fields, headers, options, prompt)
 
-    async def schedule(self, request: PoolRequest, receive: Receive) -> EngineAttempt:
+    async def schedule(
+        self, request: PoolRequest, receive: Receive, is_again: bool = False
+    ) -> EngineAttempt:
         """Where the request goes, however long it has to wait for that.
 
-        Raises ApiError: 429 when it cannot be served within its SLO, 400 for an overflow that
-        it asks for and cannot have; ClientDisconnect when `receive` says so while it waits.
+        Raises ApiError: 429 when it cannot be served within its SLO, 503 when no replica is up and
+        none will be before its deadline, 400 for an overflow that it asks for and cannot have;
+        ClientDisconnect when `receive` says so while it waits.
         """
         try:
-            decision = await self._decide(request)
+            decision = await self._decide(request, is_again)
         except Exception:  # deciding must not fail what an engine could serve
             logger.exception("request %s is let in undecided", request.engine.request_id)
             request.engine.record.verdict = "admit"
             attempt = self.scheduler.place_anywhere(_asked(request, None))
-            return self._attempt(request, attempt, "deciding failed")
+            return self._attempt(request, attempt, Verdict("admit", "deciding failed"))
         if decision.verdict.kind == "overflow":
             assert self.overflow is not None
             return await self.overflow.stand_in(request, self, decision, receive)
+        return await self._follow(request, decision, receive)
+
+    async def _follow(
+        self, request: PoolRequest, decision: Decision, receive: Receive
+    ) -> EngineAttempt:
+        """What was decided, where this pool is to serve the request or nobody is."""
         self._decided(request, decision)
         if decision.evicted is not None:
-            self._turns[decision.evicted].set_result(None)
+            self._turns.refuse(decision.evicted)
         if (waiter := decision.waiter) is not None:
-            turn = await self._turn_of(waiter, receive)
-            if turn is None:
+            turn = await self._turns.of(waiter, receive)
+            if turn == "anew":
+                return await self.schedule(request, receive, is_again=True)
+            if turn == "refused":
                 decision = decision.refused_after_all()
                 self._decided(request, decision)
                 raise self.refused(request, decision)
-            request.engine.record.phases.wait_s = turn.placed_at - waiter.since
-            return self._attempt(request, turn, "its turn came")
+            request.engine.record.phases.wait_s += turn.placed_at - waiter.since
+            return self._attempt(request, turn, replace(decision.verdict, reason="its turn came"))
         if decision.attempt is None:
             raise self.refused(request, decision)
-        return self._attempt(request, decision.attempt, decision.verdict.reason)
+        return self._attempt(request, decision.attempt, decision.verdict)
 
     async def stand_in(
         self, request: PoolRequest, origin: GatewayPool, decision: Decision, receive: Receive
     ) -> EngineAttempt:
         """Serve here a request for `origin`, in this pool's model, where that is soonest.
 
-        Raises ApiError 429 for one that proves too long in this model's tokens, and for one that
-        others came before while it was read.
+        What it raises is as of `schedule`: also for one that proves too long in this model's
+        tokens, and for one that others came before while it was read.
         """
         model = self.settings.served_model_name
         engine = renamed(request.engine, request.fields, model)
@@ -235,11 +262,12 @@ class GatewayPool:
         here = await self.read(engine, fields, request.headers, request.options, receive)
         unfit = self.unfit(here, origin.settings) if here.prompt.known else None
         final = self.scheduler.stand_in(_asked(here, None), origin.scheduler, decision, unfit)
+        if final.verdict.kind != "overflow":
+            return await origin._follow(request, final, receive)
+        assert final.attempt is not None
         origin._decided(request, final)
-        if final.attempt is None:
-            raise origin.refused(request, final)
         self._admission_metrics.decided(request.options.priority, "admit")
-        return self._attempt(here, final.attempt, final.verdict.reason, overflowed=True)
+        return self._attempt(here, final.attempt, final.verdict)
 
     def unfit(self, request: PoolRequest, of: Pool) -> str | None:
         """Why a request for the pool `of` must not be served here; None: it may."""
@@ -255,43 +283,11 @@ class GatewayPool:
         message = self._refusal(options, decision)
         with contextlib.suppress(Exception):  # an explanation must not change the answer
             waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-            admitted = Admitted(options.priority, "refused", message, waited_s)
+            admitted = Admitted(options.priority, "refused", message, waited_s, verdict.outage)
             self.reporter.refused(request, decision.considered.placement, admitted)
-        return ApiError(
-            429,
-            f"{message} Try again in {verdict.retry_after_s} s.",
-            code="over_capacity",
-            retry_after=verdict.retry_after_s,
-        )
-
-    def admission_status(self) -> dict[str, Any]:
-        """How this gateway process lets requests in. `held`: wait for a replica to start."""
-        now, admission = asyncio.get_running_loop().time(), self.scheduler.admission
-        rooms, gate = (admission.queue, admission.interactive), admission.gate
-        promised = {"interactive": self.settings.slo.interactive, "batch": self.settings.slo.batch}
-        return {
-            "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
-            "waiting": sum(map(len, rooms)),
-            "waiting_by_tenant": Counter(rooms[0].by_tenant) + Counter(rooms[1].by_tenant),
-            "oldest_wait_s": round(max(room.oldest_s(now) for room in rooms), 3),
-            "held": self.scheduler.unassigned,
-            "overflowing": gate is not None and gate.open,
-            "overflow_share": round(gate.share(now), 4) if gate else 0.0,
-        }
-
-    def index_status(self) -> dict[str, Any]:
-        """How this gateway process fares with the prefix index; times are milliseconds."""
-        index = self.feeds.index
-        recent = sorted(index.recent_seconds)
-        return {
-            "answers": not index.breaker_open,
-            "prompts_known": self.reader.renderer.prompt_tokens is not None,
-            "lookups": index.lookups,
-            "failures": index.failures,
-            "skipped": index.skipped,
-            "lookup_p50_ms": round(recent[len(recent) // 2] * 1000, 3) if recent else None,
-            "ttft_prediction_error": self.scheduler.correction.error,
-        }
+        status, code = (503, "no_replica") if verdict.outage else (429, "over_capacity")
+        message = f"{message} Try again in {verdict.retry_after_s} s."
+        return ApiError(status, message, code=code, retry_after=verdict.retry_after_s)
 
     def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
         """Bring the gauges up to date; replicas by state, and how many there should be."""
@@ -306,14 +302,15 @@ class GatewayPool:
         rooms = self.scheduler.admission.interactive, self.scheduler.admission.queue
         for priority, room in zip(("interactive", "batch"), rooms, strict=True):
             admission.waiting(priority, len(room), room.oldest_s(now))
+        admission.outage(self.scheduler.outage is not None and self._is_wanted)
         if gate is not None:
             admission.overflow(gate.open, gate.share(now))
 
-    async def _decide(self, request: PoolRequest) -> Decision:
+    async def _decide(self, request: PoolRequest, is_again: bool) -> Decision:
         no_overflow: str | None = "the pool has no overflow pool"
         if self.overflow is not None:
             no_overflow = self.overflow.unfit(request, self.settings)
-        asked = _asked(request, no_overflow)
+        asked = replace(_asked(request, no_overflow), is_again=is_again)
         considered = self.scheduler.consider(asked)
         if self.scheduler.needs_warm(asked, considered):
             began = asyncio.get_running_loop().time()
@@ -324,22 +321,33 @@ class GatewayPool:
         return self.scheduler.decide(asked, considered)
 
     def _decided(self, request: PoolRequest, decision: Decision) -> None:
-        request.engine.record.verdict = decision.verdict.kind
-        self._admission_metrics.decided(request.options.priority, decision.verdict.kind)
+        verdict, priority = decision.verdict, request.options.priority
+        request.engine.record.verdict = verdict.kind
+        self._admission_metrics.decided(priority, verdict.kind)
+        if verdict.outage:
+            self._admission_metrics.decided_in_outage(priority, verdict.kind)
 
-    def _attempt(
-        self, request: PoolRequest, attempt: Attempt, reason: str, overflowed: bool = False
-    ) -> EngineAttempt:
+    def _attempt(self, request: PoolRequest, attempt: Attempt, verdict: Verdict) -> EngineAttempt:
         waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-        verdict: Literal["admitted", "overflowed"] = "overflowed" if overflowed else "admitted"
-        admitted = Admitted(request.options.priority, verdict, reason, waited_s)
+        told: Literal["admitted", "overflowed"] = "admitted"
+        if verdict.kind == "overflow":
+            told = "overflowed"
+        admitted = Admitted(
+            request.options.priority, told, verdict.reason, waited_s, verdict.outage
+        )
         return EngineAttempt(
             self.scheduler, self.reporter, self.transport, request, attempt, admitted
         )
 
     def _refusal(self, options: RequestOptions, decision: Decision) -> str:
         verdict, slo = decision.verdict, self.settings.slo.by_class().get(options.priority)
-        if slo is None or verdict.best_ttft_s is None:
+        if verdict.outage:
+            message = (
+                f"No replica of the model {self.settings.served_model_name} is up, and the next is"
+                f" predicted to be in {verdict.best_ttft_s or 0.0:.0f} s, after the request's"
+                " deadline."
+            )
+        elif slo is None or verdict.best_ttft_s is None:
             message = f"The request cannot be served now, because {verdict.reason}."
         else:
             message = (
@@ -367,41 +375,24 @@ class GatewayPool:
             for replica_id in board.loads().keys() - before:
                 self.reporter.promoted(replica_id, since)
 
-    async def _turn_of(self, waiter: Waiter[SchedulingRequest], receive: Receive) -> Attempt | None:
-        """Wait for a request's turn, while its client does; None: it lost its place."""
-        turn: asyncio.Future[Attempt | None] = asyncio.get_running_loop().create_future()
-        self._turns[waiter] = turn
-        gone = asyncio.ensure_future(client_gone(receive))
-        try:
-            either: set[asyncio.Future[Any]] = {turn, gone}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not turn.done():
-                raise ClientDisconnect
-            return turn.result()
-        except BaseException:
-            if turn.done() and (attempt := turn.result()):  # it came while the client left
-                self.scheduler.ended(attempt, None)
-            raise
-        finally:
-            gone.cancel()
-            self.scheduler.left(waiter)
-            del self._turns[waiter]
-
     async def _give_turns(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TURN_PERIOD_S):
-                await self._may_turn.wait()
-        self._may_turn.clear()
         try:
-            while (turn := self.scheduler.next_turn()) is not None:
-                waiter, attempt = turn
-                self._turns[waiter].set_result(attempt)
+            await self._turns.give()
         finally:
             now = asyncio.get_running_loop().time()
             if (passed_s := now - self._looked) >= TURN_PERIOD_S:
                 self._looked = now
                 self.scheduler.refresh_demand()
                 self._admission_metrics.idle(passed_s * len(self.scheduler.board.warm()))
+
+    async def _look_for_replicas(self) -> None:
+        """Whether there are any; when none is left, who waits for one is to be decided again."""
+        before = self._outage is not None
+        self.scheduler.told_of_outage = await self.starts.look()
+        self._outage = self.scheduler.outage
+        if self._outage is not None and not before:
+            logger.warning("%s: no replica is up", self.name)
+            self._turns.decide_anew()
 
     async def _follow_autoscaler(self) -> None:
         self.decided = await self._read_decided() if self.settings.is_scaled else None
@@ -419,6 +410,7 @@ def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:
         options.overflow,
         no_overflow,
         sequences_of(request.engine.path, request.fields),
+        request.engine.deadline,
     )
 
 
@@ -433,3 +425,8 @@ def _settings_of(fleet: Fleet, name: str) -> PoolSettings:
         pool.max_queued_requests,
         {tenant: rights.weight for tenant, rights in fleet.gateway.tenants.items()},
     )
+
+
+def _startup_of(pool: Pool) -> float | None:
+    """What the fleet file says of a start."""
+    return pool.autoscaling.startup_s if pool.autoscaling else None

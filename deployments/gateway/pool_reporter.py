@@ -37,13 +37,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Admitted:
-    """How a request was decided: `waited_s` seconds after it came. Its fields are an explanation's
-    `admission`."""
+    """How a request was decided: `waited_s` seconds after it came; `outage`: because the pool that
+    it came for had no replica. Its fields are an explanation's `admission`."""
 
     priority: PriorityClass
     verdict: Literal["admitted", "overflowed", "refused"]
     reason: str
     waited_s: float
+    outage: bool = False
 
 
 class PoolReporter:

@@ -11,6 +11,7 @@ from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.model_cards import ModelCards
 from deployments.gateway.pool import Connections, GatewayPool
+from deployments.gateway.serve_controller import AllReplicas, Question
 from deployments.gateway.status import replica_counts
 from deployments.gateway.transport import Transport
 from observability.families import Families
@@ -22,7 +23,8 @@ LOOK_PERIOD_S = 0.25
 class Pools:
     """`by_name` and `cards` are to read, and replaced rather than changed.
 
-    `transport_of` makes the way to a pool's replicas, from its name.
+    `transport_of` makes the way to a pool's replicas, from its name; `replicas` is what Ray Serve
+    says of all.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Pools:
         connections: Connections,
         transport_of: Callable[[str], Transport],
         explanations: Explanations,
+        replicas: Question[AllReplicas],
         metrics: Families,
         loops: Loops,
     ) -> None:
@@ -39,6 +42,7 @@ class Pools:
         self._connections = connections
         self._transport_of = transport_of
         self._explanations = explanations
+        self._replicas = replicas
         self._metrics = metrics
         self._loops = loops
         self._running: dict[GatewayPool, asyncio.Task[None]] = {}
@@ -93,6 +97,7 @@ class Pools:
             self._connections,
             self._transport_of(name),
             self._explanations,
+            self._replicas,
             RoutingMetrics(self._metrics, name),
             AdmissionMetrics(self._metrics, name),
         )

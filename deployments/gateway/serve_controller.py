@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import ray
 from ray import serve
@@ -54,14 +54,36 @@ class Status(NamedTuple):
 Running = Mapping[str, Mapping[str, str]]
 
 
+class Starting(NamedTuple):
+    """A replica that starts. `asked_at`: when Ray Serve asked for its process, in epoch seconds;
+    `placed`: there is one, on a node that had room."""
+
+    asked_at: float
+    placed: bool
+
+
+class Replicas(NamedTuple):
+    """One deployment's replicas, without those that stop. `able`: how many Ray Serve sends requests
+    to, or did until its controller began again. `starting`: by replica id."""
+
+    able: int
+    starting: Mapping[str, Starting]
+
+
+# By deployment.
+AllReplicas = Mapping[str, Replicas]
+
+
 class Question(Generic[Answer]):
-    """`last` is the last answer. `ask` may block for ever; it is asked unasked for each `period_s`,
-    None: never."""
+    """`last` is the last answer, to what was asked at `as_of` of the loop's clock. `ask` may block
+    for ever; it is asked unasked for each `period_s`, None: never."""
 
     def __init__(self, ask: Callable[[], Answer], before: Answer, period_s: float | None) -> None:
         self._ask = ask
         self._period_s = period_s
         self.last = before
+        self.as_of = float("-inf")
+        self._asked_at = float("-inf")
         self._said_at = float("-inf")
         self._is_late = False
         self._wanted = asyncio.Event()
@@ -95,28 +117,31 @@ class Question(Generic[Answer]):
                 async with asyncio.timeout(self._period_s):
                     await self._wanted.wait()
             self._wanted.clear()
+            self._asked_at = asyncio.get_running_loop().time()
             self._asked = asyncio.wrap_future(_in_thread(self._ask))
         await asyncio.wait({self._asked}, timeout=LATE_S)
         self._is_late = True
         if not self._asked.done():
             raise Late(f"it has not answered within {LATE_S:g} s")
         asked, self._asked = self._asked, None
-        self.last = asked.result()
+        self.last, self.as_of = asked.result(), self._asked_at
         self._is_late, self._said_at = False, asyncio.get_running_loop().time()
         self._said.set()
 
 
 class ServeController:
-    """Its questions; `running` is asked only where somebody wants to know."""
+    """Its questions; `running` and `replicas` are asked only where somebody wants to know."""
 
     def __init__(self) -> None:
         self.status = Question(ask_status, Status({}), ASK_PERIOD_S)
         nobody: Running = {}
         self.running = Question(ask_running, nobody, None)
+        nothing: AllReplicas = {}
+        self.replicas = Question(ask_replicas, nothing, None)
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        await asyncio.gather(self.status.run(), self.running.run())
+        await asyncio.gather(self.status.run(), self.running.run(), self.replicas.run())
 
 
 def ask_status() -> Status:
@@ -136,16 +161,36 @@ def ask_status() -> Status:
 
 def ask_running() -> Running:
     """Blocks while Ray Serve's controller does not answer."""
+    return {
+        name: {of["replica_id"]: of["node_ip"] for of in replicas if of["state"] == "RUNNING"}
+        for name, replicas in _details().items()
+    }
+
+
+def ask_replicas() -> AllReplicas:
+    """Blocks while Ray Serve's controller does not answer."""
+    return {name: replicas_of(replicas) for name, replicas in _details().items()}
+
+
+def replicas_of(details: Sequence[Mapping[str, Any]]) -> Replicas:
+    """From what Ray Serve tells of a deployment's replicas (`ray.serve.schema.ReplicaDetails`)."""
+    starting = {
+        of["replica_id"]: Starting(of["start_time_s"], of.get("pid") is not None)
+        for of in details
+        if of["state"] == "STARTING"
+    }
+    able = sum(of["state"] not in ("STARTING", "STOPPING", "STOPPED") for of in details)
+    return Replicas(able, starting)
+
+
+def _details() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """What Ray Serve tells of each replica, by deployment."""
     if not ray.is_initialized():
         return {}
     client = _get_global_client()
     assert client is not None  # it raises where there is no controller
     return {
-        name: {
-            replica["replica_id"]: replica["node_ip"]
-            for replica in deployment["replicas"]
-            if replica["state"] == "RUNNING"
-        }
+        name: deployment["replicas"]
         for application, of in client.get_serve_details()["applications"].items()
         if is_application(application)
         for name, deployment in of["deployments"].items()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from autoscaling.outage import Outage
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.serve_controller import ServeController
@@ -62,7 +65,7 @@ async def fleet_status(
 def _pool_status(
     pool: GatewayPool, states: Mapping[str, int], running: Mapping[str, str], tenant: str | None
 ) -> dict[str, Any]:
-    replicas, admission = _replicas(pool.scheduler.board, running), pool.admission_status()
+    replicas, admission = _replicas(pool.scheduler.board, running), admission_status(pool)
     if tenant is not None:
         replicas = [replica | dict.fromkeys(_OF_OPERATORS) for replica in replicas]
         own = admission["waiting_by_tenant"].get(tenant, 0)
@@ -73,11 +76,54 @@ def _pool_status(
         "target_replicas": _target_replicas(pool, states),
         "states": dict(states),
         "policy": pool.settings.policy,
-        "index": pool.index_status(),
+        "index": _index_status(pool),
         "admission": admission,
         "overflow_to": pool.settings.overflow.to if pool.settings.overflow else None,
         "autoscaler": msgspec.to_builtins(pool.decided),
         "replicas": replicas,
+    }
+
+
+def admission_status(pool: GatewayPool) -> dict[str, Any]:
+    """How this gateway process lets requests in. `held`: wait for a replica to start. `outage`: for
+    how long none has been up, and when one is predicted to be; null while one is."""
+    now, scheduler = asyncio.get_running_loop().time(), pool.scheduler
+    admission, gate = scheduler.admission, scheduler.admission.gate
+    rooms = (admission.queue, admission.interactive)
+    slo = pool.settings.slo
+    promised = {"interactive": slo.interactive, "batch": slo.batch}
+    return {
+        "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
+        "waiting": sum(map(len, rooms)),
+        "waiting_by_tenant": Counter(rooms[0].by_tenant) + Counter(rooms[1].by_tenant),
+        "oldest_wait_s": round(max(room.oldest_s(now) for room in rooms), 3),
+        "held": scheduler.unassigned,
+        "outage": _outage_status(scheduler.outage, now),
+        "overflowing": gate is not None and gate.open,
+        "overflow_share": round(gate.share(now), 4) if gate else 0.0,
+    }
+
+
+def _outage_status(outage: Outage | None, now: float) -> dict[str, float | None] | None:
+    if outage is None:
+        return None
+    up_in_s = outage.up_in_s(now)
+    left_s = None if up_in_s is None else round(up_in_s, 1)
+    return {"for_s": round(now - outage.since, 1), "up_in_s": left_s}
+
+
+def _index_status(pool: GatewayPool) -> dict[str, Any]:
+    """How this gateway process fares with the prefix index; times are milliseconds."""
+    index = pool.feeds.index
+    recent = sorted(index.recent_seconds)
+    return {
+        "answers": not index.breaker_open,
+        "prompts_known": pool.reader.renderer.prompt_tokens is not None,
+        "lookups": index.lookups,
+        "failures": index.failures,
+        "skipped": index.skipped,
+        "lookup_p50_ms": round(recent[len(recent) // 2] * 1000, 3) if recent else None,
+        "ttft_prediction_error": pool.scheduler.correction.error,
     }
 
 

@@ -291,6 +291,26 @@ def _admission() -> Row:
                 stack=StackingMode.NORMAL,
             ),
             graph(
+                "Outage",
+                "1 while no replica of a pool is up that should have one.",
+                [(highest("antefix_outage", "pool"), "{{pool}}")],
+                "none",
+                steps=rising(0.5, 1),
+                top=1,
+            ),
+            graph(
+                "Admissions in an outage",
+                "admit and wait: for a start in time; overflow: whatever the share; reject: 503.",
+                [
+                    (
+                        rate("antefix_outage_admissions_total", "priority, verdict"),
+                        "{{verdict}} {{priority}}",
+                    )
+                ],
+                "reqps",
+                stack=StackingMode.NORMAL,
+            ),
+            graph(
                 "Overflow open",
                 "1 while requests overflow because the objective cannot be held here.",
                 [

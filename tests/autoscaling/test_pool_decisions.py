@@ -12,7 +12,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from autoscaling.admission import MAX_DOUBT, MAX_RETRY_AFTER_S, Outlook
+from autoscaling.admission import MAX_RETRY_AFTER_S
+from autoscaling.outlook import MAX_DOUBT, Outlook
 from autoscaling.overflow import OverflowRules
 from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
 from autoscaling.scheduling import Attempt, Considered, Decision, SchedulingRequest

@@ -132,6 +132,11 @@ def test_status_says_how_requests_are_placed(
         ({"slo": {}}, "no SLO"),
         ({"waiting": 3, "oldest_wait_s": 7.4}, "3 waiting, 7 s at most"),
         ({"held": 2}, "2 held until a replica is up"),
+        ({"outage": {"for_s": 3.0, "up_in_s": None}}, "no replica is up"),
+        (
+            {"outage": {"for_s": 3.0, "up_in_s": 96.6}},
+            "no replica is up, the next is predicted to be in 97 s",
+        ),
         ({"overflowing": True, "overflow_share": 0.25}, "overflowing 25%"),
     ],
 )

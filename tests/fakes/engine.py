@@ -72,6 +72,7 @@ class FakeEngine:
         self.wake_failures = 0  # before it wakes
         # what it tells gateways of itself
         self.started_at = 0.0
+        self.startup_s = 0.0
         self.segment_tokens = 0
         self.renderer: RendererFacts | None = None
         self.renderer_asked = 0
@@ -113,6 +114,7 @@ class FakeEngine:
             segment_tokens=self.segment_tokens,
             renderer=self.renderer.digest if self.renderer else "",
             started_at=self.started_at,
+            startup_s=self.startup_s,
             asleep=self.sleeper.asleep,
         )
 

@@ -172,6 +172,8 @@ async def gateway_before(
                 front.sees(small, pool="small")
         else:
             await _publish(front, engines, redis_url)
+            if small is not None:
+                await _publish(front, [small], redis_url, "small")
         yield front
     finally:
         await front.http.close()
@@ -179,11 +181,13 @@ async def gateway_before(
         await asyncio.gather(*(engine.stop() for engine in every), Gateway.__del__(gateway))
 
 
-async def _publish(front: Front, engines: Sequence[FakeEngine], redis_url: str) -> None:
+async def _publish(
+    front: Front, engines: Sequence[FakeEngine], redis_url: str, pool: str = "main"
+) -> None:
     """Each in its order, so that the first has the lowest slot."""
-    board = front.pool.scheduler.board
+    board, name = front.pools[pool].scheduler.board, f"{FLEET}/{pool}"
     for count, engine in enumerate(engines):
-        front.published[engine.replica_id] = published = Publishing(engine, redis_url, POOL)
+        front.published[engine.replica_id] = published = Publishing(engine, redis_url, name)
         published.start()
         await until(partial(_has_more_than, board, count))
 

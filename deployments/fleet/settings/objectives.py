@@ -113,7 +113,8 @@ class OverflowSettings(Section):
         0.5,
         gt=0,
         le=1,
-        description="At most this share of a tenant's requests of about a minute may overflow.",
+        description="At most this share of a tenant's requests of about a minute may overflow "
+        "while the pool has a replica.",
     )
 
     def rules(self) -> OverflowRules:
@@ -127,7 +128,8 @@ class Autoscaling(Section):
         1,
         ge=0,
         description="The pool has at least this many replicas. With 0 it has none while no "
-        "requests come, and the first request then waits for one to start, or overflows.",
+        "requests come, and the first request then overflows, waits for one to start, or is told "
+        "when to come back.",
     )
     max_replicas: int = Field(
         ge=1, description="The pool has at most this many replicas, warm ones included."

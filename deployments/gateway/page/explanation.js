@@ -99,10 +99,10 @@ function why(decision) {
   if (isRefused(decision)) {
     if (decision.budget?.refused) return ["Nobody: it was not placed."];
     return [first ? `Nobody: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
-      : "Nobody: no replica was known."];
+      : decision.admission.outage ? "Nobody: no replica was up." : "Nobody: no replica was known."];
   }
   const policy = POLICIES[decision.policy] ?? "";
-  if (!first) return [`${decision.replica} took it: no replica was known when it was placed.`];
+  if (!first) return [`${decision.replica} took it: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   const chosen = `Policy ${decision.policy} chose ${first.replica_id}. `;
   if (first.replica_id === decision.replica) return [chosen, policy];
   return [chosen, policy, ` ${decision.replica} served it: the chosen one could not take it.`];
@@ -110,7 +110,7 @@ function why(decision) {
 
 function outcome(decision) {
   const ttft = observed(decision);
-  if (ttft === null) return ["Answered with 429 and the seconds after which to try again."];
+  if (ttft === null) return [`Answered with ${decision.admission.outage ? 503 : 429} and the seconds after which to try again.`];
   // `engine`: since it was placed, which is what is predicted; a gateway of an older release has none
   const { predicted, engine = ttft } = decision.ttft_s;
   const off = predicted === null ? ""

@@ -222,6 +222,11 @@ function replicas(pool, reference) {
 }
 
 function whyNone(pool) {
+  const outage = pool.admission.outage;
+  if (outage && pool.target_replicas) {
+    const left = outage.up_in_s === null ? "" : ` One is predicted to be up in ${seconds(outage.up_in_s)}.`;
+    return `Outage: no replica has been up for ${seconds(outage.for_s)}.${left}`;
+  }
   const starting = (pool.states.STARTING ?? 0) + (pool.states.UPDATING ?? 0) + (pool.states.RECOVERING ?? 0);
   if (starting) return `No replica serves yet: ${starting} starting. Loading a model takes from seconds to minutes.`;
   if (pool.states.RUNNING) return "Running, but none has told its load yet. That takes a second.";

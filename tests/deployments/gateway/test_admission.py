@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from deployments.gateway.request import Prompt
+from deployments.gateway.status import admission_status
 from router.policies import PlacementRequest
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, Front, gateway_before
@@ -362,7 +363,7 @@ async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained
     assert (demand.arrived, demand.refused, demand.overflowed) == (1, 1, 0)
     assert overflowing.pools["small"].scheduler.demand.arrived == 0
     # nothing of the share is used up
-    assert overflowing.pool.admission_status()["overflow_share"] == 0.0
+    assert admission_status(overflowing.pool)["overflow_share"] == 0.0
 
 
 async def test_a_stream_names_the_model_in_every_event(
@@ -466,7 +467,7 @@ async def test_while_no_replica_is_up_a_request_is_held_for_one(
     front.handle.may_pick.clear()
     held = asyncio.ensure_future(served_by(front))
     await until(lambda: front.pool.scheduler.demand.waiting == 1)
-    assert front.pool.admission_status()["held"] == 1
+    assert admission_status(front.pool)["held"] == 1
     front.handle.may_pick.set()
     assert await held == "small"
     assert front.pool.scheduler.unassigned == 0

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from autoscaling.pool_scheduler import PoolScheduler
+from deployments.gateway.status import admission_status
 from tests.deployments.gateway.test_admission import BUSY, FREE, error_of, explained
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
@@ -76,7 +77,7 @@ async def test_a_flood_waits_and_the_other_tenant_goes_first_though_it_came_last
         metrics = await front.metrics()
         assert metrics["antefix_interactive_waiting_requests",] == 3
         assert metrics["antefix_batch_waiting_requests",] == 0
-        told = front.pool.admission_status()
+        told = admission_status(front.pool)
         assert told["waiting_by_tenant"] == {TENANT: 2, OTHER_TENANT: 1}
         has_queued(front, engine, FREE)
         assert {answer.status for answer in await asyncio.gather(*asked)} == {200}

@@ -1,0 +1,285 @@
+"""A pool without a replica: what is left of a start decides, and only where that is certain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autoscaling.admission import Admission, Verdict
+from autoscaling.outage import FRESH_S, LATE_SHARE, Outage, confirmed
+from autoscaling.overflow import OverflowRules
+from autoscaling.pool_scheduler import FOUND_OUT_S, PoolScheduler, PoolSettings
+from autoscaling.scheduling import Decision, SchedulingRequest
+from autoscaling.slo import PriorityClass, Slo
+from router.policies import PlacementRequest
+from router.slots import LEASE_S
+from tests.autoscaling.hand_clock import HandClock
+from tests.autoscaling.outlooks import Seen
+from tests.router.loads import pool
+
+SLOS: dict[PriorityClass, Slo] = {"interactive": Slo(2.0), "batch": Slo(30.0)}
+RULES = OverflowRules(max_share=0.1)
+PATIENCE_S = 60.0
+
+
+@pytest.mark.parametrize(
+    ("startup_s", "began", "up_in_s"),
+    [
+        (None, (), None),
+        (None, (90.0,), None),
+        (20.0, (), 20.0),  # none has begun, or found its place yet
+        (20.0, (95.0,), 15.0),
+        (20.0, (95.0, 85.0), 5.0),
+        (20.0, (79.0,), 20.0 * LATE_SHARE),
+        (20.0, (50.0,), 30.0),  # half a minute late: it may be as late again
+        (20.0, (50.0, 99.0), 19.0),
+        (20.0, (101.0,), 20.0),  # clocks of two machines
+    ],
+)
+def test_what_is_left_of_a_start(
+    startup_s: float | None, began: tuple[float, ...], up_in_s: float | None
+) -> None:
+    assert Outage(90.0, 100.0, startup_s, began).up_in_s(100.0) == up_in_s
+
+
+@pytest.mark.parametrize(
+    ("empty_for_s", "as_of", "certain"),
+    [
+        (LEASE_S, 100.0, True),
+        (LEASE_S - 0.01, 100.0, False),  # who is replaced may be back
+        (0.0, 100.0, False),
+        (60.0, 100.0 - FRESH_S, True),
+        (60.0, 99.9 - FRESH_S, False),  # Ray Serve says nothing any more
+        (3.0, 97.0, True),
+        (3.0, 96.9, False),  # when a replica was there
+    ],
+)
+def test_an_outage_is_what_both_redis_and_ray_serve_say(
+    empty_for_s: float, as_of: float, certain: bool
+) -> None:
+    told = Outage(90.0, as_of)
+    assert confirmed(told, empty_for_s, 100.0) == (told if certain else None)
+    assert confirmed(None, empty_for_s, 100.0) is None
+
+
+def decided(
+    up_in_s: float | None,
+    overflow: list[Seen] | None = None,
+    priority: PriorityClass = "interactive",
+    batch_queue: int = 0,
+    elapsed_s: float = 0.0,
+) -> Verdict:
+    admission = Admission(SLOS, batch_queue, RULES)
+    return admission.decide_without_replica(priority, elapsed_s, up_in_s, PATIENCE_S, overflow)
+
+
+@pytest.mark.parametrize(
+    ("up_in_s", "overflow", "kind"),
+    [
+        (1.9, [Seen(0.1)], "admit"),  # the SLO will be held
+        (2.1, [Seen(0.1)], "overflow"),
+        (90.0, [Seen(0.1)], "overflow"),
+        (None, [Seen(0.1)], "overflow"),
+        (59.0, None, "admit"),  # late, and answered
+        (59.0, [], "admit"),  # the other has none either
+        (59.0, [Seen(9.0)], "admit"),
+        (61.0, None, "reject"),
+        (61.0, [Seen(9.0)], "reject"),
+        (None, None, "admit"),
+        (None, [Seen(9.0)], "admit"),
+    ],
+)
+def test_who_waits_for_a_start_who_overflows_and_who_comes_back(
+    up_in_s: float | None, overflow: list[Seen] | None, kind: str
+) -> None:
+    verdict = decided(up_in_s, overflow)
+    assert (verdict.kind, verdict.outage) == (kind, True)
+
+
+def test_one_is_told_to_come_back_when_it_can_be_served() -> None:
+    assert decided(61.2).retry_after_s == 62
+    assert decided(1e9).retry_after_s == 3600
+    # the other pool's backlog is worked off before
+    assert decided(61.2, [Seen(9.0)]).retry_after_s == 7
+
+
+def test_batch_waits_in_its_queue_for_a_start_that_is_in_time() -> None:
+    assert decided(20.0, [Seen(0.1)], "batch", batch_queue=1).kind == "wait"
+    assert decided(None, None, "batch", batch_queue=1).kind == "wait"
+    assert decided(61.0, [Seen(0.1)], "batch", batch_queue=1).kind == "overflow"
+    assert decided(61.0, None, "batch", batch_queue=1).kind == "reject"
+    assert decided(40.0, None, "batch").kind == "admit"
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def small(clock: HandClock) -> PoolScheduler:
+    scheduler = PoolScheduler(clock)
+    scheduler.board.update(pool(1).values())
+    return scheduler
+
+
+@pytest.fixture
+def lost(clock: HandClock, small: PoolScheduler) -> PoolScheduler:
+    """Of a pool whose only replica went a while ago, and takes 100 s to start."""
+    scheduler = PoolScheduler(clock, PoolSettings(SLOS, 2, RULES), small)
+    scheduler.board.update(pool(1).values())
+    is_empty_for(scheduler, clock, LEASE_S)
+    tell(scheduler, clock, 100.0)
+    small.board.update(pool(1).values())
+    assert scheduler.outage is not None
+    return scheduler
+
+
+def is_empty_for(scheduler: PoolScheduler, clock: HandClock, seconds: float) -> None:
+    scheduler.board.update([])
+    for _ in range(math.ceil(seconds)):
+        clock.now += seconds / math.ceil(seconds)
+        scheduler.board.update([])
+
+
+def tell(scheduler: PoolScheduler, clock: HandClock, startup_s: float | None) -> None:
+    since = clock.now - scheduler.board.empty_for_s
+    scheduler.told_of_outage = Outage(since, clock.now, startup_s)
+
+
+def request(clock: HandClock, **fields: Any) -> SchedulingRequest:
+    fields = {"deadline": clock.now + PATIENCE_S, **fields}
+    return SchedulingRequest(PlacementRequest(100), {}, clock.now, **fields)
+
+
+def decide(scheduler: PoolScheduler, asked: SchedulingRequest) -> Decision:
+    return scheduler.decide(asked, scheduler.consider(asked))
+
+
+def test_all_overflow_whatever_the_share_and_none_takes_of_it(
+    lost: PoolScheduler, small: PoolScheduler, clock: HandClock
+) -> None:
+    for _ in range(20):
+        asked = decide(lost, request(clock))
+        assert small.stand_in(asked.request, lost, asked).verdict.kind == "overflow"
+        small.board.update(pool(1).values())
+    assert lost.admission.gate is not None
+    assert lost.admission.gate.share(clock.now) == 0.0
+    assert (lost.demand.arrived, lost.demand.overflowed) == (20, 20)
+
+
+@pytest.mark.parametrize(("startup_s", "kind"), [(100.0, "reject"), (50.0, "admit")])
+@pytest.mark.parametrize("unfit", ["it is too long", None])
+def test_what_the_other_pool_does_not_take_waits_or_comes_back(
+    lost: PoolScheduler,
+    small: PoolScheduler,
+    clock: HandClock,
+    startup_s: float,
+    kind: str,
+    unfit: str | None,
+) -> None:
+    tell(lost, clock, startup_s)
+    asked = decide(lost, request(clock))
+    assert asked.verdict.kind == "overflow"
+    if unfit is None:
+        small.board.update(pool(1, waiting=1, queued_prefill_tokens=90_000).values())
+    final = small.stand_in(asked.request, lost, asked, unfit)
+    assert (final.verdict.kind, final.verdict.outage) == (kind, True)
+    assert (final.attempt is not None) == (kind == "admit")
+    assert lost.demand.arrived == 1
+    assert lost.refresh_demand().waiting == (kind == "admit")
+
+
+def test_who_is_refused_is_demand(lost: PoolScheduler, clock: HandClock) -> None:
+    verdict = decide(lost, request(clock, overflow="never")).verdict
+    assert (verdict.kind, verdict.retry_after_s) == ("reject", 100)
+    assert (lost.demand.arrived, lost.demand.refused) == (1, 1)
+
+
+def test_one_that_demands_overflow_is_no_matter_of_the_outage(
+    lost: PoolScheduler, clock: HandClock
+) -> None:
+    verdict = decide(lost, request(clock, overflow="only")).verdict
+    assert (verdict.kind, verdict.outage) == ("overflow", False)
+
+
+def test_nobody_s_turn_comes_before_a_replica_is_up(lost: PoolScheduler, clock: HandClock) -> None:
+    tell(lost, clock, 50.0)
+    waiter = decide(lost, request(clock, priority="batch")).waiter
+    assert waiter is not None
+    assert (lost.next_turn(), lost.refresh_demand().waiting) == (None, 1)
+    lost.board.update(pool(1).values())
+    turn = lost.next_turn()
+    assert turn is not None
+    assert turn[0] is waiter
+    assert turn[1].chosen is not None
+
+
+def test_who_waits_is_not_sent_to_replicas_that_may_be_gone(clock: HandClock) -> None:
+    scheduler = PoolScheduler(clock, PoolSettings(SLOS, 2))
+    scheduler.board.update(pool(1, waiting=1, queued_prefill_tokens=1500).values())
+    waiter = decide(scheduler, request(clock, priority="batch")).waiter
+    assert waiter is not None
+    is_empty_for(scheduler, clock, 1.0)
+    assert scheduler.next_turn() is None
+    # nobody says that they are: they may be where Redis is not
+    is_empty_for(scheduler, clock, FOUND_OUT_S)
+    turn = scheduler.next_turn()
+    assert turn is not None
+    assert turn[0] is waiter
+
+
+def test_one_that_is_decided_again_came_once(lost: PoolScheduler, clock: HandClock) -> None:
+    asked = request(clock, overflow="never")
+    decide(lost, asked)
+    decide(lost, replace(asked, is_again=True))
+    assert (lost.demand.arrived, lost.demand.prompt_tokens) == (1, 100)
+
+
+def test_a_pool_that_is_lost_serves_nobody_else_s_requests(
+    lost: PoolScheduler, clock: HandClock
+) -> None:
+    other = PoolScheduler(clock, PoolSettings(SLOS, 0, RULES), lost)
+    other.board.update(pool(1, waiting=1, queued_prefill_tokens=9000).values())
+    assert not lost.outlook(100)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["a replica is back", "Redis is away", "Redis is back", "Ray Serve is silent", "never read"],
+)
+def test_what_is_no_outage_is_decided_as_ever(
+    lost: PoolScheduler, small: PoolScheduler, clock: HandClock, how: str
+) -> None:
+    scheduler = lost
+    if how == "a replica is back":
+        lost.board.update(pool(1).values())
+    elif how == "Redis is away":
+        clock.now += LEASE_S + 0.1
+    elif how == "Redis is back":  # and nobody has told it anything yet
+        clock.now += LEASE_S + 0.1
+        lost.board.update([])
+        tell(lost, clock, 100.0)
+    elif how == "Ray Serve is silent":
+        is_empty_for(lost, clock, FRESH_S + 1.0)
+    else:
+        scheduler = PoolScheduler(clock, PoolSettings(SLOS, 2, RULES), small)
+        scheduler.told_of_outage = Outage(clock.now, clock.now, 100.0)
+    assert scheduler.outage is None
+    decision = decide(scheduler, request(clock, overflow="never"))
+    assert (decision.verdict.kind, decision.verdict.outage) == ("admit", False)
+
+
+def test_a_replica_that_is_replaced_within_its_lease_is_no_outage(
+    lost: PoolScheduler, clock: HandClock
+) -> None:
+    lost.board.update(pool(1).values())
+    is_empty_for(lost, clock, LEASE_S - 0.1)
+    tell(lost, clock, 100.0)
+    assert lost.outage is None
+    lost.board.update(pool(1).values())
+    assert lost.board.empty_for_s == 0.0
+    assert lost.outage is None
