@@ -54,6 +54,7 @@ helm install antefix helm/antefix --namespace antefix --create-namespace \\
 - **Drains**: `podDisruptionBudget.enabled`, so that one pod of a kind goes at a time.
 - **Ray's ports**, through which code runs: a network plugin that enforces policies,
   `networkPolicy.operatorNamespace` and `allowedClients`, and `rayAuth.enabled` as it is by default.
+- **Ways out**: `networkPolicy.egress.enabled`, with what your engines read in `allowed`.
 - **Room**: a quota, if any, that a second cluster fits into, since an upgrade that changes pods
   brings one up; or `upgrade.strategy: None`. `engine.priorityClassName`, for pods of priority 0 are
   pushed away by any other.

@@ -346,11 +346,33 @@ class Peer(KubernetesPart):
     ip_block: IpBlock | None = None
 
 
+class PolicyPort(KubernetesPart):
+    """A NetworkPolicyPort."""
+
+    port: Port | str | None = None
+    end_port: Port | None = None
+    protocol: Literal["TCP", "UDP", "SCTP"] | None = None
+
+
+class EgressRule(KubernetesPart):
+    """A NetworkPolicyEgressRule."""
+
+    to: list[Peer] | None = None
+    ports: list[PolicyPort] | None = None
+
+
+class Egress(ChartSection):
+    enabled: bool
+    internet: bool
+    allowed: list[EgressRule]
+
+
 class NetworkPolicy(ChartSection):
     enabled: bool
     allowed_clients: list[Peer]
     operator_peers: list[Peer]
     operator_namespace: str
+    egress: Egress
 
 
 class WarmNodes(ChartSection):

@@ -67,6 +67,7 @@ def test_what_is_off_is_listed_with_the_key_that_turns_it_on(minimal: str) -> No
         "models.storage",
         "warmNodes.enabled",
         "gcsFaultTolerance.enabled",
+        "networkPolicy.egress.enabled",
     ):
         assert key in not_enabled(minimal)
     # on by default

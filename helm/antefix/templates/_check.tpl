@@ -119,6 +119,17 @@
 {{- if and $external.url $external.existingSecret -}}
 {{- $wrong = append $wrong "redis.external.url and redis.external.existingSecret are both set: leave one out" -}}
 {{- end -}}
+{{- $egress := .Values.networkPolicy.egress -}}
+{{- if and .Values.networkPolicy.enabled $egress.enabled (not $egress.allowed) -}}
+{{- $away := list -}}
+{{- if not $redis.enabled -}}{{- $away = append $away "redis.external" -}}{{- end -}}
+{{- if .Values.tracing.otlpEndpoint -}}{{- $away = append $away "tracing.otlpEndpoint" -}}{{- end -}}
+{{- $fetches := or (eq .Values.models.storage "none") .Values.models.download.enabled -}}
+{{- if and (not $egress.internet) $fetches (include "antefix.hubModels" .) -}}{{- $away = append $away "where weights come from" -}}{{- end -}}
+{{- range $away -}}
+{{- $wrong = append $wrong (printf "networkPolicy.egress.enabled is true, and no rule leads to %s: write one into networkPolicy.egress.allowed" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.gcsFaultTolerance.enabled -}}
 {{- if $redis.enabled -}}
 {{- if not $redis.persistence.enabled -}}

@@ -34,6 +34,7 @@
   (list $v.gcsFaultTolerance.enabled "a head whose loss the fleet outlives" "gcsFaultTolerance.enabled")
   (list $v.rayAuth.enabled "a token for Ray's own ports" "rayAuth.enabled")
   (list $v.networkPolicy.enabled "network policies" "networkPolicy.enabled")
+  (list (and $v.networkPolicy.enabled $v.networkPolicy.egress.enabled) "limits on where pods connect to" "networkPolicy.egress.enabled")
   (list $v.podDisruptionBudget.enabled "pod disruption budgets" "podDisruptionBudget.enabled")
 -}}
 {{- range $features -}}
