@@ -127,6 +127,11 @@ class PoolScheduler:
         return confirmed(self.told_of_outage, self.board.empty_for_s, self._clock())
 
     @property
+    def may_be_lost(self) -> bool:
+        """The last replica went a moment ago, and it is not known yet whether that is an outage."""
+        return 0.0 < self.board.empty_for_s < FOUND_OUT_S and self.outage is None
+
+    @property
     def unassigned(self) -> int:
         """Requests that were let go while no replica was known, and wait for any to take them."""
         return len(self._unassigned)
@@ -177,9 +182,11 @@ class PoolScheduler:
         """
         now, elsewhere = self._clock(), None
         self._tenants.heard_of(request.tenant, now)
-        may_overflow = request.no_overflow is None and request.overflow != "never"
-        if self._overflow is not None and may_overflow:
-            elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
+        if self._overflow is not None:
+            if self._overflow.outage is not None and request.overflow == "allow":
+                request = replace(request, no_overflow=request.no_overflow or "it has no replica")
+            if request.no_overflow is None and request.overflow != "never":
+                elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
         elapsed_s, only = now - request.arrived, request.overflow == "only"
         doubt, tenant = self._doubt, request.tenant
         outage = None if considered.ranked or only else self.outage
@@ -263,7 +270,7 @@ class PoolScheduler:
         if (turn := admission.next_waiter(now)) is None:
             return None
         priority, waiter = turn
-        if self.outage is not None or 0.0 < self.board.empty_for_s < FOUND_OUT_S:
+        if self.outage is not None or self.may_be_lost:
             return None
         considered = self.consider(waiter.what)
         if priority == "interactive":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, Computed
@@ -20,6 +21,17 @@ from router.load import LoadReport
 logger = logging.getLogger("ray.serve")
 
 
+DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
+
+
+class OutageWatch(NamedTuple):
+    """`began` is done when the pool has no replica any more, and `decide_anew` says what becomes of
+    the request then."""
+
+    began: asyncio.Future[None]
+    decide_anew: DecideAnew
+
+
 class EngineAttempt:
     """`request` is what that engine is asked: another model's, where the request overflowed."""
 
@@ -31,6 +43,7 @@ class EngineAttempt:
         request: PoolRequest,
         attempt: Attempt,
         admitted: Admitted,
+        outage: OutageWatch | None,
         is_first: bool = True,
     ) -> None:
         self._scheduler = scheduler
@@ -38,6 +51,7 @@ class EngineAttempt:
         self._pool_request = request
         self._attempt = attempt
         self._admitted = admitted
+        self._outage = outage
         self._is_first = is_first
         self._served_by: str | None = None
         self._first_token_at = 0.0
@@ -50,6 +64,7 @@ class EngineAttempt:
             best_url=chosen.url if chosen else None,
             ticket=attempt.ticket,
             is_alive=scheduler.board.is_live,
+            outage=outage.began if outage else None,
         )
 
     def facts(self) -> Mapping[str, Fact | None]:
@@ -82,8 +97,14 @@ class EngineAttempt:
             self._pool_request,
             attempt,
             self._admitted,
+            self._outage,
             is_first=False,
         )
+
+    async def elsewhere(self) -> EngineAttempt:
+        """What is decided anew after NoReplicaUp, before anything is answered. Raises ApiError."""
+        assert self._outage is not None  # else it waits for any replica
+        return await self._outage.decide_anew()
 
     def answered(
         self, reservation: Reservation, engine_headers: Mapping[str, str], first_token_at: float

@@ -2,8 +2,8 @@
 
 `autoscaling.pool_scheduler` decides; this feeds it, waits where it says to wait, and turns what it
 says into an attempt on an engine or an answer to the client. A request is decided once, before
-its first attempt: one that was let in is never refused later, and what fails while deciding lets
-it in.
+its first attempt: one that was let in is not refused later, unless the pool's last replica is lost
+before it has an answer; and what fails while deciding lets it in.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import aiohttp
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from autoscaling.admission import Verdict
-from autoscaling.outage import Outage
 from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
 from autoscaling.scheduling import Attempt, Decision, SchedulingRequest
 from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
-from deployments.gateway.engine_attempt import EngineAttempt
+from deployments.gateway.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
 from deployments.gateway.engine_fields import sequences_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.overflow_contract import refusal_of, renamed
 from deployments.gateway.pool_reporter import Admitted, PoolReporter
 from deployments.gateway.prompt_reader import PromptReader
+from deployments.gateway.refusals import cannot_overflow, refusal, why_refused
 from deployments.gateway.renderer_client import RendererClient
 from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
-from deployments.gateway.request_options import OVERFLOW_HEADER, RequestOptions
+from deployments.gateway.request_options import RequestOptions
 from deployments.gateway.serve_controller import AllReplicas, Question
 from deployments.gateway.start_watch import LOOK_PERIOD_S, StartWatch
 from deployments.gateway.transport import Transport
@@ -115,7 +115,7 @@ class GatewayPool:
         self._admission_metrics = admission_metrics
         self._looked = asyncio.get_running_loop().time()
         self._turns = Turns(self.scheduler)
-        self._outage: Outage | None = None
+        self._next_outage: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.starts = StartWatch(name, board, replicas, _startup_of(self.settings))
         self._promotions: set[asyncio.Future[None]] = set()
         self._read_decided = partial(read_decided, connections.text, board_name)
@@ -232,6 +232,7 @@ class GatewayPool:
     ) -> EngineAttempt:
         """What was decided, where this pool is to serve the request or nobody is."""
         self._decided(request, decision)
+        anew = self._anew(request, decision)
         if decision.evicted is not None:
             self._turns.refuse(decision.evicted)
         if (waiter := decision.waiter) is not None:
@@ -243,10 +244,11 @@ class GatewayPool:
                 self._decided(request, decision)
                 raise self.refused(request, decision)
             request.engine.record.phases.wait_s += turn.placed_at - waiter.since
-            return self._attempt(request, turn, replace(decision.verdict, reason="its turn came"))
+            verdict = replace(decision.verdict, reason="its turn came", outage=False)
+            return self._attempt(request, turn, verdict, anew)
         if decision.attempt is None:
             raise self.refused(request, decision)
-        return self._attempt(request, decision.attempt, decision.verdict)
+        return self._attempt(request, decision.attempt, decision.verdict, anew)
 
     async def stand_in(
         self, request: PoolRequest, origin: GatewayPool, decision: Decision, receive: Receive
@@ -267,7 +269,8 @@ class GatewayPool:
         assert final.attempt is not None
         origin._decided(request, final)
         self._admission_metrics.decided(request.options.priority, "admit")
-        return self._attempt(here, final.attempt, final.verdict)
+        anew = origin._anew(request, decision)
+        return self._attempt(here, final.attempt, final.verdict, anew)
 
     def unfit(self, request: PoolRequest, of: Pool) -> str | None:
         """Why a request for the pool `of` must not be served here; None: it may."""
@@ -276,18 +279,15 @@ class GatewayPool:
 
     def refused(self, request: PoolRequest, decision: Decision) -> ApiError:
         """What the client of a refused request is told; it is explained, too."""
-        verdict, options = decision.verdict, request.options
-        if options.overflow == "only" and (why := decision.request.no_overflow) is not None:
-            message = f"The header {OVERFLOW_HEADER} is 'only', but {why}. Leave it out."
-            return ApiError(400, message, code="cannot_overflow", param=OVERFLOW_HEADER)
-        message = self._refusal(options, decision)
+        if (error := cannot_overflow(decision)) is not None:
+            return error
+        priority = request.options.priority
+        why = why_refused(decision, self.settings.slo.by_class().get(priority), self.overflow_model)
         with contextlib.suppress(Exception):  # an explanation must not change the answer
             waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-            admitted = Admitted(options.priority, "refused", message, waited_s, verdict.outage)
+            admitted = Admitted(priority, "refused", why, waited_s, decision.verdict.outage)
             self.reporter.refused(request, decision.considered.placement, admitted)
-        status, code = (503, "no_replica") if verdict.outage else (429, "over_capacity")
-        message = f"{message} Try again in {verdict.retry_after_s} s."
-        return ApiError(status, message, code=code, retry_after=verdict.retry_after_s)
+        return refusal(decision, why)
 
     def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
         """Bring the gauges up to date; replicas by state, and how many there should be."""
@@ -327,7 +327,19 @@ class GatewayPool:
         if verdict.outage:
             self._admission_metrics.decided_in_outage(priority, verdict.kind)
 
-    def _attempt(self, request: PoolRequest, attempt: Attempt, verdict: Verdict) -> EngineAttempt:
+    def _anew(self, request: PoolRequest, decision: Decision) -> DecideAnew | None:
+        """How it is decided once more, if the replica that it goes to now was the last; once."""
+        if decision.request.is_again or decision.verdict.outage:
+            return None
+        return partial(self.schedule, request, _nobody_leaves, is_again=True)
+
+    def _attempt(
+        self,
+        request: PoolRequest,
+        attempt: Attempt,
+        verdict: Verdict,
+        anew: DecideAnew | None = None,
+    ) -> EngineAttempt:
         waited_s = asyncio.get_running_loop().time() - request.engine.arrived
         told: Literal["admitted", "overflowed"] = "admitted"
         if verdict.kind == "overflow":
@@ -335,30 +347,10 @@ class GatewayPool:
         admitted = Admitted(
             request.options.priority, told, verdict.reason, waited_s, verdict.outage
         )
+        watch = anew and OutageWatch(self._next_outage, anew)
         return EngineAttempt(
-            self.scheduler, self.reporter, self.transport, request, attempt, admitted
+            self.scheduler, self.reporter, self.transport, request, attempt, admitted, watch
         )
-
-    def _refusal(self, options: RequestOptions, decision: Decision) -> str:
-        verdict, slo = decision.verdict, self.settings.slo.by_class().get(options.priority)
-        if verdict.outage:
-            message = (
-                f"No replica of the model {self.settings.served_model_name} is up, and the next is"
-                f" predicted to be in {verdict.best_ttft_s or 0.0:.0f} s, after the request's"
-                " deadline."
-            )
-        elif slo is None or verdict.best_ttft_s is None:
-            message = f"The request cannot be served now, because {verdict.reason}."
-        else:
-            message = (
-                f"No replica is sure to begin to answer within {slo.ttft_s:g} s, as is promised for"
-                f" {options.priority} requests: the soonest would begin in"
-                f" {verdict.best_ttft_s:.1f} s, and {verdict.reason}."
-            )
-        if self.overflow is not None and (why := decision.request.no_overflow) is not None:
-            model = self.overflow_model
-            message += f" The model {model} may not answer instead, because {why}."
-        return message
 
     async def _promote(self, since: float) -> None:
         """Let a warm replica take traffic for a request that came at `since`; wait a little."""
@@ -387,15 +379,23 @@ class GatewayPool:
 
     async def _look_for_replicas(self) -> None:
         """Whether there are any; when none is left, who waits for one is to be decided again."""
-        before = self._outage is not None
         self.scheduler.told_of_outage = await self.starts.look()
-        self._outage = self.scheduler.outage
-        if self._outage is not None and not before:
+        is_one, was_one = self.scheduler.outage is not None, self._next_outage.done()
+        if is_one and not was_one:
             logger.warning("%s: no replica is up", self.name)
+            self._next_outage.set_result(None)
             self._turns.decide_anew()
+        elif was_one and not is_one:
+            self._next_outage = asyncio.get_running_loop().create_future()
 
     async def _follow_autoscaler(self) -> None:
         self.decided = await self._read_decided() if self.settings.is_scaled else None
+
+
+async def _nobody_leaves() -> NoReturn:
+    """For a request whose client another looks after."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
 
 
 def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:

@@ -21,7 +21,7 @@ from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
-from deployments.gateway.transport import ReplicaFailed, Reservation
+from deployments.gateway.transport import NoReplicaUp, ReplicaFailed, Reservation
 from deployments.wire.confirmation import StreamEnd, count_in
 from deployments.wire.headers import (
     ENGINE_TTFT_HEADER,
@@ -94,9 +94,13 @@ class Relay(Response):
             record.trace.placed(attempt.facts)
         except Exception:  # a trace must not cost a request, nor its place
             logger.exception("request %s is not traced", self._request.request_id)
-        for _ in range(ATTEMPTS):
-            if failed:
+        tries, is_lost = 0, False
+        while tries < ATTEMPTS:
+            if is_lost:
+                attempt = await attempt.elsewhere()
+            elif failed:
                 attempt = attempt.again(failed)
+            tries, is_lost = tries + 1, False
             with record.trace.attempt(record) as leg:
                 try:
                     async with attempt.transport.exchange(
@@ -109,6 +113,9 @@ class Relay(Response):
                         failure, failed = error, failed | {place.replica_id}
                 except ReplicaFailed as broken:
                     failure, failed = _broken_off(), failed | {broken.replica_id}
+                except NoReplicaUp:  # once at most
+                    tries, is_lost = tries - 1, True
+                    continue
                 finally:
                     attempt.ended()
                 leg.failed(failure.code)

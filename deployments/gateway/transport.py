@@ -48,12 +48,14 @@ class Route:
     """Where a request should go: `ranked_ids`, best first, and the best one's address, if known.
 
     `ticket` names this attempt; `is_alive` says whether a replica still shows signs of life.
+    `outage` is done when it is known that no replica is up; None: then it waits for one.
     """
 
     ranked_ids: tuple[str, ...] = ()
     best_url: str | None = None
     ticket: str = field(default_factory=lambda: uuid.uuid4().hex)
     is_alive: Callable[[str], bool] = lambda replica_id: False
+    outage: asyncio.Future[None] | None = None
 
 
 SendRequest = Callable[[Reservation], Awaitable[aiohttp.ClientResponse]]
@@ -65,6 +67,10 @@ class ReplicaFailed(Exception):
     def __init__(self, replica_id: str) -> None:
         super().__init__(f"replica {replica_id} broke off")
         self.replica_id = replica_id
+
+
+class NoReplicaUp(Exception):
+    """The request waited for any replica, and there is none."""
 
 
 class Transport:
@@ -82,7 +88,8 @@ class Transport:
         """Send a request to the best replica that has room; yields where, and its answer.
 
         Waits while none has room. Without a route any replica will do. Raises ReplicaFailed,
-        or ApiError: 429 when the pool's queue is full, 503 when Ray Serve has no replica.
+        NoReplicaUp, or ApiError: 429 when the pool's queue is full, 503 when Ray Serve has no
+        replica.
         """
         route = route or Route()
         reserved: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
@@ -103,7 +110,7 @@ class Transport:
             if attempt is not None:
                 answer = await _answer_of(attempt, route, reserved)
             if reservation is None or answer is None:
-                reservation = await reserved
+                reservation = await _reserved(reserved, route)
                 answer = await _sent(send, reservation)
             served_by = reservation.replica_id
             if reserved.done() and not _holds(reserved, served_by):
@@ -133,6 +140,15 @@ class Transport:
                 logger.info("a reservation ended early: %s", type(error).__name__)
             else:
                 reserved.set_exception(_as_api_error(error))
+
+
+async def _reserved(reserved: asyncio.Future[Reservation], route: Route) -> Reservation:
+    if route.outage is not None:
+        either: set[asyncio.Future[Any]] = {reserved, route.outage}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not reserved.done():
+            raise NoReplicaUp
+    return await reserved
 
 
 async def _answer_of(

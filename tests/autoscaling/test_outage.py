@@ -244,7 +244,9 @@ def test_a_pool_that_is_lost_serves_nobody_else_s_requests(
 ) -> None:
     other = PoolScheduler(clock, PoolSettings(SLOS, 0, RULES), lost)
     other.board.update(pool(1, waiting=1, queued_prefill_tokens=9000).values())
-    assert not lost.outlook(100)
+    decision = decide(other, request(clock))
+    assert (decision.verdict.kind, decision.verdict.outage) == ("reject", False)
+    assert decision.request.no_overflow == "it has no replica"
 
 
 @pytest.mark.parametrize(

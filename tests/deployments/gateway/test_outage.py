@@ -208,6 +208,53 @@ async def test_scaled_to_zero_a_request_counts_as_demand_and_nothing_is_missing(
         assert front.pool.scheduler.demand.arrived == 1
 
 
+@pytest.mark.parametrize("overflows", [True, False])
+async def test_who_was_in_the_last_replica_overflows_or_is_told_once_that_is_known(
+    engine: FakeEngine, small: FakeEngine, serve: Serve, redis_url: str, overflows: bool
+) -> None:
+    """It was let in, its engine died before it answered, and no other is there."""
+    pool = {"slo": SLO, "overflow": OVERFLOW}
+    saying = {**SOON, "x-antefix-overflow": "allow" if overflows else "never"}
+    async with gateway_before(engine, small=small, redis_url=redis_url, pool=pool) as front:
+        engine.pauses_after = 0
+        held = asyncio.ensure_future(front.post(headers=saying))
+        await until(lambda: engine.bodies)
+        front.handle.may_pick.clear()
+        engine.break_off()
+        await until(lambda: front.pool.scheduler.unassigned)
+        async with lost(front, serve), await held as answer:
+            told = await answer.json()
+        if overflows:
+            assert (answer.status, told["model"]) == (200, "tiny")
+            assert answer.headers["x-antefix-admission"] == "overflowed"
+        else:
+            assert (answer.status, told["error"]["code"]) == (503, "no_replica")
+            assert int(answer.headers["retry-after"]) == STARTUP_S
+        scheduler = front.pool.scheduler
+        assert (scheduler.demand.arrived, scheduler.unassigned) == (1, 0)
+        assert front.handle.slots_taken == 0
+
+
+async def test_one_that_was_let_in_before_an_outage_has_the_start_to_wait_for(
+    engine: FakeEngine, serve: Serve, redis_url: str
+) -> None:
+    async with gateway_before(engine, redis_url=redis_url) as front:
+        engine.pauses_after = 0
+        held = asyncio.ensure_future(served_by(front))
+        await until(lambda: engine.bodies)
+        engine.pauses_after = None
+        front.handle.may_pick.clear()
+        engine.break_off()
+        async with lost(front, serve):
+            metrics = front.gateway._metrics.outage_admissions.labels
+            decided = metrics("main", "interactive", "admit")._value
+            await until(lambda: front.pool.scheduler.unassigned == 1)
+            await comes_back(front, serve, engine, redis_url)
+            assert await held == "small"
+        await front.metrics()
+        assert decided.get() == 1
+
+
 @pytest.mark.parametrize("known", ["nothing of a start", "a replica that runs", "no such pool"])
 async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever(
     engine: FakeEngine, serve: Serve, redis_url: str, known: str
