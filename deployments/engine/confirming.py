@@ -189,6 +189,9 @@ class _ResumableAnswer(_Answer):
         last = _is_last(message)
         if not body and not last:
             return
+        if exchange.missing_events:
+            exchange.refuse("The engine cannot go on: it made fewer events than the client has.")
+            return
         self._begun = True
         await self._begin((RESUMABLE_HEADER.encode(), self._exchange.made_by.encode()))
         message = {**message, "body": exchange.comments() + body}

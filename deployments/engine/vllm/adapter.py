@@ -28,6 +28,7 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
@@ -37,8 +38,11 @@ from autoscaling.step_time import StepTime
 from deployments.engine.vllm import constraints, speculation, streams
 from deployments.engine.vllm.args import parse
 from deployments.engine.vllm.facts import renderer_facts
+from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
+from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation
+from deployments.wire import confirmation, resumption
+from deployments.wire.resumption import Resumption
 from observability.tracing import TRACES_ENDPOINT, engine_environment
 from weights.speculation_rule import SpeculationReport, WhenSlower
 
@@ -134,6 +138,8 @@ class _Request:
 class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
     """Tells what a gateway wants to know of each request, and when the whole cache went."""
 
+    resuming: Resuming
+
     def watch(self) -> None:
         self.on_cache_dropped: Callable[[], None] = lambda: None
         self.reports_reuse = False
@@ -148,9 +154,12 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         # `vllm_xargs`: those events would be counted as blocks that are never evicted.
         mode = "full" if self.reports_reuse else "incremental"
         extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
+        extra_args.pop(KNOWN_TOKENS, None)
         sampling_params.extra_args = extra_args
+        asked = resumption.current.get()
+        resumable = self.resuming.begin(asked, prompt, sampling_params) if asked else None
         outputs = super().generate(prompt, sampling_params, request_id, **more)
-        return self._watched(outputs, prompt, request_id, sampling_params)
+        return self._watched(outputs, prompt, request_id, sampling_params, resumable)
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
@@ -164,10 +173,14 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         prompt: Any,
         request_id: str,
         sampling_params: Any = None,
+        resumable: Resumption | None = None,
     ) -> AsyncGenerator[Any, None]:
         exchange = confirmation.current.get()
         expected_cached = exchange.expected_cached if exchange else 0
-        uncached = max(1, _prompt_length(prompt) - expected_cached)
+        known_tokens = resumable.known_tokens if resumable else 0
+        uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
+        if resumable is not None and resumable.told_as_it_comes:
+            exchange = None
         sequences = getattr(sampling_params, "n", 1)
         key, request, first = object(), _Request(request_id, uncached, sequences), True
         self.requests[key] = request
@@ -176,6 +189,11 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                 async for output in outputs:
                     if sampling_params is not None:
                         constraints.refuse_unmet(sampling_params, output)
+                    if resumable is not None and resumable.replaying:
+                        yield output
+                        continue
+                    if resumable is not None:
+                        tell_chunks(resumable, output)
                     if not request.has_first_token:
                         request.has_first_token, self.first_token_at = True, time.monotonic()
                     if first and exchange:
@@ -186,8 +204,14 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                     if exchange and isinstance(output, RequestOutput):
                         exchange.generated(sum(len(one.token_ids) for one in output.outputs))
                     yield output
+        except EngineDeadError:
+            if resumable is not None:
+                resumable.lost = True
+            raise
         finally:
             del self.requests[key]
+            if resumable is not None:
+                self.resuming.end(resumable)
 
     def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
         """Sequences without a first token, sequences with one, and the former's prompt tokens
@@ -298,6 +322,7 @@ class VllmEngine:
             disable_log_stats=False,
         )
         engine.watch()
+        engine.resuming = Resuming(engine, made_by(model, engine_args))
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)

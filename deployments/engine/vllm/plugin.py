@@ -5,6 +5,8 @@ Only the CPU build is changed: on GPUs vLLM runs as it is.
 
 from __future__ import annotations
 
+from deployments.engine.vllm import resuming_core
+
 # A notice may get lost; vLLM itself looks again after 5 s.
 LOOK_AGAIN_MS = 20
 
@@ -18,6 +20,7 @@ def register() -> None:
     _sleep_while_waiting()
     _keep_seeds_for_tokens_that_count()
     _rank_logprobs_without_compiling()
+    resuming_core.register()
 
 
 def _sleep_while_waiting() -> None:

@@ -1,0 +1,314 @@
+"""Going on with an answer that another vLLM began, in the process of its API server.
+
+The prompt's outputs are prefilled with it (`resuming_core`); here they go through detokenizer,
+stop strings and logprobs, and then, as outputs with the boundaries that they came with, through
+the endpoint's own parsers. Nothing of that is new to vLLM: it sees a request whose first outputs
+came at once. Sources, of vLLM 0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py,
+`process_outputs` in vllm/v1/engine/output_processor.py, `check_stop` in
+vllm/v1/core/sched/utils.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from vllm.entrypoints.openai.chat_completion import serving as chat_serving
+from vllm.entrypoints.openai.completion import serving as completion_serving
+from vllm.exceptions import VLLMValidationError
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind, SamplingType
+from vllm.v1.core.sched.utils import check_stop
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.outputs import LogprobsLists
+from vllm.v1.request import RequestStatus
+from vllm.version import __version__ as vllm_version
+
+from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
+from deployments.wire import confirmation, resumption
+from deployments.wire.confirmation import Confirmation
+from deployments.wire.resumption import Known, Resumption
+
+
+def why_not(sampling_params: Any, prompt: Any, config: Any) -> str | None:
+    """Why another engine could not go on with such an answer exactly; None where it could."""
+    one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
+    seeded = sampling_params.sampling_type == SamplingType.RANDOM_SEED
+    extra = sampling_params.extra_args or {}
+    reasons = {
+        "it is proven on CPUs alone": not current_platform.is_cpu(),
+        "it is no stream, and no answer in one piece": not one_piece
+        and sampling_params.output_kind != RequestOutputKind.DELTA,
+        "its prompt is more than tokens": not isinstance(prompt, Mapping)
+        or prompt.get("type") != "token",
+        "the prompt's logprobs are told with the first token": (
+            sampling_params.prompt_logprobs is not None
+            or sampling_params.prompt_logprob_token_ids is not None
+        ),
+        "logprobs of the first tokens are the other engine's": one_piece
+        and sampling_params.logprobs is not None,
+        "it asks for the logprobs of certain tokens": sampling_params.logprob_token_ids,
+        "a seed's draws depend on what was drafted": seeded
+        and config.speculative_config is not None,
+        "a seed's draws are not counted with use_fp64_gumbel": seeded
+        and config.model_config.use_fp64_gumbel,
+        "a thinking budget is counted by the engine that began": (
+            sampling_params.thinking_token_budget is not None
+        ),
+        "a watermark is made by the engine that began": config.watermark_config is not None,
+        "its KV cache comes from elsewhere": "kv_transfer_params" in extra
+        or "ec_transfer_params" in extra,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def made_by(model: str, engine_args: Mapping[str, Any]) -> str:
+    """The same for engines of one release, model and arguments; `model` may lie elsewhere."""
+    told = [vllm_version, Path(model).name, engine_args]
+    return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def keep_created() -> None:
+    """An answer that is gone on with keeps the time at which it was created."""
+    for module in (chat_serving, completion_serving):
+        module.time = _Clock
+
+
+class _Clock:
+    """In place of the module `time`, of which they use `time` alone, for that."""
+
+    @staticmethod
+    def time() -> float:
+        exchange = resumption.current.get()
+        known = exchange.known if exchange else None
+        return known.created if known and known.created else time.time()
+
+
+class Resuming:
+    """Beside one AsyncLLM: tells its tokens as they come, and has it start with known ones.
+
+    Exchanges whose gateway did not ask pass by: a look-up of a context variable each, and of an
+    empty dictionary each step.
+    """
+
+    def __init__(self, engine: Any, made_by: str) -> None:
+        self._made_by = made_by
+        self._config = engine.vllm_config
+        self._max_model_len = int(engine.model_config.max_model_len)
+        self._vocabulary = int(engine.model_config.get_vocab_size())
+        self._processor = engine.output_processor
+        self._process = self._processor.process_outputs
+        self._add: Callable[[Any], Awaitable[None]] = engine.engine_core.add_request_async
+        # answers in one piece, by vLLM's own id: they yield nothing before their end
+        self._told: dict[str, _Told] = {}
+        self._processor.process_outputs = self._process_outputs
+        engine.engine_core.add_request_async = self._add_request
+        keep_created()
+
+    def begin(self, exchange: Resumption, prompt: Any, sampling_params: Any) -> Resumption | None:
+        """For a call of `generate`: the exchange, where another engine could go on with it.
+
+        Raises VLLMValidationError where this was to go on with one, and cannot.
+        """
+        exchange.prompts += 1
+        reason = why_not(sampling_params, prompt, self._config)
+        if exchange.prompts > 1:  # whose tokens they are is not told
+            reason = "it has several prompts"
+        if exchange.known is not None and exchange.known.made_by not in ("", self._made_by):
+            reason = "another model, vLLM or engine arguments began it"
+        exchange.offered = reason is None
+        if reason is None:
+            exchange.made_by = self._made_by
+            exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
+            exchange.exact_events = sampling_params.logprobs is not None
+            if exchange.in_one_piece and exchange.missing_events:
+                raise _refused(exchange, "The engine cannot go on: the answer has no events.")
+            return exchange
+        if exchange.known is not None:
+            raise _refused(exchange, f"The engine cannot go on with this answer: {reason}.")
+        return None
+
+    def end(self, exchange: Resumption) -> None:
+        """Of the call of `generate`."""
+        exchange.replaying = False
+        for request_id in [name for name, told in self._told.items() if told.exchange is exchange]:
+            del self._told[request_id]
+
+    def _process_outputs(self, outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        done = self._process(outputs, *args, **kwargs)
+        if self._told:
+            for output in outputs:
+                if told := self._told.get(output.request_id):
+                    told.tokens(output.new_token_ids)
+        return done
+
+    async def _add_request(self, request: Any) -> None:
+        """In front of the engine; before vLLM first waits, so that nothing of it can have come."""
+        exchange = resumption.current.get()
+        if exchange is not None and exchange.offered:
+            known = exchange.known
+            if known is not None and not exchange.replayed:
+                self._replay(exchange, known, request)
+            state = self._processor.request_states.get(request.request_id)
+            if state is None:
+                return  # this choice had ended
+            if exchange.in_one_piece:
+                self._told[request.request_id] = _Told(exchange, confirmation.current.get(), state)
+            if known is not None:
+                # vLLM has n choices share one object
+                params = request.sampling_params = copy(request.sampling_params)
+                tokens = known.token_ids(state.request_index)
+                params.extra_args = {**(params.extra_args or {}), KNOWN_TOKENS: tokens}
+        await self._add(request)
+
+    def _replay(self, exchange: Resumption, known: Known, request: Any) -> None:
+        """Through vLLM's output processor, one chunk after the other, all choices of the request.
+
+        Raises VLLMValidationError for chunks that this request cannot have made.
+        """
+        exchange.replayed = True
+        processor = self._processor
+        first = processor.request_states[request.request_id]
+        names = list(first.parent_req.child_requests if first.parent_req else [request.request_id])
+        choices = {state.request_index: state for state in map(processor.request_states.get, names)}
+        replayed = deque[Any]()
+        tracing, processor.tracing_enabled = processor.tracing_enabled, False
+        try:
+            if not all(ids and max(ids) < self._vocabulary for _, ids in known.chunks):
+                raise ValueError("no tokens, or none of this model's")
+            for output in _outputs(known, choices, request.sampling_params, self._max_model_len):
+                if output.request_id not in processor.request_states:
+                    raise ValueError("tokens of a choice that has ended")
+                self._process([output])
+                if (made := first.queue.get_nowait()) is not None:
+                    replayed.append(made)
+        except Exception as error:
+            processor.abort_requests(names, internal=True)
+            told = "The engine cannot go on: the tokens that it was told are not of this request."
+            raise _refused(exchange, told) from error
+        finally:
+            processor.tracing_enabled = tracing
+        for state in choices.values():
+            # its next token is the first that this engine computes: no gap is counted
+            state.is_prefilling = True
+            # and its prompt tells nothing of how fast prompts are computed
+            state.prompt_len = known.cached_tokens
+        _yield_first(first.queue, replayed, exchange)
+
+
+def tell_chunks(exchange: Resumption, output: Any) -> None:
+    """What a stream's engine has just made, to its gateway.
+
+    Raises VLLMValidationError where the replay made fewer events than there were: what comes now
+    would not go on with what the client has.
+    """
+    if exchange.missing_events:
+        raise _refused(exchange, "The engine made other events of the tokens that it was told.")
+    if not exchange.in_one_piece:
+        for one in output.outputs:
+            exchange.chunk(one.index, one.token_ids)
+
+
+def _refused(exchange: Resumption, reason: str) -> VLLMValidationError:
+    """For vLLM a client's mistake, so that it logs none of its own; the server says 409."""
+    return VLLMValidationError(str(exchange.refuse(reason)))
+
+
+def _outputs(
+    known: Known, choices: Mapping[int, Any], params: Any, max_model_len: int
+) -> Iterator[EngineCoreOutput]:
+    """What the engine that began had said; `choices` are vLLM's states of them.
+
+    Raises KeyError for tokens of a choice that was not asked for.
+    """
+    sequences = {
+        index: _Sequence(params, len(state.prompt_token_ids)) for index, state in choices.items()
+    }
+    for state in choices.values():
+        state.num_cached_tokens = known.cached_tokens
+    for index, token_ids in known.chunks:
+        sequence = sequences[index]
+        yield EngineCoreOutput(
+            request_id=choices[index].request_id,
+            new_token_ids=list(token_ids),
+            new_logprobs=_logprobs(token_ids) if params.num_logprobs is not None else None,
+            finish_reason=sequence.ends_with(token_ids, max_model_len),
+            stop_reason=sequence.stop_reason,
+        )
+
+
+def _yield_first(queue: RequestOutputCollector, replayed: deque[Any], exchange: Resumption) -> None:
+    """vLLM's `generate` is to find each of `replayed` in its queue, and not all merged into one."""
+
+    def get_nowait() -> Any:
+        if replayed:
+            return replayed.popleft()
+        exchange.replaying = False
+        return RequestOutputCollector.get_nowait(queue)
+
+    queue.get_nowait = get_nowait
+
+
+def _logprobs(token_ids: tuple[int, ...]) -> LogprobsLists:
+    """What was said of these tokens, their client has; their ids are what later ones depend on."""
+    rows = len(token_ids)
+    return LogprobsLists(
+        np.array(token_ids, dtype=np.int64).reshape(rows, 1),
+        np.zeros((rows, 1), dtype=np.float32),
+        np.ones(rows, dtype=np.int64),
+    )
+
+
+class _Sequence:
+    """One choice, as far as vLLM's scheduler looks at it to end it."""
+
+    pooling_params = None
+
+    def __init__(self, sampling_params: Any, prompt_tokens: int) -> None:
+        self.sampling_params = sampling_params
+        self.max_tokens = sampling_params.max_tokens
+        self.output_token_ids: list[int] = []
+        self.status: Any = RequestStatus.RUNNING
+        self.stop_reason: int | str | None = None
+        self._prompt_tokens = prompt_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return self._prompt_tokens + self.num_output_tokens
+
+    def ends_with(self, token_ids: tuple[int, ...], max_model_len: int) -> Any:
+        """vLLM's reason to end it with the last of them; None where it goes on."""
+        self.output_token_ids += token_ids
+        if not check_stop(self, max_model_len):
+            return None
+        return RequestStatus.get_finished_reason(self.status)
+
+
+@dataclass
+class _Told:
+    """An answer in one piece: its tokens are told as the engine makes them."""
+
+    exchange: Resumption
+    confirmation: Confirmation | None
+    state: Any
+
+    def tokens(self, token_ids: list[int]) -> None:
+        if self.confirmation is not None:
+            if self.confirmation.first_token_at is None:
+                prompt = len(self.state.prompt_token_ids or ())
+                self.confirmation.first_token(prompt, self.state.num_cached_tokens)
+            self.confirmation.generated(len(token_ids))
+        self.exchange.chunk(self.state.request_index, token_ids)

@@ -1,0 +1,57 @@
+"""A real engine behind its replica's server, outside Ray: python -m ...vllm.resumable_engine
+
+Takes the engine's arguments as JSON in its own argument. When it serves, it writes one line of
+JSON, its URL and the process ids of the engine, and goes on until its stdin ends. `POST /reset`
+drops the prefix cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from deployments.engine.confirming import Confirming
+from deployments.engine.vllm.adapter import VllmEngine
+from deployments.models.model import embedded_model
+from deployments.process.http_server import HttpServer
+from router.load import LoadReport
+from weights.drafts import first_layers
+
+MODEL = "small"
+
+
+async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
+    # that an answer goes on as it would have does not depend on the depth of its model
+    first_layers(embedded_model(lambda fraction, what: None), 2, folder)
+    engine = await VllmEngine.start(str(folder), MODEL, engine_args)
+
+    async def reset(request: Request) -> Response:
+        return JSONResponse(await engine.reset_prefix_cache())
+
+    inside = Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0))
+    app = Starlette(routes=[Route("/reset", reset, methods=["POST"]), Mount("/", inside)])
+    server = HttpServer(app)
+    url = await server.start("127.0.0.1")
+    children = [child.pid for child in psutil.Process().children(recursive=True)]
+    print(json.dumps({"url": url, "processes": children}), file=said, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.drain()
+    engine.stop()
+
+
+if __name__ == "__main__":
+    to_the_test = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM prints
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(serve(json.loads(sys.argv[1]), Path(temporary, "model"), to_the_test))
