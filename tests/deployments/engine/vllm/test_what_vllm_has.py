@@ -2,6 +2,7 @@
 
 import fnmatch
 import inspect
+import itertools
 import logging
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
+from deployments.engine.vllm.resuming import made_by, why_not
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 
@@ -194,3 +196,71 @@ def test_a_mistake_that_a_stream_tells_its_client_is_not_logged(
         meet(logger, RuntimeError("ours"))
         assert len(caplog.records) == 1
         caplog.clear()
+
+
+def _why_not(engine: dict[str, Any], prompt: Any, **params: Any) -> str | None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    config = SimpleNamespace(
+        speculative_config=engine.get("speculation"),
+        watermark_config=engine.get("watermark"),
+        model_config=SimpleNamespace(use_fp64_gumbel=engine.get("fp64", False)),
+    )
+    kind = params.pop("output_kind", RequestOutputKind.DELTA)
+    return why_not(SamplingParams(output_kind=kind, **params), prompt, config)
+
+
+TOKENS = {"type": "token", "prompt_token_ids": [1]}
+
+
+@pytest.mark.parametrize(
+    ("params", "engine"),
+    [
+        ({}, {}),
+        ({"seed": 1, "n": 2, "logprobs": 2, "stop": ["a"], "min_tokens": 2}, {}),
+        ({"temperature": 0, "seed": 1}, {"speculation": object()}),
+        ({}, {"speculation": object(), "fp64": True}),
+    ],
+)
+def test_an_engine_offers_to_go_on_with_what_it_can(
+    params: dict[str, Any], engine: dict[str, Any]
+) -> None:
+    assert _why_not(engine, TOKENS, **params) is None
+
+
+@pytest.mark.parametrize(
+    ("params", "engine", "prompt"),
+    [
+        ({"prompt_logprobs": 1}, {}, TOKENS),
+        ({"logprob_token_ids": [1, 2]}, {}, TOKENS),
+        ({"seed": 1}, {"speculation": object()}, TOKENS),
+        ({"seed": 1}, {"fp64": True}, TOKENS),
+        ({"thinking_token_budget": 5}, {}, TOKENS),
+        ({"extra_args": {"kv_transfer_params": {}}}, {}, TOKENS),
+        ({}, {"watermark": object()}, TOKENS),
+        ({}, {}, {"type": "multimodal"}),
+        ({}, {}, {"type": "embeds"}),
+        ({}, {}, "text"),
+    ],
+)
+def test_an_engine_offers_to_go_on_with_nothing_else(
+    params: dict[str, Any], engine: dict[str, Any], prompt: Any
+) -> None:
+    assert _why_not(engine, prompt, **params)
+
+
+def test_an_answer_in_one_piece_has_no_logprobs_of_another_engine() -> None:
+    from vllm.sampling_params import RequestOutputKind
+
+    for kind, logprobs in itertools.product(RequestOutputKind, (None, 1)):
+        offered = _why_not({}, TOKENS, output_kind=kind, logprobs=logprobs) is None
+        streams, whole = kind == RequestOutputKind.DELTA, kind == RequestOutputKind.FINAL_ONLY
+        assert offered == (streams or (whole and logprobs is None))
+
+
+def test_engines_of_other_arguments_or_models_are_told_apart() -> None:
+    args = {"dtype": "float32", "max_num_seqs": 4}
+    same = {made_by("/a/model", args), made_by("/b/model", dict(reversed(args.items())))}
+    assert len(same) == 1
+    assert not same & {made_by("/a/other", args), made_by("/a/model", args | {"max_num_seqs": 8})}
