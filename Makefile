@@ -23,9 +23,9 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation
-MEASUREMENTS = $(BENCHES) soak
+MEASUREMENTS = $(BENCHES) soak drills
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability chart \
-	image-cpu image-gpu installed $(MEASUREMENTS) drills clean
+	image-cpu image-gpu installed $(MEASUREMENTS) clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,18 +40,22 @@ down: ## Stop the fleet that `make up` started
 SKIPPED := .cache/skipped-tests.jsonl
 NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=.cache/slowest-tests.tsv
 
-# The fast tests mostly wait, so there are four at once on two cores. Two engines at once, each with
-# threads for both cores, would wait for each other.
+KUBERNETES := .cache/kubernetes-tests.log
+
+# The fast tests mostly wait, so there are four at once on two cores, and those of a Kubernetes, which
+# starts no pod, beside them. Two engines at once, each with threads for both cores, would wait for
+# each other.
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
 	@$(MAKE) --no-print-directory lint
 ifeq ($(strip $(ARGS)),)
 	@mkdir -p .cache && : > $(SKIPPED)
-	@$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 4 --dist loadfile
+	@$(NOTING) $(BIN)/python -m pytest -m kubernetes > $(KUBERNETES) 2>&1 & kubernetes=$$!; \
+	$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 4 --dist loadfile; \
+	failed=$$?; wait $$kubernetes || failed=1; cat $(KUBERNETES); exit $$failed
 	@$(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
 	@$(NOTING) $(BIN)/python -m pytest -m cluster
-	@$(NOTING) $(BIN)/python -m pytest -m kubernetes
 	@$(BIN)/python -m tests.missing $(SKIPPED)
 else
 	@$(BIN)/python -m pytest $(ARGS)
@@ -175,9 +179,8 @@ bench-isolation: ## Attack a tenant's prompts by timing, with the salt between t
 soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
 	@$(BIN)/python -m benchmarks.soak.run $(ARGS)
 
-drills: ## Break Redis, engines and gateways under traffic, and time the recovery
-	@$(PYTHON) bootstrap.py --dev
-	@$(BIN)/python -m pytest -q -s tests/real/test_routing_drills.py $(ARGS)
+drills: ## Break a fleet's parts under traffic and say what came of it (only=NAME for one)
+	@$(BIN)/python -m benchmarks.drills.run $(if $(only),--only $(only)) $(ARGS)
 
 clean: ## Remove what was installed and cached inside this repository
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -54,11 +54,11 @@ async def of_replica(
 
 
 async def gateway_killed(fleet: DrilledFleet) -> Injury:
-    gateway, began = fleet.gateways()[0], now()
-    gateway.kill()
+    before, began = fleet.gateways(), now()
+    before[0].kill()
 
     async def is_back() -> bool:
-        return len(fleet.gateways()) == 2
+        return before[0] not in (found := fleet.gateways()) and len(found) == len(before)
 
     await eventually("there are two gateways again", is_back)
     return Injury(began, now(), gateway=True)
