@@ -48,6 +48,13 @@ class Families:
             "Answers that are errors, by the API's code; pool is empty where none was known yet.",
             ["pool", "kind"],
         )
+        self.resumed = counter(
+            "antefix_resumed",
+            "Answers whose engine was lost in the middle, by outcome: continued (another engine "
+            "went on with it), refused (was asked to and could not), failed (none took it in time, "
+            "or it was lost as well), impossible (the answer is none that can be gone on with).",
+            ["pool", "outcome"],
+        )
         self.ttft = histogram(
             "antefix_ttft_seconds",
             "Time to first token, from when the request's body was complete at the gateway.",

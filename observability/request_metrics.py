@@ -23,6 +23,7 @@ AT_ONCE = 32
 # A series stays for as long as its process: more tenants than these are counted as one.
 TENANTS_TOLD = 1000
 OTHER_TENANTS = "(others)"
+_RESUMED = ("continued", "refused", "failed", "impossible")
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 
@@ -75,6 +76,8 @@ class RequestMetrics:
     def _begin_at_zero(self, pool: str, promise: Promise) -> None:
         of = self._families
         of.inter_token.labels(pool), of.output_tokens.labels(pool)
+        for outcome in _RESUMED:
+            of.resumed.labels(pool, outcome)
         for phase in fields(Phases):
             of.ttft_phase.labels(pool, phase.name.removesuffix("_s"))
         for priority, outcome in product(PRIORITIES, _OUTCOMES):
@@ -145,6 +148,8 @@ class RequestMetrics:
             buffer.inc(of.errors, (pool, record.error))
         if not pool:
             return
+        if record.resumed:
+            buffer.inc(of.resumed, (pool, record.resumed))
         whose, tpot_s = (pool, record.priority), record.tpot_s
         tenant = self._told_as(record.tenant)
         buffer.inc(of.requests, (*whose, record.outcome))

@@ -19,6 +19,9 @@ CONTEXT_HEADERS = ("traceparent", "tracestate")
 # The API's code for a request beyond its tenant's budget.
 OVER_BUDGET = "rate_limit_exceeded"
 
+# Another engine went on with it; was asked to and could not; none took it in time, or it was lost
+# as well; none was asked, because the answer was not one that can be gone on with.
+Resumed = Literal["", "continued", "refused", "failed", "impossible"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
 
 
@@ -43,8 +46,11 @@ class Leg:
     ) -> None:
         """`error`: how the attempt failed, where its request was not tried again."""
 
+    def resumes(self, tokens: int) -> None:
+        """It goes on with an answer of so many tokens that another engine began."""
+
     def failed(self, code: str) -> None:
-        """The engine failed before it had answered; `code` is the API's."""
+        """The engine failed before it had answered in full; `code` is the API's."""
 
 
 class RequestTrace:
@@ -127,7 +133,8 @@ class RequestRecord:
     `served_by` the one that answered: another where the request overflowed. `gaps_s` are the
     times between the pieces of a stream. `body_bytes`: what the gateway holds of its body.
     `charge`: None where the tenant has no limits. `outcome` is "cancelled" (the client left) until
-    something else is known; `error` is the API's code for what went wrong.
+    something else is known; `error` is the API's code for what went wrong. `resumed`: what came of
+    an answer whose engine was lost in the middle; "" for all others.
     """
 
     request_id: str
@@ -151,6 +158,7 @@ class RequestRecord:
     status: int = 0
     outcome: Outcome = "cancelled"
     error: str = ""
+    resumed: Resumed = ""
     phases: Phases = field(default_factory=Phases)
     trace: RequestTrace = field(default_factory=RequestTrace)
 

@@ -102,6 +102,7 @@ class SpanTrace(RequestTrace):
         _set(span, "gen_ai.request.model", record.model)
         for name in ("request_id", "tenant", "pool", "priority", "verdict", "outcome"):
             _set(span, f"antefix.{name}", getattr(record, name))
+        _set(span, "antefix.resumed", record.resumed)
         _set(span, "antefix.ttft_s", record.ttft_s)
         for name, seconds in vars(record.phases).items():
             _set(span, f"antefix.{name}", seconds or None)
@@ -120,6 +121,11 @@ class SpanLeg(Leg):
         super().__init__(headers)
         self._span = span
         self._record = record
+        self._began_it = True
+
+    def resumes(self, tokens: int) -> None:
+        self._began_it = False
+        _set(self._span, "antefix.resumed_tokens", tokens)
 
     def failed(self, code: str) -> None:
         _set_error(self._span, code, True)
@@ -134,7 +140,7 @@ class SpanLeg(Leg):
         _set(span, "gen_ai.provider.name", "vllm")
         _set(span, "gen_ai.operation.name", _OPERATIONS.get(record.path))
         _set(span, "antefix.replica", self.replica_id)
-        if self.replica_id == record.replica_id and record.ttft_s is not None:
+        if self.replica_id == record.replica_id and record.ttft_s is not None and self._began_it:
             _set(span, "gen_ai.response.time_to_first_chunk", record.phases.engine_s)
             _set(span, "antefix.pool", record.served_by)
             _set_usage(span, record)

@@ -12,6 +12,8 @@ import aiohttp
 from deployments.gateway.sockets import impatient_socket
 
 REQUEST_SECONDS = 90.0
+# What a stream ends with whose engine was lost.
+LOST = ("engine_unavailable", "engines_lost")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ async def one_request(
             kind = "whole"
         else:
             last = json.loads(text.rstrip().rpartition("data: ")[2])
-            kind = "cut" if last.get("error", {}).get("code") == "engine_unavailable" else "broken"
+            kind = "cut" if last.get("error", {}).get("code") in LOST else "broken"
     except TimeoutError:
         if time.monotonic() - began < REQUEST_SECONDS:
             raise  # the connection was not made: the gateway is gone

@@ -31,6 +31,7 @@ from deployments.gateway import request_log, request_watch
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.relay import Relay
+from deployments.gateway.transport import Reservation
 
 METRICS, EXPLANATIONS, LOG = PARTS = ("metrics", "explanations", "log")
 READY_S = 30.0
@@ -123,7 +124,9 @@ def _replace(where: Any, name: str, by: object) -> None:
         setattr(where, name, by)
 
 
-async def _pass_on_alone(self: Relay, upstream: aiohttp.ClientResponse, send: Send) -> None:
+async def _pass_on_alone(
+    self: Relay, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
+) -> None:
     async for chunk in upstream.content.iter_any():
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, Computed
@@ -44,7 +45,7 @@ class EngineAttempt:
         attempt: Attempt,
         admitted: Admitted,
         outage: OutageWatch | None,
-        is_first: bool = True,
+        before: EngineAttempt | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._reporter = reporter
@@ -52,9 +53,11 @@ class EngineAttempt:
         self._attempt = attempt
         self._admitted = admitted
         self._outage = outage
-        self._is_first = is_first
+        self._before = before
         self._served_by: str | None = None
         self._first_token_at = 0.0
+        self._goes_on = False
+        self._explanation: Mapping[str, Any] | None = None
         chosen = attempt.chosen
         self.transport = transport
         self.request = request.engine
@@ -86,10 +89,20 @@ class EngineAttempt:
             "cached_tokens_predicted": chosen.cached_tokens if chosen else None,
         }
 
-    def again(self, failed: frozenset[str]) -> EngineAttempt:
-        """The next try, elsewhere: one that was let in is not refused any more."""
-        attempt = self._scheduler.place(self._attempt.request, failed)
-        self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
+    def again(self, failed: frozenset[str], tokens: int | None = None) -> EngineAttempt:
+        """The next try, elsewhere: one that was let in is not refused any more.
+
+        `tokens`: of an answer that is to be gone on with, which are computed again after the
+        prompt's; None: the answer begins anew.
+        """
+        request = self._attempt.request
+        if tokens is not None:
+            # nobody else has made these, so that the prompt's keys say all that may be cached
+            prompt = replace(request.prompt, prompt_tokens=request.prompt.prompt_tokens + tokens)
+            request = replace(request, prompt=prompt)
+        attempt = self._scheduler.place(request, failed)
+        if tokens is None:
+            self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
         return EngineAttempt(
             self._scheduler,
             self._reporter,
@@ -98,7 +111,7 @@ class EngineAttempt:
             attempt,
             self._admitted,
             self._outage,
-            is_first=False,
+            before=self,
         )
 
     async def elsewhere(self) -> EngineAttempt:
@@ -124,12 +137,27 @@ class EngineAttempt:
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
         return self._headers(outcome)
 
+    def went_on(
+        self, reservation: Reservation, engine_headers: Mapping[str, str], told: Mapping[str, Any]
+    ) -> None:
+        """It goes on with an answer that another began; `told` is for the explanation.
+
+        Nothing is learned of it: what was predicted and promised is the time to a first token.
+        """
+        self._served_by = self.request.record.replica_id = reservation.replica_id
+        self._first_token_at = asyncio.get_running_loop().time()
+        self._goes_on = True
+        replica_id, report = reservation.replica_id, _report(engine_headers)
+        asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, replica_id, report, told)
+
     def ended(self) -> None:
         """The try is over, however it went."""
         record, computed = self.request.record, None
         if self._served_by is not None:
             prompt, cached = record.prompt_tokens, record.cached_tokens
             tokens = None if prompt is None or cached is None else max(0, prompt - cached)
+            if self._goes_on:  # those are what the first engine computed
+                tokens = None
             now = asyncio.get_running_loop().time()
             computed = Computed(tokens, now - self._first_token_at)
         self._scheduler.ended(self._attempt, self._served_by, computed)
@@ -140,18 +168,29 @@ class EngineAttempt:
             scheduler.answered(self._attempt, outcome.replica_id, report)
             if self._tells_of(outcome):
                 scheduler.observed(self._attempt, outcome.engine_s)
-            self._reporter.answered(
+            self._explanation = self._reporter.answered(
                 self.request, self._pool_request.prompt, placement, self._admitted, outcome
             )
         except Exception:  # an explanation must not cost the answer
             logger.exception("request %s is not explained", self.request.request_id)
+
+    def _learn_that_it_goes_on(
+        self, replica_id: str, report: LoadReport | None, resumed: Mapping[str, Any]
+    ) -> None:
+        try:
+            self._scheduler.answered(self._attempt, replica_id, report)
+            if self._before is not None and (before := self._before._explanation) is not None:
+                resumed = {"replica": replica_id, **resumed}
+                self._reporter.resumed(self.request, before, resumed)
+        except Exception:
+            logger.exception("how request %s goes on is not explained", self.request.request_id)
 
     def _tells_of(self, outcome: Outcome) -> bool:
         """Whether its time is what was predicted: what made a first attempt fail may slow a second,
         and one that was sent on to another replica has waited for both."""
         chosen = self._attempt.chosen
         served = chosen is not None and chosen.replica_id == outcome.replica_id
-        return self._is_first and served and outcome.prompt_tokens is not None
+        return self._before is None and served and outcome.prompt_tokens is not None
 
     def _headers(self, outcome: Outcome) -> dict[str, str]:
         placement, admitted = self._attempt.placement, self._admitted

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deployments.gateway.errors import ApiError
+from deployments.wire.headers import RESUME_FIELD
 
-# What engines tell each other of their caches.
-_OF_ENGINES = ("kv_transfer_params", "ec_transfer_params")
+# What engines tell each other of their caches, and gateways them of a lost engine's answer.
+_OF_ENGINES = ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD)
 # By path, the fields that may hold several prompts.
 _PROMPTS = {
     "/v1/completions": ("prompt", "prompt_embeds"),

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,11 @@ from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
 from deployments.gateway.bodies import Bodies
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
-from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.engine_fields import refuse_engine_fields
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
+from deployments.gateway.fatal_requests import FatalRequests
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.media_urls import refuse_media_urls
 from deployments.gateway.model_cards import no_description
@@ -151,6 +152,7 @@ class Gateway:
         self._tracing = tracing_of(os.environ, VERSION)
         secret = secrets.engine_secret
         self._salts = CacheSalts(secret)
+        self._fatal = FatalRequests(self._binary, base.name, secret)
         self._pools = Pools(
             Connections(self._text, self._binary, self._session, secret),
             lambda pool: Transport(handle_of(pool), secret),
@@ -176,6 +178,7 @@ class Gateway:
             ),
         )
         self._loops.start("budgets", self._budgets.run())
+        self._loops.start("fatal_requests", self._fatal.run())
         if secrets.keys_file:
             self._keys.take(keys_file := Path(secrets.keys_file))
             self._loops.start("api_keys", self._keys.follow(keys_file))
@@ -335,7 +338,7 @@ class Gateway:
         record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
         current_request.set(record.request_id)
         try:
-            attempt, headers = await self._attempt(request, record, holder)
+            return await self._relay(request, record, holder)
         except ClientDisconnect:
             self._watch.ended(record)
             return Response(status_code=CLIENT_LEFT)
@@ -346,15 +349,9 @@ class Gateway:
                 record.failed(500, "gateway_error")
             self._watch.ended(record)
             raise
-        return Relay(self._session, attempt, self._watch, headers)
 
-    async def _attempt(
-        self, request: Request, record: RequestRecord, holder: KeyHolder
-    ) -> tuple[EngineAttempt, Mapping[str, str]]:
-        """Read the request, check it, and have it scheduled; headers for its answer.
-
-        Raises ApiError.
-        """
+    async def _relay(self, request: Request, record: RequestRecord, holder: KeyHolder) -> Relay:
+        """Read the request, check it, and have it scheduled. Raises ApiError."""
         limits = self._fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
@@ -391,6 +388,7 @@ class Gateway:
             timeout_s=timeout_s,
             record=record,
         )
+        self._fatal.check(engine_request)
         headers: Mapping[str, str] = {}
         try:
             async with asyncio.timeout_at(deadline):
@@ -399,7 +397,9 @@ class Gateway:
                 )
             headers = await self._budgets.admit(pool_request, pool)
             async with asyncio.timeout_at(deadline):
-                return await pool.schedule(pool_request, request.receive), headers
+                attempt = await pool.schedule(pool_request, request.receive)
+            fatal = partial(self._fatal.add, engine_request)
+            return Relay(self._session, attempt, self._watch, headers, fatal)
         except TimeoutError:
             raise engine_request.deadline_passed() from None
         except ApiError as error:

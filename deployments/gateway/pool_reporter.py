@@ -81,8 +81,8 @@ class PoolReporter:
         placement: Placement,
         admitted: Admitted,
         outcome: Outcome,
-    ) -> None:
-        """One request got its first token: compare, count and keep the explanation."""
+    ) -> Mapping[str, Any]:
+        """One request got its first token: compare, count and keep the explanation, returned."""
         if (since := self._promoted.pop(outcome.replica_id, None)) is not None:
             self._metrics.promotion(request.arrived + outcome.ttft_s - since)
         served = placement.candidate(outcome.replica_id)
@@ -133,6 +133,15 @@ class PoolReporter:
             explanation["candidates"] = (*explanation["candidates"][:-1], served)
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
         self._explanations.keep(request.tenant, request.request_id, explanation)
+        return explanation
+
+    def resumed(
+        self, request: EngineRequest, explanation: Mapping[str, Any], resumed: Mapping[str, Any]
+    ) -> None:
+        """An answer goes on elsewhere: the explanation of its beginning says that, too."""
+        self._explanations.keep(
+            request.tenant, request.request_id, {**explanation, "resumed": {**resumed}}
+        )
 
     def refused(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
         """A request was not let in: keep the explanation of that."""

@@ -1,8 +1,9 @@
 """One request on its way to an engine and back, as an ASGI response.
 
-Nothing is lost on the way: the engine's bytes reach the client as they come, a client that
-leaves aborts the generation, a deadline ends it, and a replica that fails before it has said
-anything costs the client a retry's time, not an error.
+Nothing is lost on the way: the engine's events reach the client as they come, a client that
+leaves aborts the generation, a deadline ends it, and a replica that fails costs the client a
+retry's time, not an error: before it has said anything always, and later where its answer is one
+that another can go on with (`resumable`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import aiohttp
@@ -21,26 +22,40 @@ from deployments.gateway.engine_attempt import EngineAttempt
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
+from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
 from deployments.gateway.transport import NoReplicaUp, ReplicaFailed, Reservation
-from deployments.wire.confirmation import StreamEnd, count_in
+from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
     ENGINE_TTFT_HEADER,
     EXPECTED_CACHED_HEADER,
     OUTPUT_TOKENS_HEADER,
+    PROGRESS_CONTENT_TYPE,
+    RESUMABLE_HEADER,
 )
 from observability.request_record import Leg
 
 logger = logging.getLogger("ray.serve")
 
-# One retry: a request that kills the engine it runs on must not take the whole pool along.
+# One retry, in mid-answer or before: a request that kills the engine it runs on must not take the
+# whole pool along.
 ATTEMPTS = 2
+# A client that has a part of its answer is told within this time that nobody can go on with it.
+PLACE_AGAIN_S = 5.0
 # A client that reads nothing must not hold its request's task past the deadline.
 LAST_WORDS_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
 
 
+class _CannotGoOn(Exception):
+    """The engine that was asked to go on with an answer cannot."""
+
+
 class Relay(Response):
-    """Carries a request that was let in to where `attempt` says, and its answer back."""
+    """Carries a request that was let in to where `attempt` says, and its answer back.
+
+    `headers` are for the client; `fatal` is told when two engines were lost with the request in
+    them, and says what its client is told.
+    """
 
     def __init__(
         self,
@@ -48,9 +63,11 @@ class Relay(Response):
         attempt: EngineAttempt,
         watch: RequestWatch,
         headers: Mapping[str, str],
+        fatal: Callable[[], ApiError],
     ) -> None:
         super().__init__()
         self._told = headers
+        self._placement: Mapping[str, str] = {}
         self._watch = watch
         self._session = session
         self._attempt = attempt
@@ -58,6 +75,13 @@ class Relay(Response):
         self._streaming = False
         self._started = False
         self._sent = 0.0
+        self._fatal = fatal
+        self._so_far = AnswerSoFar()
+        # what the engine is sent that is to go on with it
+        self._resume: bytes | None = None
+        self._placing = asyncio.timeout(None)
+        self._lost_at = 0.0
+        self._last_piece_at: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def tracked(message: Message) -> None:
@@ -75,7 +99,10 @@ class Relay(Response):
                 await _cancelled(work)
                 raise self._request.deadline_passed()
         except ApiError as error:
-            self._request.record.failed(error.status, error.code)
+            record = self._request.record
+            record.failed(error.status, error.code)
+            if record.output_tokens is None:
+                record.output_tokens = self._so_far.output_tokens
             await self._fail(error, scope, receive, send)
         except Exception:
             self._request.record.failed(500, "gateway_error")
@@ -86,43 +113,86 @@ class Relay(Response):
             self._watch.ended(self._request.record)
 
     async def _answer(self, send: Send) -> None:
-        failed: frozenset[str] = frozenset()
-        failure = _broken_off()
-        record = self._request.record
-        attempt = self._attempt
+        record, attempt = self._request.record, self._attempt
         try:
             record.trace.placed(attempt.facts)
         except Exception:  # a trace must not cost a request, nor its place
             logger.exception("request %s is not traced", self._request.request_id)
-        tries, is_lost = 0, False
-        while tries < ATTEMPTS:
-            if is_lost:
-                attempt = await attempt.elsewhere()
-            elif failed:
-                attempt = attempt.again(failed)
-            tries, is_lost = tries + 1, False
+        failed: frozenset[str] = frozenset()
+        lost: frozenset[str] = frozenset()
+        tries = 0
+        is_decided_anew = False
+        while True:
+            if is_decided_anew:
+                attempt, is_decided_anew = await attempt.elsewhere(), False
             with record.trace.attempt(record) as leg:
+                if self._resume is not None:
+                    leg.resumes(self._so_far.output_tokens or 0)
                 try:
-                    async with attempt.transport.exchange(
-                        partial(self._send, attempt, leg), attempt.route
-                    ) as (place, upstream):
-                        error = await self._pass_on(attempt, place, upstream, send)
-                        if error is None:
-                            record.outcome = "ok"
-                            return
-                        failure, failed = error, failed | {place.replica_id}
+                    await self._try(attempt, leg, send)
+                    record.outcome = "ok"
+                    return
                 except ReplicaFailed as broken:
-                    failure, failed = _broken_off(), failed | {broken.replica_id}
+                    tries += 1
+                    failed |= {broken.replica_id}
+                    lost |= {broken.replica_id} if broken.was_lost else set()
+                    failure = broken.error or _broken_off()
+                except _CannotGoOn:
+                    record.resumed, failure = "refused", _broken_off()
+                    record.output_tokens = self._so_far.output_tokens
+                    self._so_far.forget()
                 except NoReplicaUp:  # once at most
-                    tries, is_lost = tries - 1, True
-                    continue
+                    self._resume = None  # it may go to another model
+                    self._so_far.forget()
+                    is_decided_anew = True
                 finally:
                     attempt.ended()
+                if is_decided_anew:
+                    continue
                 leg.failed(failure.code)
             logger.warning("request %s failed on %s", self._request.request_id, [*failed])
-            if self._started:
-                break
-        raise failure
+            if len(lost) == ATTEMPTS:
+                failure = self._fatal()
+            attempt = self._again(attempt, failed, failure, tries)
+
+    def _again(
+        self, attempt: EngineAttempt, failed: frozenset[str], failure: ApiError, tries: int
+    ) -> EngineAttempt:
+        """The next try, which goes on with the answer where that can be. Raises `failure` where
+        there is to be none."""
+        record, so_far = self._request.record, self._so_far
+        self._lost_at = asyncio.get_running_loop().time()
+        if record.resumed == "continued":
+            record.resumed = "failed"
+        self._resume = so_far.going_on(attempt.request.engine_body) if tries < ATTEMPTS else None
+        if self._resume is not None:
+            record.resumed = "failed"  # until another has gone on
+            return attempt.again(failed, so_far.output_tokens)
+        if self._started or tries == ATTEMPTS:
+            if self._started and not record.resumed:
+                record.resumed = "impossible"
+            raise failure
+        so_far.forget()
+        return attempt.again(failed)
+
+    async def _try(self, attempt: EngineAttempt, leg: Leg, send: Send) -> None:
+        """Raises ReplicaFailed, _CannotGoOn, NoReplicaUp and ApiError."""
+        exchange = attempt.transport.exchange(partial(self._send, attempt, leg), attempt.route)
+        try:
+            self._placing = asyncio.timeout(PLACE_AGAIN_S if self._started else None)
+            async with self._placing, exchange as (place, upstream):
+                try:
+                    await self._pass_on(attempt, place, upstream, send)
+                except aiohttp.ClientError as error:
+                    raise ReplicaFailed(place.replica_id) from error
+        except TimeoutError:
+            if not self._placing.expired():
+                raise
+            raise _broken_off() from None
+        except (ApiError, NoReplicaUp):
+            if not self._started:
+                raise
+            raise _broken_off() from None  # its client cannot wait for a replica any more
 
     async def _send(
         self, attempt: EngineAttempt, leg: Leg, place: Reservation
@@ -135,11 +205,13 @@ class Relay(Response):
             "accept-encoding": "identity",
             "x-request-id": request.request_id,
             EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
+            RESUMABLE_HEADER: "1",
         }
+        body = request.engine_body if self._resume is None else self._resume
+        if not self._placing.expired():
+            self._placing.reschedule(None)  # it has a place
         self._sent = asyncio.get_running_loop().time()
-        return await self._session.post(
-            place.url + request.path, data=request.engine_body, headers=headers
-        )
+        return await self._session.post(place.url + request.path, data=body, headers=headers)
 
     async def _pass_on(
         self,
@@ -147,49 +219,103 @@ class Relay(Response):
         place: Reservation,
         upstream: aiohttp.ClientResponse,
         send: Send,
-    ) -> ApiError | None:
-        """None when the answer is passed on; the error when the engine failed before it spoke."""
-        try:
-            if upstream.status >= 400:
-                error = self._engine_error(upstream.status, await upstream.read())
-                if upstream.status >= 500:
-                    return error
-                raise error
-            content_type = upstream.headers.get("content-type", "")
-            self._streaming = content_type.startswith("text/event-stream")
-            told = attempt.answered(place, upstream.headers, self._first_token_at(upstream))
-            record = self._request.record
-            record.status = upstream.status
-            if not self._streaming:
-                record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
-            # the client has waited for its first token long enough
-            asyncio.get_running_loop().call_soon(self._watch.first_token, record)
-            await send(self._start(place, upstream, told))
-            await self._pass_on_body(upstream, send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return None
-        except aiohttp.ClientError as error:
-            raise ReplicaFailed(place.replica_id) from error
+    ) -> None:
+        """Raises ReplicaFailed when the engine says that it failed, and as `_try`."""
+        if upstream.status >= 500:
+            said = await upstream.read()
+            dead = says_dead(said)
+            error = self._engine_error(upstream.status, said)
+            raise ReplicaFailed(place.replica_id, dead, None if dead else error)
+        content_type = upstream.headers.get("content-type", "")
+        streaming = content_type.startswith("text/event-stream")
+        if self._resume is not None:
+            resumes = RESUMABLE_HEADER in upstream.headers
+            if upstream.status >= 400 or not resumes or (self._started and not streaming):
+                raise _CannotGoOn
+            self._goes_on(attempt, place, upstream)
+        elif upstream.status >= 400:
+            raise self._engine_error(upstream.status, await upstream.read())
+        else:
+            self._streaming = streaming
+            self._begins(attempt, place, upstream)
+        if content_type.startswith(PROGRESS_CONTENT_TYPE):
+            await self._pass_on_whole(place, upstream, send)
+            return
+        if not self._started:
+            await send(self._start(place, upstream.status, upstream.headers))
+        await self._pass_on_body(place, upstream, send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pass_on_body(self, upstream: aiohttp.ClientResponse, send: Send) -> None:
+    def _begins(
+        self, attempt: EngineAttempt, place: Reservation, upstream: aiohttp.ClientResponse
+    ) -> None:
+        record = self._request.record
+        self._so_far.begins(upstream.headers)
+        first_token_at = self._first_token_at(upstream)
+        self._placement = attempt.answered(place, upstream.headers, first_token_at)
+        record.status = upstream.status
+        record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
+        # the client has waited for its first token long enough
+        asyncio.get_running_loop().call_soon(self._watch.first_token, record)
+
+    def _goes_on(
+        self, attempt: EngineAttempt, place: Reservation, upstream: aiohttp.ClientResponse
+    ) -> None:
+        waited_s = asyncio.get_running_loop().time() - self._lost_at
+        told = {"tokens": self._so_far.output_tokens, "waited_s": waited_s}
+        attempt.went_on(place, upstream.headers, told)
+        self._request.record.resumed = "continued"
+
+    async def _pass_on_body(
+        self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
+    ) -> None:
+        if not self._streaming:
+            async for piece in upstream.content.iter_any():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            return
         record, now = self._request.record, asyncio.get_running_loop().time
-        last: float | None = None
-        end = StreamEnd()
+        reader = EventReader(self._so_far)
+        try:
+            async for piece in upstream.content.iter_any():
+                if chunk := reader.passed_on(piece):
+                    at = now()
+                    if self._last_piece_at is not None:
+                        record.gaps_s.append(at - self._last_piece_at)
+                    self._last_piece_at = at
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if (error := reader.error) is not None:
+                    told = error.for_client(self._request.request_id)
+                    raise ReplicaFailed(place.replica_id, error.is_dead, told)
+            if rest := reader.rest():
+                await send({"type": "http.response.body", "body": rest, "more_body": True})
+        except aiohttp.ClientError:
+            if not self._so_far.is_complete:
+                raise
+        # of an engine that went on with it, its own alone
+        told_tokens = None if self._resume is not None else reader.output_tokens
+        record.output_tokens = self._so_far.output_tokens if told_tokens is None else told_tokens
+
+    async def _pass_on_whole(
+        self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
+    ) -> None:
+        """Its tokens come as they are made; the client gets an answer in one piece."""
+        reader = ProgressReader(self._so_far)
         async for piece in upstream.content.iter_any():
-            chunk = piece
-            if self._streaming:
-                chunk = end.passed_on(piece)
-                if not chunk:
-                    continue
-                at = now()
-                if last is not None:
-                    record.gaps_s.append(at - last)
-                last = at
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if self._streaming:
-            chunk, record.output_tokens = end.rest()
-            if chunk:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            reader.take(piece)
+        if (answer := reader.answer()) is None:
+            raise ReplicaFailed(place.replica_id)
+        status, body = answer
+        if status >= 400:
+            error = self._engine_error(status, body)
+            if status < 500:
+                raise error
+            dead = says_dead(body)
+            raise ReplicaFailed(place.replica_id, dead, None if dead else error)
+        record = self._request.record
+        record.status, record.output_tokens = status, self._so_far.output_tokens
+        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        await send(self._start(place, status, headers))
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _first_token_at(self, upstream: aiohttp.ClientResponse) -> float:
         """On the loop's clock; an answer in one piece comes later."""
@@ -199,17 +325,15 @@ class Relay(Response):
                 until = self._sent + float(upstream.headers[ENGINE_TTFT_HEADER])
         return until
 
-    def _start(
-        self, place: Reservation, upstream: aiohttp.ClientResponse, told: Mapping[str, str]
-    ) -> Message:
-        headers = [(k.lower(), v) for k, v in upstream.headers.items() if k.lower() in _PASSED_ON]
+    def _start(self, place: Reservation, status: int, engine_headers: Mapping[str, str]) -> Message:
+        headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
         headers.append(("x-request-id", self._request.request_id))
         headers.append(("x-antefix-replica", place.replica_id))
-        headers += {**self._told, **told}.items()
+        headers += {**self._told, **self._placement}.items()
         if self._streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        return {"type": "http.response.start", "status": upstream.status, "headers": raw}
+        return {"type": "http.response.start", "status": status, "headers": raw}
 
     def _engine_error(self, status: int, body: bytes) -> ApiError:
         if status == 404:

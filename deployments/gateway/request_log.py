@@ -36,6 +36,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "status": record.status,
         "outcome": record.outcome,
         "error": record.error,
+        "resumed": record.resumed,
         "duration_s": _rounded(record.duration_s),
         "ttft_s": _rounded(record.ttft_s),
         **{name: _rounded(seconds) or None for name, seconds in vars(record.phases).items()},

@@ -62,11 +62,19 @@ SendRequest = Callable[[Reservation], Awaitable[aiohttp.ClientResponse]]
 
 
 class ReplicaFailed(Exception):
-    """The replica broke off before it answered; `replica_id` says which."""
+    """The replica `replica_id` did not answer, or not to the end.
 
-    def __init__(self, replica_id: str) -> None:
+    `was_lost`: it went with the request in it, so that the request may be why. `error`: what it
+    said of its failure itself, for the client; None: it broke off.
+    """
+
+    def __init__(
+        self, replica_id: str, was_lost: bool = True, error: ApiError | None = None
+    ) -> None:
         super().__init__(f"replica {replica_id} broke off")
         self.replica_id = replica_id
+        self.was_lost = was_lost
+        self.error = error
 
 
 class NoReplicaUp(Exception):
@@ -187,7 +195,10 @@ async def _sent(send: SendRequest, reservation: Reservation) -> aiohttp.ClientRe
     try:
         return await send(reservation)
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-        raise ReplicaFailed(reservation.replica_id) from error
+        reached = not isinstance(
+            error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
+        )
+        raise ReplicaFailed(reservation.replica_id, was_lost=reached) from error
 
 
 def _is_reserved(reserved: asyncio.Future[Reservation]) -> bool:

@@ -5,7 +5,6 @@ The headers are told in `deployments.wire.headers`.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     ENGINE_TTFT_HEADER,
-    OUTPUT_TOKENS_COMMENT,
     OUTPUT_TOKENS_HEADER,
     PROMPT_TOKENS_HEADER,
 )
@@ -62,45 +60,3 @@ def count_in(headers: Mapping[str, str], name: str) -> int | None:
     """The number in a header; None without it, or from a replica of another release."""
     value = headers.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else None
-
-
-class StreamEnd:
-    """Takes the comment with the output tokens off the end of a stream, as it passes.
-
-    A comment is a line of its own, and what a client or a model says has no line ends: it is JSON.
-    Bytes that may be the comment's beginning wait for those after them.
-    """
-
-    _COMMENT = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{0,19})(\n?\n?)")
-    _MOST_BYTES = len(OUTPUT_TOKENS_COMMENT) + 19 + 2
-
-    def __init__(self) -> None:
-        self._held = b""
-        self._before = b"\n\n"  # the last bytes that were passed on
-
-    def passed_on(self, chunk: bytes) -> bytes:
-        """What may go to the client now."""
-        if not self._held and chunk.endswith(b"}\n\n"):  # nearly all: an event's end
-            self._before = b"\n\n"
-            return chunk
-        chunk = self._held + chunk
-        # a comment's only colon is its first byte
-        at = chunk.rfind(b":", max(0, len(chunk) - self._MOST_BYTES))
-        if at < 0 or not self._may_be_comment(chunk, at):
-            at = len(chunk)
-        self._held = chunk[at:]
-        self._before = (self._before + chunk[max(0, at - 2) : at])[-2:]
-        return chunk[:at]
-
-    def rest(self) -> tuple[bytes, int | None]:
-        """When the stream has ended: what else is the client's, and the output tokens if told."""
-        comment = self._COMMENT.fullmatch(self._held)
-        if comment and comment[1] and comment[2] == b"\n\n":
-            return b"", int(comment[1])
-        return self._held, None
-
-    def _may_be_comment(self, chunk: bytes, at: int) -> bool:
-        line = chunk[at:]
-        if not OUTPUT_TOKENS_COMMENT.startswith(line) and not self._COMMENT.fullmatch(line):
-            return False
-        return (self._before + chunk[max(0, at - 2) : at]).endswith(b"\n\n")

@@ -10,28 +10,52 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.engine.confirming import Confirming
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation
+from deployments.wire import confirmation, resumption
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import RENDERER_PATH
+from deployments.wire.resumption import Known, Resumption
 from router.load import LoadReport, ReplicaLoad
 
 SECRET = "engine-secret"
 MODEL = "small"
 DEFAULT_MAX_TOKENS = 4
 LONGEST_PROMPT = 1000
+FIRST_TOKEN_ID = 1000
 TWIN_TIMEOUT_S = 1.0
+
+
+@dataclass
+class _Said:
+    """Of one answer: what it is called, and what another engine has said of it."""
+
+    id: str
+    created: int
+    known_tokens: int = 0
+    exchange: Resumption | None = None
+
+    def tells(self, token: int) -> None:
+        """Its first token's id is FIRST_TOKEN_ID, and so on."""
+        if self.exchange is not None:
+            self.exchange.replaying = False
+            self.exchange.chunk(0, [FIRST_TOKEN_ID + token - 1])
+
+    def is_lost(self) -> None:
+        if self.exchange is not None:
+            self.exchange.lost = True
 
 
 class FakeEngine:
@@ -60,9 +84,17 @@ class FakeEngine:
         self.pauses_after: int | None = None  # tokens; goes on when `go_on` is set. 0: before any
         self.go_on = asyncio.Event()
         self.dies_after: int | None = None  # tokens; 0: before it has answered anything
+        self.tells_death_after: int | None = None  # tokens of a stream, as vLLM's server does
+        # after how many bytes of their bodies, as they are sent, its next answers are cut
+        self.cuts: list[int] = []
         self.dies_of = ""  # a field: a request with it is as far as it gets
         self.answers: Response | None = None
         self.cached_tokens = 0
+        self.created = 1_700_000_000 + self.slot
+        # answers that another engine can go on with
+        self.offers_resumable = True
+        self.refuses_to_resume = False
+        self.went_on_with: list[Known] = []
         # makes of a request how many tokens its prompt has, and how many of them are cached
         self.prompt_cache: Callable[[dict[str, Any]], tuple[int, int]] | None = None
         # how it sleeps, while `sleeper` runs
@@ -81,7 +113,7 @@ class FakeEngine:
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
         app = Confirming(Awake(self._app(), self.sleeper), self.report)
-        self._gate = TicketGate(app, self.tickets, SECRET)
+        self._gate = TicketGate(_Cut(app, self), self.tickets, SECRET)
         self._server = HttpServer(self._gate)
 
     async def start(self) -> None:
@@ -164,40 +196,55 @@ class FakeEngine:
             self.break_off()
         if refused := _refused(fields, chat, self.model):
             return refused
+        said = _Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
+        if (exchange := resumption.current.get()) is not None and self.offers_resumable:
+            self._may_go_on(exchange, said, not fields.get("stream"))
         if fields.get("stream"):
-            events = self._events(fields, chat)
+            events = self._events(fields, chat, said)
             return StreamingResponse(events, media_type="text/event-stream")
-        generation = asyncio.ensure_future(self._all_tokens(fields))
+        generation = asyncio.ensure_future(self._all_tokens(fields, said))
         while not generation.done():
             await asyncio.wait({generation}, timeout=0.05)
             if await request.is_disconnected():
                 generation.cancel()
-        text = "".join(await generation)
+        if generation.cancelled():
+            return Response()  # to nobody
+        text = "".join(map(_token, range(1, said.known_tokens + 1))) + "".join(generation.result())
         choice = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = _usage(fields, _max_tokens(fields))
-        return JSONResponse({"id": "1", "model": self.model, "choices": [choice], "usage": usage})
+        return JSONResponse(self._answer(said, [choice], usage=usage))
 
-    async def _all_tokens(self, fields: dict[str, Any]) -> list[str]:
-        return [token async for token in self._tokens(fields)]
+    def _may_go_on(self, exchange: Resumption, said: _Said, in_one_piece: bool) -> None:
+        """Raises CannotResume."""
+        exchange.offered, exchange.in_one_piece = True, in_one_piece
+        said.exchange = exchange
+        if (known := exchange.known) is not None:
+            if self.refuses_to_resume:
+                raise exchange.refuse("The engine cannot go on with this answer.")
+            self.went_on_with.append(known)
+            said.known_tokens, said.created = exchange.known_tokens, known.created or said.created
 
-    async def _tokens(self, fields: dict[str, Any]) -> AsyncIterator[str]:
+    async def _all_tokens(self, fields: dict[str, Any], said: _Said) -> list[str]:
+        return [token async for token in self._tokens(fields, said)]
+
+    async def _tokens(self, fields: dict[str, Any], said: _Said) -> AsyncIterator[str]:
         count = _max_tokens(fields)
         assert not self.sleeps, "it cannot compute"
         self.running += 1
         exchange = confirmation.current.get()
-        sent = 0
         try:
             if self.pauses_after == 0:
                 await self.go_on.wait()
-            for sent in range(1, count + 1):
+            for sent in range(said.known_tokens + 1, count + 1):
                 await asyncio.sleep(self.token_delay_s)
                 self.made += 1
-                if exchange and sent == 1:
+                if exchange and sent == said.known_tokens + 1:
                     exchange.first_token(*self._counts(fields))
                 if exchange:
                     exchange.generated(1)
-                yield f"t{sent} "
+                said.tells(sent)
+                yield _token(sent)
                 if sent == self.pauses_after:
                     await self.go_on.wait()
                 if sent == self.dies_after:
@@ -215,28 +262,44 @@ class FakeEngine:
             return self.prompt_cache(fields)
         return len(_prompt(fields).split()), self.cached_tokens
 
-    async def _events(self, fields: dict[str, Any], chat: bool) -> AsyncIterator[bytes]:
+    async def _events(
+        self, fields: dict[str, Any], chat: bool, said: _Said
+    ) -> AsyncIterator[bytes]:
         count = _max_tokens(fields)
         made = 0
-        tokens = self._tokens(fields)
+        tokens = self._tokens(fields, said)
         try:
-            async for token in tokens:
+            for made in range(1, said.known_tokens + 1):
+                for event in self._events_of(made, count, chat, said):
+                    yield event
+            async for _ in tokens:
                 made += 1
-                if chat and made == 1:
-                    first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
-                    yield self._event([first])
-                reason = "length" if made == count else None
-                said = {"delta": {"content": token}} if chat else {"text": token}
-                yield self._event([{"index": 0, "finish_reason": reason, **said}])
+                for event in self._events_of(made, count, chat, said):
+                    yield event
+                if made == self.tells_death_after:
+                    said.is_lost()
+                    yield _DEATH + b"data: [DONE]\n\n"
+                    return
         finally:
             await tokens.aclose()  # type: ignore[attr-defined]
         if (fields.get("stream_options") or {}).get("include_usage"):
-            yield self._event([], usage=_usage(fields, made))
+            yield self._event(said, [], usage=_usage(fields, made))
         yield b"data: [DONE]\n\n"
 
-    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        data = {"id": "1", "model": self.model, "choices": choices, **more}
-        return b"data: " + json.dumps(data).encode() + b"\n\n"
+    def _events_of(self, made: int, count: int, chat: bool, said: _Said) -> list[bytes]:
+        """Of one token, that is the last that was made."""
+        first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+        reason, token = "length" if made == count else None, _token(made)
+        text = {"delta": {"content": token}} if chat else {"text": token}
+        events = [self._event(said, [first])] if chat and made == 1 else []
+        return [*events, self._event(said, [{"index": 0, "finish_reason": reason, **text}])]
+
+    def _event(self, said: _Said, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return b"data: " + json.dumps(self._answer(said, choices, **more)).encode() + b"\n\n"
+
+    def _answer(self, said: _Said, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        about = {"id": said.id, "created": said.created, "model": self.model}
+        return {**about, "choices": choices, **more}
 
     async def _models(self, request: Request) -> Response:
         card = {"id": self.model, "object": "model", "root": "/where/it/lies", "permission": []}
@@ -257,6 +320,44 @@ class FakeEngine:
         return PlainTextResponse(
             f'vllm:num_requests_running{{model_name="{MODEL}"}} {self.running}.0\n'
         )
+
+
+class _Cut:
+    """ASGI: cuts the connections of `engine` in the middle of an answer, where it says so."""
+
+    def __init__(self, app: ASGIApp, engine: FakeEngine) -> None:
+        self._app = app
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cuts = self._engine.cuts if scope["method"] == "POST" else []
+        left = cuts.pop(0) if cuts else None
+        is_cut = False
+
+        async def sent(message: Message) -> None:
+            nonlocal left, is_cut
+            body = message.get("body", b"")
+            if left is not None and len(body) > left and not is_cut:
+                is_cut = True
+                await send({**message, "body": body[:left], "more_body": True})
+                await asyncio.sleep(0.01)  # what was sent is on its way
+                self._engine.break_off()
+            left = None if left is None else left - len(body)
+            if not is_cut:  # else it goes on until it hears of that
+                await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+_DEATH = (
+    b'data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for '
+    b'the root cause.", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
+)
+
+
+def _token(number: int) -> str:
+    """The first is 1."""
+    return f"t{number} "
 
 
 def _refused(fields: dict[str, Any], chat: bool, model: str) -> Response | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from deployments.gateway import transport
+from deployments.gateway import fatal_requests, transport
 from deployments.gateway.engine_attempt import EngineAttempt
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
@@ -214,15 +214,15 @@ async def test_two_failures_are_a_503_to_try_again(
     first.dies_after = second.dies_after = 0
     async with front.post() as answer:
         assert answer.status == 503
-        assert answer.headers["retry-after"] == "1"
-        assert (await error_of(answer))["code"] == "engine_unavailable"
+        assert answer.headers["retry-after"] == str(fatal_requests.KEPT_S)
+        assert (await error_of(answer))["code"] == "engines_lost"
     assert (len(first.bodies), len(second.bodies)) == (1, 1)
 
 
 async def test_a_replica_that_fails_in_a_stream_is_an_error_event(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
-    first.dies_after = 2
+    first.dies_after, first.offers_resumable = 2, False
     async with front.post(stream=True) as answer:
         events = await events_of(answer)
     assert "t1" in events[1]
@@ -254,7 +254,7 @@ async def test_one_replica_answers_when_serve_picks_another_than_the_best_ranked
 ) -> None:
     front.handle.must_pick = second
     if best_is_slow:
-        first.pauses_after = 1
+        first.pauses_after = 0
     else:
         front.handle.may_pick.clear()
     async with front.post() as answer:

@@ -176,7 +176,7 @@ async def broken_off_before_its_answer(front: Front, engine: FakeEngine) -> None
 
 
 async def broken_off_in_its_stream(front: Front, engine: FakeEngine) -> None:
-    engine.dies_after = 2
+    engine.dies_after, engine.offers_resumable = 2, False
     await ask(front, stream=True)
 
 

@@ -17,6 +17,7 @@ from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.resuming import made_by, why_not
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
+from deployments.gateway.resumable import says_dead
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -32,6 +33,12 @@ def test_kv_events_have_the_fields_we_rely_on() -> None:
     assert fields(BlockRemoved) >= {"block_hashes"}
     assert fields(EventBatch) >= {"ts", "events"}
     assert issubclass(AllBlocksCleared, msgspec.Struct)
+
+
+def test_a_dead_engine_says_so_in_the_words_that_gateways_look_for() -> None:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    assert says_dead(str(EngineDeadError()).encode())
 
 
 def test_request_states_tell_what_is_queued() -> None:

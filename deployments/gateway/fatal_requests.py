@@ -1,0 +1,115 @@
+"""Requests that two engines were lost with: refused for minutes, by every gateway.
+
+    key                 value                                              lifetime
+    {afx:<fleet>}:fatal sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
+                        seconds)
+
+A request that kills the engine it runs on must not take the pool along, however often it is sent
+again. Which of those that were lost together did it nobody can tell: so it is 503, and for minutes
+alone. The digest, of tenant, path and body, is keyed with the fleet's secret: who reads Redis
+cannot try a prompt on it. Gateways follow the set, so that no request waits for Redis; without it
+each knows its own. Nothing here raises anything but the refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import Any, cast
+
+from common.loops import forever
+from deployments.gateway.errors import ApiError
+from deployments.gateway.request import EngineRequest
+from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.slots import REDIS_TIMEOUT_S
+
+logger = logging.getLogger("ray.serve")
+
+# As long as a pool needs to have its engines back.
+KEPT_S = 180
+PERIOD_S = 1.0
+# Of a fleet; the latest stay.
+MOST = 1000
+
+
+class FatalRequests:
+    """Of one gateway. `redis` has `decode_responses` off."""
+
+    def __init__(self, redis: AsyncRedis, fleet: str, secret: str) -> None:
+        self._redis = redis
+        self._key = f"{{afx:{fleet}}}:fatal"
+        key = blake2b(secret.encode(), person=b"antefix fatal").digest()
+        self._hash = blake2b(key=key, digest_size=16, person=b"afx fatal body")
+        # digest -> until when, on the loop's clock
+        self._until: OrderedDict[bytes, float] = OrderedDict()
+        self._untold: dict[bytes, float] = {}
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises ApiError 503 for one that is refused."""
+        if not self._until:
+            return
+        left_s = self._until.get(self._digest(request), 0.0) - asyncio.get_running_loop().time()
+        if left_s > 0:
+            raise _refusal(math.ceil(left_s))
+
+    def add(self, request: EngineRequest) -> ApiError:
+        """Two engines were lost with it in them. Returns what its client is told."""
+        digest = self._digest(request)
+        self._remember(digest, KEPT_S)
+        self._untold[digest] = time.time() + KEPT_S
+        return _refusal(KEPT_S)
+
+    async def run(self) -> None:
+        """Keep in touch with the other gateways until cancelled."""
+        await forever(
+            "fatal_requests",
+            self._keep_in_touch,
+            PERIOD_S,
+            fails="other gateways do not hear of requests that engines were lost with",
+            logger=logger,
+            outages=REDIS_FAILURES,
+        )
+
+    async def _keep_in_touch(self) -> None:
+        untold = {of: until for of, until in self._untold.items() if until > time.time()}
+        pipe = self._redis.pipeline(transaction=False)
+        if untold:
+            pipe.zadd(self._key, cast(Any, untold))
+            pipe.zremrangebyrank(self._key, 0, -MOST - 1)
+            pipe.expire(self._key, KEPT_S)
+        pipe.zrange(self._key, 0, -1, withscores=True)
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
+            *_, found = await pipe.execute()
+        self._untold = {of: self._untold[of] for of in self._untold.keys() - untold.keys()}
+        # clocks differ: none is refused for longer than KEPT_S from when it was heard of
+        now = time.time()
+        for digest, until in found:
+            if digest not in self._until and (left_s := min(until - now, KEPT_S)) > 0:
+                self._remember(digest, left_s)
+        now = asyncio.get_running_loop().time()
+        for digest in [of for of, until in self._until.items() if until <= now]:
+            del self._until[digest]
+
+    def _remember(self, digest: bytes, left_s: float) -> None:
+        self._until[digest] = asyncio.get_running_loop().time() + left_s
+        if len(self._until) > MOST:
+            self._until.popitem(last=False)
+
+    def _digest(self, request: EngineRequest) -> bytes:
+        hash_ = self._hash.copy()
+        for part in (request.tenant.encode(), request.path.encode(), request.body):
+            hash_.update(len(part).to_bytes(8, "little"))
+            hash_.update(part)
+        return hash_.digest()
+
+
+def _refusal(left_s: int) -> ApiError:
+    message = (
+        "Two engines were lost while they worked on this request, so it is given to no other for"
+        f" {left_s} s. Change it, or send it again after that."
+    )
+    return ApiError(503, message, code="engines_lost", retry_after=left_s)

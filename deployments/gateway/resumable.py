@@ -1,0 +1,207 @@
+"""Reads an engine's answer so that another engine can go on with it, should this one be lost.
+
+A stream is passed on in whole events: what a client has of it is then a number of events, and
+nothing that a lost engine left half said. The comments with which a replica tells the tokens of a
+resumable answer (`deployments.wire.headers`) are taken out and kept. An engine's own failure in
+the middle of a stream, which vLLM tells as one more event, is no event for the client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deployments.gateway.errors import ApiError, from_engine
+from deployments.wire.confirmation import count_in
+from deployments.wire.headers import (
+    ANSWER_COMMENT,
+    CACHED_TOKENS_HEADER,
+    OUTPUT_TOKENS_COMMENT,
+    RESUMABLE_HEADER,
+    RESUME_FIELD,
+    TOKENS_COMMENT,
+)
+
+# Of one answer, kept as they were told: about nine for a token.
+MOST_TOKEN_BYTES = 4 * 2**20
+# How vLLM's EngineDeadError begins: its engine is gone, and with it all that it was working on.
+ENGINE_DEAD = b"EngineCore encountered an issue"
+
+_END = b"\n\n"
+_DONE = b"data: [DONE]"
+_ERROR = b'data: {"error"'
+_TOKENS = re.compile(re.escape(TOKENS_COMMENT) + rb"(\d{1,9}) (\d{1,10}(?:,\d{1,10})*)")
+_OUTPUT_TOKENS = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{1,19})")
+_ANSWER = re.compile(re.escape(ANSWER_COMMENT) + rb"(\d{1,19})(?: (\d{3}))?")
+_CREATED = re.compile(rb'"created(?:_at)?": ?(\d{1,15})')
+
+
+class AnswerSoFar:
+    """What is known of one answer, whichever engines made it; `events` of it its client has.
+
+    It `can_go_on` elsewhere when its engine said so and all of its tokens are known.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Of an answer that begins anew."""
+        self.events = 0
+        self._first_event = b""
+        self._last_event = b""
+        self._made_by = ""
+        self._cached_tokens = 0
+        self._tokens = bytearray()
+        self._is_whole = True
+
+    def begins(self, headers: Mapping[str, str]) -> None:
+        """An engine's answer to the request as the client sent it has these headers."""
+        self._made_by = headers.get(RESUMABLE_HEADER, "")
+        self._cached_tokens = count_in(headers, CACHED_TOKENS_HEADER) or 0
+
+    @property
+    def can_go_on(self) -> bool:
+        return bool(self._made_by) and self._is_whole
+
+    @property
+    def is_complete(self) -> bool:
+        """Its client has its last event."""
+        return self._last_event == _DONE
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As far as they were told; None: they were not."""
+        if not self.can_go_on:
+            return None
+        return self._tokens.count(b",") + self._tokens.count(b"\n")
+
+    def told(self, comment: bytes) -> bool:
+        """Whether it is a comment that tells tokens."""
+        if not comment.startswith(TOKENS_COMMENT):
+            return False
+        if self._is_whole and len(self._tokens) < MOST_TOKEN_BYTES:
+            self._tokens += comment[len(TOKENS_COMMENT) :]
+            self._tokens += b"\n"
+        else:
+            self._is_whole = False
+            self._tokens.clear()
+        return True
+
+    def gave(self, events: list[bytes]) -> None:
+        """Its client gets these now; at least one."""
+        if not self.events:
+            self._first_event = events[0]
+        self.events += len(events)
+        self._last_event = events[-1]
+
+    def going_on(self, body: bytes) -> bytes | None:
+        """The request's body for the engine that is to go on; None where it cannot be asked to."""
+        comments = [TOKENS_COMMENT + line for line in bytes(self._tokens).splitlines()]
+        found = [_TOKENS.fullmatch(comment) for comment in comments]
+        chunks = [b"[%b,[%b]]" % (of[1], of[2]) for of in found if of is not None]
+        if not self.can_go_on or len(chunks) < len(found):
+            return None
+        created = _CREATED.search(self._first_event)
+        field = b'{"chunks":[%b],"events":%d,"cached_tokens":%d,"created":%d,"made_by":%b}' % (
+            b",".join(chunks),
+            self.events,
+            self._cached_tokens,
+            int(created[1]) if created else 0,
+            json.dumps(self._made_by).encode(),
+        )
+        own = memoryview(body)[: body.rindex(b"}")]
+        return b"".join((own, b',"%b":%b}' % (RESUME_FIELD.encode(), field)))
+
+
+@dataclass(frozen=True)
+class EngineError:
+    """What an engine said of its own failure; `is_dead`: it serves nobody any more."""
+
+    status: int
+    is_dead: bool
+
+    def for_client(self, request_id: str) -> ApiError | None:
+        """In our words; None: as of an engine that is lost."""
+        return None if self.is_dead else from_engine(self.status, b"", request_id)
+
+
+class EventReader:
+    """Of one engine's stream. `output_tokens`, `error`: what it said at its end, if it did."""
+
+    def __init__(self, so_far: AnswerSoFar) -> None:
+        self._so_far = so_far
+        self._held = b""
+        self.output_tokens: int | None = None
+        self.error: EngineError | None = None
+
+    def passed_on(self, piece: bytes) -> bytes:
+        """The events that the client gets now."""
+        blocks = (self._held + piece).split(_END)
+        self._held = blocks.pop()
+        events, own = [], 0
+        for block in blocks:
+            if block[:1] == b":":
+                if self._is_ours(block):
+                    continue
+                own += 1
+            elif block.startswith(_ERROR) and (error := _failure(block)):
+                self.error, self._held = error, b""
+                break
+            events.append(block)
+        if not events:
+            return b""
+        if len(events) > own:
+            self._so_far.gave([e for e in events if e[:1] != b":"] if own else events)
+        events.append(b"")
+        return _END.join(events)
+
+    def rest(self) -> bytes:
+        """What else is the client's, once the stream has ended as it should."""
+        return self._held
+
+    def _is_ours(self, comment: bytes) -> bool:
+        if self._so_far.told(comment):
+            return True
+        if found := _OUTPUT_TOKENS.fullmatch(comment):
+            self.output_tokens = int(found[1])
+        return found is not None
+
+
+class ProgressReader:
+    """Of one engine's answer that is no stream: its tokens as they are made, and then all of it."""
+
+    def __init__(self, so_far: AnswerSoFar) -> None:
+        self._so_far = so_far
+        self._held = bytearray()
+        self._status, self._length = 0, -1
+
+    def take(self, piece: bytes) -> None:
+        self._held += piece
+        while self._length < 0 and (end := self._held.find(_END)) >= 0:
+            block = bytes(self._held[:end])
+            del self._held[: end + len(_END)]
+            if found := _ANSWER.fullmatch(block):
+                self._length, self._status = int(found[1]), int(found[2] or 200)
+            else:
+                self._so_far.told(block)
+
+    def answer(self) -> tuple[int, bytes] | None:
+        """Its status and its body; None while it is not all here."""
+        return (self._status, bytes(self._held)) if len(self._held) == self._length else None
+
+
+def says_dead(body: bytes) -> bool:
+    """Whether an engine's error answer says that it serves nobody any more."""
+    return ENGINE_DEAD in body
+
+
+def _failure(event: bytes) -> EngineError | None:
+    """None: it is the client's, as a refusal of what it asked for is."""
+    try:
+        status = int(json.loads(event.removeprefix(b"data: "))["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return EngineError(status, says_dead(event)) if status >= 500 else None

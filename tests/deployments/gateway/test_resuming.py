@@ -1,0 +1,312 @@
+"""An engine is lost in the middle of an answer: its client gets a gap, and then the rest of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+import pytest
+from starlette.responses import JSONResponse
+
+from deployments.gateway import fatal_requests, relay
+from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
+from deployments.wire.resumption import Known
+from tests.contract import events_of
+from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
+from tests.fakes.front import OTHER_KEY, Front, gateway_before
+from tests.sentences import assert_sentences
+from tests.waiting import until
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ID = {"x-request-id": "abc"}
+DEATH = b"EngineCore encountered an issue. See stack trace (above) for the root cause."
+TOKENS = 5
+
+
+@pytest.fixture
+def first() -> FakeEngine:
+    return FakeEngine("r1")
+
+
+@pytest.fixture
+def second() -> FakeEngine:
+    return FakeEngine("r2")
+
+
+@pytest.fixture
+async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
+    async with gateway_before(first, second, request_timeout_s=60.0) as front:
+        yield front
+
+
+async def ask(front: Front, path: str = CHAT, **fields: Any) -> bytes:
+    """What the client gets of an answer that must be complete."""
+    body = {"max_tokens": TOKENS, "stream": True, **fields}
+    if path == COMPLETIONS:
+        body["prompt"] = "hello"
+    async with front.post(path, headers=ID, **body) as answer:
+        assert answer.status == 200
+        return bytes(await answer.read())
+
+
+def anonymous(answer: bytes, *engines: FakeEngine) -> bytes:
+    """Without the times at which its engines began it: one time in it, whosever it is."""
+    found = [engine for engine in engines if str(engine.created).encode() in answer]
+    assert len(found) == 1
+    return answer.replace(str(found[0].created).encode(), b"0")
+
+
+async def error_of(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    """The last event, which is an error in our words."""
+    text = await answer.read()
+    assert DEATH not in text
+    error: dict[str, Any] = json.loads(text.split(b"data: ")[-1])["error"]
+    assert_sentences(error["message"])
+    return error
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_wherever_it_is_cut_the_client_gets_what_it_would_have(
+    front: Front, first: FakeEngine, second: FakeEngine, path: str, stream: bool
+) -> None:
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    whole = await ask(front, path, stream=stream, **usage)
+    expected = anonymous(whole, first, second)
+    # within events and comments, between them, before [DONE] and after all choices have ended
+    cuts = range(0, len(whole) + 200, 41)
+    for cut in cuts:
+        first.cuts = second.cuts = [cut]
+        again = await ask(front, path, stream=stream, **usage)
+        assert anonymous(again, first, second) == expected, cut
+        assert not first.cuts
+    assert len(first.went_on_with) + len(second.went_on_with) >= len(cuts) - 6
+    await until(lambda: front.handle.slots_taken == first.running == second.running == 0)
+
+
+async def test_the_next_engine_is_told_what_the_client_has_and_what_was_made(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after = 3
+    answer = await ask(front)
+    assert answer.count(b"t3 ") == answer.count(b"t4 ") == 1
+    assert str(second.created).encode() not in answer
+    chunks = tuple((0, (FIRST_TOKEN_ID + number,)) for number in range(3))
+    assert second.went_on_with == [Known(chunks, 4, 0, first.created, "1")]
+    assert [headers["x-request-id"] for headers in first.headers + second.headers] == ["abc"] * 2
+    assert json.loads(second.bodies[0]) == json.loads(first.bodies[0])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_went_on_is_counted_as_one_request(
+    front: Front,
+    first: FakeEngine,
+    second: FakeEngine,
+    stream: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first.dies_after = 3
+    learned: list[float] = []
+    observe = front.pool.scheduler.correction.observe
+
+    def observed(predicted: float, observed: float) -> None:
+        learned.append(observed)
+        observe(predicted, observed)
+
+    monkeypatch.setattr(front.pool.scheduler.correction, "observe", observed)
+    await ask(front, stream=stream)
+    metrics = await front.metrics()
+    assert metrics["antefix_resumed_total", "continued"] == 1
+    assert metrics["antefix_requests_total", "ok", "interactive"] == 1
+    assert metrics["antefix_output_tokens_total",] == TOKENS
+    assert metrics["antefix_ttft_seconds_count", "interactive"] == 1
+    assert len(learned) == 1
+    if stream:  # the gap is one of its gaps
+        assert metrics["antefix_inter_token_latency_seconds_count",] >= 1
+    await until(lambda: not front.pool.scheduler._in_flight)
+
+
+async def test_an_explanation_tells_who_went_on(
+    first: FakeEngine, second: FakeEngine, redis_url: str
+) -> None:
+    # who goes on does not make the token after which it would die
+    first.dies_after = second.dies_after = 2
+    async with gateway_before(first, second, redis_url=redis_url) as front:
+        async with front.post(stream=True, max_tokens=TOKENS) as answer:
+            headers, events = answer.headers, await events_of(answer)
+        assert events[-1] == "[DONE]"
+        async with asyncio.timeout(60):
+            while "resumed" not in (explanation := await front.explanation_of(headers)):  # noqa: ASYNC110  # each look is a request
+                await asyncio.sleep(0.01)
+        assert explanation["replica"] == headers["x-antefix-replica"]
+        resumed = explanation["resumed"]
+        assert {explanation["replica"], resumed["replica"]} == {"r1", "r2"}
+        assert resumed["tokens"] == 2
+        assert resumed["waited_s"] > 0
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_an_engine_that_tells_its_own_death_is_a_lost_one(
+    front: Front, first: FakeEngine, second: FakeEngine, path: str
+) -> None:
+    expected = anonymous(await ask(front, path), first, second)
+    first.tells_death_after = 2
+    front.sees(first, second)
+    assert anonymous(await ask(front, path), first, second) == expected
+    assert second.went_on_with
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_cannot_be_gone_on_with_ends_in_our_words(
+    front: Front, first: FakeEngine, second: FakeEngine, stream: bool
+) -> None:
+    first.offers_resumable, first.tells_death_after = False, 2
+    if not stream:
+        death = {"error": {"message": DEATH.decode(), "code": 500}}
+        first.answers = second.answers = JSONResponse(death, status_code=500)
+    async with front.post(stream=stream, max_tokens=TOKENS) as answer:
+        error = await error_of(answer)
+    assert error["code"] == ("engine_unavailable" if stream else "engines_lost")
+    assert not second.went_on_with
+    metrics = await front.metrics()
+    assert metrics["antefix_resumed_total", "impossible"] == stream
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+async def test_a_stream_that_the_next_engine_cannot_go_on_with_ends_in_our_words(
+    front: Front, first: FakeEngine, second: FakeEngine, is_old: bool
+) -> None:
+    first.dies_after = 2
+    # one of an older release begins anew, and says nothing
+    second.offers_resumable, second.refuses_to_resume = not is_old, not is_old
+    async with front.post(stream=True, max_tokens=TOKENS) as answer:
+        events = await events_of(answer)
+    assert "t2 " in events[-2]
+    assert json.loads(events[-1])["error"]["code"] == "engine_unavailable"
+    metrics = await front.metrics()
+    assert metrics["antefix_resumed_total", "refused"] == 1
+    assert metrics["antefix_output_tokens_total",] == 2
+    assert len(second.bodies) == 1
+
+
+async def test_an_answer_in_one_piece_begins_anew_where_it_cannot_go_on(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    expected = anonymous(await ask(front, stream=False), first, second)
+    first.dies_after, second.refuses_to_resume = 2, True
+    front.sees(first, second)
+    assert anonymous(await ask(front, stream=False), first, second) == expected
+    assert len(second.bodies) == 2
+    assert (await front.metrics())["antefix_resumed_total", "refused"] == 1
+
+
+async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_first(
+    front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first.dies_after, second.dies_after = 2, 3
+    async with front.post(stream=True, max_tokens=TOKENS) as answer:
+        assert (await error_of(answer))["code"] == "engines_lost"
+    assert (await front.metrics())["antefix_resumed_total", "failed"] == 1
+    first.dies_after = second.dies_after = None
+    front.sees(first, second)
+    for _ in range(2):
+        async with front.post(stream=True, max_tokens=TOKENS) as answer:
+            assert answer.status == 503
+            assert 0 < int(answer.headers["retry-after"]) <= fatal_requests.KEPT_S
+            error = await error_of(answer)
+        assert error["code"] == "engines_lost"
+    assert (len(first.bodies), len(second.bodies)) == (1, 1)
+    # neither another request, nor another tenant's same one
+    async with front.post(stream=True, max_tokens=TOKENS + 1) as answer:
+        assert (await events_of(answer))[-1] == "[DONE]"
+    other = {"authorization": f"Bearer {OTHER_KEY}"}
+    async with front.post(stream=True, max_tokens=TOKENS, headers=other) as answer:
+        assert (await events_of(answer))[-1] == "[DONE]"
+    fatal = front.gateway._fatal
+    fatal._until = type(fatal._until)((of, 0.0) for of in fatal._until)
+    async with front.post(stream=True, max_tokens=TOKENS) as answer:
+        assert (await events_of(answer))[-1] == "[DONE]"
+
+
+async def test_an_engine_that_was_not_reached_was_not_lost_with_the_request(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    await asyncio.gather(first.stop(), second.stop())
+    front.sees(first, second)
+    async with front.post() as answer:
+        assert answer.status == 503
+        assert (await error_of(answer))["code"] == "engine_unavailable"
+    assert not front.gateway._fatal._until
+
+
+async def test_a_client_that_leaves_meanwhile_aborts_the_rest(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after, second.pauses_after = 2, 4
+    answer = await front.post(stream=True, max_tokens=TOKENS).__aenter__()
+    await until(lambda: second.running == 1)
+    answer.close()
+    await until(lambda: second.aborted == 1)
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+async def test_a_deadline_that_passes_meanwhile_is_an_error_event(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after, second.pauses_after = 2, 0
+    timeout = {"x-antefix-timeout": "0.5"}
+    async with front.post(stream=True, max_tokens=TOKENS, headers=timeout) as answer:
+        error = await error_of(answer)
+    assert error["code"] == "deadline_exceeded"
+    await until(lambda: first.running == second.running == front.handle.slots_taken == 0)
+
+
+async def test_where_nobody_takes_it_in_time_the_client_is_told_so(
+    front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "PLACE_AGAIN_S", 0.05)
+    first.pauses_after = 2
+    answer = await front.post(stream=True, max_tokens=TOKENS).__aenter__()
+    front.handle.may_pick.clear()
+    front.sees()
+    front.pool.scheduler.board.update([])
+    first.break_off()
+    assert (await error_of(answer))["code"] == "engine_unavailable"
+    assert (await front.metrics())["antefix_resumed_total", "failed"] == 1
+
+
+async def test_clients_can_send_neither_the_key_nor_the_header(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    known = {"chunks": [], "events": 1, "cached_tokens": 0, "created": 1}
+    sent: dict[str, Any] = {RESUME_FIELD: known}
+    async with front.post(stream=True, **sent) as answer:
+        assert answer.status == 400
+        assert (await error_of(answer))["param"] == RESUME_FIELD
+    asked = {RESUMABLE_HEADER: "2", "x-antefix-expected-cached": "9"}
+    sent = {RESUME_FIELD: None}
+    async with front.post(stream=True, headers=asked, **sent) as answer:
+        assert (await events_of(answer))[-1] == "[DONE]"
+        assert RESUMABLE_HEADER not in answer.headers
+    assert [headers[RESUMABLE_HEADER] for headers in first.headers] == ["1"]
+    assert not first.went_on_with
+
+
+async def test_gateways_tell_each_other_which_requests_are_refused(redis_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        fronts = []
+        for name in ("r1", "r3"):
+            engines = FakeEngine(name), FakeEngine(name + "0")
+            for engine in engines:
+                engine.dies_after = 0
+            front = await stack.enter_async_context(gateway_before(*engines, redis_url=redis_url))
+            fronts.append((front, engines))
+        (here, _), (there, engines) = fronts
+        async with here.post() as answer:
+            assert (await error_of(answer))["code"] == "engines_lost"
+        await until(lambda: bool(there.gateway._fatal._until))
+        async with there.post() as answer:
+            assert (await error_of(answer))["code"] == "engines_lost"
+        assert not any(engine.bodies for engine in engines)
