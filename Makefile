@@ -170,7 +170,7 @@ bench-observability: ## Measure what metrics and explanations cost a gateway
 bench-weights: ## Quantize the embedded model, measure what it loses, and try speculation (ARGS=)
 	@$(BIN)/python -m benchmarks.weights.run $(ARGS)
 
-bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, ten minutes
+bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, twelve minutes
 	@$(BIN)/python -m benchmarks.budgets.run $(ARGS)
 
 bench-isolation: ## Attack a tenant's prompts by timing, with the salt between tenants and without

@@ -87,7 +87,8 @@ end
 )
 
 # ... expected, vouches, share it holds, what it spent and has under way as JSON
-# -> 'ok', now, its share, how many gateways there are; or 'unknown': it has to tell all
+# -> 'ok', now, its share, how many gateways there are, whether its grants were known
+# or 'unknown': it has to tell all
 BEAT = (
     _COMMON
     + """
@@ -156,7 +157,8 @@ for _, scope in ipairs(idle) do
     redis.call('SREM', K .. ':scopes', scope)
   end
 end
-return {'ok', string.format('%.6f', now), string.format('%.17g', share), count}
+return {'ok', string.format('%.6f', now), string.format('%.17g', share), count,
+        known and 1 or 0}
 """
 )
 
@@ -265,5 +267,6 @@ return {'ok'}
 """
 )
 
-# A gateway that has spent nothing unseen leaves for good.
-LEAVE = _COMMON + "redis.call('HDEL', K, me)\nreturn {'ok'}"
+# A gateway that has spent nothing unseen leaves for good. Should Redis forget within the window,
+# nobody is left to say what it granted: until then it counts as one of them, without a share.
+LEAVE = _COMMON + "member(me, now, 0, now + WINDOW * length, process, '0')\nreturn {'ok'}"

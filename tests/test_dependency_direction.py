@@ -26,6 +26,7 @@ RIM = {
     "router/request_router.py": {"ray"},
     "router/load_reader.py": {"asyncio"},
     "router/active.py": {"asyncio"},
+    "router/budget_book.py": {"time"},
     "router/budget_ledger.py": {"asyncio"},
     "router/demand.py": {"asyncio", "time"},
     "router/fleet_settings.py": {"asyncio"},

@@ -1,9 +1,9 @@
 """One gateway's hand in the budgets, as a process of its own that may be killed at any moment.
 
 It does what it reads, a line of JSON each, on the budget `scope`: "begin" waits until something is
-granted, "burst" asks `requests` times at
-once, "load" again and again for so many seconds, "time" one after the other. What is granted goes
-to a file at once: the scope, when by the machine's clock, tokens used, and whether by share.
+granted, "burst" asks `requests` times at once, "load" again and again for so many seconds, "time"
+one after the other. What is granted goes to a file at once: the scope, when by the machine's clock,
+tokens used, and whether by share.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any, TextIO
 
+from router.budget_book import books_of
 from router.budget_ledger import BudgetLedger
 from router.budgets import Granted, TenantBudget
 from router.redis_client import connect
@@ -26,7 +27,8 @@ AGAIN_S = 0.05
 
 
 async def main(url: str, gateways: int, limit: int, file: TextIO) -> None:
-    ledger = BudgetLedger(connect(url, decode=False), FLEET, gateways)
+    books = books_of(FLEET, url)
+    ledger = BudgetLedger(connect(url, decode=False), FLEET, gateways, books=books)
     running = asyncio.create_task(ledger.run())
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

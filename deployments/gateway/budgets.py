@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -43,11 +44,16 @@ _TEMPLATE_TOKENS = 512
 
 
 class TenantBudgets:
-    """Of one gateway, for all tenants of a fleet. `by_share`: without Redis."""
+    """Of one gateway, for all tenants of a fleet. `by_share`: without Redis.
 
-    def __init__(self, redis: AsyncRedis, fleet: str, metrics: BudgetMetrics) -> None:
+    `books`: `router.budget_book.books_of` the fleet.
+    """
+
+    def __init__(
+        self, redis: AsyncRedis, fleet: str, books: Path | None, metrics: BudgetMetrics
+    ) -> None:
         self._metrics = metrics
-        self._ledger = BudgetLedger(redis, fleet, 1)
+        self._ledger = BudgetLedger(redis, fleet, 1, books=books)
         self._held: dict[RequestRecord, Granted] = {}
         self._fleet: Fleet | None = None
 

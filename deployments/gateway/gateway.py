@@ -68,6 +68,7 @@ from observability.metrics import ProcessCounts
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
 from observability.tracing import tracing_of
+from router.budget_book import books_of
 from router.fleet_settings import SettingsWriter, read_settings
 from router.redis_client import REDIS_FAILURES, connect
 
@@ -146,7 +147,8 @@ class Gateway:
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._budget_metrics = BudgetMetrics(self._metrics)
-        self._budgets = TenantBudgets(self._binary, base.name, self._budget_metrics)
+        books = books_of(base.name, secrets.redis_url)
+        self._budgets = TenantBudgets(self._binary, base.name, books, self._budget_metrics)
         self._bodies = Bodies()
         self._watch = RequestWatch(self._requests, self._bodies.settle, self._budgets.settle)
         self._tracing = tracing_of(os.environ, VERSION)
