@@ -22,7 +22,7 @@ from deployments.app import (
 )
 from deployments.autoscaler import PoolAutoscaler, autoscaling_config
 from deployments.fleet.applications import args_of_gateways, args_of_pool, serve_config
-from deployments.fleet.fleet import Fleet
+from deployments.fleet.fleet import MOST_N, Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
 from deployments.gateway.gateway import Secrets
@@ -144,6 +144,13 @@ def test_prefixes_hash_alike_in_all_replicas_and_are_told_whole() -> None:
     env = options["ray_actor_options"]["runtime_env"]["env_vars"]
     assert (env["PYTHONHASHSEED"], env["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"]) == ("0", "0")
     assert env["MY_SWITCH"] == "1"
+
+
+def test_an_engine_follows_no_redirect_and_bounds_the_answers_of_a_request() -> None:
+    options = placement_options(pool_of(env={"MY_SWITCH": "1"}))
+    env = options["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    assert env["VLLM_MAX_N_SEQUENCES"] == str(MOST_N)
 
 
 def test_an_engine_reports_to_its_makers_only_where_told() -> None:

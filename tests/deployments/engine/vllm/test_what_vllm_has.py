@@ -4,6 +4,8 @@ import fnmatch
 import inspect
 import itertools
 import logging
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from deployments.app import ENGINE_ENVIRONMENT
 from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.resuming import made_by, why_not
@@ -127,6 +130,33 @@ def test_an_engine_without_a_list_of_hosts_fetches_nothing(url: str) -> None:
     connector = MediaConnector(allowed_media_domains=NO_HOSTS)
     with pytest.raises(ValueError, match="must be from one of the allowed domains"):
         connector.fetch_image(url)
+
+
+def test_a_listed_host_leads_an_engine_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.multimodal.media import MediaConnector
+
+    asked: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("location", f"http://localhost:{server.server_port}/inside")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    for name, value in ENGINE_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connector = MediaConnector(allowed_media_domains=["127.0.0.1"])
+        with pytest.raises(Exception, match=r"\S"):
+            connector.fetch_image(f"http://127.0.0.1:{server.server_port}/a.png")
+        server.shutdown()
+    assert asked == ["/a.png"]
 
 
 def test_every_answer_of_a_request_is_in_its_queue() -> None:
