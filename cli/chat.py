@@ -26,7 +26,10 @@ def chat(
         str | None, typer.Argument(help="Asked once; without it, a conversation.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="Any OpenAI API's address.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Its key.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="Its key. Others on this machine can see it, unlike OPENAI_API_KEY."),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_tokens: Annotated[

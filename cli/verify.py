@@ -56,7 +56,10 @@ class VerifiedAnswer:
 
 def verify(
     base_url: Annotated[str | None, typer.Option(help="A fleet's address.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Its key.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="Its key. Others on this machine can see it, unlike --api-key-file."),
+    ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="Its keys, tenant=key each; the first is used.")
     ] = None,
