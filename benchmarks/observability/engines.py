@@ -20,7 +20,7 @@ from deployments.engine.confirming import Confirming
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import ChatTemplate, RendererFacts
-from deployments.wire import confirmation
+from deployments.wire import confirmation, resumption
 from deployments.wire.headers import RENDERER_PATH
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
@@ -97,13 +97,17 @@ class _Engine:
             self._running -= 1
 
     async def _stream(self, send: Send) -> None:
-        exchange = confirmation.current.get()
+        exchange, asked = confirmation.current.get(), resumption.current.get()
         assert exchange is not None
+        if asked is not None:
+            asked.offered = True
         await self._step
         exchange.first_token(self._settings.prompt_tokens, exchange.expected_cached)
         await send(_start(b"text/event-stream; charset=utf-8"))
-        for _ in range(self._settings.tokens):
+        for number in range(self._settings.tokens):
             exchange.generated(1)
+            if asked is not None:
+                asked.chunk(0, [100_000 + number])
             await send(_piece(_EVENT, True))
             await self._step
         await send(_piece(b"data: [DONE]\n\n", False))

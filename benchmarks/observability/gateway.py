@@ -27,13 +27,15 @@ from benchmarks.engine_host import hear, say
 from benchmarks.observability.engines import ENGINES
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
-from deployments.gateway import request_log, request_watch
+from deployments.gateway import relay, request_log, request_watch
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.relay import Relay
+from deployments.gateway.resumable import EventReader
 from deployments.gateway.transport import Reservation
+from deployments.wire.headers import RESUMABLE_HEADER
 
-METRICS, EXPLANATIONS, LOG = PARTS = ("metrics", "explanations", "log")
+METRICS, EXPLANATIONS, LOG, TOKENS = PARTS = ("metrics", "explanations", "log", "tokens")
 READY_S = 30.0
 # Ray Serve's.
 LOG_BYTES, LOG_FILES = 100_000_000, 5
@@ -106,6 +108,9 @@ class Parts:
         pool._admission_metrics = self._admission if told else nothing
         watch._metrics = self._requests if told else nothing
         _replace(Relay, "_pass_on_body", self._pass_on if told else _pass_on_alone)
+        # without, no engine says what tokens it makes
+        asks = RESUMABLE_HEADER if TOKENS in parts else "x-not-asked"
+        _replace(relay, "RESUMABLE_HEADER", asks)
         log = request_log.log_request if LOG in parts else _nothing
         _replace(request_watch, "log_request", log)
         learns = parts & {METRICS, EXPLANATIONS}
@@ -127,8 +132,10 @@ def _replace(where: Any, name: str, by: object) -> None:
 async def _pass_on_alone(
     self: Relay, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
 ) -> None:
-    async for chunk in upstream.content.iter_any():
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    reader = EventReader(self._so_far)
+    async for piece in upstream.content.iter_any():
+        if chunk := reader.passed_on(piece):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
 def _tell_nothing(*args: object) -> dict[str, Any]:

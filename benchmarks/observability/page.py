@@ -21,8 +21,9 @@ def page(
     """The whole document. `machine` is what `report.machine_in_words` says."""
     both = found.of(BOTH)
     without, there = [pair.without for pair in both], [pair.there for pair in both]
-    goal = goals["cost_share"]
+    goal, of_tokens = goals["cost_share"], goals["tokens_cost_share"]
     met = "met" if goal["met"] else "**not met**"
+    met_by_tokens = "met" if of_tokens["met"] else "**not met**"
     requests = sum(pair.without.requests + pair.there.requests for pair in found.pairs)
     return f"""\
 # What metrics and explanations cost
@@ -39,7 +40,8 @@ pairs.
 {table(found)}
 
 **Goal**: metrics, scrapes included, and explanations take at most {goal["at_most"]:.0%}. Measured:
-{goal["figure"]:.1%}, {met}.
+{goal["figure"]:.1%}, {met}. The tokens of answers take at most {of_tokens["at_most"]:.0%}.
+Measured: {of_tokens["figure"]:.1%}, {met_by_tokens}.
 
 | | Without both | With both |
 | -- | -- | -- |
@@ -52,6 +54,8 @@ pairs.
   the pieces of its stream, and the gauges, once a second; in memory-mapped files, as on a node.
 - **Explanations**: made and written to Redis, twice, since one tenant is an operator.
 - **Log**: the line that each request has in the gateway's log. It is no part of the goal.
+- **Tokens**: each token's id comes beside its event, is taken out and kept, so that another engine
+  can go on with the answer should this one be lost. It is no part of the first goal.
 - **Scrapes**: CPU time of a scrape of the node's endpoint ({found.scrapes.series} series), as a
   share of one core, one every {SCRAPE_PERIOD_S:g} s. It does not depend on traffic.
 - **What is dear looks dearer here**: nothing of Ray Serve takes part. A gateway in a fleet spends

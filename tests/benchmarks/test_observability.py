@@ -25,6 +25,7 @@ from benchmarks.observability.results import (
 from deployments.gateway import request_watch
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.relay import Relay
+from deployments.wire.headers import RESUMABLE_HEADER
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
 
@@ -65,7 +66,7 @@ def test_scrapes_are_part_of_what_the_goal_is_about() -> None:
 
 def test_one_turn_is_enough_for_a_table_and_figures() -> None:
     assert "metrics + explanations" in table(found(0.02))
-    assert figures(found(0.02))["cost_share"]["metrics + explanations + log"] == 0.02
+    assert figures(found(0.02))["cost_share"]["metrics + explanations + log + tokens"] == 0.02
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def everything_again() -> Iterator[None]:
 
 
 async def told_of_one_request(
-    front: Front, caplog: pytest.LogCaptureFixture, kept: list[str]
+    front: Front, engine: FakeEngine, caplog: pytest.LogCaptureFixture, kept: list[str]
 ) -> set[str]:
     """Which parts have told of it; `kept` is to hold the ids of what is explained."""
     before = await front.metrics()
@@ -91,6 +92,8 @@ async def told_of_one_request(
     told = {"metrics"} if counted else set()
     if any(r.name == "deployments.gateway.request_log" for r in caplog.records):
         told.add("log")
+    if RESUMABLE_HEADER in engine.headers[-1]:
+        told.add("tokens")
     return told | ({"explanations"} if kept else set())
 
 
@@ -104,10 +107,10 @@ async def test_only_the_parts_that_are_left_tell_of_a_request(
     kept: list[str] = []
     monkeypatch.setattr(Explanations, "keep", lambda *given: kept.append(given[2]))
     caplog.set_level(logging.INFO, "deployments.gateway.request_log")
-    async with gateway_before(FakeEngine("r0")) as front:
+    async with gateway_before(engine := FakeEngine("r0")) as front:
         ways = Parts(front.gateway)
         ways.leave(parts)
         try:
-            assert await told_of_one_request(front, caplog, kept) == parts
+            assert await told_of_one_request(front, engine, caplog, kept) == parts
         finally:
             ways.leave(EVERYTHING)
