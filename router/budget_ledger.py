@@ -58,7 +58,7 @@ PATIENCE_S = 1.0
 # Buckets before this one that 60 s touch, where no answer is on its way.
 MINUTE = 60
 # How soon a Redis that was away, or whose gateways have not all told it, is asked again.
-RETRY_S, AGAIN_S = 0.25, 0.05
+RETRY_S, AGAIN_S = 0.25, 0.2
 _SHA = {script: sha1(script.encode()).hexdigest() for script in (BEAT, LEAVE, RESERVE, SETTLE)}
 
 _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent"}

@@ -49,6 +49,8 @@ class _Lane:
         if deadline is not None:
             deadline = asyncio.get_running_loop().time() + PATIENCE_S
         reply = await self._lane.call(*command, deadline=deadline)
+        if command[0] == "EVALSHA":
+            await self._world.answers.wait()
         if command == ("TIME",):
             return [self._world.time, 0]
         return reply
@@ -60,7 +62,8 @@ class _Lane:
 class World:
     """A fleet's gateways, by place, and their Redis. With a `folder` they have books.
 
-    `away`: nobody reaches Redis; `cut`: those gateways do not. `grants`: when, and tokens used.
+    `away`: nobody reaches Redis; `cut`: those gateways do not; `answers`: while it is not set, a
+    script's answer is late. `grants`: when, and tokens used.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class World:
         self.redis = redis
         self.time = 1_000_000.0
         self.away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.cut: set[int] = set()
         self.grants: list[tuple[float, int]] = []
         self._held: list[tuple[int, BudgetLedger, Granted, int]] = []

@@ -12,6 +12,7 @@ import pytest
 from router.budgets import TenantBudget
 from router.redis_client import AsyncRedis
 from tests.router.budget_world import World
+from tests.waiting import until
 
 LIMIT = 100
 TOKENS = TenantBudget("red", tokens=LIMIT)
@@ -138,6 +139,27 @@ async def test_without_redis_each_goes_on_at_the_rate_that_it_had(
             await each_asks()
         assert len(world.grants) - before > 100
         assert world.most() <= 480
+
+
+async def test_nothing_is_granted_by_share_while_redis_is_told(
+    redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count neither for Redis, which has been told already, nor as withheld."""
+    async with world_of(redis, tmp_path, 1, monkeypatch) as world:
+        for _ in range(70):
+            await world.pass_s(1)
+            assert await world.ask(0, TOKENS, 1, 1)
+        world.cut.add(0)
+        await world.pass_s(20)
+        assert await world.ask(0, TOKENS, 1, 1)
+        world.answers.clear()
+        world.cut.clear()
+        world.ledgers[0]._wake.set()
+        await until(lambda: world.ledgers[0]._telling)
+        assert not await world.ask(0, TOKENS, 1, 1)
+        world.answers.set()
+        await world.beat()
+        assert await world.ask(0, TOKENS, 1, 1)
 
 
 async def test_who_was_idle_when_redis_went_away_waits_for_a_window(
