@@ -98,6 +98,14 @@ def test_nothing_but_gateways_listens_beyond_this_machine(seen: Seen) -> None:
     assert addresses == {"127.0.0.1"}
 
 
+def test_nobody_else_enters_what_ray_opens_to_everybody(seen: Seen) -> None:
+    """`ray start` makes its folder everybody's, after we have made it."""
+    folder = Path(seen.state().ray_temp_dir)
+    assert folder.stat().st_mode & 0o007 == 0o007
+    around = folder.parent.stat()
+    assert (around.st_mode & 0o077, around.st_uid) == (0, os.getuid())
+
+
 @pytest.fixture(scope="module")
 def foreground(
     seen: Seen, tmp_path_factory: pytest.TempPathFactory
