@@ -13,7 +13,9 @@ from benchmarks.drills.traffic import Asked
 TOLD_WITHIN_S = 5.0
 WHOLE_WITHIN_S = 30.0
 # What clients of a fleet may be told that has lost a part.
-OURS = frozenset({"engine_unavailable", "no_replica", "over_capacity", "engine_error"})
+OURS = frozenset(
+    {"engine_unavailable", "engines_lost", "no_replica", "over_capacity", "engine_error"}
+)
 
 
 @dataclass(frozen=True)

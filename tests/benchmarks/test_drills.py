@@ -84,7 +84,7 @@ async def test_clients_tell_of_whole_answers_by_whom() -> None:
 
 async def test_clients_tell_how_an_answer_was_broken_off() -> None:
     engine = FakeEngine("r0")
-    engine.dies_after = 3
+    engine.dies_after, engine.offers_resumable = 3, False
     async with gateway_before(engine) as front:
         asking = traffic(front)
         asked = [await asking.ask() for _ in range(4)]

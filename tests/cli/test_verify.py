@@ -192,7 +192,7 @@ async def test_without_redis_no_request_is_explained() -> None:
 @pytest.mark.parametrize("tokens", [0, 1], ids=["before the first token", "after it"])
 async def test_an_answer_that_breaks_is_one_line(redis_url: str, tokens: int) -> None:
     engine = FakeEngine()
-    engine.dies_after = tokens
+    engine.dies_after, engine.offers_resumable = tokens, False
     async with gateway_before(engine, redis_url=redis_url) as front:
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
