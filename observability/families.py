@@ -370,6 +370,17 @@ class ReplicaFamilies:
         self.loop_failures = Counter(
             "antefix_loop_failures", LOOP_FAILURES, ["loop"], registry=registry
         )
+        self.suspicions = Counter(
+            "antefix_engine_suspicions",
+            "Times that an engine was taken out of routing because it may hang. It comes back when "
+            "it goes on, and is ended and replaced when it does not.",
+            registry=registry,
+        )
+        self.hangs = Counter(
+            "antefix_engine_hangs",
+            "Engines that hung and were ended, as far as their replicas could still count them.",
+            registry=registry,
+        )
         self.synced = self._gauge(
             "antefix_publisher_synced", "1 when all that the engine holds is in the index."
         )

@@ -223,6 +223,14 @@ class ReplicaMetrics:
         of.tokens.set(nan if tokens_per_pass is None else tokens_per_pass)
         of.expected.set(nan if expected_tokens_per_pass is None else expected_tokens_per_pass)
 
+    def suspected(self) -> None:
+        """The engine may hang."""
+        self._families.suspicions.inc()
+
+    def hung(self) -> None:
+        """It does, and is ended."""
+        self._families.hangs.inc()
+
     def loops(self, failures: Mapping[str, int]) -> None:
         """What failed in this process's loops, from its start on."""
         self._loops.own(failures)

@@ -4,9 +4,9 @@ Replicas publish `ReplicaLoad` in their leases, ten times a second; `router.load
 them here. A replica that stops publishing is off the board when its lease ends. A placement, of
 this gateway or of another, counts against its replica until a snapshot names it as arrived. How
 many replicas take traffic is one number (`router.active`): the most senior ones do, the others
-are warm. One whose node is drained is neither, unless no other is left. All of it is memory, on
-a clock that is passed in; nothing here raises into a request: where no snapshots come `loads`
-empties, and `last_known` says who was there, all of them.
+are warm. One whose node is drained, or whose engine may hang, is neither, unless no other is left.
+All of it is memory, on a clock that is passed in; nothing here raises into a request: where no
+snapshots come `loads` empties, and `last_known` says who was there, all of them.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """Its engine sleeps: a request wakes it first."""
     leaving: bool = False
     """Its node is drained: it finishes what it has, and gets no more."""
+    suspect: bool = False
+    """Its engine may hang: it gets no more while that is looked at."""
     speculation: Speculation | None = None
     """None: it does not speculate."""
 
@@ -180,8 +182,8 @@ class LoadBoard:
         self._loads = {}
         for slot in self._replica_in:
             self._sum_up(slot)
-        staying = [load for load in self._told.values() if not load.leaving]
-        # rather one that leaves than none
+        staying = [load for load in self._told.values() if not (load.leaving or load.suspect)]
+        # rather one that leaves, or may hang, than none
         serving = staying or list(self._told.values())
         by_seniority = sorted(serving, key=lambda load: load.seniority)
         self._by_seniority = [load.replica_id for load in by_seniority]
@@ -221,7 +223,7 @@ class LoadBoard:
         return self._live(slice(self._active_count, None))
 
     def leaving(self) -> Mapping[str, ReplicaLoad]:
-        """The live replicas whose nodes are drained, and that get no traffic any more."""
+        """The live replicas that get no traffic any more: of drained nodes, and suspects."""
         serving = set(self._by_seniority)
         gone = {replica_id for replica_id in self._loads if replica_id not in serving}
         return {replica_id: self._loads[replica_id] for replica_id in gone} if self.is_read else {}

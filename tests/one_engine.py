@@ -1,7 +1,9 @@
 """One replica's engine outside Ray, asked once: python -m tests.one_engine
 
 Takes {"model", "engine_args", "prompts", "max_tokens"} as JSON on stdin; writes, as one line of
-JSON, the greedy answers' token ids and the titles of the engine's processes.
+JSON, the greedy answers' token ids and the titles of the engine's processes, by their ids. Where
+"freeze" has one of these titles, that process is then stopped and asked the same again: this ends
+with what the engine's witness made of that.
 """
 
 from __future__ import annotations
@@ -9,18 +11,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import psutil
 
+from deployments.engine.hang import EngineHealth
 from deployments.engine.vllm.adapter import VllmEngine
+from deployments.engine.witness import Witness
 from deployments.process.http_server import HttpServer
 
 
-async def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    engine = await VllmEngine.start(asked["model"], "model", asked["engine_args"])
+async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+    witness = Witness()
+    engine = await VllmEngine.start(
+        asked["model"], "model", asked["engine_args"], heartbeat=witness.path
+    )
     server = HttpServer(engine.app)
     url = await server.start("127.0.0.1")
     body = {
@@ -32,23 +41,33 @@ async def answer(asked: dict[str, Any]) -> dict[str, Any]:
         "return_token_ids": True,
     }
     try:
-        async with (
-            aiohttp.ClientSession() as http,
-            http.post(f"{url}/v1/completions", json=body) as r,
-        ):
-            said = await r.json()
-            assert r.status == 200, said
-        children = psutil.Process().children(recursive=True)
-        return {
-            "token_ids": [choice["token_ids"] for choice in said["choices"]],
-            "processes": sorted(child.cmdline()[0] for child in children if child.cmdline()),
-        }
+        async with aiohttp.ClientSession() as http:
+            async with http.post(f"{url}/v1/completions", json=body) as r:
+                said = await r.json()
+                assert r.status == 200, said
+            children = psutil.Process().children(recursive=True)
+            titles = {child.pid: child.cmdline()[0] for child in children if child.cmdline()}
+            token_ids = [choice["token_ids"] for choice in said["choices"]]
+            tell({"token_ids": token_ids, "processes": titles})
+            for pid, title in titles.items():
+                if title == asked.get("freeze"):
+                    os.kill(pid, signal.SIGSTOP)
+                    asking = asyncio.create_task(http.post(f"{url}/v1/completions", json=body))
+                    while witness.verdict[0] is not EngineHealth.HUNG and not asking.done():
+                        witness.beat()
+                        await asyncio.sleep(0.05)
+                    os._exit(witness.verdict[0])
     finally:
         await server.drain()
+        witness.stop()
         engine.stop()
 
 
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM prints
-    print(json.dumps(asyncio.run(answer(json.load(sys.stdin)))), file=answers, flush=True)
+
+    def tell(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    asyncio.run(answer(json.load(sys.stdin), tell))

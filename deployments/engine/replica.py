@@ -2,7 +2,9 @@
 
 The replica publishes its address as Serve replica metadata, and in Redis its load and which
 prefixes its engine holds. When the engine's process dies the replica leaves the board and exits
-at once: Ray Serve then replaces it without waiting for three failed health checks.
+at once: Ray Serve then replaces it without waiting for three failed health checks. A witness
+(`witness.py`) finds an engine that hangs: the replica leaves routing while it is suspected, and the
+witness ends both when it is sure.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from starlette.routing import Mount, Route
 from common.failure import gist
 from common.loops import Loops, failures, forever
 from deployments.engine.confirming import Confirming
+from deployments.engine.hang import EngineHealth
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
+from deployments.engine.witness import Witness
 from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
 from deployments.fleet.settings.quality import prove
@@ -56,6 +60,7 @@ logger = logging.getLogger("ray.serve")
 # Before the first request has been measured: what a small model does on one CPU core.
 DEFAULT_PREFILL_RATE = 500.0
 WATCH_PERIOD_S = 0.25
+PROBE_PERIOD_S = 1.0
 # Whether it is promoted, a replica need not know sooner: a request tells it, too.
 BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
@@ -90,11 +95,12 @@ class EngineReplica:
         self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
         began = time.monotonic()
+        os.nice(NICENESS)
+        self._witness, self._health = Witness(), EngineHealth.HEALTHY
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         from deployments.engine.vllm.adapter import VllmEngine
 
         adopt_logs("engine")
-        os.nice(NICENESS)
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         fleet_name, pool_name = board.partition("/")[0].partition("@")[0], board.rpartition("/")[2]
@@ -110,7 +116,7 @@ class EngineReplica:
         when_slower = pool.speculation.when_slower if pool.speculation else "keep"
         async with engine_failures():
             self._engine = await VllmEngine.start(
-                model, pool.served_model_name, pool.engine_args, when_slower
+                model, pool.served_model_name, pool.engine_args, when_slower, self._witness.path
             )
         redis = connect(redis_url)
         self._board = LoadBoard(time.monotonic)
@@ -148,12 +154,13 @@ class EngineReplica:
             "engine_watch",
             forever(
                 "engine_watch",
-                self._leave_when_dead,
+                self._watch_engine,
                 WATCH_PERIOD_S,
                 fails="whether the engine lives is not known",
                 logger=logger,
             ),
         )
+        self._loops.start("engine_probe", self._probe())
         self._loops.start("settings", self._follow_settings(redis, board))
         if self._engine.can_sleep:
             self._loops.start("load_board", self._board_reader.run(BOARD_PERIOD_S))
@@ -291,19 +298,40 @@ class EngineReplica:
             output_tokens=stats.output_tokens,
             asleep=self._sleeper.asleep,
             leaving=self._leaving,
+            suspect=self._health is not EngineHealth.HEALTHY,
             speculation=Speculation(known.on, known.tokens_per_pass, known.speedup)
             if known
             else None,
         )
         return self._leases.signed(lease.slot, load.to_json())
 
-    async def _leave_when_dead(self) -> None:
+    async def _probe(self) -> None:
+        async def ask() -> None:
+            with self._witness.probing():
+                await self._engine.probe()
+
+        fails = "whether the engine answers is not known"
+        await forever("engine_probe", ask, PROBE_PERIOD_S, fails=fails, logger=logger)
+
+    async def _watch_engine(self) -> None:
         if self._engine.dead:
-            logger.error("the engine of replica %s died; leaving", self._replica_id)
-            try:
-                await self._publisher.stop()
-            finally:
-                os._exit(1)
+            await self._leave_at_once("died")
+        before, (self._health, why) = self._health, self._witness.verdict
+        if self._health is EngineHealth.HUNG:
+            self._metrics.hung()
+            await self._leave_at_once(f"hangs: {why}")
+        if self._health is not before:
+            if self._health is EngineHealth.SUSPECT:
+                self._metrics.suspected()
+            logger.warning("the engine is %s", f"suspect: {why}" if why else "healthy again")
+        self._witness.beat()
+
+    async def _leave_at_once(self, why: str) -> None:
+        logger.error("leaving: the engine of replica %s %s", self._replica_id, why)
+        try:
+            await self._publisher.stop()
+        finally:
+            os._exit(1)
 
     async def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
@@ -311,6 +339,7 @@ class EngineReplica:
             await self._publisher.stop()
             await self._server.drain()
             await self._loops.stop()  # not before: a request may have waited for one's end
+            self._witness.stop()
             self._events.close()
             self._engine.stop()
 

@@ -245,6 +245,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
             {'antefix_errors_total{pool="a", kind="over_capacity"}': counted((600, 60))},
         ],
     ),
+    ("AntefixEngineHangs", "ticket"): (
+        [{'antefix_engine_hangs_total{pool="a", replica="x"}': counted((1, 60))}],
+        [{'antefix_engine_hangs_total{pool="a", replica="x"}': counted((0, 60))}],
+    ),
     ("AntefixLoopFails", "ticket"): (
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((0.1, 60))}],

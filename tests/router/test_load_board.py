@@ -396,3 +396,11 @@ def test_where_all_leave_they_serve_to_the_end() -> None:
     board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, leaving=True) for i in range(2)])
     assert list(board.loads()) == ["r0", "r1"] and not board.leaving()
+
+
+def test_a_suspect_gets_no_traffic_until_it_is_healthy_again() -> None:
+    board = LoadBoard(time.monotonic)
+    board.update([load(f"r{i}", slot=i, suspect=i == 0) for i in range(2)])
+    assert list(board.loads()) == ["r1"] and board.is_live("r0")
+    board.update([load(f"r{i}", slot=i) for i in range(2)])
+    assert list(board.loads()) == ["r0", "r1"]

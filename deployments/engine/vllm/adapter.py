@@ -38,6 +38,7 @@ from autoscaling.step_time import StepTime
 from deployments.engine.vllm import constraints, speculation, streams
 from deployments.engine.vllm.args import parse
 from deployments.engine.vllm.facts import renderer_facts
+from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
 from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
 from deployments.prompt import RendererFacts
@@ -288,8 +289,10 @@ class VllmEngine:
         served_model_name: str,
         engine_args: Mapping[str, Any],
         when_slower: WhenSlower = "keep",
+        heartbeat: Path | None = None,
     ) -> VllmEngine:
-        """Load the model; `when_slower` says what becomes of speculation that loses.
+        """Load the model; `when_slower` says what becomes of speculation that loses; into the file
+        `heartbeat` the engine's process says what it does (`heartbeat.py`).
 
         Raises what vLLM raises: a replica that cannot load must not start.
         """
@@ -314,6 +317,8 @@ class VllmEngine:
         )
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         speculation.measure(config, when_slower, _speculation_file(folder.name))
+        if heartbeat is not None:
+            os.environ[HEARTBEAT] = str(heartbeat)
         engine = _WatchedEngine.from_vllm_config(
             config,
             usage_context=UsageContext.OPENAI_API_SERVER,
@@ -321,6 +326,7 @@ class VllmEngine:
             enable_log_requests=False,
             disable_log_stats=False,
         )
+        os.environ.pop(HEARTBEAT, None)
         engine.watch()
         engine.resuming = Resuming(engine, made_by(model, engine_args))
         await engine.reset_mm_cache()
@@ -359,6 +365,13 @@ class VllmEngine:
         """Be as before `sleep`, but for the cache. Raises where the device's memory is taken."""
         if not await self._engine.wake_up():
             raise RuntimeError("vLLM did not get all of its memory back")
+
+    async def probe(self) -> None:
+        """Ask the engine's process something that costs it nothing; returns with its answer.
+
+        Raises what vLLM raises where the engine is gone.
+        """
+        await self._engine.get_weight_version()
 
     @property
     def dead(self) -> bool:

@@ -1,11 +1,21 @@
 """What Antefix changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
 
-Only the CPU build is changed: on GPUs vLLM runs as it is.
+Only the CPU build is changed: on GPUs vLLM runs as it is, but that its engine says what it does
+(`heartbeat.py`) where a replica asks for it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
 from deployments.engine.vllm import resuming_core
+from deployments.engine.vllm.heartbeat import HEARTBEAT, LoopPhase, attach
+
+logger = logging.getLogger("vllm.antefix")
 
 # A notice may get lost; vLLM itself looks again after 5 s.
 LOOK_AGAIN_MS = 20
@@ -15,12 +25,40 @@ def register() -> None:
     """Change what hurts engines on CPUs. Once more changes nothing."""
     from vllm.platforms import current_platform
 
+    _say_what_the_engine_does()
     if not current_platform.is_cpu():
         return
     _sleep_while_waiting()
     _keep_seeds_for_tokens_that_count()
     _rank_logprobs_without_compiling()
     resuming_core.register()
+
+
+def _say_what_the_engine_does() -> None:
+    """From when its loop begins until it ends, in the file that a replica has named.
+
+    A data-parallel engine has a loop of its own, which waits for other engines: it says nothing.
+    """
+    module = sys.modules.get("vllm.v1.engine.core")
+    if HEARTBEAT not in os.environ or module is None:
+        return
+    run_busy_loop = module.EngineCoreProc.run_busy_loop
+    if run_busy_loop.__module__ == __name__:
+        return
+
+    def run_and_tell(self: Any) -> None:
+        heart = None
+        try:
+            heart = attach(self, Path(os.environ[HEARTBEAT]))
+        except Exception:
+            logger.exception("the engine has no heartbeat: nobody finds it hung")
+        try:
+            run_busy_loop(self)
+        finally:
+            if heart is not None:
+                heart.say(LoopPhase.UNWATCHED)
+
+    module.EngineCoreProc.run_busy_loop = run_and_tell
 
 
 def _sleep_while_waiting() -> None:

@@ -17,6 +17,8 @@ import pytest
 from deployments.app import ENGINE_ENVIRONMENT
 from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
+from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm.plugin import _say_what_the_engine_does
 from deployments.engine.vllm.resuming import made_by, why_not
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
@@ -55,6 +57,42 @@ def test_request_states_tell_what_is_queued() -> None:
     finished = FinishedRequestStats.__dataclass_fields__
     assert {"num_prompt_tokens", "num_cached_tokens", "prefill_time"} <= finished.keys()
     assert IterationStats().inter_token_latencies_iter == []
+
+
+def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from vllm.config import ModelConfig
+    from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+    from vllm.v1.engine import EngineCoreRequestType, core
+    from vllm.v1.executor import Executor
+
+    loop, proc = inspect.getsource(core.EngineCoreProc), core.EngineCoreProc
+    step = inspect.getsource(core.EngineCore.step_with_batch_queue)
+    for call in ("_process_input_queue()", "_handle_client_request(*req)", "step_fn()"):
+        assert f"self.{call}" in loop
+    assert "self._notify_idle_state_callbacks()" in loop
+    for source in (step, inspect.getsource(core.EngineCore.step)):
+        assert "self.model_executor.execute_model(" in source
+        assert "self.scheduler.update_from_output(" in source
+    assert callable(Executor.execute_model) and callable(ModelConfig.get_hidden_size)
+    assert EngineCoreRequestType.UTILITY.name == "UTILITY"
+    scheduled = {"scheduled_encoder_inputs", "has_sync_kv_loads", "num_scheduled_tokens"}
+    scheduled |= {"total_num_scheduled_tokens", "scheduled_new_reqs", "scheduled_cached_reqs"}
+    assert scheduled <= SchedulerOutput.__dataclass_fields__.keys()
+    known = {"req_ids", "num_computed_tokens", "resumed_req_ids"}
+    assert known <= CachedRequestData.__dataclass_fields__.keys()
+    assert {"req_id", "num_computed_tokens"} <= NewRequestData.__dataclass_fields__.keys()
+    # a data-parallel engine waits for others: it has a loop of its own, which says nothing
+    assert "run_busy_loop" in vars(core.DPEngineCoreProc)
+    run_busy_loop = proc.run_busy_loop
+    monkeypatch.setattr(proc, "run_busy_loop", run_busy_loop)
+    _say_what_the_engine_does()
+    assert proc.run_busy_loop is run_busy_loop  # no replica asks
+    monkeypatch.setenv(HEARTBEAT, str(tmp_path / "heartbeat"))
+    _say_what_the_engine_does()
+    told = proc.run_busy_loop
+    assert told is not run_busy_loop
+    _say_what_the_engine_does()
+    assert proc.run_busy_loop is told
 
 
 @pytest.mark.parametrize(("reports_reuse", "mode"), [(False, "incremental"), (True, "full")])

@@ -1,0 +1,112 @@
+"""Whether an engine hangs: decided from looks at it, without a clock or a process.
+
+Time counts only while nothing of the engine computes, waits for a core or for a disk. An engine on
+a machine without cores to give is therefore never suspected for it: a hang is found later there.
+Three things are told apart:
+
+    stopped   a process is in the kernel's state T, which nothing of ours ever asks for
+    a step    the one under way takes longer than any of its size may (`autoscaling.step_bound`)
+    silence   the engine is idle, and does not answer its replica, whose event loop runs
+
+A suspect gets no more requests and may become healthy again; a verdict of hung is final.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from deployments.engine.vllm.heartbeat import LoopPhase
+
+PERIOD_S = 0.25
+# Who looks so late was frozen or starved itself, and knows nothing of the time between.
+LATE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """At an engine; `at` in seconds. `quiet`: of all its threads, none ran, wanted to run or waited
+    for a disk since the look before. `stopped`: a process of it is in state T.
+    """
+
+    at: float
+    beats: int
+    phase: LoopPhase
+    bound_s: float
+    replica_beats: int
+    probe: int
+    quiet: bool
+    stopped: bool = False
+
+
+class EngineHealth(IntEnum):
+    HEALTHY = 0
+    SUSPECT = 1
+    HUNG = 2
+
+
+@dataclass(frozen=True)
+class HangLimits:
+    """Seconds that count, until an engine is suspected and until it is taken for hung."""
+
+    suspect_s: float
+    hung_s: float
+
+
+STOPPED = HangLimits(0.5, 3.0)
+SILENT = HangLimits(3.0, 8.0)
+
+
+def step_limits(bound_s: float) -> HangLimits:
+    """`bound_s` is twice the longest step of that size."""
+    return HangLimits(bound_s + 2.0, 2.0 * bound_s + 4.0)
+
+
+class Judge:
+    """`why` is a sentence, for the latest verdict but HEALTHY."""
+
+    def __init__(self) -> None:
+        self._last: Look | None = None
+        self._verdict = EngineHealth.HEALTHY
+        self.why = ""
+        self._restart()
+
+    def _restart(self) -> None:
+        self._stopped_s = self._step_s = self._silent_s = 0.0
+
+    def look(self, look: Look) -> EngineHealth:
+        last, self._last = self._last, look
+        if self._verdict is EngineHealth.HUNG:
+            return self._verdict
+        passed_s = look.at - last.at if last is not None else LATE_S
+        if last is None or passed_s >= LATE_S:
+            self._restart()
+            return self._verdict
+        counted_s = min(passed_s, PERIOD_S)
+        quiet_s = counted_s if look.quiet else 0.0
+        self._stopped_s = self._stopped_s + counted_s if look.stopped else 0.0
+        went_on = look.beats != last.beats or look.phase != last.phase
+        self._step_s = 0.0 if went_on else self._step_s + quiet_s
+        if not look.probe or look.probe != last.probe or look.phase is not LoopPhase.IDLE:
+            self._silent_s = 0.0
+        elif look.replica_beats != last.replica_beats:
+            self._silent_s += quiet_s
+        self._verdict = self._judged(look)
+        return self._verdict
+
+    def _judged(self, look: Look) -> EngineHealth:
+        if look.phase is LoopPhase.UNWATCHED:
+            return EngineHealth.HEALTHY
+        worst, step = EngineHealth.HEALTHY, step_limits(look.bound_s)
+        step_s = self._step_s if look.phase is LoopPhase.STEP else 0.0
+        for counted_s, limits, why in (
+            (self._stopped_s, STOPPED, "a process of it is stopped (state T)"),
+            (step_s, step, f"its step took longer than the {look.bound_s:.2f} s that it may"),
+            (self._silent_s, SILENT, "it is idle and does not answer its replica"),
+        ):
+            if counted_s < limits.suspect_s:
+                continue
+            verdict = EngineHealth.HUNG if counted_s >= limits.hung_s else EngineHealth.SUSPECT
+            if verdict > worst:
+                worst, self.why = verdict, f"{why}, for {counted_s:.1f} s that count"
+        return worst

@@ -1,0 +1,239 @@
+"""What an engine's processes say of themselves, in a mapped file: who looks costs them nothing.
+
+    offset  written by    says
+    0       EngineCore    process id, beats, phase, the longest the step under way may take
+    128     the replica   beats of its event loop, whether it waits for an answer of the engine's
+    256     the witness   its verdict, and why
+
+`attach` has a vLLM EngineCore write the first. It wraps methods of the one object, when the loop
+begins; anything that goes wrong in here ends the heartbeat, never the loop. No vLLM is imported.
+Source: vllm/v1/engine/core.py of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import mmap
+import os
+import signal
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autoscaling.step_bound import StepBound, most_work
+
+logger = logging.getLogger("vllm.antefix")
+
+# For the engine's process, which vLLM starts: where the file is.
+HEARTBEAT = "ANTEFIX_HEARTBEAT"
+# Has EngineCore write the stack of each of its threads to its log.
+STACKS_SIGNAL = signal.SIGUSR2
+
+_SIZE = 4096
+_CORE, _CORE_AT = struct.Struct("=qqqd"), 0
+_REPLICA, _REPLICA_AT = struct.Struct("=qq"), 128
+_VERDICT, _VERDICT_AT = struct.Struct("=q200s"), 256
+
+
+class LoopPhase(IntEnum):
+    UNWATCHED = 0
+    """It starts, or ends."""
+    IDLE = 1
+    """It waits for something to do."""
+    STEP = 2
+    OTHER = 3
+    """What has no bound: a utility (sleep, load an adapter, profile) or a pending callback."""
+
+
+class CoreBeat(NamedTuple):
+    pid: int
+    beats: int
+    phase: LoopPhase
+    bound_s: float
+
+
+class ReplicaBeat(NamedTuple):
+    beats: int
+    probe: int
+    """Number of the question that the engine has not answered yet; 0: none."""
+
+
+class HeartbeatFile:
+    """Raises OSError where it cannot be mapped."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _SIZE)
+
+    @staticmethod
+    def lay_out(descriptor: int) -> None:
+        """Written, not only made longer: a full disk is told here, not by a signal later."""
+        os.write(descriptor, bytes(_SIZE))
+
+    @property
+    def core(self) -> CoreBeat:
+        pid, beats, phase, bound_s = _CORE.unpack_from(self._map, _CORE_AT)
+        return CoreBeat(pid, beats, LoopPhase(phase), bound_s)
+
+    @core.setter
+    def core(self, beat: CoreBeat) -> None:
+        self._write(_CORE_AT, _CORE.pack(*beat))
+
+    @property
+    def replica(self) -> ReplicaBeat:
+        return ReplicaBeat(*_REPLICA.unpack_from(self._map, _REPLICA_AT))
+
+    @replica.setter
+    def replica(self, beat: ReplicaBeat) -> None:
+        self._write(_REPLICA_AT, _REPLICA.pack(*beat))
+
+    @property
+    def verdict(self) -> tuple[int, str]:
+        verdict, why = _VERDICT.unpack_from(self._map, _VERDICT_AT)
+        return verdict, why.rstrip(b"\0").decode(errors="replace")
+
+    @verdict.setter
+    def verdict(self, told: tuple[int, str]) -> None:
+        self._write(_VERDICT_AT, _VERDICT.pack(told[0], told[1].encode()[:200]))
+
+    def _write(self, at: int, packed: bytes) -> None:
+        self._map[at : at + len(packed)] = packed
+
+
+class CoreHeart:
+    """EngineCore's part: `clock` gives seconds; steps are judged where `is_judged`."""
+
+    def __init__(
+        self,
+        file: HeartbeatFile,
+        hidden_size: int,
+        is_judged: bool = True,
+        has_adapters: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = file
+        self._hidden_size = hidden_size
+        self._is_judged = is_judged
+        self._has_adapters = has_adapters
+        self._clock = clock
+        self._bound = StepBound()
+        self._beats = 0
+        # of the steps under way, the oldest first: when it began, and its bound in seconds
+        self._under_way: deque[tuple[float, float]] = deque()
+
+    def say(self, phase: LoopPhase) -> None:
+        if phase is LoopPhase.IDLE:
+            self._under_way.clear()
+        bound_s = inf
+        if phase is LoopPhase.STEP and self._is_judged:
+            bound_s = self._under_way[0][1] if self._under_way else self._bound.bound_s(1.0)
+        self._beats += 1
+        self._file.core = CoreBeat(os.getpid(), self._beats, phase, bound_s)
+
+    def began(self, scheduled: Any) -> None:
+        """A step, as vLLM's scheduler made it."""
+        if not scheduled.total_num_scheduled_tokens:
+            return
+        is_judged = self._is_judged and self._is_plain(scheduled)
+        bound_s = self._bound.bound_s(self._work(scheduled)) if is_judged else inf
+        self._under_way.append((self._clock(), bound_s))
+        if len(self._under_way) == 1:
+            self.say(LoopPhase.STEP)
+
+    def ended(self, scheduled: Any) -> None:
+        if not scheduled.total_num_scheduled_tokens or not self._under_way:
+            return
+        began, _ = self._under_way.popleft()
+        if self._is_plain(scheduled):
+            # where several are under way it has waited for those before it: longer is safe
+            self._bound.add(scheduled.total_num_scheduled_tokens, self._clock() - began)
+        self.say(LoopPhase.STEP)
+
+    def _is_plain(self, scheduled: Any) -> bool:
+        """Its tokens tell how long it takes: no images, and no adapter or cached blocks that are
+        fetched first."""
+        if scheduled.scheduled_encoder_inputs or scheduled.has_sync_kv_loads:
+            return False
+        cold = scheduled.scheduled_new_reqs or scheduled.scheduled_cached_reqs.resumed_req_ids
+        return not (self._has_adapters and cold)
+
+    def _work(self, scheduled: Any) -> float:
+        known = scheduled.scheduled_cached_reqs
+        context = dict(zip(known.req_ids, known.num_computed_tokens, strict=True))
+        context.update((n.req_id, n.num_computed_tokens) for n in scheduled.scheduled_new_reqs)
+        sizes = scheduled.num_scheduled_tokens.items()
+        return most_work(
+            ((count, context.get(name, 0) + count) for name, count in sizes), self._hidden_size
+        )
+
+
+def attach(core: Any, path: Path) -> CoreHeart:
+    """Have an EngineCore that is about to enter its loop say what it does."""
+    config = core.vllm_config
+    parallel = config.parallel_config
+    heart = CoreHeart(
+        HeartbeatFile(path),
+        max(1, int(config.model_config.get_hidden_size())),
+        # Workers of another node or of Ray's are not among this process's children: whether they
+        # only wait for a core cannot be seen.
+        parallel.nnodes == 1 and "ray" not in str(parallel.distributed_executor_backend).lower(),
+        config.lora_config is not None,
+    )
+    faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
+    executor, scheduler = core.model_executor, core.scheduler
+    step, execute, update = core.step_fn, executor.execute_model, scheduler.update_from_output
+    take, handle = core._process_input_queue, core._handle_client_request
+    call_back = core._notify_idle_state_callbacks
+
+    def idle_or_not() -> None:
+        heart.say(LoopPhase.STEP if core.has_work() else LoopPhase.IDLE)
+
+    def take_requests() -> None:
+        _safely(idle_or_not)
+        take()
+
+    def handle_request(kind: Any, request: Any) -> None:
+        if kind.name != "UTILITY":
+            handle(kind, request)
+            return
+        _safely(heart.say, LoopPhase.OTHER)
+        handle(kind, request)
+        _safely(idle_or_not)
+
+    def notify_callbacks() -> None:
+        if not core._idle_state_callbacks:
+            return
+        _safely(heart.say, LoopPhase.OTHER)
+        call_back()
+        _safely(idle_or_not)
+
+    def take_step() -> Any:
+        _safely(heart.say, LoopPhase.STEP)
+        return step()
+
+    def execute_model(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        _safely(heart.began, scheduled)
+        return execute(scheduled, *args, **kwargs)
+
+    def update_from_output(scheduled: Any, output: Any) -> Any:
+        _safely(heart.ended, scheduled)
+        return update(scheduled, output)
+
+    core.step_fn, core._process_input_queue = take_step, take_requests
+    core._handle_client_request = handle_request
+    core._notify_idle_state_callbacks = notify_callbacks
+    executor.execute_model, scheduler.update_from_output = execute_model, update_from_output
+    return heart
+
+
+def _safely(tell: Callable[..., None], *args: Any) -> None:
+    try:
+        tell(*args)
+    except Exception:
+        logger.exception("an engine's heartbeat missed a beat")

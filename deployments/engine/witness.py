@@ -1,0 +1,254 @@
+"""A process beside each engine that finds it hung and ends it: python -m deployments.engine.witness
+
+It reads the heartbeat of the engine and asks Linux what its threads do. A suspect is told to the
+replica, which leaves routing. What is hung is ended: first the replica, by itself if it still can,
+so that its connections break and gateways go elsewhere; then the engine and its workers. When the
+replica ends in any other way, what is left of its engine is ended, too.
+
+It needs nothing but Python, has its own session, and is started before vLLM is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployments.engine import processes
+from deployments.engine.hang import PERIOD_S, EngineHealth, Judge, Look
+from deployments.engine.vllm.heartbeat import (
+    STACKS_SIGNAL,
+    CoreBeat,
+    HeartbeatFile,
+    LoopPhase,
+    ReplicaBeat,
+)
+
+# One that fails must not be started all the time; one that ended with CANNOT, not again.
+RESTART_S, CANNOT = 5.0, 4
+# What a replica that still runs needs to leave the board; and an engine, to write its stacks.
+LEAVES_IN_S = 2.0
+STACKS_S = 0.5
+# An engine whose replica has ended may end by itself.
+ORPHAN_S = 5.0
+# SIGKILL waits for what a driver or a disk holds up.
+DIES_IN_S = 5.0
+
+
+class Witness:
+    """The replica's side of it. Raises OSError where there is no room for its file."""
+
+    def __init__(self) -> None:
+        descriptor, name = tempfile.mkstemp(prefix="antefix-heartbeat-")
+        try:
+            HeartbeatFile.lay_out(descriptor)
+        finally:
+            os.close(descriptor)
+        self.path = Path(name)
+        self._file = HeartbeatFile(self.path)
+        self._beats = self._probes = self._open_probe = 0
+        self._started_at = 0.0
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self._started_at = time.monotonic()
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, str(self.path), str(os.getpid())],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def beat(self) -> None:
+        """The event loop runs; the witness is started again where it does not."""
+        self._beats += 1
+        self._say()
+        is_due = time.monotonic() - self._started_at >= RESTART_S
+        if is_due and self._process.poll() not in (None, CANNOT):
+            self._process = self._started()
+
+    @contextlib.contextmanager
+    def probing(self) -> Iterator[None]:
+        """The engine is asked something inside."""
+        self._probes += 1
+        self._open_probe = self._probes
+        self._say()
+        try:
+            yield
+        finally:
+            self._open_probe = 0
+            self._say()
+
+    @property
+    def verdict(self) -> tuple[EngineHealth, str]:
+        verdict, why = self._file.verdict
+        return EngineHealth(verdict), why
+
+    def stop(self) -> None:
+        """Before the engine ends."""
+        self._process.kill()
+        self._process.wait()
+        self.path.unlink(missing_ok=True)
+
+    def _say(self) -> None:
+        self._file.replica = ReplicaBeat(self._beats, self._open_probe)
+
+
+class _EngineWatch:
+    """The witness's own side."""
+
+    def __init__(self, path: Path, replica: int) -> None:
+        self._file = HeartbeatFile(path)
+        self._path = path
+        self._replica = replica
+        self._replica_fd = _opened(replica, path)
+        self._core: int | None = None
+        self._core_fd: int | None = None
+        self._judge = Judge()
+        self._beats = 0
+        self._seen: tuple[float, processes.Threads] | None = None
+
+    def run(self) -> None:
+        verdict = EngineHealth.HEALTHY
+        while not _wait_for(self._replica_fd, PERIOD_S):
+            found = self._judge.look(self._look())
+            if found is EngineHealth.HUNG:
+                self._end()
+                break
+            if found is not verdict:
+                verdict = found
+                why = self._judge.why if verdict else ""
+                print(f"the engine is {verdict.name.lower()}: {why}", flush=True)
+                self._file.verdict = (verdict, why)
+        else:
+            self._end_orphan()
+        self._path.unlink(missing_ok=True)
+
+    def _look(self) -> Look:
+        core, replica, now = self._file.core, self._file.replica, time.monotonic()
+        self._know(core)
+        waits = core.phase is LoopPhase.STEP or replica.probe > 0
+        stalls = waits and core.beats == self._beats
+        self._beats = core.beats
+        stopped = "T" in (processes.state(self._core or 0), processes.state(self._replica))
+        quiet = False
+        if stalls and self._core is not None:
+            quiet, one_stopped = self._are_quiet(self._core, now)
+            stopped = stopped or one_stopped
+        else:
+            self._seen = None
+        return Look(
+            now,
+            core.beats,
+            core.phase,
+            core.bound_s,
+            replica.beats,
+            replica.probe,
+            quiet,
+            stopped,
+        )
+
+    def _know(self, core: CoreBeat) -> None:
+        """Which process the engine's is, from when its loop begins."""
+        if self._core is not None or core.phase is LoopPhase.UNWATCHED:
+            return
+        self._core_fd = _opened(core.pid, self._path)
+        self._core = core.pid if self._core_fd is not None else None
+
+    def _are_quiet(self, core: int, now: float) -> tuple[bool, bool]:
+        """Whether the engine's threads were, since the last look; and whether one is stopped."""
+        last = self._seen
+        try:
+            threads = processes.threads(processes.with_children(core))
+        except OSError:  # nothing is known, so nothing counts
+            self._seen = None
+            return False, False
+        self._seen = now, threads
+        stopped = any(thread.state == "T" for thread in threads.values())
+        quiet = last is not None and processes.were_quiet(last[1], threads, now - last[0])
+        return quiet, stopped
+
+    def _end(self) -> None:
+        ours = self._engine()
+        print(f"the engine hangs and is ended: {self._judge.why}", flush=True)
+        # what is stopped can neither write its stacks nor leave
+        if processes.state(self._core or 0) != "T":
+            _send(self._core_fd, STACKS_SIGNAL)
+            time.sleep(STACKS_S)
+        for line in processes.told_of(ours):
+            print(line, flush=True)
+        self._file.verdict = (EngineHealth.HUNG, self._judge.why)
+        if processes.state(self._replica) != "T":
+            _wait_for(self._replica_fd, LEAVES_IN_S)
+        _send(self._replica_fd, signal.SIGKILL)
+        self._kill(ours)
+
+    def _end_orphan(self) -> None:
+        self._know(self._file.core)
+        if _wait_for(self._core_fd, ORPHAN_S):
+            return
+        print("the replica has ended and its engine has not: it is ended", flush=True)
+        self._kill(self._engine())
+
+    def _engine(self) -> list[int]:
+        if self._core is None:
+            return []
+        try:
+            return processes.with_children(self._core)
+        except OSError:
+            return [self._core]
+
+    def _kill(self, pids: list[int]) -> None:
+        """The engine and, in `pids`, its workers, which end with it if they can."""
+        # it lives, so its children's numbers are still theirs
+        for pid in pids if not _wait_for(self._core_fd, 0.0) else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not _wait_for(self._core_fd, DIES_IN_S):
+            print(f"process {self._core} does not die: a driver or a disk holds it", flush=True)
+
+
+def _opened(pid: int, path: Path) -> int | None:
+    """A pidfd of the process, as long as it is the one that has mapped the file."""
+    with contextlib.suppress(ProcessLookupError):
+        opened = os.pidfd_open(pid)
+        if processes.maps(pid, path):
+            return opened
+        os.close(opened)
+    return None
+
+
+def _send(process: int | None, what: signal.Signals) -> None:
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, what)
+
+
+def _wait_for(process: int | None, within_s: float) -> bool:
+    """Whether the process of this pidfd has ended by then; None: it has."""
+    if process is None:
+        return True
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    return bool(ended.poll(within_s * 1000))
+
+
+if __name__ == "__main__":
+    try:
+        watch = _EngineWatch(Path(sys.argv[1]), int(sys.argv[2]))
+    except OSError as error:  # a kernel or a sandbox without pidfds
+        print(f"nobody finds an engine hung here: the witness cannot work, {error}", flush=True)
+        sys.exit(CANNOT)
+    watch.run()

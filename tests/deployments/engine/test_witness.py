@@ -1,0 +1,109 @@
+"""A real witness beside processes that do nothing: what it ends, and what it leaves alone."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deployments.engine import processes
+from deployments.engine.hang import STOPPED
+from deployments.engine.witness import ORPHAN_S
+from tests.waiting import until
+
+LEFT_BY_ITSELF = 3
+
+
+@dataclass
+class Watched:
+    replica: asyncio.subprocess.Process
+    core: int
+    witness: int
+
+    async def said(self) -> str:
+        assert self.replica.stdout is not None
+        return (await self.replica.stdout.readline()).decode()
+
+    @property
+    def core_is_gone(self) -> bool:
+        return processes.state(self.core) in "XZ"
+
+    @property
+    def witness_is_gone(self) -> bool:
+        return processes.state(self.witness) in "XZ"
+
+
+@asynccontextmanager
+async def watched(does: str, folder: Path) -> AsyncIterator[Watched]:
+    replica = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.fakes.watched", does),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    assert replica.stdout is not None
+    core, witness = map(int, (await replica.stdout.readline()).split())
+    try:
+        yield Watched(replica, core, witness)
+    finally:
+        if replica.returncode is None:
+            replica.kill()
+        await replica.wait()
+        await until(lambda: not list(folder.glob("antefix-heartbeat-*")))
+        await until(lambda: processes.state(core) in "XZ")
+
+
+async def test_a_stopped_engine_is_ended_after_its_replica_has_left(tmp_path: Path) -> None:
+    async with watched("idle", tmp_path) as one:
+        os.kill(one.core, signal.SIGSTOP)
+        assert "stopped" in await one.said()
+        assert await one.replica.wait() == LEFT_BY_ITSELF
+        await until(lambda: one.core_is_gone)
+
+
+async def test_an_engine_stuck_in_a_step_is_ended(tmp_path: Path) -> None:
+    async with watched("stuck", tmp_path) as one:
+        assert "step" in await one.said()
+        assert await one.replica.wait() == LEFT_BY_ITSELF
+        await until(lambda: one.core_is_gone)
+
+
+async def test_a_stopped_replica_is_ended_with_its_engine(tmp_path: Path) -> None:
+    async with watched("idle", tmp_path) as one:
+        one.replica.send_signal(signal.SIGSTOP)
+        assert await one.replica.wait() == -signal.SIGKILL
+        await until(lambda: one.core_is_gone)
+
+
+async def test_an_engine_whose_replica_was_killed_is_ended_too(tmp_path: Path) -> None:
+    async with watched("idle", tmp_path) as one:
+        one.replica.kill()
+        await one.replica.wait()
+        assert not one.core_is_gone
+        await until(lambda: one.core_is_gone, 60.0 + ORPHAN_S)
+
+
+async def test_a_witness_that_was_ended_is_replaced(tmp_path: Path) -> None:
+    async with watched("idle", tmp_path) as one:
+        os.kill(one.witness, signal.SIGKILL)
+        await until(lambda: one.witness_is_gone)
+        os.kill(one.core, signal.SIGSTOP)
+        assert "stopped" in await one.said()
+
+
+@pytest.mark.parametrize("which", ["all", "witness"])
+async def test_what_is_frozen_with_its_witness_goes_on_with_it(tmp_path: Path, which: str) -> None:
+    """As a container or a machine is: nobody was there to see it."""
+    async with watched("idle", tmp_path) as one:
+        frozen = [one.witness] if which == "witness" else [one.core, one.replica.pid, one.witness]
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(STOPPED.hung_s + 1.0)
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(1.0)
+        assert one.replica.returncode is None and not one.core_is_gone

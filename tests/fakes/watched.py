@@ -1,0 +1,63 @@
+"""A replica and its engine with nothing in them, and a real witness: python -m tests.fakes.watched
+
+The engine is "idle", or "stuck" in a step. When it is, the replica writes its process id and the
+witness's; it leaves by itself when it is told that the engine hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from autoscaling.step_bound import TELLING_STEPS
+from deployments.engine.hang import EngineHealth
+from deployments.engine.vllm.heartbeat import CoreHeart, HeartbeatFile, LoopPhase
+from deployments.engine.witness import Witness
+
+STEP = SimpleNamespace(
+    total_num_scheduled_tokens=1,
+    num_scheduled_tokens={"one": 1},
+    scheduled_encoder_inputs={},
+    has_sync_kv_loads=False,
+    scheduled_new_reqs=[],
+    scheduled_cached_reqs=SimpleNamespace(
+        req_ids=["one"], num_computed_tokens=[7], resumed_req_ids=set()
+    ),
+)
+
+
+def engine(path: Path, does: str) -> None:
+    heart = CoreHeart(HeartbeatFile(path), hidden_size=64)
+    for _ in range(TELLING_STEPS):
+        heart.began(STEP)
+        heart.ended(STEP)
+    heart.say(LoopPhase.IDLE)
+    if does == "stuck":
+        heart.began(STEP)
+    time.sleep(600)
+
+
+def replica(does: str) -> None:
+    witness = Witness()
+    command = [sys.executable, "-m", __spec__.name, does, str(witness.path)]
+    core = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    file = HeartbeatFile(witness.path)
+    while file.core.phase is not (LoopPhase.STEP if does == "stuck" else LoopPhase.IDLE):
+        time.sleep(0.01)
+    print(core.pid, witness.pid, flush=True)
+    while witness.verdict[0] is not EngineHealth.HUNG:
+        witness.beat()
+        time.sleep(0.05)
+    print(witness.verdict[1], flush=True)
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        engine(Path(sys.argv[2]), sys.argv[1])
+    else:
+        replica(sys.argv[1])

@@ -1,0 +1,213 @@
+"""Engines that are frozen at random moments, and one that is only starved.
+
+    python -m tests.hang_drill --rounds 3 --starved-minutes 5
+
+Each round starts real engines with their witnesses, stops one process of each (SIGSTOP) while it is
+idle, computes a prompt or decodes, has another wait for ever for a lock in a step, and looks how
+soon the witness ends all of them. Then one engine
+is kept full of 4,000-token prompts while spinners take every core from it: nobody may suspect it.
+Prints a table; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from deployments.models.model import embedded_model
+from tests.waiting import until
+from weights.drafts import first_layers
+
+ENGINE_ARGS = {
+    "dtype": "float32",
+    "max_model_len": 4608,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 4096,
+    "enforce_eager": True,
+}
+PROMPT_TOKENS = 4000
+DRILLS = [
+    *(("core", when) for when in ("idle", "prefill", "decode", "step")),
+    *(("replica", when) for when in ("idle", "decode")),
+]
+# The machine may be busy with something else.
+STARTS_IN_S, ENDS_IN_S = 300.0, 120.0
+
+
+class WatchedEngine:
+    """`tests.watched_engine`; `verdicts` of its witness, as they come."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, core: int) -> None:
+        self.process = process
+        self.url = url
+        self.core = core
+        self.verdicts: list[dict[str, str]] = []
+        self.all = [psutil.Process(process.pid)]
+        self.all += self.all[0].children(recursive=True)
+
+    async def listen(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.verdicts.append(json.loads(line))
+
+    @property
+    def left(self) -> list[int]:
+        """Of its processes, those that have not ended."""
+        return [one.pid for one in self.all if _lives(one)]
+
+    async def ask(self, http: aiohttp.ClientSession, prompt: int, answer: int) -> None:
+        """Raises aiohttp.ClientError where its connection breaks."""
+        body = {
+            "model": "model",
+            "prompt": [random.randrange(1000, 20000) for _ in range(prompt)],
+            "max_tokens": answer,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        async with http.post(f"{self.url}/v1/completions", json=body) as answered:
+            assert answered.status == 200, await answered.text()
+            await answered.read()
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@asynccontextmanager
+async def watched_engine(folder: Path) -> AsyncIterator[WatchedEngine]:
+    asked = {"model": str(folder), "engine_args": ENGINE_ARGS}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.watched_engine", json.dumps(asked)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={
+            **os.environ,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a drill's own function is sent to it
+        },
+    )
+    assert process.stdout is not None and process.stdin is not None
+    async with asyncio.timeout(STARTS_IN_S):
+        ready = json.loads(await process.stdout.readline())
+    (core,) = (int(pid) for pid, title in ready["processes"].items() if "EngineCore" in title)
+    engine = WatchedEngine(process, ready["url"], core)
+    listening = asyncio.create_task(engine.listen())
+    try:
+        yield engine
+    finally:
+        process.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_IN_S):
+                await process.wait()
+        await listening
+        for one in engine.all:
+            if _lives(one):
+                one.kill()
+
+
+async def frozen(folder: Path, what: str, when: str) -> dict[str, Any]:
+    """Freeze the process while the engine does that; when was it suspected, and all of it gone?"""
+    async with watched_engine(folder) as engine, aiohttp.ClientSession() as http:
+        for _ in range(3):  # it learns how long its steps take
+            await engine.ask(http, 600, 24)
+        sizes = {"prefill": (PROMPT_TOKENS, 2), "decode": (8, 2000)}
+        asked = [asyncio.create_task(engine.ask(http, *sizes[when]))] if when in sizes else []
+        await asyncio.sleep(random.uniform(0.2, 0.6) if when == "prefill" else 2.0)
+        assert not any(one.done() for one in asked), "it was sooner than it could be frozen"
+        if when == "step":
+            assert engine.process.stdin is not None
+            engine.process.stdin.write(b"wait\n")
+            await until(lambda: engine.verdicts, ENDS_IN_S)
+            engine.verdicts.clear()
+            asked = [asyncio.create_task(engine.ask(http, 8, 8))]
+        began = time.monotonic()
+        if when != "step":
+            os.kill(engine.core if what == "core" else engine.process.pid, signal.SIGSTOP)
+        await until(lambda: engine.verdicts or not engine.left, ENDS_IN_S)
+        suspected_s = time.monotonic() - began
+        await asyncio.wait(asked, timeout=ENDS_IN_S) if asked else None
+        broke_s = time.monotonic() - began
+        await until(lambda: not engine.left, ENDS_IN_S)
+        broken = [isinstance(one.exception(), aiohttp.ClientError) for one in asked]
+        return {
+            "frozen": what,
+            "when": when,
+            "suspected_s": round(suspected_s, 2),
+            "connections_broke_s": round(broke_s, 2) if asked else None,
+            "all_gone_s": round(time.monotonic() - began, 2),
+            "ok": all(broken),
+        }
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+async def starved(folder: Path, minutes: float) -> dict[str, Any]:
+    """One engine, full of long prompts, while spinners come and go on every core."""
+    spinning = multiprocessing.get_context("spawn")
+    async with watched_engine(folder) as engine, aiohttp.ClientSession() as http:
+        ends, answered = time.monotonic() + 60 * minutes, 0
+
+        async def client() -> None:
+            nonlocal answered
+            while time.monotonic() < ends and not engine.verdicts:
+                with suppress(aiohttp.ClientError):
+                    await engine.ask(http, random.choice([8, 600, PROMPT_TOKENS]), 24)
+                    answered += 1
+
+        clients = [asyncio.create_task(client()) for _ in range(8)]
+        while time.monotonic() < ends and not engine.verdicts:
+            spinners = [spinning.Process(target=_spin) for _ in range(4 * (os.cpu_count() or 1))]
+            for one in spinners:
+                one.start()
+            await asyncio.sleep(20.0)
+            for one in spinners:
+                one.kill()
+            await asyncio.sleep(5.0)
+        await asyncio.gather(*clients)
+        return {"minutes": minutes, "answered": answered, "verdicts": engine.verdicts}
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description="Freeze and starve real engines.")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", nargs=2, action="append", metavar=("PROCESS", "WHEN"))
+    parser.add_argument("--starved-minutes", type=float, default=0.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, "model")
+        first_layers(embedded_model(lambda fraction, what: None), 4, folder)
+        found = []
+        for _ in range(asked.rounds):
+            for what, when in asked.only or DRILLS:
+                found.append(await frozen(folder, what, when))
+                print(*(f"{name} {value}" for name, value in found[-1].items()), flush=True)
+        alone = await starved(folder, asked.starved_minutes) if asked.starved_minutes else None
+    print(json.dumps({"frozen": found, "starved": alone}))
+    return 0 if all(one["ok"] for one in found) and not (alone and alone["verdicts"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
