@@ -311,6 +311,17 @@ async def goes_on(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
     return whole
 
 
+async def test_more_than_the_prompt_may_be_cached(http: aiohttp.ClientSession) -> None:
+    """An engine ends at once where it takes that for a prompt's share of the cache."""
+    body = GREEDY | {"prompt": "Once", "max_tokens": 170, "presence_penalty": 0.5, "stream": True}
+    whole = await ask(http, COMPLETIONS, body)
+    cut = len(whole.came) - 20  # KV blocks of an engine on a CPU hold 128 tokens
+    rest = await ask(http, COMPLETIONS, body | {RESUME_FIELD: told(whole, cut)})
+    both = Answer(whole.came[:cut] + rest.came)
+    assert both.token_ids == whole.token_ids
+    assert joined(both.events) == joined(whole.events)
+
+
 async def reset(http: aiohttp.ClientSession) -> None:
     """The prefix cache, once the last answer's blocks are free."""
     async with asyncio.timeout(60):
