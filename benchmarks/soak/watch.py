@@ -32,7 +32,7 @@ OF_REQUESTS = (
     "TenantBudgets.held",
     "Scope.leases",
     "Transport.holders",
-    "GatewayPool.turns",
+    "Turns.waiting",
     "PoolScheduler.in_flight",
     "PoolScheduler.unassigned",
     "WaitingRoom.queues",
