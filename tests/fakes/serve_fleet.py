@@ -26,6 +26,9 @@ from router.redis_client import connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.publishing import Publishing
 
+# A pool's `env` says with it how long a start of its engines takes.
+STARTUP_S = "FAKE_STARTUP_S"
+
 
 class FakeReplica(EngineReplica):
     """Follows the settings of the fleet as an engine does; `facts` says what it knows."""
@@ -33,8 +36,11 @@ class FakeReplica(EngineReplica):
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
+        startup_s = float(os.environ.get(STARTUP_S, "0"))
+        await asyncio.sleep(startup_s)
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._fake = FakeEngine(replica_id, pool.max_ongoing_requests, model=pool.served_model_name)
+        self._fake.startup_s = startup_s
         await self._fake.start()
         self._published = Publishing(self._fake, redis_url, board)
         self._published.start()

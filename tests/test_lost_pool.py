@@ -1,0 +1,103 @@
+"""The only engine of a pool is killed, on a real Ray Serve: what its requests are told meanwhile.
+
+Engines are fakes that take a while to start; gateways, Redis and Ray Serve are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import ray
+from ray import serve
+
+from cli.local.ports import free_ports
+from tests.fakes.engine import SECRET
+from tests.fakes.serve_fleet import STARTUP_S
+from tests.ray_cluster import start_ray
+from tests.router.redis_process import RedisProcess
+from tests.test_hot_settings import KEY, ROOT, Served, kill
+from tests.waiting import until
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+# Longer than it takes to be certain that none is up; on a machine that is too busy for that, the
+# next engine is killed as well.
+START_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    gateway_port, metrics_port = free_ports(2)
+    pool = {"resources": {"cpus": 0.0}, "slo": {"interactive": {"ttft_s": 2.0}}}
+    fleet = {
+        "name": "lost",
+        "gateway": {"port": gateway_port, "cpus": 0.0},
+        "metrics": {"port": metrics_port},
+        "pools": {
+            "large": {
+                **pool,
+                "model": "org/large",
+                "overflow": {"to": "small", "max_share": 0.01},
+                "env": {STARTUP_S: str(START_S)},
+            },
+            "small": {**pool, "model": "org/small", "engine_args": {"max_model_len": 1000}},
+        },
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT))
+        environment.setenv("ANTEFIX_API_KEYS", f"tenant={KEY}")
+        environment.setenv("ANTEFIX_ENGINE_SECRET", SECRET)
+        environment.setenv("ANTEFIX_REDIS_URL", server.url)
+        folder: Path = tmp_path_factory.mktemp("metrics")
+        environment.setenv("ANTEFIX_METRICS_FOLDER", str(folder))
+        start_ray(namespace="serve")
+        try:
+            serve.start(proxy_location="Disabled")
+            served = Served(fleet)
+            served.give()
+            served.settles()
+            yield served
+            serve.shutdown()  # type: ignore[no-untyped-call]
+        finally:
+            ray.shutdown()
+
+
+async def asked(
+    http: aiohttp.ClientSession, served: Served, **headers: str
+) -> tuple[int, str, float]:
+    """The status, who answered or why nobody did, and the seconds that it took."""
+    body = {"model": "large", "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"authorization": f"Bearer {KEY}", **headers}
+    began = time.monotonic()
+    async with http.post(served.url + "/v1/chat/completions", json=body, headers=headers) as answer:
+        told = json.loads(await answer.read())
+        said = told["model"] if answer.status == 200 else told["error"]["code"]
+        return answer.status, said, time.monotonic() - began
+
+
+async def test_all_are_answered_though_the_only_engine_is_killed(served: Served) -> None:
+    async with aiohttp.ClientSession() as http:
+        assert (await asked(http, served))[:2] == (200, "large")
+        told = ""
+        while told != "small":
+            kill(served.settles()["large"])
+            status, told, took_s = await asked(http, served)
+            assert status == 200
+        print(f"\none that came at once was answered after {took_s:.1f} s")
+
+        never = {"x-antefix-overflow": "never"}
+        outage = served.status("large")["admission"]["outage"]
+        status, told, _ = await asked(http, served, **never, **{"x-antefix-timeout": "1"})
+        after = served.status("large")["admission"]["outage"]
+        if after is not None and after["up_in_s"] > 1.0:
+            assert 0 < after["up_in_s"] <= outage["up_in_s"] <= START_S
+            assert (status, told) == (503, "no_replica")
+            # whatever the share
+            assert {(await asked(http, served))[1] for _ in range(5)} <= {"small", "large"}
+        assert (await asked(http, served, **never))[:2] == (200, "large")
+        await until(lambda: served.status("large")["admission"]["outage"] is None)
