@@ -7,7 +7,8 @@ comes back empty. Phases, each against a limit of 100 tokens a minute of its own
     burst    1,000 requests at once, of 5 tokens each
     edge     one token, and 55 s later as many requests as there is room for, for 10 s
     steady   as many requests as there is room for, two minutes
-    chaos    the same while gateways and Redis are killed and come back, at random
+    chaos    the same while gateways and Redis are killed and come back, at random; the last time
+             Redis comes back after `--away-seconds`
     time     reservations of two budgets with five limits, one after the other
 
 `--litellm PYTHON` does the same with LiteLLM's limiter, by a Python that has `litellm[proxy]`:
@@ -51,8 +52,8 @@ STEADY_S = 124.0
 CHAOS_S = APART_S + 6 * 62.0
 EDGE_S = 55.0
 TIMED = 3000
-# Between two deaths, and how long Redis stays away.
-GATEWAY_DIES_S, REDIS_DIES_S, REDIS_AWAY_S = (10.0, 30.0), (70.0, 110.0), (0.5, 0.5, 90.0)
+# Between two deaths, and how long Redis stays away; but for the last time, which may be long.
+GATEWAY_DIES_S, REDIS_DIES_S, REDIS_AWAY_S = (10.0, 30.0), (70.0, 110.0), (0.5, 0.5)
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,10 @@ def used_share(grants: Iterable[Grant], since: float, seconds: float) -> float:
     return used / (LIMIT * seconds / MINUTE_S)
 
 
-async def chaos(pieces: Pieces, seconds: float, dice: random.Random) -> dict[str, int]:
-    """Load, and deaths at random."""
+async def chaos(
+    pieces: Pieces, seconds: float, away_s: float, dice: random.Random
+) -> dict[str, int]:
+    """Load, and deaths at random; Redis' last is for so long."""
     ends = time.monotonic() + seconds
     killed = {"gateways": 0, "redis": 0}
 
@@ -174,10 +177,10 @@ async def chaos(pieces: Pieces, seconds: float, dice: random.Random) -> dict[str
             killed["gateways"] += 1
 
     async def kill_redis() -> None:
-        for away_s in REDIS_AWAY_S:
+        for gone_s in (*REDIS_AWAY_S, away_s):
             await asyncio.sleep(min(left_s(), dice.uniform(*REDIS_DIES_S)))
             pieces.kill_redis()
-            await asyncio.sleep(min(left_s(), away_s))
+            await asyncio.sleep(min(left_s(), gone_s))
             pieces.start_redis()
             killed["redis"] += 1
 
@@ -222,7 +225,9 @@ async def measure_litellm(folder: Path, python: str) -> dict[str, Any]:
         await pieces.end()
 
 
-async def measure(folder: Path, chaos_s: float, dice: random.Random) -> dict[str, Any]:
+async def measure(
+    folder: Path, chaos_s: float, away_s: float, dice: random.Random
+) -> dict[str, Any]:
     """`chaos_s` 0: neither that nor the steady rate."""
     pieces = Pieces(folder, (sys.executable, "-m", "benchmarks.budgets.gateway_process"))
     places = range(GATEWAYS)
@@ -250,7 +255,7 @@ async def measure(folder: Path, chaos_s: float, dice: random.Random) -> dict[str
         steady = pieces.grants("steady")
         share = used_share(steady, steady[0].at + APART_S, STEADY_S)
         print(f"steady: {share:.1%} of the limit", flush=True)
-        killed = await chaos(pieces, chaos_s, dice)
+        killed = await chaos(pieces, chaos_s, away_s, dice)
         grants = pieces.grants("chaos")
         since = grants[0].at + APART_S if grants else 0.0
         by_share = sum(grant.tokens for grant in grants if grant.by_share)
@@ -269,6 +274,7 @@ async def measure(folder: Path, chaos_s: float, dice: random.Random) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-budgets")
     parser.add_argument("--chaos-seconds", type=float, default=CHAOS_S)
+    parser.add_argument("--away-seconds", type=float, default=REDIS_AWAY_S[-1])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--litellm", metavar="PYTHON")
@@ -277,7 +283,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     chaos_s = 0.0 if asked.quick else asked.chaos_seconds
     with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(measure(Path(folder), chaos_s, random.Random(asked.seed)))
+        figures = asyncio.run(
+            measure(Path(folder), chaos_s, asked.away_seconds, random.Random(asked.seed))
+        )
         if asked.litellm:
             (beside_folder := Path(folder) / "litellm").mkdir()
             beside = asyncio.run(measure_litellm(beside_folder, asked.litellm))
