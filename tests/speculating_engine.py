@@ -1,9 +1,9 @@
 """One replica's engine outside Ray that speculates: python -m tests.speculating_engine
 
-Takes {"model", "engine_args", "prompts", "max_tokens", "rounds", "within_s"} as JSON on stdin. Asks
-for the greedy answers to all prompts, one after another, so many rounds, unless speculation was off
-for a whole round before or the time is up. Writes one line of JSON: the token ids of each round,
-and what is known of the speculation in the end.
+Takes {"model", "engine_args", "prompts", "max_tokens", "until", "within_s"} as JSON on stdin. Asks
+for the greedy answers to all prompts, one after another, round after round: until speculation was
+off for a whole round ("off"), or what it gains is known ("known"), or the time is up. Writes one
+line of JSON: the token ids of each round, and what is known of the speculation in the end.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ async def rounds(asked: dict[str, Any]) -> dict[str, Any]:
             return ids
 
     ends = time.monotonic() + asked["within_s"]
-    known, was_off = None, False
+    known, is_over = None, False
     async with aiohttp.ClientSession(url) as http:
-        while len(answers) < asked["rounds"] and not was_off and time.monotonic() < ends:
+        while not is_over and time.monotonic() < ends:
             was_off = known is not None and not known.on
             answers.append([await ask(http, prompt) for prompt in asked["prompts"]])
             known = engine.speculation()
+            gain = known.speedup if known is not None else None
+            is_over = was_off if asked["until"] == "off" else gain is not None
     await server.drain()
     engine.stop()
     return {"answers": answers, "known": msgspec.to_builtins(known)}

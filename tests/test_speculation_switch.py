@@ -22,7 +22,7 @@ COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
 
 
 def speculated(
-    model: Path, speculative_config: dict[str, Any], prompts: list[str], rounds: int
+    model: Path, speculative_config: dict[str, Any], prompts: list[str], until: str
 ) -> tuple[list[list[list[int]]], dict[str, Any]]:
     """The answers of each round, and what the engine has learned of its speculation."""
     asked = {
@@ -36,7 +36,7 @@ def speculated(
         },
         "prompts": prompts,
         "max_tokens": 40,
-        "rounds": rounds,
+        "until": until,
         "within_s": WITHIN_S,
     }
     done = subprocess.run(
@@ -69,7 +69,7 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
         "num_speculative_tokens": 6,
     }
     prompts = ["The history of Rome begins", "A recipe for bread:"]
-    answers, known = speculated(small_model, draft, prompts, rounds=30)
+    answers, known = speculated(small_model, draft, prompts, until="off")
     assert not known["on"] and known["losing"] and known["speedup"] < 1
     assert known["acceptance"] < 0.8
     # the first with drafts but for trials, the last without any
@@ -78,7 +78,7 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
 
 def test_speculation_that_does_not_lose_goes_on(small_model: Path) -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
-    answers, known = speculated(small_model, ngram, [COPYING], rounds=6)
+    answers, known = speculated(small_model, ngram, [COPYING], until="known")
     assert known["on"] and not known["losing"]
     assert known["speedup"] is not None
     assert known["tokens_per_pass"] > 1
