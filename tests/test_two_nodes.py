@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 import urllib.request
@@ -306,8 +307,13 @@ def url_of(address: str) -> str:
 
 
 def node_id_of(node: Node) -> str:
-    pids = {str(process.pid) for process in node.processes()}
-    (found,) = {path.parent.name for path in folder_of("x").parent.glob("*/*") if path.name in pids}
+    begun = {str(process.pid): process.create_time() for process in node.processes()}
+    (found,) = {
+        path.parent.name
+        for path in folder_of("x").parent.glob("*/*")
+        # another fleet's process may have had the pid before
+        if path.stat().st_mtime >= begun.get(path.name, math.inf)
+    }
     return found
 
 

@@ -152,5 +152,5 @@ def left_in(kubernetes: Kubernetes, namespace: str) -> list[str]:
         return not left
 
     with contextlib.suppress(AssertionError):
-        until(f"nothing is left in {namespace}", gone, every_s=2)
+        until(f"nothing is left in {namespace}", gone, every_s=3)
     return left

@@ -1,10 +1,13 @@
-"""Every values file of the chart on a real API server: by Helm under each KubeRay, installed,
-changed, rolled back and taken away, and applied as GitOps does under the newest."""
+"""The chart's values files on a real API server: by Helm installed, changed, rolled back and taken
+away, and applied as GitOps does. Those that users are given, and the one that sets everything, go
+by Helm under each KubeRay; all else goes under the newest, since what is applied is the same."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -16,33 +19,43 @@ from tests.kubernetes.course import Course
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
-FILES = sorted([*CHART.glob("values/*.yaml"), *CHART.glob("ci/*.yaml")])
-NAMES = [file.stem.removesuffix("-values") for file in FILES]
+
+def by_name(files: list[Path]) -> dict[str, Path]:
+    return {file.stem.removesuffix("-values"): file for file in sorted(files)}
+
+
+GIVEN = by_name([*CHART.glob("values/*.yaml"), CHART / "ci" / "full-values.yaml"])
+OF_TESTS = by_name([file for file in CHART.glob("ci/*.yaml") if file not in GIVEN.values()])
 # API server, KubeRay and Helm wait for each other most of the time
 AT_ONCE = 4
 
 Courses = dict[str, Course]
-# What is applied is the same under each, and who owns which of its fields is seen by Helm's way.
 under_the_newest = pytest.mark.parametrize(
     "kuberay", KUBERAYS[-1:], indirect=True, ids=kuberays_name
 )
 
 
+def of_each(files: dict[str, Path], take: Callable[[Path], Course]) -> Courses:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(files, pool.map(take, files.values()), strict=True))
+
+
 @pytest.fixture(scope="module")
 def by_helm(kubernetes: Kubernetes, kuberay: KubeRay, operators_crds: None) -> Courses:
-    """Of each file."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(NAMES, pool.map(partial(course.by_helm, kubernetes), FILES), strict=True))
+    return of_each(GIVEN, partial(course.by_helm, kubernetes))
+
+
+@pytest.fixture(scope="module")
+def of_tests_by_helm(kubernetes: Kubernetes, kuberay: KubeRay, operators_crds: None) -> Courses:
+    return of_each(OF_TESTS, partial(course.by_helm, kubernetes))
 
 
 @pytest.fixture(scope="module")
 def by_gitops(kubernetes: Kubernetes, kuberay: KubeRay, operators_crds: None) -> Courses:
-    """Of each file."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(NAMES, pool.map(partial(course.by_gitops, kubernetes), FILES), strict=True))
+    return of_each(GIVEN, partial(course.by_gitops, kubernetes))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("step", ["install", "upgrade", "rollback", "uninstall"])
 def test_helm_does_it_without_a_warning_or_a_conflict(
     by_helm: Courses, name: str, step: str
@@ -50,18 +63,27 @@ def test_helm_does_it_without_a_warning_or_a_conflict(
     assert by_helm[name].said[step] == ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GIVEN)
 def test_kuberay_owns_no_field_that_the_chart_renders(by_helm: Courses, name: str) -> None:
     assert by_helm[name].taken_over == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GIVEN)
 def test_uninstall_leaves_nothing_but_claims(by_helm: Courses, name: str) -> None:
     assert by_helm[name].left == []
 
 
 @under_the_newest
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_TESTS)
+def test_what_else_can_be_set_goes_the_same_way(of_tests_by_helm: Courses, name: str) -> None:
+    found = of_tests_by_helm[name]
+    assert found.said == dict.fromkeys(["install", "upgrade", "rollback", "uninstall"], "")
+    assert found.taken_over == []
+    assert found.left == []
+
+
+@under_the_newest
+@pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("sync", ["first", "second"])
 def test_gitops_applies_it_without_a_warning_or_a_conflict(
     by_gitops: Courses, name: str, sync: str
@@ -70,6 +92,6 @@ def test_gitops_applies_it_without_a_warning_or_a_conflict(
 
 
 @under_the_newest
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GIVEN)
 def test_gitops_makes_no_secret_and_so_changes_none(by_gitops: Courses, name: str) -> None:
     assert by_gitops[name].secrets == []

@@ -137,6 +137,7 @@ async def _live_through_it(seen: Seen) -> None:
         assert await _ask(http, "one two three " * 20, max_tokens=320) == 200
         assert await _ask(http, "Once", OTHER_MODEL) == 200
         assert await _ask(http, "late", headers={"x-antefix-timeout": "0.01"}) == 504
+        assert await _ask(http, "whose", headers={"authorization": "Bearer a wrong key"}) == 401
         await _lose_an_engine(seen, http)
 
 
