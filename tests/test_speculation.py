@@ -31,9 +31,6 @@ COPIED = (
     "Our train passed seven small stations before anyone asked us for our tickets.",
     "The museum keeps its oldest maps in a cold room on the third floor.",
     "Every lamp in the street went out, and the whole town looked up at the stars.",
-    "He wrote the numbers one, two, three, four, five, six, seven and eight on the wall.",
-    "Red apples, green pears, blue plums and yellow lemons lay on the kitchen table.",
-    "The old clock in the hall strikes every hour, but never at the right minute.",
 )
 FREE = (
     "Why is the sky blue?",
@@ -41,9 +38,6 @@ FREE = (
     "What should I know before I buy a bicycle?",
     "Explain how bread rises.",
     "Name three rivers, and say where they end.",
-    "Write a poem about the rain.",
-    "How do bees find their way home?",
-    "What is a prime number?",
 )
 PROMPTS = [f"Repeat this text word by word, three times: {text}" for text in COPIED] + list(FREE)
 
