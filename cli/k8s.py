@@ -46,15 +46,24 @@ Context = Annotated[str | None, typer.Option("--context", help="Of the kubeconfi
 Kubeconfig = Annotated[
     str | None, typer.Option("--kubeconfig", help="Instead of KUBECONFIG or ~/.kube/config.")
 ]
+ValuesFiles = Annotated[
+    list[str] | None,
+    typer.Option("--values", "-f", help="Values of the chart; later files over earlier ones."),
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE, over the files, as for Helm.")
+]
+SetString = Annotated[
+    list[str] | None, typer.Option("--set-string", help="KEY=VALUE, of a value that is text.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 @k8s.command()
 def preflight(
-    values: Annotated[
-        list[Path] | None,
-        typer.Option("--values", "-f", help="Values of the chart; later files over earlier ones."),
-    ] = None,
+    values: ValuesFiles = None,
+    set_values: Set = None,
+    set_strings: SetString = None,
     fleet: Annotated[
         str | None,
         typer.Option("--fleet", help="A fleet file instead of `fleet` in the values."),
@@ -80,18 +89,19 @@ def preflight(
         from k8s.room import fit_as_json
         from k8s.values import computed_values, rendered
 
-        if not values and fleet is None:
+        given = _given(values, set_values, set_strings)
+        if not given and fleet is None:
             raise CommandError(
                 "nothing to install was named",
                 "name the chart's values with --values, or a fleet with --fleet",
                 ExitCode.USAGE,
             )
-        computed = computed_values(values or [])
-        checked = _checked(computed, fleet, values or [], not no_engine_args)
+        computed = computed_values(given)
+        checked = _checked(computed, fleet, given, not no_engine_args)
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
         own_fleet = None if fleet is None else Path(checked.source)
-        needs = needs_of(rendered(values or [], release, where, own_fleet), checked.fleet, computed)
+        needs = needs_of(rendered(given, release, where, own_fleet), checked.fleet, computed)
         facts = gather(cluster, needs, where, release)
         found = findings(facts, needs)
         if as_json:
@@ -135,13 +145,12 @@ def status(
 
 @k8s.command()
 def diff(
-    values: Annotated[
-        list[Path],
-        typer.Option("--values", "-f", help="As for helm upgrade; later files over earlier ones."),
-    ],
     release: Annotated[
         str, typer.Argument(help="Needed where a namespace has several.", show_default=False)
     ] = "",
+    values: ValuesFiles = None,
+    set_values: Set = None,
+    set_strings: SetString = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -155,17 +164,18 @@ def diff(
         from k8s.upgrade_diff import upgrade_diff
         from k8s.values import computed_values, rendered
 
-        computed = computed_values(values)
-        checked = _checked(computed, None, values, False)
+        given = _given(values, set_values, set_strings)
+        computed = computed_values(given)
+        checked = _checked(computed, None, given, False)
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
         service = _release(cluster, where, release)
-        objects = rendered(values, release_name(service), where)
+        objects = rendered(given, release_name(service), where)
         needs = needs_of(objects, checked.fleet, computed)
         if not needs.images_named:
             raise Problem(
                 "image.registry is empty in these values",
-                "name all values files of the release, as for helm upgrade",
+                "give all values of the release, as for helm upgrade",
             )
         (wanted,) = [of for of in objects if of["kind"] == "RayService"]
         found = upgrade_diff(seen(cluster, service), wanted, needs)
@@ -174,6 +184,16 @@ def diff(
         else:
             for line in _diff_lines(found):
                 typer.echo(line)
+
+
+def _given(
+    files: list[str] | None, values: list[str] | None, strings: list[str] | None
+) -> list[str]:
+    """Helm's own options."""
+    options = {"--values": files, "--set": values, "--set-string": strings}
+    return [
+        word for option, all_of in options.items() for one in all_of or () for word in (option, one)
+    ]
 
 
 def _release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
@@ -191,7 +211,7 @@ def _release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
 
 
 def _checked(
-    values: dict[str, Any], name: str | None, files: list[Path], ask_vllm: bool
+    values: dict[str, Any], name: str | None, given: list[str], ask_vllm: bool
 ) -> CheckedFleet:
     """What is wrong with a fleet inside of values is said by its path there, without a line."""
     if name is not None:
@@ -204,7 +224,7 @@ def _checked(
             "the values hold no fleet",
             "add --values helm/antefix/values/single-node-a100.yaml, or name one with --fleet",
         )
-    source = str(files[-1])
+    source = given[-1] if given[-2:-1] == ["--values"] else "the values"
     text = yaml.safe_dump(_without_variables(values["fleet"]), sort_keys=False)
     try:
         checked = check_text(text, source, check_engine_args=ask_vllm)

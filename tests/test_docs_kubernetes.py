@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 from cli.main import app
 from deployments.fleet.fleet import Fleet
 from k8s.needs import needs_of
-from k8s.values import computed_values, merged
 from tests.helm.helm import (
     CHART,
     REGISTRY,
     ROOT,
     HelmError,
+    defaults,
+    merged,
     of_kind,
     put_on_path,
     render,
@@ -190,7 +191,7 @@ def test_antefix_has_every_command_and_option(page: Path) -> None:
 @of_each_page
 def test_every_key_that_is_named_is_one_of_the_charts(page: Path) -> None:
     schema: Object = json.loads((CHART / "values.schema.json").read_text())
-    own = set(yaml.safe_load((CHART / "values.yaml").read_text()))
+    own = set(defaults())
     for path in re.findall(r"`([a-zA-Z]+(?:\.[\w<>*-]+)+)(?:: [^`]*)?`", page.read_text()):
         first, *rest = path.split(".")
         if first in own:
@@ -215,7 +216,7 @@ def is_key(schema: Object, path: list[str]) -> bool:
 )
 def test_the_sizes_on_the_page_are_those_of_the_values(column: int, name: str) -> None:
     file = CHART / "values" / f"{name}.yaml"
-    values = computed_values([file])
+    values = merged(defaults(), yaml.safe_load(file.read_text()))
     fleet = Fleet.model_validate(values["fleet"])
     groups = needs_of(render(file), fleet, values).groups
     engines = [group for group in groups if group.name in fleet.pools]

@@ -165,7 +165,10 @@ def test_nothing_to_install_is_a_wrong_command_line(api: Api) -> None:
     assert preflight().exit_code == 2
 
 
-def test_no_cluster_is_one_clear_line(values: str, tmp_path: Path) -> None:
+def test_no_cluster_is_one_clear_line(
+    values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_path(monkeypatch)
     missing = preflight("--values", values, "--kubeconfig", str(tmp_path / "none"))
     assert missing.exit_code == 1
     assert missing.stderr.startswith("no cluster to ask: ") and missing.stderr.count("\n") == 1
@@ -255,6 +258,20 @@ def test_a_diff_says_what_an_upgrade_moves_and_costs(api: Api, tmp_path: Path) -
     assert json.loads(done.stdout)["second_cluster"] is True
 
 
+def test_a_diff_takes_single_values_as_helm_does(api: Api, tmp_path: Path) -> None:
+    api.add(*release())
+    sets = ("--set-string", "image.cpu.tag=1", "--set", "fleet.log_level=debug")
+    same = released_values(tmp_path)
+    done = antefix("diff", "afx", "-n", NAMESPACE, "--values", same, *sets, "--json")
+    told = json.loads(done.stdout)
+    assert {change["new"].rpartition(":")[2] for change in told["pods"]} == {"1"}
+    assert [(change["path"], change["new"]) for change in told["hot"]] == [
+        ("fleet.log_level", "debug")
+    ]
+    wrong = antefix("diff", "-n", NAMESPACE, "--values", same, "--set", "fleet.nam=x")
+    assert wrong.stderr.startswith("the values: fleet.nam: unknown key. Did you mean")
+
+
 def test_a_diff_wants_a_release_and_all_of_its_values(
     api: Api, values: str, tmp_path: Path
 ) -> None:
@@ -262,7 +279,9 @@ def test_a_diff_wants_a_release_and_all_of_its_values(
     api.add(*release())
     done = antefix("diff", "-n", NAMESPACE, "--values", written(tmp_path, ONE_POOL))
     assert done.exit_code == 1
-    assert done.stderr.startswith("image.registry is empty in these values; name all values files")
+    assert done.stderr.startswith(
+        "image.registry is empty in these values; give all values of the release"
+    )
 
 
 def test_a_diff_that_may_not_ask_says_for_what(api: Api, tmp_path: Path) -> None:

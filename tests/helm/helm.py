@@ -110,6 +110,25 @@ def template(
         )
 
 
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Object:
+    """Mappings are merged, a null takes the key away, everything else replaces: as in Helm."""
+    result = dict(below)
+    for key, value in above.items():
+        if value is None and below.get(key) is not None:
+            del result[key]
+        elif isinstance(value, Mapping) and isinstance(below.get(key), Mapping):
+            result[key] = merged(below[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def defaults() -> Object:
+    """The chart's own values."""
+    values: Object = yaml.safe_load((CHART / "values.yaml").read_text())
+    return values
+
+
 def of_kind(objects: list[Object], kind: str, name: str = "") -> Object:
     """The only one of this kind whose name contains `name`."""
     (found,) = all_of_kind(objects, kind, name)

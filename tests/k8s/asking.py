@@ -13,13 +13,12 @@ from k8s.facts import gather
 from k8s.findings import PreflightFinding
 from k8s.needs import ClusterNeeds, needs_of
 from k8s.preflight import findings
-from k8s.values import computed_values, merged
-from tests.helm.helm import render
+from tests.helm.helm import defaults, merged, render
 from tests.k8s.api import Api
 from tests.k8s.objects import NAMESPACE, RAYSERVICES, Object, namespace, node, operator
 
 READY = (RAYSERVICES, operator(), node("cpu-1"), namespace(NAMESPACE))
-_DEFAULTS = computed_values([])
+_DEFAULTS = defaults()
 # what the chart wants where an Ingress or a route is enabled
 _ELSEWHERE = {
     "ingress": {"hosts": ["llm.example.com"]},

@@ -10,8 +10,8 @@ import yaml
 
 from deployments.fleet.fleet import Fleet
 from k8s.needs import ClusterNeeds, amounts, needs_of, requests_of
-from k8s.values import computed_values, merged
-from tests.helm.helm import Object, render
+from k8s.values import computed_values
+from tests.helm.helm import Object, defaults, merged, put_on_path, render
 
 SLO = {"interactive": {"ttft_s": 1}}
 MODEL = {"model": "org/model"}
@@ -63,7 +63,7 @@ ODD: Object = {
 
 @pytest.fixture(scope="module")
 def odd() -> ClusterNeeds:
-    values = merged(computed_values([]), ODD)
+    values = merged(defaults(), ODD)
     return needs_of(render(ODD), Fleet.model_validate(ODD["fleet"]), values)
 
 
@@ -83,7 +83,7 @@ def test_pods_are_as_many_as_the_fleet_has_now_and_may_have(odd: ClusterNeeds) -
 
 def test_without_an_autoscaler_all_pods_are_there_at_once() -> None:
     fixed = merged(ODD, {"autoscaler": {"enabled": False}})
-    values = merged(computed_values([]), fixed)
+    values = merged(defaults(), fixed)
     groups = needs_of(render(fixed), Fleet.model_validate(ODD["fleet"]), values).groups
     assert {(g.count, g.most) for g in groups if g.name == "scaled"} == {(5, 5)}
 
@@ -152,11 +152,17 @@ def test_a_pods_limit_stands_for_a_request_that_is_not_set() -> None:
     assert requests_of({"containers": [limited]}) == {"memory": 2**30, "pods": 1}
 
 
-def test_later_values_go_over_earlier_ones_and_null_takes_away(tmp_path: Path) -> None:
+def test_values_are_those_of_helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_path(monkeypatch)
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    first.write_text(yaml.safe_dump({"service": {"port": 81}, "image": {"pullSecrets": ["a"]}}))
-    second.write_text(yaml.safe_dump({"image": {"pullSecrets": ["b"]}, "head": {"affinity": None}}))
-    values = computed_values([first, second])
-    assert values["service"] == {**computed_values([])["service"], "port": 81}
+    pools = {"a": {**MODEL, "revision": "1"}, "b": MODEL}
+    port = {"service": {"port": 81}, "image": {"pullSecrets": ["a"]}}
+    first.write_text(yaml.safe_dump({**port, "fleet": {"pools": pools}}))
+    gone = {"head": {"affinity": None}, "fleet": {"pools": {"b": None}}}
+    second.write_text(yaml.safe_dump({**gone, "image": {"pullSecrets": ["b"]}}))
+    sets = ["--set", "fleet.pools.a.replicas=2", "--set-string", "fleet.pools.a.revision=2"]
+    values = computed_values(["--values", str(first), "--values", str(second), *sets])
+    assert values["service"] == {**defaults()["service"], "port": 81}
     assert values["image"]["pullSecrets"] == ["b"]
     assert "affinity" not in values["head"] and "resources" in values["head"]
+    assert values["fleet"]["pools"] == {"a": {**MODEL, "replicas": 2, "revision": "2"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s.values import merged
+from tests.helm.helm import merged
 from tests.k8s.asking import EIGHT, READY, asked, bad, llama, needs, of
 from tests.k8s.objects import Object, named, node, storage_class
 

@@ -15,9 +15,8 @@ from k8s.needs import needs_of
 from k8s.release import release_of, seen
 from k8s.spec_changes import differences, spec_changes
 from k8s.upgrade_diff import UpgradeDiff, serve_changes, upgrade_diff
-from k8s.values import computed_values, merged
 from tests.helm.fleets import SMALL
-from tests.helm.helm import NAMESPACE, Object, of_kind, render
+from tests.helm.helm import NAMESPACE, Object, defaults, merged, of_kind, render
 from tests.k8s.api import Api
 from tests.k8s.objects import RAYCLUSTERS, RAYSERVICES, pod
 from tests.k8s.release import ACTIVE, LABELS, cluster_of
@@ -53,9 +52,7 @@ def diff(
         objects = seen(asked, there)
     values = merged(VALUES, change)
     after = render(values)
-    needs = needs_of(
-        after, Fleet.model_validate(values["fleet"]), merged(computed_values([]), values)
-    )
+    needs = needs_of(after, Fleet.model_validate(values["fleet"]), merged(defaults(), values))
     return upgrade_diff(objects, of_kind(after, "RayService"), needs)
 
 
