@@ -27,6 +27,8 @@ MAX_MATCHED = 8
 ANNOUNCED_AFTER_S = 2.0
 MAX_ANNOUNCED_S = 60.0
 LATELY_S = 30.0
+# What was not counted for so long is forgotten: less than a hundredth of its count is left.
+FADED_S = 5.0 * LATELY_S
 MAX_PLACEMENTS = 4096
 MAX_COUNTED = 8192
 
@@ -196,7 +198,8 @@ class _Announcements:
 
 
 class _Lately(Generic[K]):
-    """Counts that fade by a factor of e every LATELY_S seconds, of at most `limit` things."""
+    """Counts that fade by a factor of e every LATELY_S seconds, of at most `limit` things that
+    were counted in the last FADED_S."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -206,8 +209,12 @@ class _Lately(Generic[K]):
     def add(self, thing: K, now: float, times: int = 1) -> None:
         self._counts[thing] = (now, times + self.count(thing, now))
         self._counts.move_to_end(thing)
-        if len(self._counts) > self._limit:
+        while len(self._counts) > self._limit or self._oldest_at <= now - FADED_S:
             self._counts.popitem(last=False)
+
+    @property
+    def _oldest_at(self) -> float:
+        return next(iter(self._counts.values()))[0]
 
     def count(self, thing: K, now: float) -> float:
         at, count = self._counts.get(thing, (now, 0.0))

@@ -1,5 +1,6 @@
 """What was placed lately: announced while it may come true, popular while it is asked for."""
 
+import math
 import random
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from observability.held_items import held_items
 from router.recent import (
     ANNOUNCED_AFTER_S,
+    FADED_S,
     LATELY_S,
     MAX_ANNOUNCED,
     MAX_ANNOUNCED_S,
@@ -151,6 +154,19 @@ def test_only_what_was_counted_last_is_remembered() -> None:
     assert [i for i in range(20) if popular[i]] == [17, 18, 19]
     placements = recent.about([], {}, {i: f"i{i}" for i in range(20)}, 0.02).placements
     assert [i for i in range(20) if placements[i]] == [17, 18, 19]
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+    """However many came once, and before the limit is reached: a window, and no leak."""
+    recent = RecentPlacements()
+    for i in range(300):
+        now = i * FADED_S / 100
+        recent.add(placed(f"t{i}", incarnation=f"i{i}", matched=short(i)), now)
+    held = held_items(recent)
+    assert held["Lately.counts"] == 100 + 100 + 1
+    last = recent.about(KEYS[299:], {0: 1}, {0: "i299", 1: "i200", 2: "i199"}, now)
+    assert last.popularity == 1
+    assert last.placements == {0: 1, 1: pytest.approx(math.exp(-4.95)), 2: 0}
 
 
 def test_memory_does_not_grow_with_what_was_withdrawn() -> None:
