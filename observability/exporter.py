@@ -157,8 +157,9 @@ class _Handler(WSGIRequestHandler):
 
 
 def _merged(files: Iterable[Path]) -> Iterable[Metric]:
-    # vLLM counts in files that may go while they are read
-    there = [str(file) for file in files if file.exists()]
+    # vLLM counts in files that may go while they are read; one that a full disk has no room for is
+    # empty
+    there = [str(file) for file in files if file.exists() and file.stat().st_size]
     return MultiProcessCollector.merge(there)  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -5,12 +5,17 @@
         *.db     prometheus_client's memory-mapped values
         owner    locked by the process while it lives
 
+Their pages are reserved before they are written to: the kernel ends a process (SIGBUS) that writes
+to a mapped page for which a full disk has no block. What finds no room is counted in memory, and
+written when there is some.
+
 https://prometheus.github.io/client_python/multiprocess/
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import time
@@ -20,13 +25,19 @@ from itertools import count
 from pathlib import Path
 
 from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
 
 from common.private_folder import made_private, user_folder
+
+logger = logging.getLogger("ray.serve")
 
 FOLDER = "ANTEFIX_METRICS_FOLDER"
 # Long enough for any Prometheus to have read the last of a replica that is gone.
 KEEP_S = 3600.0
 _OWNER = "owner"
+_FIRST_BYTES = 1 << 16
+# Of an entry, beside its key: its length, its padding and two doubles.
+_ENTRY_BYTES = 28
 # Lets go when the process ends.
 _held: list[int] = []
 
@@ -97,6 +108,59 @@ def _write_to(process: Path) -> None:
     # the same name for the next process; children, which have their own, take their pid
     own = values.MultiProcessValue(lambda: "own")  # type: ignore[no-untyped-call]
     values.ValueClass = own
+    values.MmapedDict = _Reserved  # type: ignore[attr-defined, assignment]
+
+
+class _Reserved(MmapedDict):
+    """One whose file has a block for each of its pages. Whoever counts holds the total as well:
+    what is not written now is in what is written next."""
+
+    def __init__(self, filename: str) -> None:
+        self._path = filename
+        self._is_open = self._is_full = False
+
+    def read_value(self, key: str) -> tuple[float, float]:
+        if not self._has(key):
+            return 0.0, 0.0
+        value: tuple[float, float] = super().read_value(key)  # type: ignore[no-untyped-call]
+        return value
+
+    def write_value(self, key: str, value: float, timestamp: float) -> None:
+        if self._has(key):
+            super().write_value(key, value, timestamp)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        if self._is_open:
+            super().close()  # type: ignore[no-untyped-call]
+
+    def _has(self, key: str) -> bool:
+        """Whether the key has its place in the file, or room for it."""
+        if self._is_open and key in self._positions:
+            return True
+        try:
+            if not self._is_open:
+                _reserve(self._path, _FIRST_BYTES)
+                super().__init__(self._path)  # type: ignore[no-untyped-call]
+                self._is_open = True
+            size_bytes = len(key.encode()) + _ENTRY_BYTES
+            if key not in self._positions and self._used + size_bytes > self._capacity:
+                _reserve(self._path, 2 * self._capacity)
+        except OSError as error:
+            if not self._is_full:
+                logger.warning("metrics that are new have no room in %s: %s", self._path, error)
+            self._is_full = True
+            return False
+        self._is_full = False
+        return True
+
+
+def _reserve(path: str, least_bytes: int) -> None:
+    """Raises OSError where the disk is full."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, max(least_bytes, os.fstat(descriptor).st_size))
+    finally:
+        os.close(descriptor)
 
 
 def _is_owned(process: Path) -> bool:
