@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import secrets
@@ -15,7 +17,7 @@ from cli.exit_codes import ExitCode
 from cli.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
 from cli.local import cluster, monitoring
 from cli.local.home import FleetState, Home
-from cli.local.ports import LOOPBACK, free_ports, is_free
+from cli.local.ports import LOOPBACK, held, is_free
 from cli.output import CommandError, note
 from cli.progress import ProgressStep, Steps
 from common.errors import Problem
@@ -91,13 +93,15 @@ def start(home: Home, wanted: Wanted) -> Started:
             return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
         note("cleaning up after a fleet that did not end well")
         _clean_up(home, recorded)
-    state = _new_state(wanted)
-    home.save_state(state)
-    try:
-        return _start(home, state, _listening_on(wanted.fleet, state), wanted.programs)
-    except BaseException:
-        _clean_up(home, home.state() or state)
-        raise
+    # Nobody else is given them until gateways listen there.
+    with contextlib.ExitStack() as ports:
+        state = _new_state(wanted, ports)
+        home.save_state(state)
+        try:
+            return _start(home, state, _listening_on(wanted.fleet, state), wanted.programs)
+        except BaseException:
+            _clean_up(home, home.state() or state)
+            raise
 
 
 def _is_running(home: Home, state: FleetState) -> bool:
@@ -120,10 +124,9 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
     )
 
 
-def _new_state(wanted: Wanted) -> FleetState:
+def _new_state(wanted: Wanted, ports: contextlib.ExitStack) -> FleetState:
     fleet, host = wanted.fleet, wanted.fleet.gateway.host
-    port = wanted.port or free_ports(1)[0]
-    _refuse_taken_port(host, port)
+    port = _port_of_gateways(host, wanted.port, ports)
     here = wanted.address.rpartition(":")[0] if wanted.address else LOOPBACK
     return FleetState(
         run_id=secrets.token_hex(16),
@@ -138,7 +141,7 @@ def _new_state(wanted: Wanted) -> FleetState:
         ray_address=wanted.address or "",
         own_ray=wanted.address is None,
         redis_url=fleet.redis.url or "",
-        metrics_url="" if wanted.address else _metrics_url(wanted, port),
+        metrics_url="" if wanted.address else _metrics_url(wanted, port, ports),
     )
 
 
@@ -148,21 +151,37 @@ def _reachable(host: str, here: str) -> str:
     return f"[{reachable}]" if ":" in reachable else reachable
 
 
-def _metrics_url(wanted: Wanted, gateway_port: int) -> str:
-    """Where this machine's metrics will be. Raises Problem."""
-    host, port = wanted.fleet.metrics.host, wanted.fleet.metrics.port
+def _port_of_gateways(host: str, port: int, ports: contextlib.ExitStack) -> int:
     try:
-        free = is_free(host, port)
+        holder = ports.enter_context(held(host, port))
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CommandError(
+                f"port {port} of {host} is taken",
+                "choose another: gateway.port in the fleet file, or --port (0 picks a free one)",
+                ExitCode.CONFLICT,
+            ) from error
         raise Problem(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
+            "correct gateway.host or gateway.port",
+        ) from error
+    return int(holder.getsockname()[1])
+
+
+def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack) -> str:
+    """Where this machine's metrics will be. Raises Problem."""
+    host, usual = wanted.fleet.metrics.host, wanted.fleet.metrics.port
+    try:
+        kept = bool(wanted.port) and usual != gateway_port and is_free(host, usual)
+        holder = ports.enter_context(held(host, usual if kept else 0))
+    except OSError as error:
+        raise Problem(
+            f"cannot listen on {host}:{usual}: {error.strerror or error}",
             "correct metrics.host or metrics.port",
         ) from error
-    if not wanted.port:
-        port = free_ports(1)[0]
-    elif not free or port == gateway_port:
-        taken, port = port, free_ports(1)[0]
-        note(f"metrics are at port {port}, since metrics.port {taken} is taken")
+    port = holder.getsockname()[1]
+    if wanted.port and not kept:
+        note(f"metrics are at port {port}, since metrics.port {usual} is taken")
     return f"http://{_reachable(host, LOOPBACK)}:{port}/metrics"
 
 
@@ -173,19 +192,6 @@ def _listening_on(fleet: Fleet, state: FleetState) -> Fleet:
         return fleet
     metrics = fleet.metrics.model_copy(update={"port": urlsplit(state.metrics_url).port})
     return fleet.model_copy(update={"metrics": metrics})
-
-
-def _refuse_taken_port(host: str, port: int) -> None:
-    remedy = "choose another: gateway.port in the fleet file, or --port (0 picks a free one)"
-    try:
-        free = is_free(host, port)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise Problem(
-            f"cannot listen on {host}:{port}: {reason}", "correct gateway.host or gateway.port"
-        ) from error
-    if not free:
-        raise CommandError(f"port {port} of {host} is taken", remedy, ExitCode.CONFLICT)
 
 
 def _beside(home: Home, state: FleetState, wanted: Wanted) -> FleetState:

@@ -1,6 +1,7 @@
 """TCP ports of this machine that are free now.
 
-Another process may take one before it is used, so whoever uses one tries again with another.
+Another process may take one before it is used, so whoever uses one tries again with another, or
+holds it until it is used.
 """
 
 import errno
@@ -19,16 +20,29 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
+def held(host: str, port: int = 0) -> socket.socket:
+    """A socket that keeps a port, any free one for 0, until it is closed.
+
+    Nobody else is given it by chance meanwhile, yet a server that binds with SO_REUSEADDR may
+    listen there: socket(7). Raises OSError, of EADDRINUSE when something listens there.
+    """
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # Connections of an earlier server that linger in TIME_WAIT are no obstacle either.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, port))
+    except BaseException:
+        holder.close()
+        raise
+    return holder
+
+
 def is_free(host: str, port: int) -> bool:
     """False when something listens there. Raises OSError when `host` is not this machine's."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        # Connections of an earlier server that linger in TIME_WAIT are no obstacle.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
+    try:
+        held(host, port).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
     return True

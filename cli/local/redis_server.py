@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cli.local import redis_keeper
+from cli.local.ports import free_ports
 from common.errors import Problem
 
 OLDEST_VERSION = (6, 2)
@@ -52,7 +52,7 @@ def start(data_dir: Path, log_file: Path, env: Mapping[str, str]) -> RedisServer
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for attempt in range(1, PORT_ATTEMPTS + 1):
         try:
-            return _start_on(_free_port(), executable, data_dir, log_file, env)
+            return _start_on(free_ports(1)[0], executable, data_dir, log_file, env)
         except Problem as error:
             # Between being found free and being bound, a port can be taken.
             if "Address already in use" not in error.message or attempt == PORT_ATTEMPTS:
@@ -200,13 +200,6 @@ def _last_line(log_file: Path, begin: int) -> str:
     lines = [line.strip() for line in written.splitlines() if line.strip()]
     telling = [line for line in lines if "FATAL" in line or "Address already in use" in line]
     return (telling or lines or ["it wrote no log"])[-1]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _version(executable: str, env: Mapping[str, str]) -> tuple[int, ...]:

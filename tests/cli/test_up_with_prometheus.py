@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -150,6 +151,17 @@ class Recorded(Problem):
         self.state, self.fleet = state, fleet
 
 
+def is_given_to_nobody_else(port: int) -> bool:
+    """A stranger, who never says SO_REUSEADDR, is refused; gateways may listen, several at once."""
+    with socket.socket() as stranger, pytest.raises(OSError, match="Address already in use"):
+        stranger.bind(("127.0.0.1", port))
+    with contextlib.ExitStack() as gateways:
+        for _ in range(2):
+            at = ("127.0.0.1", port)
+            gateways.enter_context(socket.create_server(at, reuse_port=True))
+    return True
+
+
 def would_start(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,6 +169,8 @@ def would_start(
     port: int | None = None,
 ) -> Recorded:
     def record(home: Home, state: FleetState, fleet: Fleet) -> FleetState:
+        for kept in (fleet.gateway.port, fleet.metrics.port):
+            assert is_given_to_nobody_else(kept)
         raise Recorded(state, fleet)
 
     monkeypatch.setattr(cluster, "start_ray", record)
@@ -199,7 +213,7 @@ def test_metrics_give_way_to_a_gateway_at_the_same_port(
     assert fleet.metrics.port != port
 
 
-def test_port_0_picks_a_free_port_for_the_metrics_too(
+def test_port_0_picks_free_ports_and_keeps_them_until_gateways_listen(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = would_start(home, monkeypatch, metrics_port=None, port=0)

@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cli.local import redis_server
+from cli.local.ports import free_ports
 from cli.local.redis_server import RedisServer
 from common.errors import Problem
 
@@ -135,7 +136,7 @@ def test_a_server_that_cannot_start_is_told_with_its_last_words(
     tmp_path: Path, log_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(redis_server, "_free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(redis_server, "free_ports", lambda count: [taken.getsockname()[1]])
         with pytest.raises(Problem, match="Address already in use") as error:
             redis_server.start(tmp_path / "data", log_file, os.environ)
     assert str(log_file) in error.value.remedy
@@ -144,10 +145,9 @@ def test_a_server_that_cannot_start_is_told_with_its_last_words(
 def test_a_port_that_was_taken_meanwhile_is_left_for_another(
     tmp_path: Path, log_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = redis_server._free_port
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = iter([taken.getsockname()[1], find()])
-        monkeypatch.setattr(redis_server, "_free_port", lambda: next(ports))
+        ports = iter([[taken.getsockname()[1]], free_ports(1)])
+        monkeypatch.setattr(redis_server, "free_ports", lambda count: next(ports))
         server = redis_server.start(tmp_path / "data", log_file, os.environ)
     redis_server.stop(server)
 
