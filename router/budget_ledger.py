@@ -21,7 +21,10 @@ What is granted never exceeds a limit within any 60 s:
 - A call that Redis gets too late does nothing. One whose answer is lost is taken as done where that
   counts more, and is never sent again where a second time would count less.
 
-It rests on this: clocks run equally fast and Redis' does not jump; no proxy changes servers unseen
+- A Redis whose clock is set back counts anew likewise. One whose clock is set forward, by a minute or
+  more, has forgotten what was used of the last one.
+
+It rests on this: clocks run equally fast and Redis' is not set forward; no proxy changes servers unseen
 behind a connection; a Redis that was replaced takes no more writes; and there are no more gateways
 than the fleet file or Redis knew of when Redis forgot. Concurrent requests of a gateway that is cut
 off count for 30 s more; those that still run then are beyond the limit.
@@ -330,8 +333,9 @@ class BudgetLedger:
             return
         if reply[0] != b"ok":  # Redis' clock is not what it was
             raise TimeoutError("Redis was too late")
-        # the quickest answer says it best; never more than it is
-        self._offset = max(self._offset, float(reply[1]) - self._now())
+        # the quickest answer says it best; never more than it is, unless Redis' clock was set back
+        offset = float(reply[1]) - self._now()
+        self._offset = offset if offset < self._offset - 2 * BEAT_S else max(self._offset, offset)
         # one before, whose answer was lost, may still come
         heard = {"heard_by": max(heard_by, self._now()), "heard_from": began}
         book.beat(**heard, share=float(reply[2]), counted=reply[3])

@@ -52,7 +52,7 @@ class _Lane:
         if command[0] == "EVALSHA":
             await self._world.answers.wait()
         if command == ("TIME",):
-            return [self._world.time, 0]
+            return [self._world.redis_time, 0]
         return reply
 
     async def aclose(self) -> None:
@@ -63,7 +63,7 @@ class World:
     """A fleet's gateways, by place, and their Redis. With a `folder` they have books.
 
     `away`: nobody reaches Redis; `cut`: those gateways do not; `answers`: while it is not set, a
-    script's answer is late. `grants`: when, and tokens used.
+    script's answer is late; `redis_ahead_s`: by how much its clock is ahead of theirs. `grants`: when, and tokens used.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class World:
     ) -> None:
         self.redis = redis
         self.time = 1_000_000.0
+        self.redis_ahead_s = 0.0
         self.away = False
         self.answers = asyncio.Event()
         self.answers.set()
@@ -100,12 +101,16 @@ class World:
     def now(self) -> float:
         return self.time
 
+    @property
+    def redis_time(self) -> float:
+        return self.time + self.redis_ahead_s
+
     def reaches(self, place: int) -> bool:
         return not self.away and place not in self.cut
 
     async def start_all(self) -> None:
         """And let a window pass, after which they grant."""
-        await self.redis.set(TIME, self.time)
+        await self.redis.set(TIME, self.redis_time)
         for place in range(self._count):
             self.start(place)
         await self.beat()
@@ -131,12 +136,12 @@ class World:
         """It comes back with nothing, once `away` is false again."""
         self.away = True
         await self.redis.flushall()
-        await self.redis.set(TIME, self.time)
+        await self.redis.set(TIME, self.redis_time)
 
     async def pass_s(self, seconds: int) -> None:
         for _ in range(seconds):
             self.time += 1
-            await self.redis.set(TIME, self.time)
+            await self.redis.set(TIME, self.redis_time)
             await self.beat()
 
     async def beat(self) -> None:

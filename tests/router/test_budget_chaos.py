@@ -109,6 +109,37 @@ async def test_what_gateways_and_redis_had_granted_when_they_were_killed_is_not_
         assert world.used(since) >= 0.95 * 3 * LIMIT
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_redis_whose_clock_is_set_goes_on_within_seconds(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Set back, nothing left the window until the clock was where it had been: no tenant with a
+    limit was let in for that hour."""
+    dice = random.Random(4)
+    async with world_of(redis, None, 2, monkeypatch) as world:
+        await all_there_is(world, dice)
+        world.redis_ahead_s += 3600 * hours
+        await world.pass_s(PIECE_S + 1)
+        since = world.now()
+        for _ in range(2):
+            await all_there_is(world, dice)
+            await world.pass_s(PIECE_S)
+        assert world.used(since) >= 0.95 * 2 * LIMIT
+        assert world.most() <= LIMIT
+
+
+async def test_what_was_granted_before_the_clock_was_set_back_still_counts(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(5)
+    async with world_of(redis, None, 2, monkeypatch) as world:
+        await all_there_is(world, dice)
+        world.redis_ahead_s -= 3600
+        await world.pass_s(2)
+        await all_there_is(world, dice)
+        assert world.most() <= LIMIT
+
+
 async def test_without_redis_each_goes_on_at_the_rate_that_it_had(
     redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
