@@ -47,6 +47,8 @@ class FatalRequests:
         # digest -> until when, on the loop's clock
         self._until: OrderedDict[bytes, float] = OrderedDict()
         self._untold: dict[bytes, float] = {}
+        # what Redis said last
+        self._heard: dict[bytes, float] = {}
 
     def check(self, request: EngineRequest) -> None:
         """Raises ApiError 503 for one that is refused."""
@@ -85,10 +87,11 @@ class FatalRequests:
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             *_, found = await pipe.execute()
         self._untold = {of: self._untold[of] for of in self._untold.keys() - untold.keys()}
-        # clocks differ: none is refused for longer than KEPT_S from when it was heard of
-        now = time.time()
+        # clocks differ and are set: none is refused for longer than KEPT_S from when it was heard of
+        now, before = time.time(), self._heard
+        self._heard = dict(found)
         for digest, until in found:
-            if digest not in self._until and (left_s := min(until - now, KEPT_S)) > 0:
+            if before.get(digest) != until and (left_s := min(until - now, KEPT_S)) > 0:
                 self._remember(digest, left_s)
         now = asyncio.get_running_loop().time()
         for digest in [of for of, until in self._until.items() if until <= now]:
