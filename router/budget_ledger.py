@@ -20,14 +20,13 @@ What is granted never exceeds a limit within any 60 s:
   window nor such a book cannot speak for its predecessor: a fleet's first minute may be such.
 - A call that Redis gets too late does nothing. One whose answer is lost is taken as done where that
   counts more, and is never sent again where a second time would count less.
+- A Redis whose clock is set back counts anew likewise. One whose clock is set forward, by a minute
+  or more, has forgotten what was used of the last one.
 
-- A Redis whose clock is set back counts anew likewise. One whose clock is set forward, by a minute or
-  more, has forgotten what was used of the last one.
-
-It rests on this: clocks run equally fast and Redis' is not set forward; no proxy changes servers unseen
-behind a connection; a Redis that was replaced takes no more writes; and there are no more gateways
-than the fleet file or Redis knew of when Redis forgot. Concurrent requests of a gateway that is cut
-off count for 30 s more; those that still run then are beyond the limit.
+It rests on this: clocks run equally fast and Redis' is not set forward; no proxy changes servers
+unseen behind a connection; a Redis that was replaced takes no more writes; and there are no more
+gateways than the fleet file or Redis knew of when Redis forgot. Concurrent requests of a
+gateway that is cut off count for 30 s more; those that still run then are beyond the limit.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class FatalRequests:
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             *_, found = await pipe.execute()
         self._untold = {of: self._untold[of] for of in self._untold.keys() - untold.keys()}
-        # clocks differ and are set: none is refused for longer than KEPT_S from when it was heard of
+        # clocks differ, and are set: none is refused longer than KEPT_S after it was heard of
         now, before = time.time(), self._heard
         self._heard = dict(found)
         for digest, until in found:

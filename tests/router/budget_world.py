@@ -63,7 +63,8 @@ class World:
     """A fleet's gateways, by place, and their Redis. With a `folder` they have books.
 
     `away`: nobody reaches Redis; `cut`: those gateways do not; `answers`: while it is not set, a
-    script's answer is late; `redis_ahead_s`: by how much its clock is ahead of theirs. `grants`: when, and tokens used.
+    script's answer is late; `redis_ahead_s`: by how much its clock is ahead of theirs. `grants`:
+    when, and tokens used.
     """
 
     def __init__(
