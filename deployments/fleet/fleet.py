@@ -85,6 +85,14 @@ class GatewaySettings(Section):
         le=MOST_N,
         description="A request may ask for at most this many answers to a prompt, in `n`.",
     )
+    retries: int = Field(
+        1,
+        ge=1,
+        le=4,
+        description="A request whose engine fails or is lost is given to this many other replicas, "
+        "one after the other: to go on with its answer, or from the first before there is one. A "
+        "request that is lost with all of them is refused for three minutes.",
+    )
     drain_timeout_s: float = Field(
         60.0,
         ge=0,

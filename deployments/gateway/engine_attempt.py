@@ -98,7 +98,8 @@ class EngineAttempt:
         request = self._attempt.request
         if tokens is not None:
             # nobody else has made these, so that the prompt's keys say all that may be cached
-            prompt = replace(request.prompt, prompt_tokens=request.prompt.prompt_tokens + tokens)
+            prompt = self._pool_request.prompt.placement
+            prompt = replace(prompt, prompt_tokens=prompt.prompt_tokens + tokens)
             request = replace(request, prompt=prompt)
         attempt = self._scheduler.place(request, failed)
         if tokens is None:
@@ -140,7 +141,8 @@ class EngineAttempt:
     def went_on(
         self, reservation: Reservation, engine_headers: Mapping[str, str], told: Mapping[str, Any]
     ) -> None:
-        """It goes on with an answer that another began; `told` is for the explanation.
+        """It goes on with an answer that another began; `told` is for the explanation, which says
+        what was predicted, too.
 
         Nothing is learned of it: what was predicted and promised is the time to a first token.
         """
@@ -148,6 +150,8 @@ class EngineAttempt:
         self._first_token_at = asyncio.get_running_loop().time()
         self._goes_on = True
         replica_id, report = reservation.replica_id, _report(engine_headers)
+        served = self._attempt.placement.candidate(replica_id)
+        told = {**told, "predicted_s": served.predicted_ttft_s if served else None}
         asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, replica_id, report, told)
 
     def ended(self) -> None:
@@ -181,7 +185,7 @@ class EngineAttempt:
             self._scheduler.answered(self._attempt, replica_id, report)
             if self._before is not None and (before := self._before._explanation) is not None:
                 resumed = {"replica": replica_id, **resumed}
-                self._reporter.resumed(self.request, before, resumed)
+                self._explanation = self._reporter.resumed(self.request, before, resumed)
         except Exception:
             logger.exception("how request %s goes on is not explained", self.request.request_id)
 

@@ -1,4 +1,4 @@
-"""Requests that two engines were lost with: refused for minutes, by every gateway.
+"""Requests that every engine they were given was lost with: refused for minutes, by every gateway.
 
     key                 value                                              lifetime
     {afx:<fleet>}:fatal sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
@@ -59,7 +59,7 @@ class FatalRequests:
             raise _refusal(math.ceil(left_s))
 
     def add(self, request: EngineRequest) -> ApiError:
-        """Two engines were lost with it in them. Returns what its client is told."""
+        """As many engines as it may have were lost with it. Returns what its client is told."""
         digest = self._digest(request)
         self._remember(digest, KEPT_S)
         self._untold[digest] = time.time() + KEPT_S
@@ -112,7 +112,7 @@ class FatalRequests:
 
 def _refusal(left_s: int) -> ApiError:
     message = (
-        "Two engines were lost while they worked on this request, so it is given to no other for"
-        f" {left_s} s. Change it, or send it again after that."
+        "One after the other, every engine that worked on this request was lost, so it is given to"
+        f" no other for {left_s} s. Change it, or send it again after that."
     )
     return ApiError(503, message, code="engines_lost", retry_after=left_s)

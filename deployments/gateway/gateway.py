@@ -401,7 +401,7 @@ class Gateway:
             async with asyncio.timeout_at(deadline):
                 attempt = await pool.schedule(pool_request, request.receive)
             fatal = partial(self._fatal.add, engine_request)
-            return Relay(self._session, attempt, self._watch, headers, fatal)
+            return Relay(self._session, attempt, self._watch, headers, limits.retries, fatal)
         except TimeoutError:
             raise engine_request.deadline_passed() from None
         except ApiError as error:

@@ -137,11 +137,11 @@ class PoolReporter:
 
     def resumed(
         self, request: EngineRequest, explanation: Mapping[str, Any], resumed: Mapping[str, Any]
-    ) -> None:
+    ) -> Mapping[str, Any]:
         """An answer goes on elsewhere: the explanation of its beginning says that, too."""
-        self._explanations.keep(
-            request.tenant, request.request_id, {**explanation, "resumed": {**resumed}}
-        )
+        explanation = {**explanation, "resumed": {**resumed}}
+        self._explanations.keep(request.tenant, request.request_id, explanation)
+        return explanation
 
     def refused(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
         """A request was not let in: keep the explanation of that."""

@@ -36,9 +36,6 @@ from observability.request_record import Leg
 
 logger = logging.getLogger("ray.serve")
 
-# One retry, in mid-answer or before: a request that kills the engine it runs on must not take the
-# whole pool along.
-ATTEMPTS = 2
 # A client that has a part of its answer is told within this time that nobody can go on with it.
 PLACE_AGAIN_S = 5.0
 # A client that reads nothing must not hold its request's task past the deadline.
@@ -53,8 +50,9 @@ class _CannotGoOn(Exception):
 class Relay(Response):
     """Carries a request that was let in to where `attempt` says, and its answer back.
 
-    `headers` are for the client; `fatal` is told when two engines were lost with the request in
-    them, and says what its client is told.
+    `headers` are for the client. A try that fails has another, in mid-answer or before, `retries`
+    times: a request that kills the engine it runs on must not take the whole pool along. `fatal` is
+    told when every try was lost with its engine, and says what the client is told.
     """
 
     def __init__(
@@ -63,9 +61,11 @@ class Relay(Response):
         attempt: EngineAttempt,
         watch: RequestWatch,
         headers: Mapping[str, str],
+        retries: int,
         fatal: Callable[[], ApiError],
     ) -> None:
         super().__init__()
+        self._attempts = 1 + retries
         self._told = headers
         self._placement: Mapping[str, str] = {}
         self._watch = watch
@@ -151,7 +151,7 @@ class Relay(Response):
                     continue
                 leg.failed(failure.code)
             logger.warning("request %s failed on %s", self._request.request_id, [*failed])
-            if len(lost) == ATTEMPTS:
+            if len(lost) == self._attempts:
                 failure = self._fatal()
             attempt = self._again(attempt, failed, failure, tries)
 
@@ -164,11 +164,12 @@ class Relay(Response):
         self._lost_at = asyncio.get_running_loop().time()
         if record.resumed == "continued":
             record.resumed = "failed"
-        self._resume = so_far.going_on(attempt.request.engine_body) if tries < ATTEMPTS else None
+        is_last = tries == self._attempts
+        self._resume = None if is_last else so_far.going_on(attempt.request.engine_body)
         if self._resume is not None:
             record.resumed = "failed"  # until another has gone on
             return attempt.again(failed, so_far.output_tokens)
-        if self._started or tries == ATTEMPTS:
+        if self._started or is_last:
             if self._started and not record.resumed:
                 record.resumed = "impossible"
             raise failure

@@ -92,6 +92,7 @@ EVERY_KEY: dict[str, Any] = {
         "max_list_items": 8,
         "max_n": 4,
         "drain_timeout_s": 30.5,
+        "retries": 2,
         "cpus": 1,
         "custom": {"antefix-gateway": 1},
         "cached_token_weight": 0.25,

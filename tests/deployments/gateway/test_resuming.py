@@ -230,6 +230,31 @@ async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_fir
         assert (await events_of(answer))[-1] == "[DONE]"
 
 
+async def test_a_fleet_may_have_an_answer_go_on_more_than_once(
+    first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = FakeEngine("r3")
+    first.dies_after, second.dies_after = 2, 4
+    async with gateway_before(first, second, third, retries=2) as front:
+        kept: list[dict[str, Any]] = []
+        monkeypatch.setattr(
+            front.pool.reporter._explanations, "keep", lambda tenant, of, told: kept.append(told)
+        )
+        answer = await ask(front, stream_options={"include_usage": True})
+        assert answer.endswith(b"data: [DONE]\n\n")
+        assert [answer.count(b"t%d " % token) for token in range(1, TOKENS + 1)] == [1] * TOKENS
+        assert [len(known.chunks) for known in third.went_on_with] == [4]
+        told = kept[-1]
+        assert (told["replica"], told["resumed"]["replica"]) == ("r1", "r3")
+        assert told["resumed"]["tokens"] == 4
+        assert told["resumed"]["predicted_s"] > 0
+        third.dies_after = 5
+        front.sees(first, second, third)
+        async with front.post(stream=True, max_tokens=TOKENS) as lost:
+            assert (await error_of(lost))["code"] == "engines_lost"
+        assert (await front.metrics())["antefix_resumed_total", "continued"] == 1
+
+
 async def test_an_engine_that_was_not_reached_was_not_lost_with_the_request(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
