@@ -18,7 +18,8 @@ from pathlib import Path
 
 from tests.helm.helm import Object, helm, kubectl
 
-WITHIN_S = 240.0
+COMMAND_S = 300.0
+WITHIN_S = 600.0
 
 
 class Refused(Exception):
@@ -32,28 +33,28 @@ class Said:
 
 
 class Kubernetes:
-    """`kubeconfig` as the variable KUBECONFIG has it."""
+    """`kubeconfig` as the variable KUBECONFIG has it, which is asked where none is given."""
 
-    def __init__(self, kubeconfig: str) -> None:
+    def __init__(self, kubeconfig: str = "") -> None:
         self.kubeconfig = kubeconfig
 
-    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+    def kubectl(self, *arguments: str, stdin: str = "", within_s: float = COMMAND_S) -> str:
         """Its stdout. Raises Refused."""
-        return self._run([kubectl(), *arguments], stdin).stdout
+        return self._run([kubectl(), *arguments], stdin, within_s).stdout
 
     def helm(self, *arguments: str) -> Said:
         """Raises Refused."""
         return self._run([helm(), *arguments], "")
 
-    def _run(self, command: list[str], stdin: str) -> Said:
+    def _run(self, command: list[str], stdin: str, within_s: float = COMMAND_S) -> Said:
         done = subprocess.run(
             command,
             input=stdin,
-            env=os.environ | {"KUBECONFIG": self.kubeconfig},
+            env=os.environ | ({"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {}),
             capture_output=True,
             text=True,
             check=False,
-            timeout=WITHIN_S,
+            timeout=within_s,
         )
         if done.returncode:
             raise Refused(done.stderr.strip() or done.stdout.strip())
@@ -66,6 +67,12 @@ class Kubernetes:
         told = self.kubectl("get", kinds, *where, *chosen, "--show-managed-fields", "-o", "json")
         found: list[Object] = json.loads(told)["items"]
         return found
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Object | None:
+        """None where there is none."""
+        where = ("--namespace", namespace) if namespace else ()
+        said = self.kubectl("get", kind, name, *where, "-o", "json", "--ignore-not-found")
+        return json.loads(said) if said.strip() else None
 
     @functools.cached_property
     def kinds_in_namespaces(self) -> list[str]:
@@ -105,21 +112,42 @@ class Kubernetes:
         """Of Ray clusters that end and wait for a Job, which gets no pod. All that are there."""
         clusters = self.objects("rayclusters", namespace)
         for one in clusters:
-            if "deletionTimestamp" in one["metadata"]:
+            if is_ending(one):
                 patch = ("--type", "merge", "--patch", '{"metadata": {"finalizers": null}}')
-                name = ("--namespace", namespace, one["metadata"]["name"])
+                name = ("--namespace", namespace, name_of(one))
                 with suppress(Refused):  # it has just gone
                     self.kubectl("patch", "raycluster", *name, *patch)
         return clusters
 
 
+def condition(one: Object, kind: str) -> bool:
+    return any(
+        c["type"] == kind and c["status"] == "True"
+        for c in one.get("status", {}).get("conditions") or ()
+    )
+
+
+def name_of(one: Object) -> str:
+    return str(one["metadata"]["name"])
+
+
+def is_ending(one: Object) -> bool:
+    return "deletionTimestamp" in one["metadata"]
+
+
 def until(
     what: str, truth: Callable[[], object], within_s: float = WITHIN_S, every_s: float = 0.5
-) -> None:
-    """Raises AssertionError, with what it waited for."""
-    deadline = time.monotonic() + within_s
-    while not truth():
-        assert time.monotonic() < deadline, f"not yet after {within_s:g} s: {what}"
+) -> float:
+    """Seconds until it was true. Raises AssertionError, with what it waited for."""
+    began = time.monotonic()
+    while True:
+        refused = ""
+        try:
+            if truth():
+                return time.monotonic() - began
+        except Refused as error:  # the API server is asked again, as every client does
+            refused = f" ({error})"
+        assert time.monotonic() - began < within_s, f"after {within_s:g} s: not yet {what}{refused}"
         time.sleep(every_s)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from tests.helm.helm import run
+from tests.kubernetes.api import Refused
 from tests.kubernetes_long import measured
-from tests.kubernetes_long.kubectl import KubectlError, kubectl
+from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.traffic import names_of_images, names_of_nodes, nodes
 from tests.kubernetes_long.visitors import NAMESPACE
@@ -26,7 +27,7 @@ def cluster() -> None:
         )
     try:
         held = names_of_images()
-    except KubectlError as error:
+    except Refused as error:
         missing(f"the cluster of KUBECONFIG does not answer: {error}")
     image = Release().image
     if not all(image in names for names in held):

@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 
 from tests.helm.helm import Object, all_of_kind
-from tests.kubernetes_long.kubectl import apply, kubectl, until
+from tests.kubernetes.api import until
+from tests.kubernetes_long.kubectl import apply, kubectl
 from tests.kubernetes_long.visitors import NAMESPACE, visitor, within
 from tests.missing import program
 from tests.prometheus import Prometheus

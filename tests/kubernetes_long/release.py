@@ -13,19 +13,9 @@ from typing import Any
 
 import yaml
 
-from tests.helm.helm import CHART, ROOT, run
-from tests.kubernetes_long.kubectl import (
-    KubectlError,
-    Object,
-    apply,
-    condition,
-    get,
-    is_ending,
-    kubectl,
-    name_of,
-    objects,
-    until,
-)
+from tests.helm.helm import CHART, ROOT, Object, run
+from tests.kubernetes.api import Refused, condition, is_ending, name_of, until
+from tests.kubernetes_long.kubectl import apply, get, kubectl, objects
 from tests.kubernetes_long.traffic import Traffic, traffic
 
 SMALL = Path(__file__).with_name("values.yaml")
@@ -201,7 +191,7 @@ class Release:
         here = ("--namespace", self.namespace)
         for cluster in objects("rayclusters", self.namespace):
             patch = ("--type", "merge", "--patch", '{"metadata": {"finalizers": null}}')
-            with suppress(KubectlError):  # it has just gone
+            with suppress(Refused):  # it has just gone
                 kubectl("patch", "raycluster", name_of(cluster), *here, *patch)
         kubectl("delete", "pods", "--all", *here, "--force", "--grace-period", "0")
         kubectl("delete", "namespace", self.namespace, "--ignore-not-found", within_s=900)

@@ -12,7 +12,8 @@ import yaml
 
 from tests.helm.helm import ROOT, helm, run
 from tests.helm.helm import kubectl as path_of_kubectl
-from tests.kubernetes_long.kubectl import kubectl, until
+from tests.kubernetes.api import until
+from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.release import SMALL, Release, Values, restricted_namespace
 from tests.kubernetes_long.shapes import HOST
 from tests.shell_blocks import shell_blocks

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.helm.helm import HelmError
-from tests.kubernetes_long.kubectl import get, kubectl, objects, until
+from tests.kubernetes.api import until
+from tests.kubernetes_long.kubectl import get, kubectl, objects
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.shapes import ONE_OF_EACH

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes_long.kubectl import kubectl, name_of
+from tests.kubernetes.api import name_of
+from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.nodes import cluster_script
 from tests.kubernetes_long.release import Release

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes_long.kubectl import condition, is_ending, kubectl, name_of, until
+from tests.kubernetes.api import condition, is_ending, name_of, until
+from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release, Values
 from tests.kubernetes_long.shapes import ONE_OF_EACH, fault_tolerant, two_of_each

@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from tests.kubernetes_long.kubectl import name_of
+from tests.kubernetes.api import name_of
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.prometheus import watch
 from tests.kubernetes_long.release import Release

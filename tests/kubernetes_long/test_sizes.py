@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes_long.kubectl import kubectl, until
+from tests.kubernetes.api import until
+from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release
 from tests.kubernetes_long.traffic import names_of_images, names_of_nodes

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.kubernetes_long.kubectl import kubectl, name_of, objects, until
+from tests.kubernetes.api import name_of, until
+from tests.kubernetes_long.kubectl import kubectl, objects
 from tests.kubernetes_long.release import Release
 from tests.kubernetes_long.shapes import ONE_OF_EACH
 from tests.kubernetes_long.visitors import NAMESPACE, leave, visitor, within

@@ -8,7 +8,8 @@ from copy import deepcopy
 
 import pytest
 
-from tests.kubernetes_long.kubectl import get, kubectl, until
+from tests.kubernetes.api import until
+from tests.kubernetes_long.kubectl import get, kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release, Values, restricted_namespace
 from tests.kubernetes_long.shapes import ONE_OF_EACH, two_of_each

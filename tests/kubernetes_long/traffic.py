@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tests.kubernetes_long.kubectl import Object, kubectl, name_of, until
+from tests.helm.helm import Object
+from tests.kubernetes.api import name_of, until
+from tests.kubernetes_long.kubectl import kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.visitors import leave, visitor, within
 

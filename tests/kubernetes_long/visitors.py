@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kubernetes_long.kubectl import Object, apply, get, kubectl, until
+from tests.helm.helm import Object
+from tests.kubernetes.api import until
+from tests.kubernetes_long.kubectl import apply, get, kubectl
 
 NAMESPACE = "antefix-visitors"
 
@@ -28,9 +30,9 @@ def phase(name: str) -> str:
     return str(pod["status"].get("phase")) if pod else ""
 
 
-def within(name: str, *command: str, stdin: str | None = None) -> str:
+def within(name: str, *command: str, stdin: str = "") -> str:
     """What a command prints in it."""
-    interactive = ("--stdin",) if stdin is not None else ()
+    interactive = ("--stdin",) if stdin else ()
     where = (name, "--namespace", NAMESPACE)
     return kubectl("exec", *interactive, *where, "--", *command, stdin=stdin)
 
