@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-prediction bench-fairness bench-isolation
+	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup
 MEASUREMENTS = $(BENCHES) soak drills
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability chart \
 	image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -155,6 +155,9 @@ bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
 
 bench-backtest: ## Play traces under our autoscaler and under Ray Serve's, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)
+
+bench-startup: ## Play traces with replicas that take 5, 30 and 120 s to start, on simulated engines
+	@$(BIN)/python -m benchmarks.backtest.startup $(ARGS)
 
 bench-overload: ## Measure a fleet that is offered three times what it can serve
 	@$(BIN)/python -m benchmarks.overload.run $(ARGS)

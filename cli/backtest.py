@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,14 @@ def backtest(
             help="A file that antefix calibrate wrote; without, an estimate of 70B on four A100."
         ),
     ] = None,
+    startup_s: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.0,
+            help="A replica takes so many seconds to start; without, as the engine's profile says."
+            " Give it several times to see what a faster start buys.",
+        ),
+    ] = None,
     scale: Annotated[float, typer.Option(min=0.001, help="So many times as many requests.")] = 1.0,
     limit_s: Annotated[
         float | None, typer.Option(min=1.0, help="Only the first seconds of the trace.")
@@ -74,9 +83,10 @@ def backtest(
             played = played.scaled(scale, seed)
         if limit_s is not None:
             played = played.until(limit_s)
+        starts = startup_s or [engine.startup_s]
         settings = FleetSettings(
             hardware=engine.hardware,
-            startup_s=engine.startup_s,
+            startup_s=starts[0],
             slo=Slo(ttft_slo, tpot_slo),
             min_replicas=min_replicas,
             max_replicas=max_replicas,
@@ -85,11 +95,17 @@ def backtest(
             seed=seed,
         )
         policies = (*ALL, f"fixed:{max_replicas}") if policy == "all" else (policy,)
-        try:
-            played_out = [run(played, settings, name) for name in policies]
-        except ValueError as error:
-            raise Problem(str(error), "see antefix backtest --help") from error
-        found = {result.policy: results.summary(result) for result in played_out}
+        found, played_out = {}, []
+        for seconds in starts:
+            with_start = replace(settings, startup_s=seconds)
+            for name in policies:
+                try:
+                    result = run(played, with_start, name)
+                except ValueError as error:
+                    raise Problem(str(error), "see antefix backtest --help") from error
+                row = name if len(starts) == 1 else f"{name}, start {seconds:g} s"
+                found[row] = results.summary(result)
+                played_out.append(replace(result, policy=row))
         if plot is not None:
             from simulator.plot import draw
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaling.slo import Slo
-from benchmarks.backtest import page, run
+from benchmarks.backtest import page, run, startup
 from benchmarks.backtest.run import Scenario, ScenarioResult
 from common.errors import Problem
 from simulator import engine_profile, plot
@@ -127,6 +127,18 @@ def test_goals_count_the_worst_seed() -> None:
     hours = judged["ramp_replica_hours_of_serve_default"]
     assert hours["figure"] == pytest.approx(0.6 / 0.55, abs=1e-4)
     assert not hours["met"]
+
+
+def test_a_faster_start_is_played_with_and_without_a_warm_replica() -> None:
+    requests = tuple(Request(0.5 * number, 200, 20) for number in range(40))
+    scenario = Scenario("hand", [Trace("hand", requests, 20.0)], max_replicas=3)
+    played = startup.play(scenario, engine_profile.read(engine_profile.SHIPPED))
+    assert len(played) == 2 * len(startup.STARTUP_S)
+    assert {found.requests for found in played.values()} == {40}
+    text = startup.page({"hand": played}, scenario.promise, 1, "2026-01-01, on a machine.")
+    assert "| antefix, start 5 s " in text and "| antefix, 1 warm, start 120 s " in text
+    judged = startup.goals({"hand": {**played, "antefix, start 120 s": made(0.5, 1.0)}})
+    assert judged["hand_attainment_gained_by_a_start_of_5_s"]["met"]
 
 
 def test_the_page_and_the_plot_are_made_of_figures_alone(tmp_path: Path) -> None:

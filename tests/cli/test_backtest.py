@@ -51,6 +51,15 @@ def test_a_recorded_trace_is_played_and_drawn(tmp_path: Path) -> None:
     assert "<svg" in plot.read_text()
 
 
+def test_several_starts_are_a_row_each() -> None:
+    ours = ("--policy", "antefix", "--startup-s")
+    code, out, _ = invoke(*SHORT, *ours, "5", "--startup-s", "120", "--json")
+    assert code == 0
+    assert list(json.loads(out)["policies"]) == ["antefix, start 5 s", "antefix, start 120 s"]
+    code, out, _ = invoke(*SHORT, *ours, "5", "--json")
+    assert list(json.loads(out)["policies"]) == ["antefix"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
