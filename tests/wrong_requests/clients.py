@@ -204,6 +204,15 @@ async def resets_within_a_stream(port: Port, model: str) -> str | None:
     return None
 
 
+async def resets_before_the_answer(port: Port, model: str) -> str | None:
+    """Which is in one piece, and is being made."""
+    async with connected(port) as connection:
+        await connection.send(chat(port, model, max_tokens=200, ignore_eos=True))
+        await asyncio.sleep(PAUSE_S)
+        connection.reset()
+    return None
+
+
 async def leaves_at_once(port: Port, model: str) -> str | None:
     for _ in range(10):
         async with connected(port) as connection:
@@ -285,7 +294,8 @@ CLIENTS: dict[str, Client] = {
             *(sends_headers_slowly, sends_a_body_slowly, sends_chunks_slowly, sends_half_a_body),
             *(sends_a_request_in_pieces, closes_its_side_after_the_request),
             *(closes_its_side_within_the_head, closes_its_side_within_the_body),
-            *(connects_and_leaves, resets_within_the_body, resets_within_a_stream, leaves_at_once),
+            *(connects_and_leaves, resets_within_the_body, resets_within_a_stream),
+            *(resets_before_the_answer, leaves_at_once),
             *(never_reads_a_stream, never_reads_anything, sends_the_next_before_the_answer),
             *(sends_more_than_it_said, says_everything_twice, has_two_keys),
             *(
