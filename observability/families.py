@@ -55,6 +55,13 @@ class Families:
             "or it was lost as well), impossible (the answer is none that can be gone on with).",
             ["pool", "outcome"],
         )
+        self.moved = counter(
+            "antefix_moved",
+            "Answers that another engine could go on with, and whose engine was taken away for "
+            "longer than `move_after_s`, by outcome: moved (another went on with it), stayed (it "
+            "ended where it was: none had room, or could).",
+            ["pool", "outcome"],
+        )
         self.ttft = histogram(
             "antefix_ttft_seconds",
             "Time to first token, from when the request's body was complete at the gateway.",
@@ -235,7 +242,7 @@ class Families:
         self.replicas = gauge(
             "antefix_replicas",
             "Replicas by state: active, warm and asleep ones can serve; leaving ones finish what "
-            "they have, for their nodes are drained; starting and stopping ones are Ray Serve's "
+            "they have, for they are taken away; starting and stopping ones are Ray Serve's "
             "to bring up and down.",
             ["pool", "state"],
             "mostrecent",

@@ -24,6 +24,7 @@ AT_ONCE = 32
 TENANTS_TOLD = 1000
 OTHER_TENANTS = "(others)"
 _RESUMED = ("continued", "refused", "failed", "impossible")
+_MOVED = ("moved", "stayed")
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 
@@ -78,6 +79,8 @@ class RequestMetrics:
         of.inter_token.labels(pool), of.output_tokens.labels(pool)
         for outcome in _RESUMED:
             of.resumed.labels(pool, outcome)
+        for what in _MOVED:
+            of.moved.labels(pool, what)
         for phase in fields(Phases):
             of.ttft_phase.labels(pool, phase.name.removesuffix("_s"))
         for priority, outcome in product(PRIORITIES, _OUTCOMES):
@@ -150,6 +153,8 @@ class RequestMetrics:
             return
         if record.resumed:
             buffer.inc(of.resumed, (pool, record.resumed))
+        if record.moved:
+            buffer.inc(of.moved, (pool, record.moved))
         whose, tpot_s = (pool, record.priority), record.tpot_s
         tenant = self._told_as(record.tenant)
         buffer.inc(of.requests, (*whose, record.outcome))

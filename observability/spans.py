@@ -103,6 +103,7 @@ class SpanTrace(RequestTrace):
         for name in ("request_id", "tenant", "pool", "priority", "verdict", "outcome"):
             _set(span, f"antefix.{name}", getattr(record, name))
         _set(span, "antefix.resumed", record.resumed)
+        _set(span, "antefix.moved", record.moved)
         _set(span, "antefix.ttft_s", record.ttft_s)
         for name, seconds in vars(record.phases).items():
             _set(span, f"antefix.{name}", seconds or None)

@@ -4,7 +4,7 @@ Replicas publish `ReplicaLoad` in their leases, ten times a second; `router.load
 them here. A replica that stops publishing is off the board when its lease ends. A placement, of
 this gateway or of another, counts against its replica until a snapshot names it as arrived. How
 many replicas take traffic is one number (`router.active`): the most senior ones do, the others
-are warm. One whose node is drained, or whose engine may hang, is neither, unless no other is left.
+are warm. One that leaves, or whose engine may hang, is neither, unless no other is left.
 All of it is memory, on a clock that is passed in; nothing here raises into a request: where no
 snapshots come `loads` empties, and `last_known` says who was there, all of them.
 """
@@ -94,7 +94,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     asleep: bool = False
     """Its engine sleeps: a request wakes it first."""
     leaving: bool = False
-    """Its node is drained: it finishes what it has, and gets no more."""
+    """It is taken away, or its node is: it finishes what it has, and gets no more."""
+    closed: bool = False
+    """It leaves and stops listening: it gets nothing even where no other is left."""
     suspect: bool = False
     """Its engine may hang: it gets no more while that is looked at."""
     speculation: Speculation | None = None
@@ -161,6 +163,7 @@ class LoadBoard:
         # A pool's engines are alike: what one has learned is true of all, and the chance of
         # what each was asked must not tilt the balance.
         loads = list(snapshots)
+        is_open = any(not load.closed for load in loads)
         learned = [load.prefill_rate for load in loads if load.prefill_learned]
         rates = learned or [load.prefill_rate for load in loads]
         rate = sum(rates) / max(1, len(rates))
@@ -171,7 +174,7 @@ class LoadBoard:
         }
         self._replica_in = {load.slot: load.replica_id for load in loads}
         was_read, self._read_at = self.is_read, self._clock()
-        if loads:
+        if is_open:
             self._empty_since = None
         elif self._empty_since is None or not was_read:
             # what was not read for so long: replicas could not renew their leases either
@@ -182,13 +185,15 @@ class LoadBoard:
         self._loads = {}
         for slot in self._replica_in:
             self._sum_up(slot)
-        staying = [load for load in self._told.values() if not (load.leaving or load.suspect)]
+        told = self._told.values()
+        staying = [load for load in told if not (load.leaving or load.closed or load.suspect)]
         # rather one that leaves, or may hang, than none
-        serving = staying or list(self._told.values())
+        serving = staying or [load for load in told if not load.closed]
         by_seniority = sorted(serving, key=lambda load: load.seniority)
         self._by_seniority = [load.replica_id for load in by_seniority]
         if loads:
-            self._last_known, self._last_known_at = self._told, self._read_at
+            self._last_known = {name: of for name, of in self._told.items() if not of.closed}
+            self._last_known_at = self._read_at
 
     def reported(self, replica_id: str, report: LoadReport) -> None:
         """What a replica said with an answer: its next placement is decided by it."""
@@ -223,7 +228,7 @@ class LoadBoard:
         return self._live(slice(self._active_count, None))
 
     def leaving(self) -> Mapping[str, ReplicaLoad]:
-        """The live replicas that get no traffic any more: of drained nodes, and suspects."""
+        """The live replicas that get no traffic any more: those that leave, and suspects."""
         serving = set(self._by_seniority)
         gone = {replica_id for replica_id in self._loads if replica_id not in serving}
         return {replica_id: self._loads[replica_id] for replica_id in gone} if self.is_read else {}
@@ -231,6 +236,11 @@ class LoadBoard:
     def is_live(self, replica_id: str) -> bool:
         """Whether it still shows signs of life, whatever its part."""
         return self.is_read and replica_id in self._told
+
+    def is_leaving(self, replica_id: str) -> bool:
+        """Whether it has said so, as far as was ever read."""
+        load = self._told.get(replica_id)
+        return load is not None and (load.leaving or load.closed)
 
     @property
     def is_read(self) -> bool:

@@ -96,8 +96,14 @@ class GatewaySettings(Section):
     drain_timeout_s: float = Field(
         60.0,
         ge=0,
-        description="Streams that are running at a scale-down or a shutdown may go on for this "
-        "many seconds.",
+        description="Answers that are under way when an engine or a gateway is taken away may go "
+        "on there for this many seconds.",
+    )
+    move_after_s: Annotated[float, Field(ge=0)] | None = Field(
+        5.0,
+        description="When an engine is taken away, its answers may go on there for this many "
+        "seconds. Then other engines with room go on with those that can be gone on with, in the "
+        "same streams. With null none is moved.",
     )
     cpus: float = Field(
         0.1, ge=0, description="Ray reserves this many CPU cores for a gateway process."

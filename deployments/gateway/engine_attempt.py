@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from autoscaling.pool_scheduler import PoolScheduler
-from autoscaling.scheduling import Attempt, Computed
+from autoscaling.scheduling import Attempt, Computed, SchedulingRequest
+from deployments.gateway.moves import Moves
 from deployments.gateway.pool_reporter import Admitted, Outcome, PoolReporter
 from deployments.gateway.request import PoolRequest
 from deployments.gateway.request_options import POLICY_HEADER
@@ -21,6 +22,9 @@ from router.load import LoadReport
 
 logger = logging.getLogger("ray.serve")
 
+
+# Because its engine was lost, or is taken away.
+WentOn = Literal["resumed", "moved"]
 
 DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
 
@@ -34,13 +38,15 @@ class OutageWatch(NamedTuple):
 
 
 class EngineAttempt:
-    """`request` is what that engine is asked: another model's, where the request overflowed."""
+    """`request` is what that engine is asked: another model's, where the request overflowed.
+    `moves` has its answer go on elsewhere, when that engine is taken away."""
 
     def __init__(
         self,
         scheduler: PoolScheduler,
         reporter: PoolReporter,
         transport: Transport,
+        moves: Moves,
         request: PoolRequest,
         attempt: Attempt,
         admitted: Admitted,
@@ -60,6 +66,7 @@ class EngineAttempt:
         self._explanation: Mapping[str, Any] | None = None
         chosen = attempt.chosen
         self.transport = transport
+        self.moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.route = Route(
@@ -95,19 +102,42 @@ class EngineAttempt:
         `tokens`: of an answer that is to be gone on with, which are computed again after the
         prompt's; None: the answer begins anew.
         """
-        request = self._attempt.request
-        if tokens is not None:
-            # nobody else has made these, so that the prompt's keys say all that may be cached
-            prompt = self._pool_request.prompt.placement
-            prompt = replace(prompt, prompt_tokens=prompt.prompt_tokens + tokens)
-            request = replace(request, prompt=prompt)
-        attempt = self._scheduler.place(request, failed)
+        attempt = self._scheduler.place(self._asked(tokens), failed)
         if tokens is None:
             self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
+        return self._next(attempt)
+
+    def moved(
+        self, avoid: frozenset[str], tokens: int | None, within_s: float
+    ) -> EngineAttempt | None:
+        """The next try of an answer of so many tokens, whose engine has it still.
+
+        None: no replica but those to `avoid` would go on with it `within_s`, as far as is known.
+        """
+        request, board = self._asked(tokens), self._scheduler.board
+        best = next(iter(self._scheduler.consider(request, avoid).ranked), None)
+        if best is None or best.predicted_ttft_s > within_s or board.is_leaving(best.replica_id):
+            return None
+        return self._next(self._scheduler.place(request, avoid))
+
+    def is_leaving(self, replica_id: str) -> bool:
+        """Whether that replica has said that it is taken away."""
+        return self._scheduler.board.is_leaving(replica_id)
+
+    def _asked(self, tokens: int | None) -> SchedulingRequest:
+        request = self._attempt.request
+        if tokens is None:
+            return request
+        # nobody else has made these, so that the prompt's keys say all that may be cached
+        prompt_tokens = self._pool_request.prompt.placement.prompt_tokens + tokens
+        return replace(request, prompt=replace(request.prompt, prompt_tokens=prompt_tokens))
+
+    def _next(self, attempt: Attempt) -> EngineAttempt:
         return EngineAttempt(
             self._scheduler,
             self._reporter,
             self.transport,
+            self.moves,
             self._pool_request,
             attempt,
             self._admitted,
@@ -139,20 +169,25 @@ class EngineAttempt:
         return self._headers(outcome)
 
     def went_on(
-        self, reservation: Reservation, engine_headers: Mapping[str, str], told: Mapping[str, Any]
+        self,
+        reservation: Reservation,
+        engine_headers: Mapping[str, str],
+        why: WentOn,
+        told: Mapping[str, Any],
     ) -> None:
-        """It goes on with an answer that another began; `told` is for the explanation, which says
-        what was predicted, too.
+        """It goes on with an answer that another began; `why` and `told` are for the explanation,
+        which says what was predicted, too.
 
         Nothing is learned of it: what was predicted and promised is the time to a first token.
         """
         self._served_by = self.request.record.replica_id = reservation.replica_id
         self._first_token_at = asyncio.get_running_loop().time()
         self._goes_on = True
-        replica_id, report = reservation.replica_id, _report(engine_headers)
+        report, replica_id = _report(engine_headers), reservation.replica_id
         served = self._attempt.placement.candidate(replica_id)
-        told = {**told, "predicted_s": served.predicted_ttft_s if served else None}
-        asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, replica_id, report, told)
+        predicted_s = served.predicted_ttft_s if served else None
+        told = {"replica": replica_id, **told, "predicted_s": predicted_s}
+        asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, report, why, told)
 
     def ended(self) -> None:
         """The try is over, however it went."""
@@ -179,13 +214,12 @@ class EngineAttempt:
             logger.exception("request %s is not explained", self.request.request_id)
 
     def _learn_that_it_goes_on(
-        self, replica_id: str, report: LoadReport | None, resumed: Mapping[str, Any]
+        self, report: LoadReport | None, why: WentOn, told: Mapping[str, Any]
     ) -> None:
         try:
-            self._scheduler.answered(self._attempt, replica_id, report)
+            self._scheduler.answered(self._attempt, told["replica"], report)
             if self._before is not None and (before := self._before._explanation) is not None:
-                resumed = {"replica": replica_id, **resumed}
-                self._explanation = self._reporter.resumed(self.request, before, resumed)
+                self._explanation = self._reporter.went_on(self.request, {**before, why: told})
         except Exception:
             logger.exception("how request %s goes on is not explained", self.request.request_id)
 

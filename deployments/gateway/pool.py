@@ -32,6 +32,7 @@ from deployments.gateway.engine_attempt import DecideAnew, EngineAttempt, Outage
 from deployments.gateway.engine_fields import sequences_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
+from deployments.gateway.moves import Moves
 from deployments.gateway.overflow_contract import refusal_of, renamed
 from deployments.gateway.pool_reporter import Admitted, PoolReporter
 from deployments.gateway.prompt_reader import PromptReader
@@ -103,6 +104,7 @@ class GatewayPool:
         )
         self.scheduler.announce = self.feeds.announce
         board = self.scheduler.board
+        self._moves = Moves(board)
         self.reporter = PoolReporter(
             name, self.settings.slo.by_class(), board, explanations, routing_metrics
         )
@@ -133,6 +135,7 @@ class GatewayPool:
         self.feeds.index.budget_s = fleet.redis.lookup_budget_ms / 1000
         self.reporter.slos = settings.slo.by_class()
         self.reader.pool = settings
+        self._moves.after_s = fleet.gateway.move_after_s
         self.starts.expected_s = _startup_of(settings)
 
     async def run(self) -> None:
@@ -141,6 +144,7 @@ class GatewayPool:
             self.feeds.run(),
             self.reader.renderer.run(),
             self._tell_demand(),
+            self._moves.run(),
             forever(
                 "decided",
                 self._follow_autoscaler,
@@ -349,7 +353,14 @@ class GatewayPool:
         )
         watch = anew and OutageWatch(self._next_outage, anew)
         return EngineAttempt(
-            self.scheduler, self.reporter, self.transport, request, attempt, admitted, watch
+            self.scheduler,
+            self.reporter,
+            self.transport,
+            self._moves,
+            request,
+            attempt,
+            admitted,
+            watch,
         )
 
     async def _promote(self, since: float) -> None:

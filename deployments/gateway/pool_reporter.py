@@ -135,11 +135,8 @@ class PoolReporter:
         self._explanations.keep(request.tenant, request.request_id, explanation)
         return explanation
 
-    def resumed(
-        self, request: EngineRequest, explanation: Mapping[str, Any], resumed: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """An answer goes on elsewhere: the explanation of its beginning says that, too."""
-        explanation = {**explanation, "resumed": {**resumed}}
+    def went_on(self, request: EngineRequest, explanation: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An answer goes on elsewhere: `explanation`, of its beginning, says it; returned."""
         self._explanations.keep(request.tenant, request.request_id, explanation)
         return explanation
 

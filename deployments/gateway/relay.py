@@ -3,7 +3,8 @@
 Nothing is lost on the way: the engine's events reach the client as they come, a client that
 leaves aborts the generation, a deadline ends it, and a replica that fails costs the client a
 retry's time, not an error: before it has said anything always, and later where its answer is one
-that another can go on with (`resumable`).
+that another can go on with (`resumable`). From a replica that is taken away, such an answer is
+moved (`move`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import aiohttp
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.gateway.engine_attempt import EngineAttempt
+from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.errors import ApiError, from_engine
+from deployments.gateway.move import Move, Moved, Mover
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
 from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
@@ -79,8 +81,10 @@ class Relay(Response):
         self._so_far = AnswerSoFar()
         # what the engine is sent that is to go on with it
         self._resume: bytes | None = None
+        self._went_on: WentOn = "resumed"
         self._placing = asyncio.timeout(None)
         self._lost_at = 0.0
+        self._mover = Mover(self._request.record, self._so_far, self._ask_to_go_on)
         self._last_piece_at: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,6 +114,7 @@ class Relay(Response):
         finally:
             await _cancelled(work)
             await _cancelled(gone)
+            await self._mover.close()
             self._watch.ended(self._request.record)
 
     async def _answer(self, send: Send) -> None:
@@ -122,34 +127,45 @@ class Relay(Response):
         lost: frozenset[str] = frozenset()
         tries = 0
         is_decided_anew = False
+        move: Move | None = None
         while True:
             if is_decided_anew:
                 attempt, is_decided_anew = await attempt.elsewhere(), False
-            with record.trace.attempt(record) as leg:
+            with contextlib.nullcontext(move.leg) if move else record.trace.attempt(record) as leg:
                 if self._resume is not None:
                     leg.resumes(self._so_far.output_tokens or 0)
                 try:
-                    await self._try(attempt, leg, send)
+                    await self._try(attempt, leg, send, move)
                     record.outcome = "ok"
                     return
                 except ReplicaFailed as broken:
-                    tries += 1
+                    # its end was wanted: once, that is no fault of the request
+                    if broken.replica_id in failed or not attempt.is_leaving(broken.replica_id):
+                        tries += 1
+                        lost |= {broken.replica_id} if broken.was_lost else set()
                     failed |= {broken.replica_id}
-                    lost |= {broken.replica_id} if broken.was_lost else set()
-                    failure = broken.error or _broken_off()
+                    failure, move = broken.error or _broken_off(), None
+                except Moved as moved:
+                    move, self._went_on = moved.move, "moved"
+                    self._resume = self._so_far.going_on(attempt.request.engine_body)
+                    self._lost_at = move.asked_at or 0.0
                 except _CannotGoOn:
-                    record.resumed, failure = "refused", _broken_off()
+                    record.resumed, failure, move = "refused", _broken_off(), None
                     record.output_tokens = self._so_far.output_tokens
                     self._so_far.forget()
                 except NoReplicaUp:  # once at most
                     self._resume = None  # it may go to another model
                     self._so_far.forget()
-                    is_decided_anew = True
+                    is_decided_anew, move = True, None
                 finally:
                     attempt.ended()
                 if is_decided_anew:
                     continue
+                if move is not None:
+                    attempt = move.attempt
+                    continue
                 leg.failed(failure.code)
+                await self._mover.close()
             logger.warning("request %s failed on %s", self._request.request_id, [*failed])
             if len(lost) == self._attempts:
                 failure = self._fatal()
@@ -161,7 +177,7 @@ class Relay(Response):
         """The next try, which goes on with the answer where that can be. Raises `failure` where
         there is to be none."""
         record, so_far = self._request.record, self._so_far
-        self._lost_at = asyncio.get_running_loop().time()
+        self._lost_at, self._went_on = asyncio.get_running_loop().time(), "resumed"
         if record.resumed == "continued":
             record.resumed = "failed"
         is_last = tries == self._attempts
@@ -176,15 +192,25 @@ class Relay(Response):
         so_far.forget()
         return attempt.again(failed)
 
-    async def _try(self, attempt: EngineAttempt, leg: Leg, send: Send) -> None:
-        """Raises ReplicaFailed, _CannotGoOn, NoReplicaUp and ApiError."""
-        exchange = attempt.transport.exchange(partial(self._send, attempt, leg), attempt.route)
+    async def _try(self, attempt: EngineAttempt, leg: Leg, send: Send, move: Move | None) -> None:
+        """`move` has asked the engine already.
+
+        Raises ReplicaFailed, _CannotGoOn, Moved, NoReplicaUp and ApiError.
+        """
+        if move is not None:
+            exchange = move.answer()
+        else:
+            exchange = attempt.transport.exchange(partial(self._send, attempt, leg), attempt.route)
         try:
-            self._placing = asyncio.timeout(PLACE_AGAIN_S if self._started else None)
+            must_hurry = self._started and move is None
+            self._placing = asyncio.timeout(PLACE_AGAIN_S if must_hurry else None)
             async with self._placing, exchange as (place, upstream):
                 try:
                     await self._pass_on(attempt, place, upstream, send)
-                except aiohttp.ClientError as error:
+                except (aiohttp.ClientError, ReplicaFailed) as error:
+                    await self._mover.look()
+                    if isinstance(error, ReplicaFailed):
+                        raise
                     raise ReplicaFailed(place.replica_id) from error
         except TimeoutError:
             if not self._placing.expired():
@@ -195,8 +221,25 @@ class Relay(Response):
                 raise
             raise _broken_off() from None  # its client cannot wait for a replica any more
 
+    async def _ask_to_go_on(
+        self, attempt: EngineAttempt, leg: Leg, place: Reservation
+    ) -> aiohttp.ClientResponse:
+        body = self._so_far.going_on(attempt.request.engine_body)
+        assert body is not None, "it can go on"
+        leg.resumes(self._so_far.output_tokens or 0)
+        return await self._post(attempt, leg, place, body)
+
     async def _send(
         self, attempt: EngineAttempt, leg: Leg, place: Reservation
+    ) -> aiohttp.ClientResponse:
+        body = attempt.request.engine_body if self._resume is None else self._resume
+        if not self._placing.expired():
+            self._placing.reschedule(None)  # it has a place
+        self._sent = asyncio.get_running_loop().time()
+        return await self._post(attempt, leg, place, body)
+
+    async def _post(
+        self, attempt: EngineAttempt, leg: Leg, place: Reservation, body: bytes
     ) -> aiohttp.ClientResponse:
         request, leg.replica_id = attempt.request, place.replica_id
         headers = {
@@ -208,10 +251,6 @@ class Relay(Response):
             EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
             RESUMABLE_HEADER: "1",
         }
-        body = request.engine_body if self._resume is None else self._resume
-        if not self._placing.expired():
-            self._placing.reschedule(None)  # it has a place
-        self._sent = asyncio.get_running_loop().time()
         return await self._session.post(place.url + request.path, data=body, headers=headers)
 
     async def _pass_on(
@@ -239,7 +278,18 @@ class Relay(Response):
         else:
             self._streaming = streaming
             self._begins(attempt, place, upstream)
-        if content_type.startswith(PROGRESS_CONTENT_TYPE):
+        offer = partial(self._mover.offer, attempt, place, upstream)
+        if self._so_far.can_go_on:
+            attempt.moves.begun(place.replica_id, offer)
+        try:
+            await self._pass_on_answer(place, upstream, send)
+        finally:
+            attempt.moves.ended(place.replica_id, offer)
+
+    async def _pass_on_answer(
+        self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
+    ) -> None:
+        if upstream.content_type == PROGRESS_CONTENT_TYPE:
             await self._pass_on_whole(place, upstream, send)
             return
         if not self._started:
@@ -264,8 +314,9 @@ class Relay(Response):
     ) -> None:
         waited_s = asyncio.get_running_loop().time() - self._lost_at
         told = {"tokens": self._so_far.output_tokens, "waited_s": waited_s}
-        attempt.went_on(place, upstream.headers, told)
-        self._request.record.resumed = "continued"
+        attempt.went_on(place, upstream.headers, self._went_on, told)
+        if self._went_on == "resumed":
+            self._request.record.resumed = "continued"
 
     async def _pass_on_body(
         self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
@@ -278,6 +329,8 @@ class Relay(Response):
         reader = EventReader(self._so_far)
         try:
             async for piece in upstream.content.iter_any():
+                if self._mover.move is not None:
+                    await self._mover.look()
                 if chunk := reader.passed_on(piece):
                     at = now()
                     if self._last_piece_at is not None:
@@ -302,6 +355,8 @@ class Relay(Response):
         """Its tokens come as they are made; the client gets an answer in one piece."""
         reader = ProgressReader(self._so_far)
         async for piece in upstream.content.iter_any():
+            if self._mover.move is not None:
+                await self._mover.look()
             reader.take(piece)
         if (answer := reader.answer()) is None:
             raise ReplicaFailed(place.replica_id)

@@ -37,6 +37,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "outcome": record.outcome,
         "error": record.error,
         "resumed": record.resumed,
+        "moved": record.moved,
         "duration_s": _rounded(record.duration_s),
         "ttft_s": _rounded(record.ttft_s),
         **{name: _rounded(seconds) or None for name, seconds in vars(record.phases).items()},

@@ -103,6 +103,7 @@ class FakeEngine:
         self.wake_delay_s = 0.0
         self.wake_failures = 0  # before it wakes
         # what it tells gateways of itself
+        self.leaving = self.closed = False
         self.started_at = 0.0
         self.startup_s = 0.0
         self.segment_tokens = 0
@@ -148,6 +149,8 @@ class FakeEngine:
             started_at=self.started_at,
             startup_s=self.startup_s,
             asleep=self.sleeper.asleep,
+            leaving=self.leaving,
+            closed=self.closed,
         )
 
     def report(self) -> LoadReport:

@@ -398,6 +398,19 @@ def test_where_all_leave_they_serve_to_the_end() -> None:
     assert list(board.loads()) == ["r0", "r1"] and not board.leaving()
 
 
+def test_one_that_has_closed_gets_nothing_even_where_no_other_is_left() -> None:
+    now = 0.0
+    board = LoadBoard(lambda: now)
+    board.update([load("r0", slot=0, leaving=True), load("r1", slot=1, closed=True)])
+    assert list(board.loads()) == ["r0"] == list(board.last_known()) and not board.empty_for_s
+    board.update([load("r1", slot=1, closed=True)])
+    now = 1.0
+    assert not board.loads() and not board.last_known()
+    assert board.empty_for_s == 1.0, "nobody waits for it"
+    # what it still has is not taken for lost
+    assert board.is_live("r1") and board.is_leaving("r1") and list(board.leaving()) == ["r1"]
+
+
 def test_a_suspect_gets_no_traffic_until_it_is_healthy_again() -> None:
     board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, suspect=i == 0) for i in range(2)])
