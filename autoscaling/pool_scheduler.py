@@ -310,8 +310,9 @@ class PoolScheduler:
         What the gateway itself took before that (reading, waiting for a turn, an attempt that
         failed) is no engine's time, and would be predicted of all who come next.
         """
-        if attempt.is_telling and attempt.chosen is not None:
-            self.correction.observe(attempt.chosen.raw_ttft_s, ttft_s)
+        chosen = attempt.chosen
+        if attempt.is_telling and chosen is not None:
+            self.correction.observe(chosen.raw_ttft_s, ttft_s, chosen.working_on_node)
 
     def ended(
         self, attempt: Attempt, served_by: str | None, computed: Computed | None = None

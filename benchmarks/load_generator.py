@@ -41,6 +41,7 @@ class Answer:
     expected_cached_tokens: int
     predicted_ttft_s: float | None
     engine_ttft_s: float | None = None
+    request_id: str = ""
 
     @property
     def ttft(self) -> float:
@@ -149,6 +150,7 @@ class _LoadPlayer:
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
             predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
+            request_id=told.get("x-request-id", ""),
         )
 
     def _now(self) -> float:

@@ -5,14 +5,16 @@
 
 `predict_ttft` is physics: what the replica has told, and no constant of ours. `TtftCorrection`
 learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
-for the whole pool, so it corrects what is promised and never changes who is chosen.
+for the whole pool, and how engines of one node slow each other down (`router.sharing`). It corrects
+what is promised and never changes who is chosen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router.load import ReplicaLoad
+from router.sharing import NodeSharing
 
 
 def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
@@ -118,9 +120,10 @@ MAX_TTFT_S = 86400.0
 
 @dataclass
 class TtftCorrection:
-    """Learns `observed = slope * predicted + offset` online: least squares that forget.
+    """Learns `observed = (slope * predicted + offset) * sharing` online: least squares that forget.
 
-    Slope within [0.1, 10], offset at least 0. `error` is the mean of |corrected - observed|
+    Slope within [0.1, 10], offset at least 0; `sharing` is a factor by how many engines of the node
+    work at once. `error` is the mean of |corrected - observed|
     / observed over the last observations, each predicted before it was learned from; `bias`
     is the same with its sign: above 0, first tokens come sooner than promised.
     """
@@ -129,6 +132,7 @@ class TtftCorrection:
     offset: float = 0.0
     error: float | None = None
     bias: float | None = None
+    sharing: NodeSharing = field(default_factory=NodeSharing)
     _seen: int = 0
     _weight: float = 0.0
     _x: float = 0.0
@@ -137,22 +141,29 @@ class TtftCorrection:
     _xy: float = 0.0
     _spread: float = 0.0
 
-    def apply(self, ttft: float) -> float:
-        """Seconds, from what `predict_ttft` says."""
-        return self.slope * ttft + self.offset
+    def apply(self, ttft: float, working: int = 0) -> float:
+        """Seconds, from what `predict_ttft` says, where so many engines of the node work (see
+        `NodeSharing`)."""
+        return self._line(ttft) * self.sharing.factor(working)
 
-    def observe(self, predicted: float, observed: float) -> None:
+    def observe(self, predicted: float, observed: float, working: int = 0) -> None:
         """Learn from one request: both in seconds, `predicted` as `predict_ttft` said it.
 
         What is no time to a first token (negative, not a number, over a day) is ignored.
         """
         if not (0.0 <= predicted <= MAX_TTFT_S and 0.0 < observed <= MAX_TTFT_S):
             return
-        expected = self.apply(predicted)
+        factor = self.sharing.factor(working)
+        expected = self._line(predicted)
         share = 1.0 / min(self._seen + 1, MEMORY)
         self._seen += 1
-        self._judge((expected - observed) / observed, share)
-        self._fit(predicted, self._limited(expected, observed, share), share)
+        self._judge((expected * factor - observed) / observed, share)
+        if expected > 0.0:
+            self.sharing.observe(working, observed / (expected * factor))
+        self._fit(predicted, self._limited(expected, observed / factor, share), share)
+
+    def _line(self, ttft: float) -> float:
+        return self.slope * ttft + self.offset
 
     def _judge(self, relative: float, share: float) -> None:
         relative = max(-MAX_RELATIVE_ERROR, min(MAX_RELATIVE_ERROR, relative))
@@ -168,7 +179,7 @@ class TtftCorrection:
 
     def _fit(self, x: float, y: float, share: float) -> None:
         # Weighted means: late first tokens scatter more, in proportion to what is expected.
-        weight = 1.0 / (self.apply(x) + FLOOR_S)
+        weight = 1.0 / (self._line(x) + FLOOR_S)
         self._weight = _moved(self._weight, weight, share)
         self._x = _moved(self._x, weight * x, share)
         self._y = _moved(self._y, weight * y, share)

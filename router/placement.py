@@ -19,6 +19,7 @@ from router.cost import TtftCorrection
 from router.load import ReplicaLoad
 from router.policies import Candidate, PlacementRequest, Policy, gathered
 from router.recent import Recent
+from router.sharing import working_on_nodes
 
 BLIND = "blind"
 _UNCORRECTED = TtftCorrection()
@@ -166,6 +167,7 @@ def _candidates(
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
     popular_tokens = max(confirmed.values(), default=0)
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
+    working = working_on_nodes(loads)
 
     def candidate(replica_id: str, load: ReplicaLoad) -> Candidate:
         confirmed_tokens = confirmed.get(replica_id, 0)
@@ -179,7 +181,7 @@ def _candidates(
             incarnation=load.incarnation,
             cached_tokens=cached_tokens,
             confirmed_tokens=confirmed_tokens,
-            predicted_ttft_s=correction.apply(raw_ttft_s),
+            predicted_ttft_s=correction.apply(raw_ttft_s, working[replica_id]),
             raw_ttft_s=raw_ttft_s,
             wait_s=wait_s,
             score=cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),
@@ -190,6 +192,7 @@ def _candidates(
             kv_use=load.kv_use,
             placed_lately=recent.placements.get(load.slot, 0.0),
             synced=load.synced,
+            working_on_node=working[replica_id],
         )
 
     return [candidate(replica_id, load) for replica_id, load in loads.items()]

@@ -67,6 +67,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     placed_lately: float
     """Requests sent there in about the last half minute."""
     synced: bool
+    working_on_node: int = 0
+    """Engines of its node that have requests, itself included as if it had this one; 0: no other
+    is on its node."""
 
     @property
     def requests(self) -> int:

@@ -4,18 +4,23 @@ The fleet and the traffic of the routing benchmark, by policy `prefix`: each wor
 caches, one after the other, so that what was learned of one has to hold for the next. What was
 predicted when a request was placed is compared with the time from then to its first token, as the
 gateway measured it. The first requests, from which a gateway learns anything at all, do not count.
+
+With --record each request is written down with its explanation, a line of JSON: what was predicted
+of every replica and from what, so that another way to predict can be tried on the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 
 from benchmarks import report
@@ -25,11 +30,15 @@ from benchmarks.routing.run import FLEET, RoutingBench
 from benchmarks.small_model import small_model
 from benchmarks.workloads import WORKLOADS
 from cli import stream_client
+from cli.stream_client import Endpoint
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
+AGAIN_S = 0.1
 
 
-async def measure(fleet: BenchFleet, seeds: int, seconds: float) -> dict[str, list[Answer]]:
+async def measure(
+    fleet: BenchFleet, seeds: int, seconds: float, record: Path | None
+) -> dict[str, list[Answer]]:
     """The answers of each workload."""
     answers: dict[str, list[Answer]] = {workload: [] for workload in WORKLOADS}
     async with stream_client.session() as http:
@@ -39,8 +48,41 @@ async def measure(fleet: BenchFleet, seeds: int, seconds: float) -> dict[str, li
             for workload, found in answers.items():
                 run = await bench.run(workload, "prefix", seed, seconds)
                 found.extend(run.answers)
+                if record is not None:
+                    await write_down(http, fleet, record, workload, run.answers)
                 print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
     return answers
+
+
+async def write_down(
+    http: aiohttp.ClientSession,
+    fleet: BenchFleet,
+    record: Path,
+    workload: str,
+    answers: Sequence[Answer],
+) -> None:
+    """Append a line for each answer; its explanation is None where none is kept."""
+    gateway = fleet.gateway
+    with record.open("a") as file:
+        for answer in answers:
+            explanation = await explained(http, gateway, answer.request_id)
+            line = {"workload": workload, **vars(answer), "explanation": explanation}
+            file.write(json.dumps(line) + "\n")
+
+
+async def explained(
+    http: aiohttp.ClientSession, gateway: Endpoint, request_id: str
+) -> dict[str, Any] | None:
+    """Asked again where the gateway's Redis is too busy to tell."""
+    while True:
+        url = f"{gateway.url}/antefix/requests/{request_id}"
+        async with http.get(url, headers=gateway.headers) as told:
+            if told.status == 200:
+                explanation: dict[str, Any] = await told.json()
+                return explanation
+            if told.status != 503:
+                return None
+        await asyncio.sleep(AGAIN_S)
 
 
 def errors(answers: Sequence[Answer]) -> list[float]:
@@ -79,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
     parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
+    parser.add_argument("--record", type=Path, help="a file for each request's explanation")
     options = parser.parse_args()
     description = yaml.safe_load(FLEET.read_text())
     description["pools"]["engine"]["model"] = str(small_model())
@@ -86,7 +129,7 @@ def main() -> None:
         fleet_file = Path(folder) / "routing.yaml"
         fleet_file.write_text(yaml.safe_dump(description))
         with running(fleet_file) as fleet:
-            answers = asyncio.run(measure(fleet, options.seeds, options.seconds))
+            answers = asyncio.run(measure(fleet, options.seeds, options.seconds, options.record))
     all_together = figures_of([answer for found in answers.values() for answer in found])
     goals = {
         "mean_absolute_error": report.goal(all_together["mean_absolute_error"], at_most=MEAN_GOAL),

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from benchmarks.fairness.run import Beside
+from benchmarks.fleet import BenchFleet
 from benchmarks.load_generator import Answer
-from benchmarks.prediction.run import errors, figures_of
+from benchmarks.prediction.run import errors, figures_of, write_down
 from benchmarks.trace_player import ReplayedRequest
+from cli.stream_client import Endpoint
+from deployments.wire.engine_pass import EnginePasses
+from tests.fakes.engine import MODEL, SECRET, FakeEngine
+from tests.fakes.front import gateway_before
 
 
 def answer(predicted_s: float | None, took_s: float | None) -> Answer:
@@ -26,6 +35,29 @@ def test_figures_are_of_absolute_errors_and_of_their_mean() -> None:
     assert found["mean_absolute_error"] == pytest.approx(3.0 / 11, abs=1e-4)
     assert found["mean_error"] == pytest.approx(0.0)
     assert found["p90_absolute_error"] == pytest.approx(0.5)
+
+
+async def test_requests_are_written_down_with_what_explains_them(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with gateway_before(FakeEngine("r0"), redis_url=redis_url) as front:
+        body = {"model": MODEL, "prompt": "a b c", "max_tokens": 1}
+        url = f"{front.url}/v1/completions"
+        async with front.http.post(url, json=body, headers=front.headers) as told:
+            kept = replace(answer(0.2, 0.1), request_id=told.headers["x-request-id"])
+            await front.explanation_of(told.headers)
+        endpoint = Endpoint("gateway", front.url, front.headers)
+        fleet = BenchFleet(endpoint, endpoint, MODEL, "", EnginePasses(SECRET), tmp_path)
+        lost, record = replace(kept, request_id="none"), tmp_path / "record"
+        await write_down(front.http, fleet, record, "short", [kept, lost])
+        await write_down(front.http, fleet, record, "short", [kept])
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["workload"] for line in lines] == ["short"] * 3
+    assert [line["explanation"] is None for line in lines] == [False, True, False]
+    [candidate] = lines[0]["explanation"]["candidates"]
+    assert candidate["raw_ttft"] > 0
+    assert candidate["working_on_node"] == 0
+    assert lines[0]["predicted_ttft_s"] == 0.2
 
 
 def test_a_tenant_is_told_with_what_was_refused_it() -> None:

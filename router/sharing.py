@@ -1,0 +1,68 @@
+"""How engines of one node slow each other down, learned from what first tokens took.
+
+Engines that compute on the same cores, or on one GPU, take longer while others of their node work,
+by how much depends on the hardware and is told by nobody. So a factor is learned for each number of
+engines that work at once; where each has a GPU of its own, all factors stay about 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from router.load import ReplicaLoad
+
+# So many observations of one number of engines are remembered; the first ones count as if PRIOR
+# had said before that they are as what is known already.
+MEMORY, PRIOR = 32, 4
+# Logarithms: how far off one observation counts at most, and all of them together.
+MAX_SURPRISE, MAX_LOG = 1.0, 3.0
+# More engines that work on a node than this are like this many.
+MOST_WORKING = 64
+
+
+class NodeSharing:
+    """Factors by how many engines of a node work at once, the request's own included; 0: it has
+    the node to itself, and shares nothing."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, float] = {}
+        self._seen: Counter[int] = Counter()
+
+    def factor(self, working: int) -> float:
+        """How many times as long a first token takes there as it does on the whole."""
+        return math.exp(self._log(min(working, MOST_WORKING)))
+
+    def observe(self, working: int, times: float) -> None:
+        """A first token took `times` as long as was expected with the factor; above 0."""
+        if not working:
+            return
+        working = min(working, MOST_WORKING)
+        before = self._log(working)
+        self._seen[working] = min(self._seen[working] + 1, MEMORY - PRIOR)
+        surprise = max(-MAX_SURPRISE, min(MAX_SURPRISE, math.log(times)))
+        moved = before + surprise / (self._seen[working] + PRIOR)
+        self._logs[working] = max(-MAX_LOG, min(MAX_LOG, moved))
+
+    def _log(self, working: int) -> float:
+        """Of a number that was not seen yet, as of the nearest that was."""
+        if not working or not self._logs:
+            return 0.0
+        if working not in self._logs:
+            working = min(self._logs, key=lambda known: abs(known - working))
+        return self._logs[working]
+
+
+def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> dict[str, int]:
+    """Replica id -> how many engines of its node would work if it had one request more, itself
+    included; 0 where no other is on its node, or where that is not known."""
+    there = Counter(load.node_ip for load in loads.values())
+    idle = {replica_id for replica_id, load in loads.items() if not (load.waiting or load.running)}
+    working = there - Counter(loads[replica_id].node_ip for replica_id in idle)
+    return {
+        replica_id: working[load.node_ip] + (replica_id in idle)
+        if load.node_ip and there[load.node_ip] > 1
+        else 0
+        for replica_id, load in loads.items()
+    }
