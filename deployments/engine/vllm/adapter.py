@@ -113,10 +113,12 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         if scheduler_stats is not None:
             served = scheduler_stats.num_running_reqs + len(iteration_stats.finished_requests)
             self.step_time.add(iteration_stats.inter_token_latencies_iter, served)
+        # never vLLM's own `iteration_timestamp`: that is of a clock that may be set back
+        now = time.monotonic()
         for finished in iteration_stats.finished_requests:
             self._decode.add(finished.decode_time, 1.0)
             self._prefill_rate.add(
-                iteration_stats.iteration_timestamp - finished.decode_time,
+                now - finished.decode_time,
                 finished.prefill_time,
                 finished.num_prompt_tokens - finished.num_cached_tokens,
             )

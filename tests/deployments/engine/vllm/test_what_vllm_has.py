@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
+from deployments.engine.vllm import adapter
+from deployments.engine.vllm.adapter import NO_HOSTS, EngineStats, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
@@ -44,6 +45,26 @@ def test_a_dead_engine_says_so_in_the_words_that_gateways_look_for() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     assert says_dead(str(EngineDeadError()).encode())
+
+
+def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prompts of before and of after had been computed in the same seconds, it seemed."""
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats
+
+    stats, now = EngineStats(), SimpleNamespace(monotonic=1000.0, epoch=1.7e9)
+    monkeypatch.setattr(adapter, "time", SimpleNamespace(monotonic=lambda: now.monotonic))
+    for second in range(10):
+        now.monotonic += 1.0
+        now.epoch += -4.0 if second == 5 else 1.0
+        iteration = IterationStats()
+        iteration.iteration_timestamp = now.epoch
+        iteration.finished_requests = [
+            FinishedRequestStats(finish_reason=None, num_prompt_tokens=1000, prefill_time=1.0)
+        ]
+        stats.record(None, iteration)
+    assert stats.prefill_rate == pytest.approx(1000.0)
 
 
 def test_request_states_tell_what_is_queued() -> None:
