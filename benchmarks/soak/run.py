@@ -6,7 +6,8 @@ once than is let in, keys that are made and taken away; every few minutes an eng
 Ray Serve starts another. All that a leak could be is sampled meanwhile (`benchmarks.soak.watch`).
 After a warm-up, in which caches fill, allocators grow and explanations reach the age at which Redis
 forgets them, nothing may have a slope whose 95 % interval lies above what counts as growth
-(`benchmarks.soak.verdict`). Then the traffic ends, and nothing may be held for a request.
+(`benchmarks.soak.verdict`, which also tells what fills up from what grows for ever, where a soak is
+long enough). Then the traffic ends, and nothing may be held for a request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from benchmarks.fleet import BenchFleet, running
 from benchmarks.small_model import small_model
 from benchmarks.soak.slopes import FEWEST_CYCLES
 from benchmarks.soak.traffic import MixedTraffic
-from benchmarks.soak.verdict import BOUNDS_PER_HOUR, growing, left_over, watched
+from benchmarks.soak.verdict import (
+    BOUNDS_PER_HOUR,
+    growing,
+    least_found,
+    left_over,
+    watched,
+)
 from benchmarks.soak.watch import FleetWatch, Sample, held_in_redis
 from cli import stream_client
 from cli.local.home import Home
@@ -157,11 +164,11 @@ async def measure(fleet: BenchFleet, cycles: int) -> tuple[dict[str, Any], dict[
         await soak.play(cycles)
         held = await soak.drained()
         after = await asyncio.to_thread(soak.watch.sample)
-    counted = [(at, of) for at, of in soak.samples if at >= warm_up(cycles) * CYCLE_S]
-    found = watched(counted, CYCLE_S)
+    found = watched(soak.samples, CYCLE_S, warm_up(cycles) * CYCLE_S)
     for one in found:
         print(one.row())
     grown, left, told = growing(found), left_over(before, after, held), soak.traffic.told
+    counted_s = (cycles - warm_up(cycles)) * CYCLE_S
     figures = {
         "minutes": round(cycles * CYCLE_S / 60, 1),
         "cycles_that_count": cycles - warm_up(cycles),
@@ -172,6 +179,10 @@ async def measure(fleet: BenchFleet, cycles: int) -> tuple[dict[str, Any], dict[
         "watched": dict(Counter(one.figure.unit for one in found)),
         "growing": {
             unit: [o.told() for o in grown if o.figure.unit == unit] for unit in BOUNDS_PER_HOUR
+        },
+        "filling": [o.figure.unit + " of " + o.figure.whose for o in found if o.verdict == "fills"],
+        "least_found_an_hour": {
+            unit: round(least_found(unit, counted_s), 1) for unit in BOUNDS_PER_HOUR
         },
     }
     goals = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
+import random
 import secrets
 import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,14 @@ from benchmarks.soak import run, watch
 from benchmarks.soak.run import warm_up
 from benchmarks.soak.slopes import HOUR_S
 from benchmarks.soak.traffic import MixedTraffic
-from benchmarks.soak.verdict import BOUNDS_PER_HOUR, growing, left_over, watched
+from benchmarks.soak.verdict import (
+    BOUNDS_PER_HOUR,
+    Watched,
+    growing,
+    least_found,
+    left_over,
+    watched,
+)
 from benchmarks.soak.watch import (
     HELD,
     OF_REQUESTS,
@@ -228,11 +237,59 @@ def test_growth_below_what_is_told_from_chance_is_none() -> None:
 
     def grows(per_hour: float) -> bool:
         per_s = per_hour / HOUR_S
-        (found,) = watched([(i * 5.0, {figure: i * 5.0 * per_s}) for i in range(60)], CYCLE_S)
+        (found,) = watched([(i * 5.0, {figure: i * 5.0 * per_s}) for i in range(400)], CYCLE_S)
         return found.grows
 
     assert grows(1.1 * bound)
     assert not grows(0.9 * bound)
+
+
+def of_memory(values: Sequence[float], warm_up_s: float = 0.0, since: int = 0) -> Watched:
+    """MB, one value each 5 s; it begins with the sample `since`."""
+    figure, other = Figure(watch.MEMORY, "a process"), Figure(watch.MEMORY, "another")
+    samples: list[tuple[float, Sample]] = [
+        (i * 5.0, {other: 1.0, **({figure: value} if i >= since else {})})
+        for i, value in enumerate(values)
+    ]
+    (found,) = [o for o in watched(samples, CYCLE_S, warm_up_s) if o.figure == figure]
+    return found
+
+
+def test_a_few_steps_of_an_allocator_are_no_slope() -> None:
+    """What a redis-server's memory was like in the two minutes of a short soak that count."""
+    steps = [11.2 + 0.25 * (i // 5) for i in range(36)]
+    assert of_memory(steps).slope.exceeds(BOUNDS_PER_HOUR[watch.MEMORY])
+    assert of_memory(steps).verdict == "steady"
+    assert least_found(watch.MEMORY, 120.0) == pytest.approx(120.0)
+    # in an hour they are
+    assert of_memory([11.2 + 0.25 * (i // 5) for i in range(720)]).grows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_fills_up_is_told_from_a_leak_once_it_has_slowed_down(seed: int) -> None:
+    chance = random.Random(seed)
+    noise = [chance.gauss(0.0, 0.5) for _ in range(180)]
+    fills = [100.0 * (1.0 - math.exp(-i / 25)) + x for i, x in enumerate(noise)]
+    leaks = [0.1 * i + x for i, x in enumerate(noise)]
+    assert of_memory(fills).verdict == "fills"
+    assert of_memory(leaks).verdict == "GROWS"
+    both = [a + b for a, b in zip(fills, leaks, strict=True)]
+    assert of_memory(both).verdict == "GROWS"
+
+
+def test_a_short_soak_does_not_excuse_what_may_be_filling() -> None:
+    fills = [100.0 * (1.0 - math.exp(-i / 15)) for i in range(50)]
+    assert of_memory(fills).halves is None
+    assert of_memory(fills).verdict == "GROWS"
+
+
+def test_a_process_that_began_meanwhile_has_a_warm_up_of_its_own() -> None:
+    grown = [50.0 * min(1.0, max(0, i - 40) / 30) for i in range(180)]
+    assert of_memory(grown, warm_up_s=0.0).slope.per_hour > 0
+    late = of_memory(grown, warm_up_s=200.0, since=40)
+    assert late.verdict == "steady"
+    assert late.slope.per_hour == 0.0
+    assert late.seconds == pytest.approx(180 * 5.0 - 400.0, abs=5.0)
 
 
 def test_enough_does_not_count_for_caches_to_fill() -> None:
