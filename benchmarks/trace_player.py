@@ -14,6 +14,8 @@ from cli.calibrating import TOKEN_IDS
 from cli.stream_client import Endpoint
 from simulator.traces import Request, Trace
 
+# The fewest and most tokens of a prompt, and of an answer.
+Sizes = tuple[tuple[int, int], tuple[int, int]]
 # No answer by then is none.
 TIMEOUT_S = 120.0
 
@@ -59,13 +61,10 @@ def poisson(
     rate: Callable[[float], float],
     most: float,
     seconds: float,
-    sizes: tuple[tuple[int, int], tuple[int, int]],
+    sizes: Sizes,
     seed: int,
 ) -> Trace:
-    """Arrivals of a Poisson process with this rate, at most `most`, requests a second.
-
-    `sizes`: the fewest and most tokens of a prompt, and of an answer.
-    """
+    """Arrivals of a Poisson process with this rate, at most `most`, requests a second."""
     rng, at, requests = random.Random(seed), 0.0, []
     prompt, answer = sizes
     while (at := at + rng.expovariate(most)) < seconds:

@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
-from benchmarks.trace_player import ReplayedRequest, play, poisson
+from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
 from simulator.traces import Request, Trace
 
@@ -60,10 +60,10 @@ class OverloadBench:
         self._slo_s = slo_s
         self._rng = random.Random(1)
 
-    async def capacity(self) -> float:
-        """Requests that finish in a second while CONCURRENCY are under way."""
+    async def capacity(self, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
+        """Requests of these sizes that finish in a second while CONCURRENCY are under way."""
         until = asyncio.get_running_loop().time() + CAPACITY_S
-        counts = await asyncio.gather(*(self._one_by_one(until) for _ in range(CONCURRENCY)))
+        counts = await asyncio.gather(*(self._one_by_one(until, sizes) for _ in range(CONCURRENCY)))
         return sum(counts) / CAPACITY_S
 
     async def phase(self, rate: float) -> Phase:
@@ -82,10 +82,11 @@ class OverloadBench:
         failed = [o.at + PROBE_PERIOD_S for o in outcomes if not o.met(self._slo_s)]
         return max(failed, default=0.0)
 
-    async def _one_by_one(self, until: float) -> int:
+    async def _one_by_one(self, until: float, sizes: Sizes) -> int:
         finished, loop = 0, asyncio.get_running_loop()
+        prompt_tokens, answer_tokens = sizes
         while loop.time() < until:
-            size = self._rng.randint(*PROMPT_TOKENS), self._rng.randint(*ANSWER_TOKENS)
+            size = self._rng.randint(*prompt_tokens), self._rng.randint(*answer_tokens)
             (outcome,) = await self._play(Trace("one", (Request(0.0, *size),), 0.0))
             if outcome.status == 429:
                 await asyncio.sleep(0.2)
