@@ -24,11 +24,11 @@ BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gatewa
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup
 MEASUREMENTS = $(BENCHES) soak drills
-.PHONY: help up down test test-cluster fuzz lint format lock audit reference observability chart \
-	image-cpu image-gpu installed $(MEASUREMENTS) clean
+.PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
+	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: ## Install what is needed, then start a fleet here (ARGS= goes to `antefix up`)
 	@$(PYTHON) bootstrap.py

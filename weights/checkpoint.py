@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,17 +36,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 def weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in weight_files(folder))
-
-
-def weights_by_dtype(folder: Path) -> dict[str, int]:
-    """Numbers a safetensors type (BF16, I32, ...): packed ones count as what they are packed in."""
-    counts: Counter[str] = Counter()
-    for path in weight_files(folder):
-        with path.open("rb") as file:
-            _, tensors = _header(file, path)
-        for tensor in tensors.values():
-            counts[tensor["dtype"]] += math.prod(tensor["shape"])
-    return dict(counts)
 
 
 def weights_digest(folder: Path) -> str:

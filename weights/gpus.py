@@ -80,13 +80,3 @@ def gpu_called(name: str) -> Gpu:
             return gpu
     known = ", ".join(gpu.name for gpu in GPUS)
     raise Problem(f"the GPU {name!r} is not known", f"use one of {known}")
-
-
-def gpu_of_ray(accelerator_type: str) -> Gpu | None:
-    """The GPU that Ray's accelerator_type names: the smallest where it names several.
-
-    Ray says A100 for both sizes, and A100-80G where it can tell.
-    """
-    exact = [gpu for gpu in GPUS if gpu.ray_type == accelerator_type]
-    family = [gpu for gpu in GPUS if gpu.ray_type.startswith(accelerator_type + "-")]
-    return min(exact or family, key=lambda gpu: gpu.memory_bytes, default=None)

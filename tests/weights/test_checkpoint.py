@@ -9,12 +9,11 @@ import pytest
 
 from common.errors import Problem
 from tests.weights.checkpoints import write_model, write_safetensors
-from weights.checkpoint import weight_bytes, weights_by_dtype, weights_digest
+from weights.checkpoint import weight_bytes, weights_digest
 
 
-def test_bytes_and_types_are_those_of_all_files(tmp_path: Path) -> None:
+def test_bytes_are_those_of_all_files(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m")
-    assert weights_by_dtype(model) == {"F32": 2 * 3 * 40 * 100}
     assert weight_bytes(model) == sum(f.stat().st_size for f in model.glob("*.safetensors"))
 
 
