@@ -41,6 +41,8 @@ CHUNK_KEYS = 1024
 REFRESH_S = 1200.0
 REFRESH_KEYS = 2048
 REFRESH_PAUSE_S = 1.0
+# So far ahead between two heartbeats is a clock that was set: bits may have expired.
+SET_FORWARD_S = 1200
 # Before an engine's events that ended, or failed, are followed again.
 FOLLOW_AGAIN_S = 1.0
 
@@ -71,6 +73,8 @@ class _Tenancy:
         self.outbox: deque[Changes] = deque()
         # Batches that Redis has acknowledged.
         self.written = 0
+        # By Redis' clock, seconds.
+        self._renewed_at = 0
 
     def add(self, changes: Changes) -> None:
         self.outbox.extend(Changes([], list(keys)) for keys in _chunks(changes.cleared, CHUNK_KEYS))
@@ -89,9 +93,13 @@ class _Tenancy:
         return True
 
     async def renew(self, snapshot: str) -> bool:
-        return await slots.renew(
+        """False when fenced off, or when so much time has passed that its bits may have expired:
+        Redis' clock was set forward."""
+        now = await slots.renew(
             self._redis, self._pool, self.slot, self.incarnation, snapshot, self.written
         )
+        before, self._renewed_at = self._renewed_at or now, now
+        return 0 < now < before + SET_FORWARD_S
 
     async def leave(self, keys: Sequence[bytes]) -> None:
         """End the lease, clear the bits of these keys and give the slot back."""

@@ -116,7 +116,7 @@ local slot, incarnation, written = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('HGET', KEYS[1], slot) ~= incarnation then return 0 end
 if tonumber(redis.call('HGET', KEYS[2], slot) or -1) < written then return 0 end
 redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[5])
-return 1
+return tonumber(redis.call('TIME')[1])
 """)
 
 _WRITE = Script("""
@@ -184,15 +184,15 @@ async def claim(redis: AsyncRedis, pool: str, incarnation: str, wanted: int | No
 
 async def renew(
     redis: AsyncRedis, pool: str, slot: int, incarnation: str, snapshot: str, written: int = 0
-) -> bool:
-    """Publish the snapshot for LEASE_S; False when fenced off.
+) -> int:
+    """Publish the snapshot for LEASE_S. Returns Redis' time in seconds; 0 when fenced off.
 
     `written` is the number of the last batch that Redis has acknowledged: one that has
     forgotten it has lost writes.
     """
     keys = [slots_key(pool), batches_key(pool), lease_key(pool, slot)]
     lease_ms = int(LEASE_S * 1000)
-    return bool(await _RENEW(redis, keys, slot, incarnation, written, snapshot, lease_ms))
+    return int(await _RENEW(redis, keys, slot, incarnation, written, snapshot, lease_ms))
 
 
 def batch_count(set_keys: Sequence[bytes], cleared_keys: Sequence[bytes]) -> int:

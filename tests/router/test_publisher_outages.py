@@ -13,7 +13,7 @@ import pytest
 from cli.local.ports import free_ports
 from router import publisher, slots
 from router.redis_client import AsyncRedis, connect
-from router.slots import registry
+from router.slots import registry, segment_prefix
 from router.sweeper import Sweeper
 from tests.router.index_engine import removed, replica_on, stored
 from tests.router.index_redis import POOL, bits, client_of, control
@@ -98,6 +98,22 @@ async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
         await replica.until_exact(server, 2)
         # the number stays taken: what is under it is the sweeper's to find
         assert (await registry(redis, POOL))[before.slot] == before.incarnation
+
+
+async def test_a_redis_whose_clock_is_set_forward_is_told_all_again(
+    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every bit had expired, and was set again with the next refresh, minutes later."""
+    async with replica_on(redis, [stored(1), stored(2)]) as replica:
+        await replica.until_exact(server, 4)
+        before = replica.incarnation
+        with control(server) as client:
+            assert client.delete(*(segment_prefix(POOL) + key for key in bits(server))) == 4
+        assert bits(server) == {}
+        later = slots._RENEW.lua.replace("call('TIME')[1]", "call('TIME')[1] + 3600")
+        monkeypatch.setattr(slots, "_RENEW", slots.Script(later))
+        await replica.until_exact(server, 4)
+        assert replica.incarnation != before
 
 
 async def test_stopping_before_redis_ever_answered_is_quick(tmp_path: Path) -> None:
