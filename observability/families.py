@@ -52,7 +52,8 @@ class Families:
             "antefix_resumed",
             "Answers whose engine was lost in the middle, by outcome: continued (another engine "
             "went on with it), refused (was asked to and could not), failed (none took it in time, "
-            "or it was lost as well), impossible (the answer is none that can be gone on with).",
+            "or it was lost as well), impossible (the answer is none that can be gone on with). "
+            "And streams whose gateway was lost: rejoined (their clients had the rest from here).",
             ["pool", "outcome"],
         )
         self.moved = counter(

@@ -23,7 +23,7 @@ AT_ONCE = 32
 # A series stays for as long as its process: more tenants than these are counted as one.
 TENANTS_TOLD = 1000
 OTHER_TENANTS = "(others)"
-_RESUMED = ("continued", "refused", "failed", "impossible")
+_RESUMED = ("continued", "refused", "failed", "impossible", "rejoined")
 _MOVED = ("moved", "stayed")
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 

@@ -20,8 +20,9 @@ CONTEXT_HEADERS = ("traceparent", "tracestate")
 OVER_BUDGET = "rate_limit_exceeded"
 
 # Another engine went on with it; was asked to and could not; none took it in time, or it was lost
-# as well; none was asked, because the answer was not one that can be gone on with.
-Resumed = Literal["", "continued", "refused", "failed", "impossible"]
+# as well; none was asked, because the answer was not one that can be gone on with. And: its gateway
+# was lost, and this one passes on the rest.
+Resumed = Literal["", "continued", "refused", "failed", "impossible", "rejoined"]
 # From an engine that was taken away, to another; it ended where it was.
 Moved = Literal["", "moved", "stayed"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
@@ -136,8 +137,8 @@ class RequestRecord:
     times between the pieces of a stream. `body_bytes`: what the gateway holds of its body.
     `charge`: None where the tenant has no limits. `outcome` is "cancelled" (the client left) until
     something else is known; `error` is the API's code for what went wrong. `resumed`: what came of
-    an answer whose engine was lost in the middle; `moved`: of one that could go on elsewhere, and
-    whose engine was taken away; "" for all others.
+    an answer whose engine or gateway was lost in the middle; `moved`: of one that could go on
+    elsewhere, and whose engine was taken away; "" for all others.
     """
 
     request_id: str

@@ -233,6 +233,11 @@ class LoadBoard:
         gone = {replica_id for replica_id in self._loads if replica_id not in serving}
         return {replica_id: self._loads[replica_id] for replica_id in gone} if self.is_read else {}
 
+    def address_of(self, replica_id: str) -> str | None:
+        """Where it listens, or did when it was last heard of; None: it is not known."""
+        load = self._told.get(replica_id) or self.last_known().get(replica_id)
+        return load.url if load else None
+
     def is_live(self, replica_id: str) -> bool:
         """Whether it still shows signs of life, whatever its part."""
         return self.is_read and replica_id in self._told

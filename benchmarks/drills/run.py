@@ -60,7 +60,7 @@ async def drill_all(names: list[str], fleet: BenchFleet) -> list[Judgement]:
             try:
                 verdict = await drill(name, SCENARIOS[name], fleet, http)
             except NotWithin as error:
-                verdict = Judgement(name, 0, 0, 0, {}, 0.0, 0.0, {}, [str(error)])
+                verdict = Judgement(name, 0, 0, 0, 0, {}, 0.0, 0.0, {}, [str(error)])
             verdicts.append(verdict)
             print(verdict.row(), flush=True)
     return verdicts

@@ -13,18 +13,22 @@ from typing import Any
 import aiohttp
 
 from cli.stream_client import Endpoint
+from deployments.gateway.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 
 CLIENTS = 4
 PROMPTS = 6
 LONG_TOKENS, SHORT_TOKENS = 48, 8
 # An answer that takes longer has hung.
 HUNG_S = 150.0
+# How often a client asks for the rest of one stream.
+MOST_RESUMED = 5
 
 
 @dataclass
 class Asked:
     """One request, in seconds of the loop's clock. `code`: of the error that it was told, or how
-    its connection ended; None for a whole answer. `replica` is empty where no answer began."""
+    its connection ended; None for a whole answer. `replica` is empty where no answer began.
+    `resumed`: how often it had the rest through another gateway."""
 
     began: float
     ended: float = 0.0
@@ -32,6 +36,7 @@ class Asked:
     code: str | None = None
     first_byte: float | None = None
     longest_gap_s: float = 0.0
+    resumed: int = 0
 
     def overlaps(self, began: float, ended: float) -> bool:
         return self.began < ended and self.ended > began
@@ -91,31 +96,58 @@ class Traffic:
             "temperature": 0,
             "ignore_eos": True,
             "stream": streams,
+            "return_token_ids": streams,
         }
-        url = f"{self._endpoint.url}/v1/completions"
-        async with http.post(url, json=body) as answer:
-            outcome.replica = answer.headers.get("x-antefix-replica", "")
-            if answer.status != 200:
-                outcome.code = _code(await answer.read())
-            elif streams:
-                outcome.code = await _read(answer, outcome)
+        stream = Stream(outcome, LONG_TOKENS if number % 2 else SHORT_TOKENS)
+        while True:
+            try:
+                url = f"{self._endpoint.url}/v1/completions"
+                async with http.post(url, json=body, headers=stream.rest) as answer:
+                    outcome.replica = answer.headers.get("x-antefix-replica", outcome.replica)
+                    if answer.status != 200:
+                        outcome.code = _code(await answer.read())
+                    elif streams:
+                        outcome.code = await stream.read(answer)
+                    else:
+                        await answer.read()
+                    return
+            except aiohttp.ClientError:
+                if not stream.rest or outcome.resumed == MOST_RESUMED:
+                    raise
+                outcome.resumed += 1
+
+
+class Stream:
+    """What a client has of one, whose gateway may be lost. `rest`: headers that ask for more."""
+
+    def __init__(self, outcome: Asked, tokens: int) -> None:
+        self._outcome = outcome
+        self._tokens = tokens
+        self._last = outcome.began
+        self._events: list[bytes] = []
+        self.rest: dict[str, str] = {}
+
+    async def read(self, answer: aiohttp.ClientResponse) -> str | None:
+        """None where it came to its end."""
+        begun, outcome = b"", self._outcome
+        if stream_id := answer.headers.get(RESUME_HEADER):
+            self.rest = {RESUME_HEADER: stream_id, CLIENT_EVENTS_HEADER: str(len(self._events))}
+        async for chunk in answer.content.iter_any():
+            now = _now()
+            if outcome.first_byte is None:
+                outcome.first_byte = now
             else:
-                await answer.read()
-
-
-async def _read(answer: aiohttp.ClientResponse, outcome: Asked) -> str | None:
-    """None for a stream that came to its end."""
-    last, tail = outcome.began, b""
-    async for chunk in answer.content.iter_any():
-        now = _now()
-        if outcome.first_byte is None:
-            outcome.first_byte = now
-        else:
-            outcome.longest_gap_s = max(outcome.longest_gap_s, now - last)
-        last, tail = now, (tail + chunk)[-2000:]
-    if tail.rstrip().endswith(b"data: [DONE]") and b'{"error"' not in tail:
-        return None
-    return _code(tail.rstrip().rpartition(b"data: ")[2])
+                outcome.longest_gap_s = max(outcome.longest_gap_s, now - self._last)
+            self._last = now
+            *events, begun = (begun + chunk).split(b"\n\n")
+            self._events += [event for event in events if event[:1] != b":"]
+            if self.rest:
+                self.rest[CLIENT_EVENTS_HEADER] = str(len(self._events))
+        if not self._events or self._events[-1] != b"data: [DONE]":
+            return _code((self._events or [b""])[-1].removeprefix(b"data: "))
+        choices = [json.loads(event[len(b"data: ") :])["choices"][0] for event in self._events[:-1]]
+        tokens = sum(len(choice["token_ids"]) for choice in choices)
+        return None if tokens == self._tokens else f"{tokens} tokens for {self._tokens}"
 
 
 def _code(body: bytes) -> str:

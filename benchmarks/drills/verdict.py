@@ -43,6 +43,7 @@ class Judgement:
     requests: int
     hit: int
     went_on: int
+    resumed: int
     told: Mapping[str, int]
     longest_gap_s: float
     whole_after_s: float
@@ -65,6 +66,7 @@ class Judgement:
             "requests": self.requests,
             "hit": self.hit,
             "went_on": self.went_on,
+            "resumed": self.resumed,
             "told": dict(self.told),
             "longest_gap_s": round(self.longest_gap_s, 2),
             "whole_after_s": round(self.whole_after_s, 2),
@@ -106,6 +108,7 @@ def judge(
         requests=len(outcomes),
         hit=len(hit),
         went_on=sum(one.code is None for one in hit),
+        resumed=sum(one.resumed > 0 for one in outcomes),
         told=Counter(one.code for one in failed if one.code is not None),
         longest_gap_s=max((one.longest_gap_s for one in outcomes), default=0.0),
         whole_after_s=max(0.0, whole_at - fault.over),

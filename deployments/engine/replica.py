@@ -31,6 +31,7 @@ from common.failure import gist
 from common.loops import Loops, failures, forever
 from deployments.engine.confirming import Confirming
 from deployments.engine.hang import EngineHealth
+from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.engine.witness import Witness
@@ -124,6 +125,8 @@ class EngineReplica:
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._tickets = Tickets(pool.max_ongoing_requests)
+        app = Awake(self._engine.app, self._sleeper)
+        self._held = HeldAnswers(Confirming(app, self._report))
         gate = TicketGate(self._app(), self._tickets, secret)
         self._server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
         self._url = gate.url = await self._server.start(self._node_ip)
@@ -187,7 +190,7 @@ class EngineReplica:
             routes=[
                 Route(RENDERER_PATH, self._renderer),
                 Route(FACTS_PATH, self._facts),
-                Mount("/", Confirming(Awake(self._engine.app, self._sleeper), self._report)),
+                Mount("/", self._held),
             ]
         )
 
@@ -337,6 +340,7 @@ class EngineReplica:
         with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
             await self._loops.stop(self._watch)
             await self._publisher.stop()
+            self._held.close()
             await self._server.drain()
             await self._loops.stop()  # not before: a request may have waited for one's end
             self._witness.stop()

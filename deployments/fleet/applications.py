@@ -38,7 +38,8 @@ COLD_FOR_POOL = (
 HOT = (
     *("gateway.cached_token_weight", "gateway.max_body_bytes", "gateway.max_list_items"),
     *("gateway.max_n", "gateway.replicas", "gateway.request_timeout_s", "gateway.tenants"),
-    *("gateway.max_bodies_bytes", "gateway.move_after_s", "gateway.retries", "gpu_budget"),
+    *("gateway.max_bodies_bytes", "gateway.move_after_s", "gateway.resume_within_s"),
+    *("gateway.retries", "gpu_budget"),
     "log_level",
     "redis.lookup_budget_ms",
     # of a rollout that something else causes

@@ -105,6 +105,15 @@ class GatewaySettings(Section):
         "seconds. Then other engines with room go on with those that can be gone on with, in the "
         "same streams. With null none is moved.",
     )
+    resume_within_s: float = Field(
+        0.0,
+        ge=0,
+        le=600,
+        description="A stream whose gateway was lost is kept for this many seconds in the engine "
+        "that makes it, for its client to get the rest through another gateway with "
+        "`x-antefix-resume`. Meanwhile the engine works for a client that may not come. With 0 "
+        "no stream is kept.",
+    )
     cpus: float = Field(
         0.1, ge=0, description="Ray reserves this many CPU cores for a gateway process."
     )

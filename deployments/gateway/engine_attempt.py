@@ -39,7 +39,8 @@ class OutageWatch(NamedTuple):
 
 class EngineAttempt:
     """`request` is what that engine is asked: another model's, where the request overflowed.
-    `moves` has its answer go on elsewhere, when that engine is taken away."""
+    `moves` has its answer go on elsewhere, when that engine is taken away. `had_events`: how many
+    of the answer's the client has from another gateway."""
 
     def __init__(
         self,
@@ -69,6 +70,8 @@ class EngineAttempt:
         self.moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
+        self.path = request.engine.path
+        self.had_events = 0
         self.route = Route(
             ranked_ids=attempt.placement.replica_ids,
             best_url=chosen.url if chosen else None,
@@ -76,6 +79,11 @@ class EngineAttempt:
             is_alive=scheduler.board.is_live,
             outage=outage.began if outage else None,
         )
+
+    @property
+    def body(self) -> bytes:
+        """What the engine is sent."""
+        return self.request.engine_body
 
     def facts(self) -> Mapping[str, Fact | None]:
         """Where it is placed and why, for its trace."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 import ray
@@ -49,7 +50,8 @@ from deployments.gateway.model_cards import no_description
 from deployments.gateway.page import add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
-from deployments.gateway.relay import Relay
+from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Rejoining
+from deployments.gateway.relay import AnyAttempt, Relay
 from deployments.gateway.request import EngineRequest
 from deployments.gateway.request_options import options_of, timeout_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
@@ -85,6 +87,8 @@ INFERENCE_PATHS = (
 SWITCH_INTERVAL_S = 0.0005
 METRICS_PERIOD_S = 1.0
 VERSION = importlib.metadata.version("antefix")
+# In which a gateway that is stopped tells the clients whose streams take too long.
+LAST_WORDS_S = 2.0
 # Nobody reads it; logs of proxies call it so.
 CLIENT_LEFT = 499
 
@@ -155,6 +159,7 @@ class Gateway:
         secret = secrets.engine_secret
         self._salts = CacheSalts(secret)
         self._fatal = FatalRequests(self._binary, base.name, secret)
+        self._rejoining = Rejoining(self._session, secret)
         self._pools = Pools(
             Connections(self._text, self._binary, self._session, secret),
             lambda pool: Transport(handle_of(pool), secret),
@@ -185,6 +190,8 @@ class Gateway:
             self._keys.take(keys_file := Path(secrets.keys_file))
             self._loops.start("api_keys", self._keys.follow(keys_file))
         self._server = HttpServer(self._app())
+        self._closes_at = 0.0
+        self._relays: WeakSet[Relay] = WeakSet()
         self._listens = False
         if ray.is_initialized():  # else asking for the node would start one
             node = ray.get_runtime_context().get_node_id()
@@ -250,9 +257,16 @@ class Gateway:
             return None
 
     async def __del__(self) -> None:
-        """Streams under way finish first: Ray Serve waits `drain_timeout_s` for this."""
+        """Answers under way end first: Ray Serve waits `drain_timeout_s` for this, and clients of
+        those that take longer are told."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
-            await self._leave(unheard_s())
+            leaving = asyncio.ensure_future(self._leave(unheard_s()))
+            drain_s = self._base.gateway.drain_timeout_s
+            most_s = unheard_s() + max(drain_s / 2, drain_s - LAST_WORDS_S)
+            await asyncio.wait({leaving}, timeout=most_s)
+            for relay in list(self._relays):
+                relay.stop()
+            await leaving
             self._bodies.close()
             await self._budgets.close()
             await self._loops.stop()
@@ -265,10 +279,13 @@ class Gateway:
 
     async def _leave(self, after_s: float) -> None:
         """Go on until all who send requests have heard of it; then finish what is under way."""
+        now = asyncio.get_running_loop().time()
         if not self._health.leaving:
             self._health.leaving = True
+            self._closes_at = now + after_s
             self._server.close_connections()
-            await asyncio.sleep(after_s)
+        # a node's drain and Ray Serve both ask for it
+        await asyncio.sleep(self._closes_at - now)
         await self._server.drain()
 
     def _own_process(self) -> None:
@@ -390,6 +407,13 @@ class Gateway:
             timeout_s=timeout_s,
             record=record,
         )
+        hold_s = limits.resume_within_s
+        if RESUME_HEADER in request.headers:
+            rest = self._rejoining.attempt(
+                request.headers, engine_request, fields, options, pool, hold_s
+            )
+            keeping = Keeping(self._rejoining, engine_request, hold_s, rest.reader)
+            return self._relayed(engine_request, rest, {}, keeping)
         self._fatal.check(engine_request)
         headers: Mapping[str, str] = {}
         try:
@@ -400,13 +424,26 @@ class Gateway:
             headers = await self._budgets.admit(pool_request, pool)
             async with asyncio.timeout_at(deadline):
                 attempt = await pool.schedule(pool_request, request.receive)
-            fatal = partial(self._fatal.add, engine_request)
-            return Relay(self._session, attempt, self._watch, headers, limits.retries, fatal)
+            is_kept = hold_s > 0 and fields.get("stream") is True
+            kept = Keeping(self._rejoining, engine_request, hold_s) if is_kept else None
+            return self._relayed(engine_request, attempt, headers, kept)
         except TimeoutError:
             raise engine_request.deadline_passed() from None
         except ApiError as error:
             error.headers = {**headers, **error.headers}
             raise
+
+    def _relayed(
+        self,
+        request: EngineRequest,
+        attempt: AnyAttempt,
+        headers: Mapping[str, str],
+        keeping: Keeping | None,
+    ) -> Relay:
+        retries, fatal = self._fleet.gateway.retries, partial(self._fatal.add, request)
+        relay = Relay(self._session, attempt, self._watch, headers, retries, fatal, keeping)
+        self._relays.add(relay)
+        return relay
 
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights

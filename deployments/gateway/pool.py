@@ -205,10 +205,27 @@ class GatewayPool:
             raise
         except Exception:  # reading must not fail what an engine could serve
             logger.exception("request %s is placed without its prompt", request.request_id)
-            guess = PlacementRequest(request_body.estimate_prompt_tokens(request.body))
-            prompt = Prompt(guess, known=False, depths=None, read_s=0.0, lookup_s=0.0)
-        request.record.phases.read_s += asyncio.get_running_loop().time() - began
+            return self.unread(request, fields, headers, options)
+        finally:
+            request.record.phases.read_s += asyncio.get_running_loop().time() - began
         return PoolRequest(request, fields, headers, options, prompt)
+
+    def unread(
+        self,
+        request: EngineRequest,
+        fields: Mapping[str, Any],
+        headers: Mapping[str, str],
+        options: RequestOptions,
+    ) -> PoolRequest:
+        """A request of which only the length is known, roughly."""
+        guess = PlacementRequest(request_body.estimate_prompt_tokens(request.body))
+        prompt = Prompt(guess, known=False, depths=None, read_s=0.0, lookup_s=0.0)
+        return PoolRequest(request, fields, headers, options, prompt)
+
+    def place_unread(self, request: PoolRequest, failed: frozenset[str]) -> EngineAttempt:
+        """Where another engine may go on with an answer that this gateway did not begin."""
+        attempt = self.scheduler.place(_asked(request, None), failed)
+        return self._attempt(request, attempt, Verdict("admit", "it was let in before"))
 
     async def schedule(
         self, request: PoolRequest, receive: Receive, is_again: bool = False

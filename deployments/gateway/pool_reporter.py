@@ -140,6 +140,16 @@ class PoolReporter:
         self._explanations.keep(request.tenant, request.request_id, explanation)
         return explanation
 
+    def rejoined(self, request: PoolRequest, events: int) -> None:
+        """The rest of a stream of another gateway, of which the client has so many events."""
+        engine, record = request.engine, request.engine.record
+        reason = "it goes on with a stream whose gateway was lost"
+        admitted = Admitted(request.options.priority, "admitted", reason, 0.0)
+        explanation = self._explanation(engine, request.prompt, Placement(()), admitted)
+        explanation |= {"replica": record.replica_id, "rejoined": {"events": events}}
+        explanation["prompt_tokens"]["confirmed"] = record.prompt_tokens
+        self._explanations.keep(engine.tenant, engine.request_id, explanation)
+
     def refused(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
         """A request was not let in: keep the explanation of that."""
         explanation = self._explanation(request.engine, request.prompt, placement, admitted)

@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.move import Move, Moved, Mover
+from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Reader, RejoinedAttempt
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
 from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
@@ -30,6 +31,7 @@ from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
     ENGINE_TTFT_HEADER,
     EXPECTED_CACHED_HEADER,
+    HOLD_HEADER,
     OUTPUT_TOKENS_HEADER,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
@@ -38,11 +40,24 @@ from observability.request_record import Leg
 
 logger = logging.getLogger("ray.serve")
 
+AnyAttempt = EngineAttempt | RejoinedAttempt
+
 # A client that has a part of its answer is told within this time that nobody can go on with it.
 PLACE_AGAIN_S = 5.0
 # A client that reads nothing must not hold its request's task past the deadline.
 LAST_WORDS_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
+
+
+class _TakenOver(ApiError):
+    """Another request of the same client reads the stream now."""
+
+    def __init__(self) -> None:
+        message = (
+            f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
+            " it again."
+        )
+        super().__init__(409, message, code="taken_over", param=RESUME_HEADER)
 
 
 class _CannotGoOn(Exception):
@@ -54,17 +69,19 @@ class Relay(Response):
 
     `headers` are for the client. A try that fails has another, in mid-answer or before, `retries`
     times: a request that kills the engine it runs on must not take the whole pool along. `fatal` is
-    told when every try was lost with its engine, and says what the client is told.
+    told when every try was lost with its engine, and says what the client is told. `keeping`: the
+    stream is kept, should this gateway be lost.
     """
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        attempt: EngineAttempt,
+        attempt: AnyAttempt,
         watch: RequestWatch,
         headers: Mapping[str, str],
         retries: int,
         fatal: Callable[[], ApiError],
+        keeping: Keeping | None = None,
     ) -> None:
         super().__init__()
         self._attempts = 1 + retries
@@ -78,7 +95,10 @@ class Relay(Response):
         self._started = False
         self._sent = 0.0
         self._fatal = fatal
-        self._so_far = AnswerSoFar()
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keeping = keeping
+        self._reader: Reader | None = None
+        self._so_far = AnswerSoFar(attempt.had_events)
         # what the engine is sent that is to go on with it
         self._resume: bytes | None = None
         self._went_on: WentOn = "resumed"
@@ -96,16 +116,25 @@ class Relay(Response):
         gone = asyncio.ensure_future(client_gone(receive))
         timeout = max(0.0, self._request.deadline - asyncio.get_running_loop().time())
         try:
-            await asyncio.wait({work, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {work, gone, self._stopped},
+                timeout=timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if work.done():
                 work.result()
             elif not gone.done():
+                error = self._stops() if self._stopped.done() else None
                 await _cancelled(work)
+                if error is not None:
+                    raise error
                 raise self._request.deadline_passed()
         except ApiError as error:
             record = self._request.record
             record.failed(error.status, error.code)
-            if record.output_tokens is None:
+            if isinstance(error, _TakenOver):
+                record.output_tokens = None  # counts in full: who reads it now is not charged
+            elif record.output_tokens is None:
                 record.output_tokens = self._so_far.output_tokens
             await self._fail(error, scope, receive, send)
         except Exception:
@@ -117,8 +146,14 @@ class Relay(Response):
             await self._mover.close()
             self._watch.ended(self._request.record)
 
+    def stop(self) -> None:
+        """This gateway cannot wait for its answer any more: its client is told."""
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
     async def _answer(self, send: Send) -> None:
-        record, attempt = self._request.record, self._attempt
+        record = self._request.record
+        attempt: AnyAttempt = self._attempt
         try:
             record.trace.placed(attempt.facts)
         except Exception:  # a trace must not cost a request, nor its place
@@ -172,7 +207,7 @@ class Relay(Response):
             attempt = self._again(attempt, failed, failure, tries)
 
     def _again(
-        self, attempt: EngineAttempt, failed: frozenset[str], failure: ApiError, tries: int
+        self, attempt: AnyAttempt, failed: frozenset[str], failure: ApiError, tries: int
     ) -> EngineAttempt:
         """The next try, which goes on with the answer where that can be. Raises `failure` where
         there is to be none."""
@@ -192,7 +227,7 @@ class Relay(Response):
         so_far.forget()
         return attempt.again(failed)
 
-    async def _try(self, attempt: EngineAttempt, leg: Leg, send: Send, move: Move | None) -> None:
+    async def _try(self, attempt: AnyAttempt, leg: Leg, send: Send, move: Move | None) -> None:
         """`move` has asked the engine already.
 
         Raises ReplicaFailed, _CannotGoOn, Moved, NoReplicaUp and ApiError.
@@ -216,10 +251,14 @@ class Relay(Response):
             if not self._placing.expired():
                 raise
             raise _broken_off() from None
-        except (ApiError, NoReplicaUp):
-            if not self._started:
+        except (ApiError, NoReplicaUp) as error:
+            if not self._started or isinstance(error, _TakenOver):
                 raise
             raise _broken_off() from None  # its client cannot wait for a replica any more
+        finally:
+            if self._reader is not None and self._keeping is not None:
+                self._keeping.leaves(self._reader)
+                self._reader = None
 
     async def _ask_to_go_on(
         self, attempt: EngineAttempt, leg: Leg, place: Reservation
@@ -230,16 +269,23 @@ class Relay(Response):
         return await self._post(attempt, leg, place, body)
 
     async def _send(
-        self, attempt: EngineAttempt, leg: Leg, place: Reservation
+        self, attempt: AnyAttempt, leg: Leg, place: Reservation
     ) -> aiohttp.ClientResponse:
-        body = attempt.request.engine_body if self._resume is None else self._resume
+        body, keeping = attempt.body, self._keeping
+        if self._resume is not None:
+            body, keeping = self._resume, None
         if not self._placing.expired():
             self._placing.reschedule(None)  # it has a place
         self._sent = asyncio.get_running_loop().time()
-        return await self._post(attempt, leg, place, body)
+        return await self._post(attempt, leg, place, body, keeping)
 
     async def _post(
-        self, attempt: EngineAttempt, leg: Leg, place: Reservation, body: bytes
+        self,
+        attempt: AnyAttempt,
+        leg: Leg,
+        place: Reservation,
+        body: bytes,
+        keeping: Keeping | None = None,
     ) -> aiohttp.ClientResponse:
         request, leg.replica_id = attempt.request, place.replica_id
         headers = {
@@ -250,12 +296,13 @@ class Relay(Response):
             "x-request-id": request.request_id,
             EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
             RESUMABLE_HEADER: "1",
+            **(keeping.headers if keeping else {}),
         }
-        return await self._session.post(place.url + request.path, data=body, headers=headers)
+        return await self._session.post(place.url + attempt.path, data=body, headers=headers)
 
     async def _pass_on(
         self,
-        attempt: EngineAttempt,
+        attempt: AnyAttempt,
         place: Reservation,
         upstream: aiohttp.ClientResponse,
         send: Send,
@@ -272,12 +319,16 @@ class Relay(Response):
             resumes = RESUMABLE_HEADER in upstream.headers
             if upstream.status >= 400 or not resumes or (self._started and not streaming):
                 raise _CannotGoOn
+            assert isinstance(attempt, EngineAttempt)
             self._goes_on(attempt, place, upstream)
         elif upstream.status >= 400:
             raise self._engine_error(upstream.status, await upstream.read())
         else:
             self._streaming = streaming
             self._begins(attempt, place, upstream)
+        if isinstance(attempt, RejoinedAttempt):  # it stays where it is kept
+            await self._pass_on_answer(place, upstream, send)
+            return
         offer = partial(self._mover.offer, attempt, place, upstream)
         if self._so_far.can_go_on:
             attempt.moves.begun(place.replica_id, offer)
@@ -296,11 +347,23 @@ class Relay(Response):
             await send(self._start(place, upstream.status, upstream.headers))
         await self._pass_on_body(place, upstream, send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._reader = None
+
+    def _stops(self) -> ApiError:
+        """This gateway ends before the answer does; what its client is told."""
+        remedy = "Send the request again."
+        if self._reader is not None:
+            self._reader = None  # it is kept, for another gateway
+            remedy = f"Go on with the stream by {RESUME_HEADER}, or send the request again."
+        message = f"This gateway is stopped, and the answer took longer than it may wait. {remedy}"
+        return ApiError(503, message, code="gateway_stopped", retry_after=1)
 
     def _begins(
-        self, attempt: EngineAttempt, place: Reservation, upstream: aiohttp.ClientResponse
+        self, attempt: AnyAttempt, place: Reservation, upstream: aiohttp.ClientResponse
     ) -> None:
         record = self._request.record
+        if self._keeping is not None and HOLD_HEADER in upstream.headers:
+            self._reader = self._keeping.reader(place, attempt.route.ticket)
         self._so_far.begins(upstream.headers)
         first_token_at = self._first_token_at(upstream)
         self._placement = attempt.answered(place, upstream.headers, first_token_at)
@@ -340,6 +403,9 @@ class Relay(Response):
                 if (error := reader.error) is not None:
                     told = error.for_client(self._request.request_id)
                     raise ReplicaFailed(place.replica_id, error.is_dead, told)
+                if reader.is_taken_over:
+                    self._reader = None
+                    raise _TakenOver
             if rest := reader.rest():
                 await send({"type": "http.response.body", "body": rest, "more_body": True})
         except aiohttp.ClientError:
@@ -386,6 +452,8 @@ class Relay(Response):
         headers.append(("x-request-id", self._request.request_id))
         headers.append(("x-antefix-replica", place.replica_id))
         headers += {**self._told, **self._placement}.items()
+        if self._reader is not None:
+            headers.append((RESUME_HEADER, self._reader.id))
         if self._streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

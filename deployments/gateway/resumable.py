@@ -21,6 +21,7 @@ from deployments.wire.headers import (
     OUTPUT_TOKENS_COMMENT,
     RESUMABLE_HEADER,
     RESUME_FIELD,
+    TAKEN_OVER_COMMENT,
     TOKENS_COMMENT,
 )
 
@@ -39,12 +40,14 @@ _CREATED = re.compile(rb'"created(?:_at)?": ?(\d{1,15})')
 
 
 class AnswerSoFar:
-    """What is known of one answer, whichever engines made it; `events` of it its client has.
+    """What is known of one answer, whichever engines made it; `events` of it its client has, and of
+    the next ones `had` as well, from another gateway.
 
     It `can_go_on` elsewhere when its engine said so and all of its tokens are known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, had: int = 0) -> None:
+        self.had = had
         self.forget()
 
     def forget(self) -> None:
@@ -129,11 +132,13 @@ class EngineError:
 
 
 class EventReader:
-    """Of one engine's stream. `output_tokens`, `error`: what it said at its end, if it did."""
+    """Of one engine's stream. `output_tokens`, `error`, `is_taken_over`: what it said at its end,
+    if it did."""
 
     def __init__(self, so_far: AnswerSoFar) -> None:
         self._so_far = so_far
         self._held = b""
+        self.is_taken_over = False
         self.output_tokens: int | None = None
         self.error: EngineError | None = None
 
@@ -155,8 +160,17 @@ class EventReader:
             return b""
         if len(events) > own:
             self._so_far.gave([e for e in events if e[:1] != b":"] if own else events)
+        if self._so_far.had and not (events := self._not_had(events)):
+            return b""
         events.append(b"")
         return _END.join(events)
+
+    def _not_had(self, events: list[bytes]) -> list[bytes]:
+        for place, event in enumerate(events):
+            if not self._so_far.had:
+                return events[place:]
+            self._so_far.had -= event[:1] != b":"
+        return []
 
     def rest(self) -> bytes:
         """What else is the client's, once the stream has ended as it should."""
@@ -167,7 +181,8 @@ class EventReader:
             return True
         if found := _OUTPUT_TOKENS.fullmatch(comment):
             self.output_tokens = int(found[1])
-        return found is not None
+        self.is_taken_over = self.is_taken_over or comment == TAKEN_OVER_COMMENT
+        return found is not None or self.is_taken_over
 
 
 class ProgressReader:

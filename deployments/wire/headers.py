@@ -19,6 +19,15 @@ An answer that another engine could go on with, should this one be lost:
     x-antefix-resumable        a gateway asks for one; on an answer: it is one, and each chunk's
                                tokens come before its events, in a comment that says so
 
+A stream that outlives its gateway, in its replica (`deployments.engine.held_answers`):
+
+    x-antefix-hold             a gateway asks for that, for so many seconds; on an answer: it does,
+                               for the request of this `x-request-id`
+    x-antefix-held             the ticket of such a stream, which another gateway reads from its
+                               beginning (POST /antefix/held) or will not read on (DELETE)
+    x-antefix-reader           who that is: a later one takes it over, and only the last may end it
+    x-antefix-events           so many of its events the client has
+
 A stream's headers wait for its first token, which is when these are known: no token is later
 for it, and an engine that fails before its first token can still be replaced by another.
 """
@@ -50,6 +59,14 @@ PROGRESS_CONTENT_TYPE = "application/vnd.antefix.progress"
 # whole events the client has, "cached_tokens", "created"}. Refused with this code, and 409.
 RESUME_FIELD = "antefix_resume"
 CANNOT_RESUME = "cannot_resume"
+
+HOLD_HEADER = "x-antefix-hold"
+HELD_HEADER = "x-antefix-held"
+READER_HEADER = "x-antefix-reader"
+EVENTS_HEADER = "x-antefix-events"
+HELD_PATH = "/antefix/held"
+# The last that a reader gets of a stream that another has taken over.
+TAKEN_OVER_COMMENT = b": antefix-taken-over"
 
 # 425 Too Early: never an engine's own answer.
 NOT_RESERVED = 425

@@ -1,15 +1,18 @@
 """What a drill is judged by, and how its clients tell how each of their requests ended."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.drills.traffic import Asked, Traffic
+from benchmarks.drills import traffic as drills_traffic
+from benchmarks.drills.traffic import LONG_TOKENS, Asked, Stream, Traffic
 from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.waiting import until
 
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
 OF_A_GATEWAY = Injury(10.0, 20.0, gateway=True)
@@ -96,3 +99,30 @@ async def test_clients_tell_how_an_answer_was_broken_off() -> None:
 async def test_clients_tell_of_a_connection_that_is_refused() -> None:
     (one,) = [await Traffic(Endpoint("gateway", "http://127.0.0.1:1"), MODEL).ask()]
     assert one.code == "cut (ClientConnectorError)"
+
+
+async def test_clients_have_the_rest_of_a_stream_whose_gateway_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams: list[Stream] = []
+
+    def stream(outcome: Asked, tokens: int) -> Stream:
+        streams.append(Stream(outcome, tokens))
+        return streams[-1]
+
+    monkeypatch.setattr(drills_traffic, "Stream", stream)
+    engine = FakeEngine("r0")
+    async with (
+        gateway_before(engine, resume_within_s=60.0) as lost,
+        gateway_before(engine, starts_engines=False, resume_within_s=60.0) as front,
+    ):
+        engine.pauses_after = 4
+        asking = traffic(lost)
+        asking._numbers = iter([1])  # type: ignore[assignment]
+        asked = asyncio.create_task(asking.ask())
+        await until(lambda: bool(streams and streams[0].rest))
+        asking._endpoint = Endpoint("gateway", front.url, front.headers)
+        lost.is_killed()
+        engine.go_on.set()
+        one = await asked
+    assert (one.code, one.resumed, engine.made) == (None, 1, LONG_TOKENS)

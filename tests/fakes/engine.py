@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.engine.confirming import Confirming
+from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
@@ -45,6 +46,7 @@ class _Said:
     id: str
     created: int
     known_tokens: int = 0
+    tells_ids: bool = False
     exchange: Resumption | None = None
 
     def tells(self, token: int) -> None:
@@ -114,7 +116,8 @@ class FakeEngine:
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
         app = Confirming(Awake(self._app(), self.sleeper), self.report)
-        self._gate = TicketGate(_Cut(app, self), self.tickets, SECRET)
+        self.held = HeldAnswers(app)
+        self._gate = TicketGate(_Cut(self.held, self), self.tickets, SECRET)
         self._server = HttpServer(self._gate)
 
     async def start(self) -> None:
@@ -122,6 +125,7 @@ class FakeEngine:
 
     async def stop(self) -> None:
         self.go_on.set()
+        self.held.close()
         self.break_off()
         await self._server.drain()
 
@@ -200,6 +204,7 @@ class FakeEngine:
         if refused := _refused(fields, chat, self.model):
             return refused
         said = _Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
+        said.tells_ids = bool(fields.get("return_token_ids"))
         if (exchange := resumption.current.get()) is not None and self.offers_resumable:
             self._may_go_on(exchange, said, not fields.get("stream"))
         if fields.get("stream"):
@@ -293,7 +298,9 @@ class FakeEngine:
         """Of one token, that is the last that was made."""
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}}
         reason, token = "length" if made == count else None, _token(made)
-        text = {"delta": {"content": token}} if chat else {"text": token}
+        text: dict[str, Any] = {"delta": {"content": token}} if chat else {"text": token}
+        if said.tells_ids:
+            text["token_ids"] = [FIRST_TOKEN_ID + made - 1]
         events = [self._event(said, [first])] if chat and made == 1 else []
         return [*events, self._event(said, [{"index": 0, "finish_reason": reason, **text}])]
 

@@ -91,6 +91,12 @@ class Front:
     def get(self, path: str, headers: dict[str, str] | None = None) -> Any:
         return self.http.get(self.url + path, headers={**self.headers, **(headers or {})})
 
+    def is_killed(self) -> None:
+        """Nothing more is heard of its gateway, and every connection to it breaks."""
+        self.gateway._rejoining.leaves = lambda reader: None  # type: ignore[method-assign]
+        for connection in list(self.gateway._server._server.server_state.connections):
+            connection.transport.abort()
+
     async def explanation_of(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """Why the request with this answer went where it went, once that can be asked for."""
         path = f"/antefix/requests/{headers['x-request-id']}"
@@ -129,9 +135,12 @@ async def gateway_before(
     pool: Mapping[str, Any] | None = None,
     lookup_budget_ms: float = 5.0,
     small: FakeEngine | None = None,
+    starts_engines: bool = True,
     **limits: Any,
 ) -> AsyncIterator[Front]:
-    """`pool` and `limits` are settings of the fleet file's pool and `gateway`.
+    """One gateway of a fleet; a second one of the same finds its engines started.
+
+    `pool` and `limits` are settings of the fleet file's pool and `gateway`.
 
     `small` is the only engine of a second pool of that name, where the first may overflow to.
     TENANT is an operator, unless `tenants` says otherwise.
@@ -149,6 +158,7 @@ async def gateway_before(
         }
         handles["small"] = FakeHandle(small)
     every = [*engines, *([small] if small else [])]
+    own = every if starts_engines else []
     fleet = Fleet.model_validate(
         {
             "name": FLEET,
@@ -160,7 +170,7 @@ async def gateway_before(
     keys = {KEY: TENANT, OTHER_KEY: OTHER_TENANT}
     secrets = Secrets(api_keys=keys, engine_secret=SECRET, redis_url=redis_url)
     gateway = object.__new__(_Gateway)
-    await asyncio.gather(*(engine.start() for engine in every))
+    await asyncio.gather(*(engine.start() for engine in own))
     await gateway.__init__(fleet, secrets, handles.__getitem__)  # type: ignore[misc]
     await gateway.reconfigure(settings_of(fleet.model_dump(mode="json")))
     await gateway.check_health()
@@ -178,7 +188,7 @@ async def gateway_before(
     finally:
         await front.http.close()
         await asyncio.gather(*(published.stop() for published in front.published.values()))
-        await asyncio.gather(*(engine.stop() for engine in every), Gateway.__del__(gateway))
+        await asyncio.gather(*(engine.stop() for engine in own), Gateway.__del__(gateway))
 
 
 async def _publish(

@@ -94,6 +94,7 @@ EVERY_KEY: dict[str, Any] = {
         "move_after_s": 2.5,
         "drain_timeout_s": 30.5,
         "retries": 2,
+        "resume_within_s": 20,
         "cpus": 1,
         "custom": {"antefix-gateway": 1},
         "cached_token_weight": 0.25,

@@ -1,6 +1,7 @@
 """What a gateway tells load balancers, over real HTTP."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,9 +12,13 @@ from msgspec.structs import replace
 from cli.local.ports import free_ports
 from deployments.gateway import serve_controller
 from deployments.gateway.gateway import Gateway
+from tests.contract import events_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.sentences import assert_sentences
 from tests.waiting import until
+
+ID = {"x-request-id": "abc"}
 
 
 @pytest.fixture
@@ -145,6 +150,64 @@ async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
             assert answer.status == 200
         async with asyncio.timeout(60):
             await stopping
+
+
+async def test_who_asks_a_gateway_to_leave_later_does_not_hurry_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node's drain waits for load balancers, and has Ray Serve stop the gateway meanwhile."""
+    waited: list[float] = []
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        drained = front.gateway._server.drain
+
+        async def drain() -> None:
+            waited.append(asyncio.get_running_loop().time() - began)
+            await drained()
+
+        monkeypatch.setattr(front.gateway._server, "drain", drain)
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(60):
+            await asyncio.gather(front.gateway._leave(0.5), front.gateway._leave(0.0))
+    assert min(waited[:2]) >= 0.5
+
+
+async def test_a_stopped_gateway_waits_for_its_streams() -> None:
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        whole = await (await front.post(stream=True, headers=ID)).read()
+        engine.pauses_after = 2
+        answer = await front.post(stream=True, headers=ID)
+        stopping = asyncio.create_task(Gateway.__del__(front.gateway))
+        await until(lambda: front.gateway._server._server.should_exit)
+        engine.go_on.set()
+        assert await answer.read() == whole
+        async with asyncio.timeout(60):
+            await stopping
+
+
+@pytest.mark.parametrize("resume_within_s", [0.0, 60.0])
+async def test_clients_that_a_stopped_gateway_cannot_wait_for_are_told(
+    resume_within_s: float,
+) -> None:
+    engine = FakeEngine()
+    async with gateway_before(
+        engine, drain_timeout_s=1.0, resume_within_s=resume_within_s
+    ) as front:
+        engine.pauses_after = 2
+        stream = await front.post(stream=True)
+        whole = asyncio.create_task(front.post().__aenter__())
+        await until(lambda: engine.running == 2)
+        async with asyncio.timeout(60):
+            await Gateway.__del__(front.gateway)
+        error = json.loads((await events_of(stream))[-1])["error"]
+        assert error["code"] == "gateway_stopped"
+        assert ("x-antefix-resume" in error["message"]) == (resume_within_s > 0)
+        assert_sentences(error["message"])
+        assert (await whole).status == 503
+        # a stream that another gateway can go on with is still made
+        await until(lambda: engine.aborted == (1 if resume_within_s else 2))
+        assert engine.running == (1 if resume_within_s else 0)
 
 
 async def test_an_engine_whose_node_is_drained_is_shown_as_leaving(front: Front) -> None:

@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from deployments.engine.confirming import Confirming
+from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.models.model import embedded_model
 from deployments.process.http_server import HttpServer
@@ -39,13 +40,14 @@ async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
     async def reset(request: Request) -> Response:
         return JSONResponse(await engine.reset_prefix_cache())
 
-    inside = Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0))
+    inside = HeldAnswers(Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0)))
     app = Starlette(routes=[Route("/reset", reset, methods=["POST"]), Mount("/", inside)])
     server = HttpServer(app)
     url = await server.start("127.0.0.1")
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     print(json.dumps({"url": url, "processes": children}), file=said, flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    inside.close()
     await server.drain()
     engine.stop()
 

@@ -25,7 +25,16 @@ import aiohttp
 import psutil
 import pytest
 
-from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
+from deployments.wire.headers import (
+    EVENTS_HEADER,
+    HELD_HEADER,
+    HELD_PATH,
+    HOLD_HEADER,
+    READER_HEADER,
+    RESUMABLE_HEADER,
+    RESUME_FIELD,
+    TICKET_HEADER,
+)
 from tests.deployments.engine.vllm.resumable_engine import MODEL
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -454,3 +463,79 @@ async def test_an_engine_that_is_killed_cuts_the_answer_without_a_word_of_its_ow
                 came += part
     assert b"antefix-tokens" in came
     assert b"error" not in came
+
+
+RESPONSES = "/v1/responses"
+SAID = {"input": MESSAGES[0]["content"], "temperature": 0, "max_output_tokens": 18}
+
+
+async def held(
+    http: aiohttp.ClientSession, path: str, body: Body, ticket: str
+) -> aiohttp.ClientResponse:
+    """A stream that is kept, should its reader be lost."""
+    headers = {HOLD_HEADER: "60", TICKET_HEADER: ticket, "x-request-id": "the-request"}
+    return await http.post(path, json={"model": MODEL, "stream": True} | body, headers=headers)
+
+
+def text_of(stream: bytes) -> list[Any]:
+    """What a client has of it, whatever the boundaries of its events, and its ids."""
+    said: list[Any] = [""]
+    for line in stream.decode().splitlines():
+        if line.startswith("data: {"):
+            event = json.loads(line.removeprefix("data: "))
+            assert "error" not in event, event
+            for choice in event.get("choices", ()):
+                said[0] += choice.get("text") or choice.get("delta", {}).get("content") or ""
+                said += [choice["finish_reason"]] if choice["finish_reason"] else []
+            said[0] += event["delta"] if event.get("type", "").endswith("text.delta") else ""
+    return said
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": MESSAGES, **GREEDY, "logprobs": True}),
+        (COMPLETIONS, {"prompt": "The harbour", **SEEDED}),
+        (RESPONSES, SAID),
+    ],
+)
+async def test_a_stream_outlives_the_gateway_that_reads_it(
+    http: aiohttp.ClientSession, path: str, body: Body
+) -> None:
+    undisturbed = await (await held(http, path, body, "undisturbed")).read()
+    first = await held(http, path, body, "cut")
+    assert first.status == 200, await first.text()
+    had = await first.content.readuntil(b"\n\n")
+    first.close()
+    visit = {HELD_HEADER: "cut", READER_HEADER: "another", EVENTS_HEADER: "1"}
+    async with http.post(HELD_PATH, headers=visit) as rest:
+        assert rest.status == 200
+        whole = await rest.read()
+    assert whole.startswith(had) and len(whole) > len(had)
+    assert text_of(whole) == text_of(undisturbed)
+    async with http.post(HELD_PATH, headers={**visit, READER_HEADER: "once more"}) as again:
+        assert await again.read() == whole
+
+
+async def test_a_reader_that_leaves_on_purpose_stops_the_engine(
+    http: aiohttp.ClientSession,
+) -> None:
+    body = {"messages": MESSAGES, **GREEDY, "max_tokens": 1500}
+    stream = await held(http, CHAT, body, "left")
+    await stream.content.readuntil(b"\n\n")
+    assert await running(http) == 1
+    stream.close()
+    leaves = {HELD_HEADER: "left", READER_HEADER: "left"}
+    async with http.delete(HELD_PATH, headers=leaves) as answer:
+        assert answer.status == 204
+    async with asyncio.timeout(60):
+        while await running(http):  # noqa: ASYNC110  # each look is a request
+            await asyncio.sleep(0.05)
+
+
+async def running(http: aiohttp.ClientSession) -> float:
+    async with http.get("/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(
+        float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{")
+    )
