@@ -16,7 +16,7 @@ _SETTINGS = "deployments.fleet"
 LOOKED_INTO = 16
 
 
-class _Kind(Enum):
+class _HowHeld(Enum):
     OURS = auto()
     QUEUE = auto()
     MAPPING = auto()
@@ -24,19 +24,19 @@ class _Kind(Enum):
     NEITHER = auto()
 
 
-class _Kinds(dict[type, _Kind]):
+class _Kinds(dict[type, _HowHeld]):
     """Of classes, each of which is asked once."""
 
-    def __missing__(self, of: type) -> _Kind:
-        kind = _Kind.NEITHER
+    def __missing__(self, of: type) -> _HowHeld:
+        kind = _HowHeld.NEITHER
         if issubclass(of, asyncio.Queue):
-            kind = _Kind.QUEUE
+            kind = _HowHeld.QUEUE
         elif issubclass(of, Mapping):
-            kind = _Kind.MAPPING
+            kind = _HowHeld.MAPPING
         elif issubclass(of, list | set | deque):
-            kind = _Kind.ITEMS
+            kind = _HowHeld.ITEMS
         elif of.__dictoffset__ and of.__module__.partition(".")[0] in OURS:
-            kind = _Kind.NEITHER if of.__module__.startswith(_SETTINGS) else _Kind.OURS
+            kind = _HowHeld.NEITHER if of.__module__.startswith(_SETTINGS) else _HowHeld.OURS
         self[of] = kind
         return kind
 
@@ -56,18 +56,18 @@ def held_items(root: object) -> Counter[str]:
     for holder in holders:  # which grows meanwhile
         for name, value in vars(holder).items():
             kind = _kinds[type(value)]
-            if kind is _Kind.NEITHER:
+            if kind is _HowHeld.NEITHER:
                 continue
             looked_into: Iterable[object] = (value,)
-            if kind is _Kind.QUEUE:
+            if kind is _HowHeld.QUEUE:
                 found[_named(type(holder).__name__, name)] += value.qsize()
                 continue
-            if kind is not _Kind.OURS:
+            if kind is not _HowHeld.OURS:
                 found[_named(type(holder).__name__, name)] += len(value)
-                items = value.values() if kind is _Kind.MAPPING else value
+                items = value.values() if kind is _HowHeld.MAPPING else value
                 looked_into = islice(items, LOOKED_INTO)
             for one in looked_into:
-                if _kinds[type(one)] is _Kind.OURS and id(one) not in seen:
+                if _kinds[type(one)] is _HowHeld.OURS and id(one) not in seen:
                     seen.add(id(one))
                     holders.append(one)
     return found

@@ -111,9 +111,9 @@ async def test_what_went_on_is_counted_as_one_request(
     learned: list[float] = []
     observe = front.pool.scheduler.correction.observe
 
-    def observed(predicted: float, observed: float) -> None:
+    def observed(predicted: float, observed: float, *how: int) -> None:
         learned.append(observed)
-        observe(predicted, observed)
+        observe(predicted, observed, *how)
 
     monkeypatch.setattr(front.pool.scheduler.correction, "observe", observed)
     await ask(front, stream=stream)
