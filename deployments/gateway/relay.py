@@ -55,7 +55,7 @@ class _TakenOver(ApiError):
     def __init__(self) -> None:
         message = (
             f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
-            " it again."
+            " it again, not counting this event."
         )
         super().__init__(409, message, code="taken_over", param=RESUME_HEADER)
 
@@ -354,7 +354,10 @@ class Relay(Response):
         remedy = "Send the request again."
         if self._reader is not None:
             self._reader = None  # it is kept, for another gateway
-            remedy = f"Go on with the stream by {RESUME_HEADER}, or send the request again."
+            remedy = (
+                f"Go on with the stream by {RESUME_HEADER}, not counting this event, or send the"
+                " request again."
+            )
         message = f"This gateway is stopped, and the answer took longer than it may wait. {remedy}"
         return ApiError(503, message, code="gateway_stopped", retry_after=1)
 

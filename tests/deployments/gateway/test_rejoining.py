@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deployments.gateway.gateway import Gateway
 from deployments.gateway.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.wire.headers import HELD_HEADER, HELD_PATH, HOLD_HEADER, READER_HEADER
 from router.budgets import Granted
@@ -357,6 +358,20 @@ async def test_an_engine_that_a_stream_moved_away_from_stops_at_once(redis_url: 
         headers = resuming(answer.headers[RESUME_HEADER], 1)
         async with fleet.there.post(headers=headers, **fields_of()) as answer:
             await error_of(answer, 404, "unknown_stream")
+
+
+async def test_a_gateway_that_is_stopped_leaves_its_streams_to_another() -> None:
+    async with AsyncExitStack() as stack:
+        fleet = await begun(stack, drain_timeout_s=0.5)
+        fleet.first.pauses_after = fleet.second.pauses_after = PAUSE
+        answer = await fleet.here.post(headers={"x-request-id": "abc"}, **fields_of()).__aenter__()
+        async with asyncio.timeout(60):
+            await Gateway.__del__(fleet.here.gateway)
+        *has, stopped, _ = (await answer.read()).split(b"\n\n")
+        assert json.loads(stopped.removeprefix(b"data: "))["error"]["code"] == "gateway_stopped"
+        had = b"".join(event + b"\n\n" for event in has)
+        rest = await rest_of(fleet, Cut(answer.headers[RESUME_HEADER], had, len(has)))
+        assert had + rest == await undisturbed(fleet)
 
 
 async def test_a_lost_engine_is_an_honest_error(fleet: Fleet) -> None:
