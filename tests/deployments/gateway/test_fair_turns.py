@@ -14,7 +14,7 @@ import pytest
 
 from autoscaling.pool_scheduler import PoolScheduler
 from deployments.gateway.status import admission_status
-from tests.deployments.gateway.test_admission import BUSY, FREE, error_of, explained
+from tests.deployments.gateway.admitting import BUSY, FREE, error_of, explained
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
 from tests.waiting import until

@@ -16,7 +16,7 @@ from cli.local.ports import free_ports
 from deployments.gateway import serve_controller
 from deployments.gateway.serve_controller import Replicas, Starting, replicas_of
 from deployments.gateway.status import admission_status
-from tests.deployments.gateway.test_admission import BATCH, BUSY, SLO, error_of, served_by
+from tests.deployments.gateway.admitting import BATCH, BUSY, SLO, error_of, served_by
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before
 from tests.fakes.publishing import Publishing

@@ -12,7 +12,7 @@ import pytest
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
-from tests.deployments.gateway.test_admission import BATCH, BUSY, FREE, SLO, explained
+from tests.deployments.gateway.admitting import BATCH, BUSY, FREE, SLO, explained
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.waiting import until

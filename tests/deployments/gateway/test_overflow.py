@@ -1,0 +1,244 @@
+"""Requests that another pool serves, may not have served, or is too full for; real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from deployments.gateway.request import Prompt
+from deployments.gateway.status import admission_status
+from router.policies import PlacementRequest
+from tests.deployments.gateway.admitting import (
+    FREE,
+    FULL,
+    SLO,
+    error_of,
+    explained,
+    served_by,
+)
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import Front, gateway_before
+from tests.waiting import until
+
+OVERFLOW = {"to": "small", "enter": 1.0, "leave": 0.5, "max_share": 0.5}
+
+
+def saying(overflow: str) -> dict[str, str]:
+    return {"x-antefix-overflow": overflow}
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine("r0")
+
+
+@pytest.fixture
+def small() -> FakeEngine:
+    return FakeEngine("r9", model="tiny")
+
+
+@pytest.fixture
+async def overflowing(engine: FakeEngine, small: FakeEngine) -> AsyncIterator[Front]:
+    pool = {
+        "slo": SLO,
+        "overflow": OVERFLOW,
+        "engine_args": {"lora_modules": [{"name": "poet", "path": "/poet"}]},
+    }
+    async with gateway_before(engine, small=small, pool=pool) as front:
+        yield front
+
+
+async def test_what_cannot_be_held_overflows_and_says_so(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    overflowing.sees_queues({engine: FULL})
+    with explained(overflowing) as explanations:
+        answer = await overflowing.post(temperature=0.1234567890123)
+        assert (await answer.json())["model"] == "tiny"
+        assert answer.headers["x-antefix-model"] == "tiny"
+        assert answer.headers["x-antefix-admission"] == "overflowed"
+    (told,) = explanations
+    assert told["pool"] == "small"
+    assert told["admission"]["verdict"] == "overflowed"
+    asked = json.loads(small.bodies[0])
+    assert asked["temperature"] == 0.1234567890123
+    assert asked["messages"] == [{"role": "user", "content": "hello"}]
+    metrics = await overflowing.metrics()
+    assert metrics["antefix_admissions_total", "interactive", "overflow"] == 1
+    assert overflowing.pool.scheduler.demand.overflowed == 1
+
+
+async def test_many_at_once_do_not_all_overflow_because_nobody_waits_there_yet(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    """Each is read between the decision, when nobody is there, and the place that it takes."""
+    for pool in overflowing.pools.values():  # a busy machine lets none of them come too late
+        pool.scheduler._clock = partial(float, asyncio.get_running_loop().time())
+    overflowing.sees_queues({engine: FULL})
+    small.limit, small.pauses_after = 64, 0
+    reader = overflowing.pools["small"].reader
+    read, reading, all_decided = reader.read, 0, asyncio.Event()
+
+    async def after_all_are_decided(*asked: Any) -> Prompt:
+        nonlocal reading
+        reading += 1
+        await all_decided.wait()
+        return await read(*asked)
+
+    messages = [{"role": "user", "content": "w" * 900}]
+    with (
+        patch.object(reader, "read", after_all_are_decided),
+        explained(overflowing) as explanations,
+    ):
+        posts = [asyncio.ensure_future(overflowing.post(messages=messages)) for _ in range(60)]
+        await until(lambda: reading + sum(post.done() for post in posts) == 60)
+        all_decided.set()
+        await until(lambda: overflowing.pool.scheduler.demand.arrived == 60)
+        small.go_on.set()
+        answers = await asyncio.gather(*posts)
+    assert {answer.status for answer in answers} == {200, 429}
+    refused = [answer for answer in answers if answer.status == 429]
+    late = [answer for answer in refused if "meanwhile" in (await error_of(answer))["message"]]
+    assert late
+    assert all(1 <= int(answer.headers["retry-after"]) <= 7 for answer in late)
+    told = {one["request_id"]: one["admission"] for one in explanations}
+    for answer in refused:
+        assert told[answer.headers["x-request-id"]]["verdict"] == "refused"
+    served = len(answers) - len(refused)
+    metrics = await overflowing.metrics()
+    assert metrics["antefix_admissions_total", "interactive", "overflow"] == served
+    assert metrics["antefix_admissions_total", "interactive", "reject"] == len(refused)
+    demand = overflowing.pool.scheduler.demand
+    assert (demand.arrived, demand.overflowed, demand.refused) == (60, served, len(refused))
+
+
+async def test_one_that_is_too_long_for_the_other_model_is_refused_and_explained(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    """Only once it is read in that model's tokens: this prompt is longer there."""
+    overflowing.sees_queues({engine: FULL})
+    reader = overflowing.pools["small"].reader
+
+    async def longer(*asked: Any) -> Prompt:
+        return Prompt(PlacementRequest(5000), True, {}, 0.0, 0.0)
+
+    with patch.object(reader, "read", longer), explained(overflowing) as explanations:
+        answer = await overflowing.post()
+    assert answer.status == 429
+    # the backlog of its own pool, not a guess
+    assert 7 <= int(answer.headers["retry-after"]) <= 8
+    assert "context holds 1000" in (await error_of(answer))["message"]
+    (told,) = explanations
+    assert (told["pool"], told["admission"]["verdict"]) == ("main", "refused")
+    assert not small.bodies
+    demand = overflowing.pool.scheduler.demand
+    assert (demand.arrived, demand.refused, demand.overflowed) == (1, 1, 0)
+    assert overflowing.pools["small"].scheduler.demand.arrived == 0
+    # nothing of the share is used up
+    assert admission_status(overflowing.pool)["overflow_share"] == 0.0
+
+
+async def test_a_stream_names_the_model_in_every_event(
+    overflowing: Front, engine: FakeEngine
+) -> None:
+    overflowing.sees_queues({engine: FULL})
+    async with overflowing.post(stream=True) as answer:
+        assert answer.headers["x-antefix-model"] == "tiny"
+        lines = [line for line in (await answer.text()).splitlines() if line.startswith("data: {")]
+    assert {json.loads(line.removeprefix("data: "))["model"] for line in lines} == {"tiny"}
+
+
+async def test_who_vetoes_overflow_is_refused_instead(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    overflowing.sees_queues({engine: FULL})
+    async with overflowing.post(headers=saying("never")) as answer:
+        assert answer.status == 429
+    assert not small.bodies
+
+
+async def test_who_demands_overflow_gets_it_however_free_the_pool_is(
+    overflowing: Front, engine: FakeEngine
+) -> None:
+    overflowing.sees_queues({engine: FREE})
+    assert [await served_by(overflowing, saying("only")) for _ in range(3)] == ["tiny"] * 3
+    assert not engine.bodies
+
+
+async def test_who_demands_what_is_not_there_is_told(overflowing: Front) -> None:
+    async with (
+        gateway_before(FakeEngine("r1"), pool={"slo": SLO}) as alone,
+        alone.post(headers=saying("only")) as answer,
+    ):
+        assert answer.status == 400
+        assert "no overflow pool" in (await error_of(answer))["message"]
+    async with overflowing.post(headers=saying("only"), tools=[{"type": "function"}]) as answer:
+        assert answer.status == 400
+        assert "does not call tools" in (await error_of(answer))["message"]
+
+
+BEYOND: Mapping[str, tuple[dict[str, Any], str]] = {
+    "context": ({"max_tokens": 2000}, "context holds 1000"),
+    "tools": ({"tools": [{"type": "function"}]}, "does not call tools"),
+    "logprobs": ({"logprobs": True, "top_logprobs": 21}, "gives at most 20"),
+    "token ids": ({"logit_bias": {"5": 1}}, "token ids"),
+    "images": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "does not read images",
+    ),
+    "adapter": ({"model": "poet"}, "'poet'"),
+}
+
+
+@pytest.mark.parametrize("need", BEYOND)
+async def test_what_the_small_model_cannot_do_is_refused_instead(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine, need: str
+) -> None:
+    body, said = BEYOND[need]
+    overflowing.sees_queues({engine: FULL})
+    async with overflowing.post(**body) as answer:
+        assert answer.status == 429
+        assert said in (await error_of(answer))["message"]
+    assert not small.bodies
+
+
+async def test_when_both_are_full_it_is_refused(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    overflowing.sees_queues({engine: FULL})
+    overflowing.sees_queues({small: FULL - 4000}, "small")
+    async with overflowing.post() as answer:
+        assert answer.status == 429
+        assert 3 <= int(answer.headers["retry-after"]) <= 4
+
+
+async def test_no_more_than_the_share_overflows(overflowing: Front, engine: FakeEngine) -> None:
+    statuses = []
+    for _ in range(20):
+        overflowing.sees_queues({engine: FULL})
+        async with overflowing.post() as answer:
+            statuses.append(answer.status)
+    assert 7 <= statuses.count(200) <= 10
+    assert statuses.count(429) == 20 - statuses.count(200)
+
+
+async def test_an_overflow_that_fails_is_tried_again_in_its_own_pool(
+    overflowing: Front, engine: FakeEngine, small: FakeEngine
+) -> None:
+    small.dies_after = 0
+    overflowing.sees_queues({engine: FULL})
+    async with overflowing.post() as answer:
+        assert answer.status == 503
+    assert len(small.bodies) == 2
+    assert not engine.bodies
+
+
+async def test_while_no_replica_is_up_a_request_overflows(overflowing: Front) -> None:
+    overflowing.sees()
+    assert await served_by(overflowing) == "tiny"
