@@ -42,6 +42,9 @@ logger = logging.getLogger("ray.serve")
 
 AnyAttempt = EngineAttempt | RejoinedAttempt
 
+# The API's code. Such a stream counts in full: who reads it now is not charged.
+TAKEN_OVER = "taken_over"
+
 # A client that has a part of its answer is told within this time that nobody can go on with it.
 PLACE_AGAIN_S = 5.0
 # A client that reads nothing must not hold its request's task past the deadline.
@@ -57,7 +60,7 @@ class _TakenOver(ApiError):
             f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
             " it again, not counting this event."
         )
-        super().__init__(409, message, code="taken_over", param=RESUME_HEADER)
+        super().__init__(409, message, code=TAKEN_OVER, param=RESUME_HEADER)
 
 
 class _CannotGoOn(Exception):
@@ -130,12 +133,7 @@ class Relay(Response):
                     raise error
                 raise self._request.deadline_passed()
         except ApiError as error:
-            record = self._request.record
-            record.failed(error.status, error.code)
-            if isinstance(error, _TakenOver):
-                record.output_tokens = None  # counts in full: who reads it now is not charged
-            elif record.output_tokens is None:
-                record.output_tokens = self._so_far.output_tokens
+            self._request.record.failed(error.status, error.code)
             await self._fail(error, scope, receive, send)
         except Exception:
             self._request.record.failed(500, "gateway_error")
@@ -144,7 +142,10 @@ class Relay(Response):
             await _cancelled(work)
             await _cancelled(gone)
             await self._mover.close()
-            self._watch.ended(self._request.record)
+            record = self._request.record
+            if record.output_tokens is None and record.error != TAKEN_OVER:
+                record.output_tokens = self._so_far.counted_tokens
+            self._watch.ended(record)
 
     def stop(self) -> None:
         """This gateway cannot wait for its answer any more: its client is told."""
@@ -371,7 +372,8 @@ class Relay(Response):
         first_token_at = self._first_token_at(upstream)
         self._placement = attempt.answered(place, upstream.headers, first_token_at)
         record.status = upstream.status
-        record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
+        if not self._streaming:  # of a stream it is the first alone
+            record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._watch.first_token, record)
 

@@ -81,6 +81,11 @@ class AnswerSoFar:
             return None
         return self._tokens.count(b",") + self._tokens.count(b"\n")
 
+    @property
+    def counted_tokens(self) -> int | None:
+        """Of an answer that is broken off: where they were not told, one for each event."""
+        return self.output_tokens if self.can_go_on else self.events or None
+
     def told(self, comment: bytes) -> bool:
         """Whether it is a comment that tells tokens."""
         if not comment.startswith(TOKENS_COMMENT):

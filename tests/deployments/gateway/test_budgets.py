@@ -13,6 +13,7 @@ from deployments.gateway.budgets import most_tokens
 from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.request_options import RequestOptions
 from observability.request_record import RequestRecord
+from router.budgets import Granted
 from router.policies import PlacementRequest
 from router.redis_client import connect
 from tests.fakes.engine import MODEL, FakeEngine
@@ -125,6 +126,30 @@ async def test_a_client_that_leaves_is_under_way_no_more(redis_url: str) -> None
         async with front.post(stream=True) as answer:
             assert answer.status == 200
         await until(lambda: not front.gateway._budgets._held, PATIENCE_S)
+
+
+@pytest.mark.parametrize("tells_tokens", [True, False])
+async def test_a_client_that_leaves_pays_for_what_it_had(
+    redis_url: str, tells_tokens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine()
+    engine.offers_resumable, engine.pauses_after = tells_tokens, 5
+    engine.prompt_cache = lambda fields: (10, 0)
+    async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
+        used: list[int] = []
+        ledger = front.gateway._budgets._ledger
+        settle = ledger.settle
+
+        def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
+            used.append(tokens)
+            settle(granted, tokens, requests)
+
+        monkeypatch.setattr(ledger, "settle", settled)
+        async with front.post(stream=True, max_tokens=8) as answer:
+            for _ in range(6):  # the first is of no token
+                await answer.content.readuntil(b"\n\n")
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [10 + (5 if tells_tokens else 6)]
 
 
 async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothing() -> None:
