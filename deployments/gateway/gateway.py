@@ -28,7 +28,7 @@ from fastapi import FastAPI, Request
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from common.loops import Loops, failures, forever
 from deployments.fleet.applications import application_of, settings_of
@@ -42,11 +42,11 @@ from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_fields import refuse_engine_fields
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
-from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
+from deployments.gateway.explanations import Explanations
 from deployments.gateway.fatal_requests import FatalRequests
 from deployments.gateway.health import Health, unheard_s
+from deployments.gateway.inquiries import Inquiries
 from deployments.gateway.media_urls import refuse_media_urls
-from deployments.gateway.model_cards import no_description
 from deployments.gateway.page import add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
@@ -57,7 +57,6 @@ from deployments.gateway.request_options import options_of, timeout_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
 from deployments.gateway.serve_controller import ServeController
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
-from deployments.gateway.status import fleet_status
 from deployments.gateway.transport import Transport
 from deployments.process import http_connection, node_drain, node_metrics
 from deployments.process.http_server import HttpServer
@@ -169,6 +168,16 @@ class Gateway:
             self._loops,
         )
         self._health = Health(self._session, self._loops, self._controller)
+        self._inquiries = Inquiries(
+            lambda: self._fleet,
+            lambda: self._refused,
+            self._keys,
+            self._holder_of,
+            self._pools,
+            self._controller,
+            self._explanations,
+            INFERENCE_PATHS,
+        )
         self._written = SettingsWriter(self._text, base.board)
         self._refused = ""
         self._loops.start("explanations", self._explanations.run())
@@ -330,14 +339,9 @@ class Gateway:
         app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         for path in INFERENCE_PATHS:
             app.add_api_route(path, self.infer, methods=["POST"])
-        app.add_api_route("/v1/models", self.models, methods=["GET"])
-        app.add_api_route("/v1/models/{model:path}", self.model, methods=["GET"])
+        self._inquiries.add_to(app)
         self._health.add_to(app)
-        app.add_api_route("/antefix/status", self.status, methods=["GET"])
-        app.add_api_route("/antefix/requests/{request_id}", self.explain, methods=["GET"])
-        app.add_api_route("/antefix/decisions", self.decisions, methods=["GET"])
         add_page(app)
-        app.add_api_route("/openapi.json", self.openapi, methods=["GET"])
         answer_errors(app)
         return app
 
@@ -445,72 +449,8 @@ class Gateway:
         self._relays.add(relay)
         return relay
 
-    async def models(self, request: Request) -> Response:
-        rights = self._holder_of(request).rights
-        pools = await asyncio.gather(*(of.models() for of in self._pools.cards.values()))
-        cards = [card for of in pools for card in of if rights.may_use(card["id"])]
-        return JSONResponse({"object": "list", "data": cards})
-
-    async def model(self, request: Request, model: str) -> Response:
-        self._holder_of(request).rights.check_model(model)
-        cards = await self._pools.cards[self._pools.of_model(model).name].models()
-        return JSONResponse(next(card for card in cards if card["id"] == model))
-
-    async def status(self, request: Request) -> Response:
-        holder = self._holder_of(request)
-        told = None if holder.sees_loads(self._fleet.gateway) else holder.tenant
-        status = await fleet_status(
-            self._fleet, self._pools.by_name, self._controller, self._refused, told
-        )
-        return JSONResponse(status)
-
-    async def explain(self, request: Request, request_id: str) -> Response:
-        """Why a request of this key's tenant, or any for an operator, went where it went."""
-        holder = self._holder_of(request)
-        loads = holder.sees_loads(self._fleet.gateway)
-        try:
-            # the page shows an operator everybody's decisions, and leads here
-            others = self._keys.tenants if holder.is_operator(self._fleet.gateway) else ()
-            found = await self._explanations.find(holder.tenant, request_id, loads, others)
-        except REDIS_FAILURES:
-            raise _no_redis() from None
-        if found is None:
-            message = (
-                f"No request {request_id[:128]!r} is known. Ask within {EXPLANATION_TTL_S} s of "
-                "the answer, by its x-request-id."
-            )
-            raise ApiError(404, message, code="unknown_request", param="request_id")
-        return JSONResponse(found)
-
-    async def decisions(self, request: Request) -> Response:
-        """The last explanations, newest first: this key's tenant's, or all for an operator."""
-        holder = self._holder_of(request)
-        tenant, operator = holder.tenant, holder.is_operator(self._fleet.gateway)
-        limit = decisions_of(request.query_params.get("limit"))
-        try:
-            whose = None if operator else tenant
-            loads = holder.sees_loads(self._fleet.gateway)
-            found = await self._explanations.latest(whose, limit, loads)
-        except REDIS_FAILURES:
-            raise _no_redis() from None
-        asked_by = json.dumps({"tenant": tenant, "operator": operator}).encode()
-        return Response(
-            asked_by[:-1] + b', "decisions": ' + found + b"}", media_type="application/json"
-        )
-
-    async def openapi(self) -> Response:
-        for cards in self._pools.cards.values():
-            if (described := await cards.openapi(INFERENCE_PATHS)) is not None:
-                return JSONResponse(described)
-        raise no_description()
-
 
 def _readable(settings: Mapping[str, Any]) -> Fleet:
     """Raises FleetError."""
     text = yaml.safe_dump(dict(settings), sort_keys=False)
     return parse_fleet(text, "settings", check_engine_args=False)
-
-
-def _no_redis() -> ApiError:
-    message = "Explanations are kept in Redis, which does not answer. Try again later."
-    return ApiError(503, message, code="no_redis", retry_after=1)
