@@ -49,6 +49,8 @@ from observability.request_record import Fact
 
 RESUME_HEADER = "x-antefix-resume"
 CLIENT_EVENTS_HEADER = "x-antefix-resume-events"
+# The API's code.
+TAKEN_OVER = "taken_over"
 # A replica that does not hear in time that its stream is not wanted ends it a little later.
 LEAVE_TIMEOUT_S = 5.0
 
@@ -56,6 +58,17 @@ _ID = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32})-([!-~]{1,100})")
 _NO_ID = ("0" * 32, "0" * 32, "none")
 # Nobody has so many.
 _EVENTS = re.compile(r"[0-9]{1,9}")
+
+
+class TakenOver(ApiError):
+    """Another request of the same client reads the stream now."""
+
+    def __init__(self) -> None:
+        message = (
+            f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
+            " it again, not counting this event."
+        )
+        super().__init__(409, message, code=TAKEN_OVER, param=RESUME_HEADER)
 
 
 @dataclass(frozen=True)
@@ -248,6 +261,18 @@ class RejoinedAttempt:
 
     def ended(self) -> None:
         """Nothing was placed."""
+
+
+def gateway_stopped(is_kept: bool) -> ApiError:
+    """A gateway ends before an answer does; another may go on with it where it is kept."""
+    remedy = "Send the request again."
+    if is_kept:
+        remedy = (
+            f"Go on with the stream by {RESUME_HEADER}, not counting this event, or send the"
+            " request again."
+        )
+    message = f"This gateway is stopped, and the answer took longer than it may wait. {remedy}"
+    return ApiError(503, message, code="gateway_stopped", retry_after=1)
 
 
 def _not_kept() -> ApiError:

@@ -22,7 +22,15 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.move import Move, Moved, Mover
-from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Reader, RejoinedAttempt
+from deployments.gateway.rejoining import (
+    RESUME_HEADER,
+    TAKEN_OVER,
+    Keeping,
+    Reader,
+    RejoinedAttempt,
+    TakenOver,
+    gateway_stopped,
+)
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
 from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
@@ -42,25 +50,11 @@ logger = logging.getLogger("ray.serve")
 
 AnyAttempt = EngineAttempt | RejoinedAttempt
 
-# The API's code. Such a stream counts in full: who reads it now is not charged.
-TAKEN_OVER = "taken_over"
-
 # A client that has a part of its answer is told within this time that nobody can go on with it.
 PLACE_AGAIN_S = 5.0
 # A client that reads nothing must not hold its request's task past the deadline.
 LAST_WORDS_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
-
-
-class _TakenOver(ApiError):
-    """Another request of the same client reads the stream now."""
-
-    def __init__(self) -> None:
-        message = (
-            f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
-            " it again, not counting this event."
-        )
-        super().__init__(409, message, code=TAKEN_OVER, param=RESUME_HEADER)
 
 
 class _CannotGoOn(Exception):
@@ -127,11 +121,12 @@ class Relay(Response):
             if work.done():
                 work.result()
             elif not gone.done():
-                error = self._stops() if self._stopped.done() else None
+                error = self._request.deadline_passed()
+                if self._stopped.done():
+                    error = gateway_stopped(is_kept=self._reader is not None)
+                    self._reader = None  # for another gateway
                 await _cancelled(work)
-                if error is not None:
-                    raise error
-                raise self._request.deadline_passed()
+                raise error
         except ApiError as error:
             self._request.record.failed(error.status, error.code)
             await self._fail(error, scope, receive, send)
@@ -143,6 +138,7 @@ class Relay(Response):
             await _cancelled(gone)
             await self._mover.close()
             record = self._request.record
+            # who reads on is not charged: a stream that was taken over counts in full
             if record.output_tokens is None and record.error != TAKEN_OVER:
                 record.output_tokens = self._so_far.counted_tokens
             self._watch.ended(record)
@@ -253,7 +249,7 @@ class Relay(Response):
                 raise
             raise _broken_off() from None
         except (ApiError, NoReplicaUp) as error:
-            if not self._started or isinstance(error, _TakenOver):
+            if not self._started or isinstance(error, TakenOver):
                 raise
             raise _broken_off() from None  # its client cannot wait for a replica any more
         finally:
@@ -350,18 +346,6 @@ class Relay(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         self._reader = None
 
-    def _stops(self) -> ApiError:
-        """This gateway ends before the answer does; what its client is told."""
-        remedy = "Send the request again."
-        if self._reader is not None:
-            self._reader = None  # it is kept, for another gateway
-            remedy = (
-                f"Go on with the stream by {RESUME_HEADER}, not counting this event, or send the"
-                " request again."
-            )
-        message = f"This gateway is stopped, and the answer took longer than it may wait. {remedy}"
-        return ApiError(503, message, code="gateway_stopped", retry_after=1)
-
     def _begins(
         self, attempt: AnyAttempt, place: Reservation, upstream: aiohttp.ClientResponse
     ) -> None:
@@ -410,7 +394,7 @@ class Relay(Response):
                     raise ReplicaFailed(place.replica_id, error.is_dead, told)
                 if reader.is_taken_over:
                     self._reader = None
-                    raise _TakenOver
+                    raise TakenOver
             if rest := reader.rest():
                 await send({"type": "http.response.body", "body": rest, "more_body": True})
         except aiohttp.ClientError:

@@ -42,6 +42,7 @@ function words(decision) {
 
 function prompt(decision) {
   const { counted } = decision.prompt_tokens;
+  if (decision.rejoined) return `${tokens(decision.prompt_tokens.confirmed)}; not read again.`;
   const known = decision.prompt_known
     ? `${tokens(counted)}, as the engine would count them`
     : `about ${tokens(counted)}, guessed from its length: how this model makes tokens is not known here`;
@@ -102,6 +103,7 @@ function why(decision) {
       : decision.admission.outage ? "Nobody: no replica was up." : "Nobody: no replica was known."];
   }
   const policy = POLICIES[decision.policy] ?? "";
+  if (decision.rejoined) return [`${decision.replica} was making this stream already, for a gateway that was lost: it was not placed again.`];
   if (!first) return [`${decision.replica} took it: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   const chosen = `Policy ${decision.policy} chose ${first.replica_id}. `;
   if (first.replica_id === decision.replica) return [chosen, policy];
@@ -110,6 +112,7 @@ function why(decision) {
 
 function outcome(decision) {
   const ttft = observed(decision);
+  if (decision.rejoined) return [`Its client had ${count(decision.rejoined.events)} of the stream's events, and had the rest from here.`];
   if (ttft === null) return [`Answered with ${decision.admission.outage ? 503 : 429} and the seconds after which to try again.`];
   // `engine`: since it was placed, which is what is predicted; a gateway of an older release has none
   const { predicted, engine = ttft } = decision.ttft_s;

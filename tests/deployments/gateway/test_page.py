@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from deployments.gateway import serve_controller
 from deployments.gateway.gateway import Gateway
+from deployments.gateway.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.process.http_server import HttpServer
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import FLEET, KEY, OTHER_KEY, TENANT, Front, gateway_before
@@ -222,6 +223,28 @@ async def test_where_the_time_went_is_told_apart(reader: Reader, front: Front) -
     await expect(body).to_contain_text("9.00 s to upload it (not counted)")
     await expect(body).to_contain_text("3.00 s waiting for its turn, 2.00 s in the engine")
     await expect(body).to_contain_text("predicted 1.00 s (off by 50 %)")
+
+
+async def test_the_rest_of_a_stream_is_told_as_what_it_is(
+    browser: Browser, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.flushall()
+    engine = FakeEngine("r0")
+    async with gateway_before(engine, redis_url=server.url, resume_within_s=60.0) as front:
+        async with front.post(stream=True) as answer:
+            await answer.read()
+        rest = {RESUME_HEADER: answer.headers[RESUME_HEADER], CLIENT_EVENTS_HEADER: "2"}
+        async with front.post(headers={**rest, "x-request-id": "rest"}, stream=True) as answer:
+            await answer.read()
+        await front.explanation_of(answer.headers)
+        async with reading(browser, front) as reader:
+            await reader.opens()
+            await reader.decision("rest").locator("summary").first.click()
+            body = reader.decision("rest").locator(".explanation")
+            for said in ("r0 was making this stream already", "had 2 of the stream's events"):
+                await expect(body).to_contain_text(said)
+            assert reader.faults == []
 
 
 async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None:
