@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from tests.kubernetes.api import until
-from tests.kubernetes_long.kubectl import kubectl
+from tests.kubernetes_long.kubectl import apply, kubectl
 from tests.kubernetes_long.measured import measured
 from tests.kubernetes_long.release import READY_S, Release
 from tests.kubernetes_long.traffic import names_of_images, names_of_nodes
@@ -77,14 +78,30 @@ def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
     values["image"] = {"gpu": {"repository": "antefix-cpu"}}
     values["warmNodes"] = {"enabled": True, "maxPerPool": 1, "image": pause()}
     release.settle(values)
+    until("one engine", lambda: engines(release) == 1, within_s=1500)
     with release.traffic(clients=MANY, every_s=5):
-        until("a placeholder runs", lambda: placeholders(release) == ["Running"], READY_S)
+        with only_placeholders(release):
+            until("a placeholder runs", lambda: placeholders(release) == ["Running"], READY_S)
         until("a second engine's pod", lambda: engines(release) == 2, READY_S)
     # the load has done its part: two engines at work leave a small machine no core to start one
     until("both serve", release.is_ready, READY_S)
     assert placeholders(release) != ["Running"]
     left = until("one engine again", lambda: engines(release) == 1, within_s=1500)
     measured("until the idle engine has left", left, "s")
+
+
+@contextmanager
+def only_placeholders(release: Release) -> Iterator[None]:
+    """No other pod can be made. A node that has to be brought takes minutes; here it is there, and
+    which of two controllers makes its pod first would be a race."""
+    scope = {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
+    spec = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [scope]}}
+    metadata = {"name": "only-placeholders", "namespace": release.namespace}
+    apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": spec})
+    try:
+        yield
+    finally:
+        kubectl("delete", "resourcequota", "only-placeholders", "--namespace", release.namespace)
 
 
 def placeholders(release: Release) -> list[str]:
