@@ -448,23 +448,6 @@ async def test_a_client_cannot_put_tokens_in(http: aiohttp.ClientSession) -> Non
     assert said[0] == said[1] == said[2]
 
 
-async def test_an_engine_that_is_killed_cuts_the_answer_without_a_word_of_its_own(
-    http: aiohttp.ClientSession, served: Served
-) -> None:
-    """The last test: this engine has served."""
-    body = asked(COMPLETIONS, GREEDY | {"model": MODEL, "max_tokens": 1900, "stream": True})
-    headers = {RESUMABLE_HEADER: "1"}
-    async with http.post(COMPLETIONS, json=body, headers=headers) as answer:
-        came = await answer.content.readuntil(b"}\n\n")
-        for process in served.processes:
-            os.kill(process, signal.SIGKILL)
-        with pytest.raises(aiohttp.ClientPayloadError):
-            while part := await answer.content.readany():
-                came += part
-    assert b"antefix-tokens" in came
-    assert b"error" not in came
-
-
 RESPONSES = "/v1/responses"
 SAID = {"input": MESSAGES[0]["content"], "temperature": 0, "max_output_tokens": 18}
 
@@ -502,12 +485,12 @@ def text_of(stream: bytes) -> list[Any]:
 async def test_a_stream_outlives_the_gateway_that_reads_it(
     http: aiohttp.ClientSession, path: str, body: Body
 ) -> None:
-    undisturbed = await (await held(http, path, body, "undisturbed")).read()
-    first = await held(http, path, body, "cut")
+    undisturbed = await (await held(http, path, body, f"undisturbed {path}")).read()
+    first = await held(http, path, body, f"cut {path}")
     assert first.status == 200, await first.text()
     had = await first.content.readuntil(b"\n\n")
     first.close()
-    visit = {HELD_HEADER: "cut", READER_HEADER: "another", EVENTS_HEADER: "1"}
+    visit = {HELD_HEADER: f"cut {path}", READER_HEADER: "another", EVENTS_HEADER: "1"}
     async with http.post(HELD_PATH, headers=visit) as rest:
         assert rest.status == 200
         whole = await rest.read()
@@ -539,3 +522,20 @@ async def running(http: aiohttp.ClientSession) -> float:
     return sum(
         float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{")
     )
+
+
+async def test_an_engine_that_is_killed_cuts_the_answer_without_a_word_of_its_own(
+    http: aiohttp.ClientSession, served: Served
+) -> None:
+    """The last test: this engine has served."""
+    body = asked(COMPLETIONS, GREEDY | {"model": MODEL, "max_tokens": 1900, "stream": True})
+    headers = {RESUMABLE_HEADER: "1"}
+    async with http.post(COMPLETIONS, json=body, headers=headers) as answer:
+        came = await answer.content.readuntil(b"}\n\n")
+        for process in served.processes:
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            while part := await answer.content.readany():
+                came += part
+    assert b"antefix-tokens" in came
+    assert b"error" not in came
