@@ -3,7 +3,8 @@
 Two gateways, two real engines and a third to overflow to, with clients that ask all the while
 (`benchmarks.drills.traffic`). Everywhere the same is expected (`benchmarks.drills.verdict`): no
 request fails that was not at what was hit; what was hit goes on, or is told so in our words within
-5 s; within 30 s of the process being back all of the fleet serves; nothing is left over.
+5 s, or goes on where it was planned; within 30 s of the process being back all of the fleet serves;
+nothing is left over. Drills that set the clock have a fleet of their own.
 """
 
 from __future__ import annotations
@@ -11,19 +12,33 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yaml
 
 from benchmarks import report
 from benchmarks.drills.fleet import DrilledFleet, NotWithin, eventually
-from benchmarks.drills.scenarios import SCENARIOS, Scenario, now
+from benchmarks.drills.scenarios import (
+    ASKED,
+    CLOCK,
+    OVERFLOW,
+    SCENARIOS,
+    WARM,
+    WITH_WARM,
+    Scenario,
+    now,
+)
+from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
-from benchmarks.drills.verdict import HEADING, Judgement, judge
+from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.small_model import small_model
 from cli import stream_client
+from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 4
@@ -36,7 +51,9 @@ async def drill(
     name: str, scenario: Scenario, fleet: BenchFleet, http: aiohttp.ClientSession
 ) -> Judgement:
     """Raises NotWithin where the fleet did not come back at all."""
-    drilled, traffic = DrilledFleet(fleet, http), Traffic(fleet.gateway, fleet.model)
+    drilled = DrilledFleet(fleet, http)
+    model = drilled.description.pools[ASKED[name]].served_model_name if name in ASKED else ""
+    traffic = Traffic(fleet.gateway, model or fleet.model)
     await eventually("the fleet is whole before the drill", drilled.is_whole)
     async with traffic.clients():
         await asyncio.sleep(BEFORE_S)
@@ -52,18 +69,40 @@ async def _served(traffic: Traffic, since: float) -> bool:
     return len(after) >= IN_A_ROW and all(one.code is None for one in after[-IN_A_ROW:])
 
 
-async def drill_all(names: list[str], fleet: BenchFleet) -> list[Judgement]:
+async def drill_all(names: Sequence[str], fleet: BenchFleet) -> list[Judgement]:
     verdicts = []
     async with stream_client.session() as http:
-        print(HEADING, flush=True)
         for name in names:
             try:
                 verdict = await drill(name, SCENARIOS[name], fleet, http)
             except NotWithin as error:
-                verdict = Judgement(name, 0, 0, 0, 0, {}, 0.0, 0.0, {}, [str(error)])
+                verdict = unseen(name, wrong=str(error))
+            except Problem as problem:
+                verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
             verdicts.append(verdict)
             print(verdict.row(), flush=True)
     return verdicts
+
+
+def on_a_fleet(
+    names: Sequence[str], description: Any, within: AbstractContextManager[None]
+) -> list[Judgement]:
+    """Those drills, on a fleet that is started in these surroundings."""
+    if not names:
+        return []
+    with ExitStack() as ends:
+        try:
+            ends.enter_context(within)
+        except Problem as problem:
+            why = f"{problem.message}: {problem.remedy}"
+            verdicts = [unseen(name, skipped=why) for name in names]
+            print(*(one.row() for one in verdicts), sep="\n", flush=True)
+            return verdicts
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="afx-drills-")))
+        fleet_file = folder / "drills.yaml"
+        fleet_file.write_text(yaml.safe_dump(description))
+        fleet = ends.enter_context(running(fleet_file))
+        return asyncio.run(drill_all(names, fleet))
 
 
 def main() -> None:
@@ -75,11 +114,12 @@ def main() -> None:
     description = yaml.safe_load(FLEET.read_text())
     for pool in description["pools"].values():
         pool["model"] = str(small_model(LAYERS))
-    with tempfile.TemporaryDirectory(prefix="afx-drills-") as folder:
-        fleet_file = Path(folder) / "drills.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file) as fleet:
-            verdicts = asyncio.run(drill_all(names, fleet))
+    if WITH_WARM in names:
+        description["pools"][OVERFLOW] |= WARM
+    print(HEADING, flush=True)
+    clocks, others = [n for n in names if n in CLOCK], [n for n in names if n not in CLOCK]
+    verdicts = on_a_fleet(others, description, small_disk())
+    verdicts += on_a_fleet(clocks, description, settable_clock())
     wrong = sum(not one.is_right for one in verdicts)
     figures = {one.name: one.figures() for one in verdicts}
     report.finish("drills", figures, {"drills_that_went_wrong": report.goal(wrong, at_most=0)})

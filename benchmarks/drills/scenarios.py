@@ -1,4 +1,7 @@
-"""What is done to a fleet in each drill: it returns when that is over and the process is back."""
+"""What is done to a fleet in each drill: it returns when that is over and the process is back.
+
+Raises Problem where this machine does not let it be done.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,22 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
+from benchmarks.drills import surroundings
+from benchmarks.drills.cut_off import cut_off
 from benchmarks.drills.fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.drills.verdict import Injury
+from router import active
+from router.redis_client import connect
 
 FROZEN_S = 15.0
 SLOW_S = 10.0
+CUT_OFF_S = 10.0
+FULL_S = 15.0
+SET_BY_S, AFTER_SET_S = 3600, 10.0
+# Before one of two takes all traffic, and before the other is promoted.
+PROMOTED_AFTER_S = 3.0
+# Two engines are replaced, one after the other.
+ROLLED_OUT_WITHIN_S = 400.0
 POOL, OVERFLOW = "engine", "other"
 
 Scenario = Callable[[DrilledFleet], Awaitable[Injury]]
@@ -112,6 +126,85 @@ async def redis_slow(fleet: DrilledFleet, ms: int) -> Injury:
     return Injury(began, now())
 
 
+async def replica_cut_off(fleet: DrilledFleet) -> Injury:
+    actor = fleet.replicas(POOL)[0]
+    replica, began = await fleet.id_of(actor, POOL), now()
+    with cut_off(actor):
+        await asyncio.sleep(CUT_OFF_S)
+    return Injury(began, now(), frozenset({replica}))
+
+
+async def disk_full(fleet: DrilledFleet) -> Injury:
+    """That of logs, metrics, Ray and the temporary directory: nobody is hit by it."""
+    began = now()
+    filler = await asyncio.to_thread(surroundings.fill, fleet.home.parent)
+    try:
+        await asyncio.sleep(FULL_S)
+    finally:
+        filler.unlink()
+    return Injury(began, now())
+
+
+async def clock_set(fleet: DrilledFleet, seconds: int) -> Injury:
+    """That of each process of the fleet, Redis and Ray too: nobody is hit by it."""
+    began = now()
+    surroundings.set_clock(seconds)
+    await asyncio.sleep(AFTER_SET_S)
+    return Injury(began, now())
+
+
+async def rollout(fleet: DrilledFleet) -> Injury:
+    """A field that engines read when they start is changed: all of the pool's are replaced."""
+    before, began = frozenset(await fleet.roles(POOL)), now()
+    await asyncio.to_thread(fleet.redeploy, POOL, DRILLED_AT=f"{began:.0f}")
+
+    async def is_rolled_out() -> bool:
+        return before.isdisjoint(await fleet.roles(POOL)) and await fleet.is_whole()
+
+    await eventually("all engines are new ones", is_rolled_out, ROLLED_OUT_WITHIN_S)
+    return Injury(began, now(), before, planned=True)
+
+
+async def scale_down(fleet: DrilledFleet) -> Injury:
+    """To one replica, and back."""
+    before, began = frozenset(await fleet.roles(POOL)), now()
+    left = before
+
+    async def one_is_left() -> bool:
+        nonlocal left
+        left = frozenset(await fleet.roles(POOL))
+        return len(left) == 1 and (await fleet.status())[POOL]["states"] == {"RUNNING": 1}
+
+    await asyncio.to_thread(fleet.scale, POOL, 1)
+    try:
+        await eventually("one replica is left", one_is_left)
+    finally:
+        await asyncio.to_thread(fleet.scale, POOL, len(before))
+    await eventually("there are as many replicas as before", fleet.is_whole)
+    return Injury(began, now(), before - left, planned=True)
+
+
+async def promotion(fleet: DrilledFleet) -> Injury:
+    """One of the pool's replicas takes all traffic, then the warm one as well: as the autoscaler
+    and a gateway write it (`router.active`), which may do so meanwhile themselves."""
+    board, began = fleet.description.board_of(OVERFLOW), now()
+    redis = connect(fleet.redis_url)
+    try:
+        await active.publish(redis, board, 1, await active.read(redis, board))
+        await asyncio.sleep(PROMOTED_AFTER_S)
+        if (seen := await active.read(redis, board)) is not None:
+            await active.promote(redis, board, seen)
+    finally:
+        await redis.aclose()
+
+    async def all_are_active() -> bool:
+        return set((await fleet.roles(OVERFLOW)).values()) == {"active"}
+
+    await eventually("the warm replica takes traffic", all_are_active)
+    await asyncio.sleep(PROMOTED_AFTER_S)
+    return Injury(began, now(), frozenset(await fleet.roles(OVERFLOW)), planned=True)
+
+
 SCENARIOS: dict[str, Scenario] = {
     "gateway-killed": gateway_killed,
     "gateway-frozen": lambda fleet: frozen(fleet.gateways()[0], gateway=True),
@@ -126,4 +219,18 @@ SCENARIOS: dict[str, Scenario] = {
     "redis-frozen": redis_frozen,
     "redis-slow-50-ms": lambda fleet: redis_slow(fleet, 50),
     "redis-slow-500-ms": lambda fleet: redis_slow(fleet, 500),
+    "replica-cut-off": replica_cut_off,
+    "scale-down": scale_down,
+    "promotion": promotion,
+    "rollout": rollout,
+    "disk-full": disk_full,
+    "clock-set-forward": lambda fleet: clock_set(fleet, SET_BY_S),
+    "clock-set-back": lambda fleet: clock_set(fleet, -SET_BY_S),
 }
+# They need a fleet that is started in `surroundings.settable_clock`.
+CLOCK = frozenset({"clock-set-forward", "clock-set-back"})
+# Which pool's model clients ask for, where it is not the first's.
+ASKED = {"promotion": OVERFLOW}
+# It needs a warm replica in that pool.
+WITH_WARM = "promotion"
+WARM = {"warm_replicas": 1, "slo": {"interactive": {"ttft_s": 20}}}

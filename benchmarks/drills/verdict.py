@@ -21,12 +21,14 @@ OURS = frozenset(
 @dataclass(frozen=True)
 class Injury:
     """`began` and `over` in seconds of the loop's clock: the process was back then. Requests at
-    one of `replicas`, or any that were under way if `gateway`, may be hit by it."""
+    one of `replicas`, or any that were under way if `gateway`, may be hit by it. What is `planned`
+    may cost none of them its answer."""
 
     began: float
     over: float
     replicas: frozenset[str] = frozenset()
     gateway: bool = False
+    planned: bool = False
 
     def hits(self, outcome: Asked) -> bool:
         if not outcome.overlaps(self.began, self.over):
@@ -37,7 +39,7 @@ class Injury:
 
 @dataclass(frozen=True)
 class Judgement:
-    """`wrong`: what was not as it should be, in words."""
+    """`wrong`: what was not as it should be, in words. `skipped`: why it could not be seen here."""
 
     name: str
     requests: int
@@ -49,12 +51,15 @@ class Judgement:
     whole_after_s: float
     left_over: Mapping[str, int]
     wrong: Sequence[str]
+    skipped: str = ""
 
     @property
     def is_right(self) -> bool:
         return not self.wrong
 
     def row(self) -> str:
+        if self.skipped:
+            return f"{self.name:26} skipped: {self.skipped}"
         says = "as it should be" if self.is_right else "; ".join(self.wrong)
         return (
             f"{self.name:26} {self.requests:5} {self.hit:4} {self.went_on:5}"
@@ -62,6 +67,8 @@ class Judgement:
         )
 
     def figures(self) -> dict[str, Any]:
+        if self.skipped:
+            return {"skipped": self.skipped}
         return {
             "requests": self.requests,
             "hit": self.hit,
@@ -73,6 +80,11 @@ class Judgement:
             "left_over": dict(self.left_over),
             "wrong": list(self.wrong),
         }
+
+
+def unseen(name: str, *, wrong: str = "", skipped: str = "") -> Judgement:
+    """Of a drill that came to no end, or was not begun."""
+    return Judgement(name, 0, 0, 0, 0, {}, 0.0, 0.0, {}, [wrong] if wrong else [], skipped)
 
 
 HEADING = f"{'drill':26} {'asked':>5} {'hit':>4} {'on':>5} {'gap s':>7} {'whole s':>7}  result"
@@ -94,6 +106,8 @@ def judge(
         wrong.append("nothing was asked")
     if outside:
         wrong.append(f"failed though not hit: {_counted(outside)}")
+    if fault.planned and (lost := [one for one in failed if fault.hits(one)]):
+        wrong.append(f"failed though it was planned: {_counted(lost)}")
     if dumb := [one for one in failed if fault.hits(one) and not _was_told(one, fault)]:
         wrong.append(f"hit and told nothing of ours: {_counted(dumb)}")
     if late := [o for o in failed if fault.hits(o) and o.ended > _until(o, fault)]:

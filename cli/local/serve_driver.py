@@ -99,7 +99,7 @@ def remove(request: dict[str, Any], emit: Emit) -> None:
     emit({"event": "removed"})
 
 
-def _connect(address: str, local: bool) -> None:
+def connect(address: str, local: bool) -> None:
     if local:
         # Ray would replace the loopback address with the machine's, where nothing listens.
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
@@ -169,7 +169,7 @@ def main() -> None:
 
     request = json.load(sys.stdin)
     try:
-        _connect(request["address"], request["local"])
+        connect(request["address"], request["local"])
         {"deploy": deploy, "remove": remove}[request["action"]](request, emit)
     except (ConnectionError, RayServeException, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines()

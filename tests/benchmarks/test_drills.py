@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.drills import traffic as drills_traffic
 from benchmarks.drills.traffic import LONG_TOKENS, Asked, Stream, Traffic
-from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge
+from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge, unseen
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -66,6 +66,20 @@ def test_a_fleet_that_is_whole_too_late_or_holds_something_is_wrong() -> None:
     assert "only 30.1 s after" in late.wrong[0]
     assert "slots" in judge("one", [WHOLE], FAULT, 21.0, {"slots": 1}).wrong[0]
     assert judge("one", [], FAULT, 21.0, NOTHING).wrong == ["nothing was asked"]
+
+
+def test_what_was_planned_may_cost_nobody_an_answer() -> None:
+    planned = replace(FAULT, planned=True)
+    assert judge("one", [WHOLE], planned, 21.0, NOTHING).is_right
+    (wrong,) = judge("one", [WHOLE, told("engine_unavailable")], planned, 21.0, NOTHING).wrong
+    assert wrong == "failed though it was planned: 1 engine_unavailable"
+
+
+def test_a_drill_that_could_not_be_done_is_told_so_and_is_not_wrong() -> None:
+    skipped = unseen("one", skipped="it takes root: run it as root")
+    assert skipped.is_right and skipped.row().endswith("skipped: it takes root: run it as root")
+    assert skipped.figures() == {"skipped": "it takes root: run it as root"}
+    assert not unseen("one", wrong="nobody came back").is_right
 
 
 def traffic(front: Front) -> Traffic:

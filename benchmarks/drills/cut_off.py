@@ -1,0 +1,122 @@
+"""Cuts a process off from all others: as on a machine that has lost its network.
+
+Its packets are dropped, and those for it: nobody gets so much as a reset. Its own children still
+reach it, and so does the raylet of its node, by a Unix socket. What it has open is found by its
+ports, what it opens meanwhile by a control group (net_cls), and nft drops both.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from common.errors import Problem
+
+# A number that no other control group is likely to have.
+CLASS_ID = 0x0AF10001
+
+
+@contextmanager
+def cut_off(process: psutil.Process) -> Iterator[None]:
+    """Raises Problem where this machine does not let it be done."""
+    if os.geteuid() or not shutil.which("nft"):
+        raise Problem(
+            "cutting a process off takes root and nft",
+            "run it as root, on a machine that has nftables",
+        )
+    children = {port for child in process.children(recursive=True) for port, _ in _ports(child)}
+    table = f"antefix_drill_{os.getpid()}"
+    with ExitStack() as undo:
+        groups = undo.enter_context(_net_cls())
+        group = groups / table
+        group.mkdir()
+        undo.callback(group.rmdir)
+        (group / "net_cls.classid").write_text(str(CLASS_ID))
+        _nft(rules(table, _ports(process), children))
+        undo.callback(_nft, f"delete table inet {table}")
+        undo.callback(_join, groups, process)
+        _join(group, process)
+        yield
+
+
+def rules(table: str, ports: Iterable[tuple[int, int]], children: Iterable[int]) -> str:
+    """For nft. `ports`: its own and the other's (0: it listens) of each of its connections."""
+    opened = list(ports)
+    listening = sorted({mine for mine, other in opened if not other})
+    pairs = sorted({(mine, other) for mine, other in opened if other})
+    allowed = _set(sorted(children))
+    to_it = [f"tcp dport {_set(listening)} drop"] if listening else []
+    from_it = [f"tcp sport {_set(listening)} drop"] if listening else []
+    if pairs:
+        to_it.append(f"tcp dport . tcp sport {_set(f'{a} . {b}' for a, b in pairs)} drop")
+        from_it.append(f"tcp sport . tcp dport {_set(f'{a} . {b}' for a, b in pairs)} drop")
+    from_it.append(f"meta cgroup {CLASS_ID} drop")
+    own = [f"tcp {end} {allowed} accept" for end in ("sport", "dport")] if children else []
+    return "\n".join(
+        [
+            f"table inet {table} {{",
+            "chain to_it { type filter hook input priority 0; policy accept;",
+            *own,
+            *to_it,
+            "}",
+            "chain from_it { type filter hook output priority 0; policy accept;",
+            *own,
+            *from_it,
+            "}",
+            "}",
+        ]
+    )
+
+
+def _set(elements: Iterable[object]) -> str:
+    return f"{{ {', '.join(map(str, elements))} }}"
+
+
+def _ports(process: psutil.Process) -> list[tuple[int, int]]:
+    with suppress(psutil.NoSuchProcess):
+        return [
+            (at.laddr.port, at.raddr.port if at.raddr else 0)
+            for at in process.net_connections("tcp")
+            if at.status in (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
+        ]
+    return []
+
+
+@contextmanager
+def _net_cls() -> Iterator[Path]:
+    """Where its control groups are."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, folder, kind, options, *_ = line.split()
+        if kind == "cgroup" and "net_cls" in options.split(","):
+            yield Path(folder)
+            return
+    folder = tempfile.mkdtemp(prefix="afx-net-cls-")
+    try:
+        mount = ["mount", "-t", "cgroup", "-o", "net_cls", "none", folder]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            raise Problem(
+                "this kernel has no control groups that tell whose packets these are (net_cls)",
+                "run it on a Linux with CONFIG_CGROUP_NET_CLASSID",
+            )
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    finally:
+        Path(folder).rmdir()
+
+
+def _join(group: Path, process: psutil.Process) -> None:
+    with suppress(ProcessLookupError):
+        (group / "cgroup.procs").write_text(str(process.pid))
+
+
+def _nft(text: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True)

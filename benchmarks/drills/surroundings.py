@@ -1,0 +1,127 @@
+"""What a fleet has to be started in, so that its disk can be full and its clock can be set."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from common.errors import Problem
+
+DISK_BYTES = 512 * 1024 * 1024
+# Where Linux distributions and the Python package have libfaketime's library.
+_LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
+_OFFSET = "FAKETIME_TIMESTAMP_FILE"
+_LEFT_BY_IT = ("faketime_shm_*", "sem.faketime_sem_*")
+
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """The temporary directory is one of `DISK_BYTES`, where this machine lets it be."""
+    # short: the path of a Unix socket ends at 107 characters, and Ray's are in it
+    folder = Path("/tmp") / f"afx{os.getpid()}"
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    folder.mkdir(mode=0o700)
+    try:
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            yield
+            return
+        try:
+            with _environment(TMPDIR=str(folder)):
+                yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    finally:
+        folder.rmdir()
+
+
+def fill(folder: Path) -> Path:
+    """Until not a byte more can be written there; what makes it so, to be removed. Raises Problem
+    for another disk than that of `small_disk`."""
+    if shutil.disk_usage(folder).total > DISK_BYTES:
+        raise Problem(
+            f"{folder} is on a disk that others have too: one of the fleet's own takes root",
+            "run it as root",
+        )
+    filler = folder / "filler"
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for piece in (bytes(1 << 20), bytes(4096), b"0"):
+            with suppress(OSError):
+                while os.write(descriptor, piece):
+                    pass
+    finally:
+        os.close(descriptor)
+    return filler
+
+
+@contextmanager
+def settable_clock() -> Iterator[None]:
+    """Whoever is started has a clock that `set_clock` sets. Raises Problem without libfaketime."""
+    before = _left_in_memory()
+    with tempfile.TemporaryDirectory(prefix="afx-clock-") as folder:
+        offset = Path(folder) / "offset"
+        offset.write_text("+0")
+        try:
+            with _environment(
+                LD_PRELOAD=" ".join(filter(None, [library(), os.environ.get("LD_PRELOAD")])),
+                **{_OFFSET: str(offset)},
+                FAKETIME_CACHE_DURATION="1",  # seconds after which it looks at the file again
+                # a machine's clock is set, and not how long something takes
+                FAKETIME_DONT_FAKE_MONOTONIC="1",
+                DONT_FAKE_MONOTONIC="1",
+                NO_FAKE_STAT="1",
+            ):
+                yield
+        finally:
+            for left in _left_in_memory() - before:
+                left.unlink(missing_ok=True)
+
+
+def set_clock(seconds: int) -> None:
+    """Forward, or back where it is negative, by so many seconds, within a second."""
+    if not (file := os.environ.get(_OFFSET)):
+        raise Problem("the fleet's clock cannot be set", "start it in `settable_clock`")
+    offset = Path(file)
+    new = offset.with_suffix(".new")
+    new.write_text(f"{int(offset.read_text()) + seconds:+d}")
+    new.replace(offset)
+
+
+def library() -> str:
+    """Raises Problem."""
+    found = [path for pattern in _LIBRARIES for path in sorted(Path("/").glob(pattern[1:]))]
+    package = importlib.util.find_spec("libfaketime")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        found += sorted(Path(folder).glob("vendor/libfaketime/src/libfaketime.so.1"))
+    if not found:
+        raise Problem(
+            "there is no libfaketime, which sets the clock of the fleet's processes alone",
+            "install it: apt-get install libfaketime, or pip install libfaketime",
+        )
+    return str(found[0])
+
+
+def _left_in_memory() -> set[Path]:
+    return {file for pattern in _LEFT_BY_IT for file in Path("/dev/shm").glob(pattern)}
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    tempfile.tempdir = None  # it is asked for again
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        tempfile.tempdir = None
