@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup
-MEASUREMENTS = $(BENCHES) soak drills
+MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
 
@@ -185,6 +185,9 @@ soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
 
 drills: ## Break a fleet's parts under traffic and say what came of it (only=NAME for one)
 	@$(BIN)/python -m benchmarks.drills.run $(if $(only),--only $(only)) $(ARGS)
+
+drill-hangs: ## Freeze real engines' processes at moments=100 by chance, half a minute each (ARGS=)
+	@$(BIN)/python -m tests.hang_drill --moments $(or $(moments),100) $(ARGS)
 
 clean: ## Remove what was installed and cached inside this repository
 	@rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,12 +1,13 @@
 """Engines that are frozen at random moments, and one that is only starved.
 
+    make drill-hangs moments=100
     python -m tests.hang_drill --rounds 3 --starved-minutes 5
 
 Each round starts real engines with their witnesses, stops one process of each (SIGSTOP) while it is
 idle, computes a prompt or decodes, has another wait for ever for a lock in a step, and looks how
-soon the witness ends all of them. Then one engine
-is kept full of 4,000-token prompts while spinners take every core from it: nobody may suspect it.
-Prints a table; the last line is JSON.
+soon the witness ends all of them; or so many `--moments` are drawn from these by chance. Then one
+engine is kept full of 4,000-token prompts while spinners take every core from it: nobody may
+suspect it. Prints each; the last line is JSON, with the counts of each kind of process.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import multiprocessing
 import os
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ import aiohttp
 import psutil
 
 from deployments.models.model import embedded_model
+from tests.split_model import split_model
 from tests.waiting import until
 from weights.drafts import first_layers
 
@@ -44,7 +47,11 @@ PROMPT_TOKENS = 4000
 DRILLS = [
     *(("core", when) for when in ("idle", "prefill", "decode", "step")),
     *(("replica", when) for when in ("idle", "decode")),
+    # one of two that share a model
+    *(("worker", when) for when in ("idle", "decode")),
 ]
+# Goal: found within that, and a predicted step.
+FOUND_WITHIN_S = 5.0
 # The machine may be busy with something else.
 STARTS_IN_S, ENDS_IN_S = 300.0, 120.0
 
@@ -52,10 +59,12 @@ STARTS_IN_S, ENDS_IN_S = 300.0, 120.0
 class WatchedEngine:
     """`tests.watched_engine`; `verdicts` of its witness, as they come."""
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str, core: int) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, url: str, titles: dict[str, str]
+    ) -> None:
         self.process = process
         self.url = url
-        self.core = core
+        self._titles = titles
         self.verdicts: list[dict[str, str]] = []
         self.all = [psutil.Process(process.pid)]
         self.all += self.all[0].children(recursive=True)
@@ -64,6 +73,14 @@ class WatchedEngine:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             self.verdicts.append(json.loads(line))
+
+    def pid_of(self, what: str) -> int:
+        """Of the replica, the engine's core or one of its workers."""
+        if what == "replica":
+            return self.process.pid
+        title = {"core": "EngineCore", "worker": "Worker_TP1"}[what]
+        (pid,) = (int(pid) for pid, words in self._titles.items() if title in words)
+        return pid
 
     @property
     def left(self) -> list[int]:
@@ -92,8 +109,9 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @asynccontextmanager
-async def watched_engine(folder: Path) -> AsyncIterator[WatchedEngine]:
-    asked = {"model": str(folder), "engine_args": ENGINE_ARGS}
+async def watched_engine(folder: Path, workers: int = 1) -> AsyncIterator[WatchedEngine]:
+    engine_args = ENGINE_ARGS | ({"tensor_parallel_size": workers} if workers > 1 else {})
+    asked = {"model": str(folder), "engine_args": engine_args}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.watched_engine", json.dumps(asked)),
         stdin=asyncio.subprocess.PIPE,
@@ -109,8 +127,7 @@ async def watched_engine(folder: Path) -> AsyncIterator[WatchedEngine]:
     assert process.stdout is not None and process.stdin is not None
     async with asyncio.timeout(STARTS_IN_S):
         ready = json.loads(await process.stdout.readline())
-    (core,) = (int(pid) for pid, title in ready["processes"].items() if "EngineCore" in title)
-    engine = WatchedEngine(process, ready["url"], core)
+    engine = WatchedEngine(process, ready["url"], ready["processes"])
     listening = asyncio.create_task(engine.listen())
     try:
         yield engine
@@ -126,13 +143,15 @@ async def watched_engine(folder: Path) -> AsyncIterator[WatchedEngine]:
 
 
 async def frozen(folder: Path, what: str, when: str) -> dict[str, Any]:
-    """Freeze the process while the engine does that; when was it suspected, and all of it gone?"""
-    async with watched_engine(folder) as engine, aiohttp.ClientSession() as http:
+    """Freeze the process while the engine does that; when was it suspected, and all of it gone?
+    `folder` has the models."""
+    model, workers = (folder / "split", 2) if what == "worker" else (folder / "whole", 1)
+    async with watched_engine(model, workers) as engine, aiohttp.ClientSession() as http:
         for _ in range(3):  # it learns how long its steps take
             await engine.ask(http, 600, 24)
         sizes = {"prefill": (PROMPT_TOKENS, 2), "decode": (8, 2000)}
         asked = [asyncio.create_task(engine.ask(http, *sizes[when]))] if when in sizes else []
-        await asyncio.sleep(random.uniform(0.2, 0.6) if when == "prefill" else 2.0)
+        await asyncio.sleep(random.uniform(*((0.2, 0.6) if when == "prefill" else (0.5, 2.5))))
         assert not any(one.done() for one in asked), "it was sooner than it could be frozen"
         if when == "step":
             assert engine.process.stdin is not None
@@ -142,7 +161,7 @@ async def frozen(folder: Path, what: str, when: str) -> dict[str, Any]:
             asked = [asyncio.create_task(engine.ask(http, 8, 8))]
         began = time.monotonic()
         if when != "step":
-            os.kill(engine.core if what == "core" else engine.process.pid, signal.SIGSTOP)
+            os.kill(engine.pid_of(what), signal.SIGSTOP)
         await until(lambda: engine.verdicts or not engine.left, ENDS_IN_S)
         suspected_s = time.monotonic() - began
         await asyncio.wait(asked, timeout=ENDS_IN_S) if asked else None
@@ -190,22 +209,46 @@ async def starved(folder: Path, minutes: float) -> dict[str, Any]:
         return {"minutes": minutes, "answered": answered, "verdicts": engine.verdicts}
 
 
+def counts(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """By kind of process. `ok`: all of it ended, and who asked it was told by a connection that
+    broke."""
+    return {
+        what: {
+            "moments": len(of),
+            "ok": sum(one["ok"] for one in of),
+            f"found_within_{FOUND_WITHIN_S:g}_s": sum(
+                one["suspected_s"] <= FOUND_WITHIN_S for one in of
+            ),
+            "found_median_s": statistics.median(one["suspected_s"] for one in of),
+            "found_at_most_s": max(one["suspected_s"] for one in of),
+            "gone_at_most_s": max(one["all_gone_s"] for one in of),
+        }
+        for what in sorted({one["frozen"] for one in found})
+        if (of := [one for one in found if one["frozen"] == what])
+    }
+
+
 async def main() -> int:
     parser = argparse.ArgumentParser(description="Freeze and starve real engines.")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--moments", type=int, default=0, help="so many, by chance, not rounds")
     parser.add_argument("--only", nargs=2, action="append", metavar=("PROCESS", "WHEN"))
     parser.add_argument("--starved-minutes", type=float, default=0.0)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, "model")
-        first_layers(embedded_model(lambda fraction, what: None), 4, folder)
+        folder = Path(temporary)
+        first_layers(embedded_model(lambda fraction, what: None), 4, folder / "whole")
+        (folder / "split").mkdir()
+        split_model(folder / "split")
+        drills = [tuple(one) for one in asked.only or DRILLS]
+        moments = random.choices(drills, k=asked.moments) or drills * asked.rounds
         found = []
-        for _ in range(asked.rounds):
-            for what, when in asked.only or DRILLS:
-                found.append(await frozen(folder, what, when))
-                print(*(f"{name} {value}" for name, value in found[-1].items()), flush=True)
-        alone = await starved(folder, asked.starved_minutes) if asked.starved_minutes else None
-    print(json.dumps({"frozen": found, "starved": alone}))
+        for what, when in moments:
+            found.append(await frozen(folder, what, when))
+            print(*(f"{name} {value}" for name, value in found[-1].items()), flush=True)
+        minutes = asked.starved_minutes
+        alone = await starved(folder / "whole", minutes) if minutes else None
+    print(json.dumps({"counts": counts(found), "frozen": found, "starved": alone}))
     return 0 if all(one["ok"] for one in found) and not (alone and alone["verdicts"]) else 1
 
 

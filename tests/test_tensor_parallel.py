@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from deployments.engine.hang import EngineHealth
 from deployments.engine.processes import state
-from deployments.models.model import embedded_model
+from tests.split_model import split_model
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -26,29 +25,8 @@ TOKENS = 24
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Llama with random weights: the embedded model's 9 heads do not divide by 2."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     folder = tmp_path_factory.mktemp("model")
-    embedded = embedded_model(lambda fraction, step: None)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(embedded / name, folder)
-    vocabulary = json.loads((embedded / "config.json").read_bytes())["vocab_size"]
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        # wide enough apart that the order of additions does not change which token is the best
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    split_model(folder)
     return folder
 
 
