@@ -41,8 +41,8 @@ def cut_off(process: psutil.Process) -> Iterator[None]:
         (group / "net_cls.classid").write_text(str(CLASS_ID))
         _nft(rules(table, _ports(process), children))
         undo.callback(_nft, f"delete table inet {table}")
-        undo.callback(_join, groups, process)
-        _join(group, process)
+        undo.callback(_leave, group)
+        _join(group, process.pid)
         yield
 
 
@@ -113,9 +113,16 @@ def _net_cls() -> Iterator[Path]:
         Path(folder).rmdir()
 
 
-def _join(group: Path, process: psutil.Process) -> None:
+def _join(group: Path, pid: int) -> None:
     with suppress(ProcessLookupError):
-        (group / "cgroup.procs").write_text(str(process.pid))
+        (group / "cgroup.procs").write_text(str(pid))
+
+
+def _leave(group: Path) -> None:
+    """Whoever is in it: what the process has started meanwhile, too."""
+    while pids := (group / "cgroup.procs").read_text().split():
+        for pid in pids:
+            _join(group.parent, int(pid))
 
 
 def _nft(text: str) -> None:
