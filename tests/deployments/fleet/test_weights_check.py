@@ -42,6 +42,7 @@ from tests.deployments.fleet.weights_cases import (
     fleet_file,
     model_in,
 )
+from tests.helm.helm import put_on_path
 from weights.gpus import GPUS, Gpu
 from weights.known_models import known_config, known_models
 from weights.model_shape import shape_of
@@ -301,7 +302,10 @@ def test_checking_loads_neither_vllm_nor_torch() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_the_charts_fleet_is_checked_by_its_path_in_the_values(tmp_path: Path) -> None:
+def test_the_charts_fleet_is_checked_by_its_path_in_the_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_path(monkeypatch)
     fleet = yaml.safe_load(fleet_file(tmp_path, WARNED["a slow kernel by name"].wrong).read_text())
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump({"fleet": fleet}))
