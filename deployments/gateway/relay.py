@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -52,6 +53,8 @@ AnyAttempt = EngineAttempt | RejoinedAttempt
 
 # A client that has a part of its answer is told within this time that nobody can go on with it.
 PLACE_AGAIN_S = 5.0
+# Ray Serve names a replica that is gone until it has noticed: asked again this often, for so long.
+GONE_AGAIN_S, NOTICED_S = 0.1, 5.0
 # A client that reads nothing must not hold its request's task past the deadline.
 LAST_WORDS_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
@@ -160,6 +163,8 @@ class Relay(Response):
         tries = 0
         is_decided_anew = False
         move: Move | None = None
+        clock = asyncio.get_running_loop().time
+        noticed_at = math.inf
         while True:
             if is_decided_anew:
                 attempt, is_decided_anew = await attempt.elsewhere(), False
@@ -171,8 +176,12 @@ class Relay(Response):
                     record.outcome = "ok"
                     return
                 except ReplicaFailed as broken:
+                    is_known = broken.replica_id in failed
+                    noticed_at = min(noticed_at, clock() + NOTICED_S)
+                    if is_known and not broken.was_reached and clock() < noticed_at:
+                        await asyncio.sleep(GONE_AGAIN_S)
                     # its end was wanted: once, that is no fault of the request
-                    if broken.replica_id in failed or not attempt.is_leaving(broken.replica_id):
+                    elif is_known or not attempt.is_leaving(broken.replica_id):
                         tries += 1
                         lost |= {broken.replica_id} if broken.was_lost else set()
                     failed |= {broken.replica_id}

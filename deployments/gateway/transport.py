@@ -76,6 +76,11 @@ class ReplicaFailed(Exception):
         self.was_lost = was_lost
         self.error = error
 
+    @property
+    def was_reached(self) -> bool:
+        """Whether the request came to it at all."""
+        return self.was_lost or self.error is not None
+
 
 class NoReplicaUp(Exception):
     """The request waited for any replica, and there is none."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from deployments.gateway import fatal_requests, transport
+from deployments.gateway import fatal_requests, relay, transport
 from deployments.gateway.engine_attempt import EngineAttempt
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
@@ -206,6 +206,37 @@ async def test_a_replica_that_cannot_be_reached_costs_the_client_no_error(
     async with front.post() as answer:
         assert answer.status == 200
         assert answer.headers["x-antefix-replica"] == "r2"
+
+
+async def test_a_replica_that_serve_has_not_missed_yet_costs_the_client_no_error(
+    front: Front, first: FakeEngine
+) -> None:
+    await first.stop()
+    front.sees(first)
+    front.handle.must_pick = first
+    async with asyncio.TaskGroup() as tasks:
+
+        async def notices() -> None:
+            await until(lambda: front.handle.picked.count("r1") >= 3)
+            front.handle.must_pick = None
+
+        front.handle.engines.remove(first)
+        tasks.create_task(notices())
+        async with front.post() as answer:
+            assert answer.status == 200
+            assert answer.headers["x-antefix-replica"] == "r2"
+
+
+async def test_a_replica_that_nobody_can_reach_is_a_503_to_try_again(
+    front: Front, first: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "NOTICED_S", 0.3)
+    await first.stop()
+    front.sees(first)
+    front.handle.must_pick = first
+    async with front.post() as answer:
+        assert answer.status == 503
+        assert (await error_of(answer))["code"] == "engine_unavailable"
 
 
 async def test_two_failures_are_a_503_to_try_again(
