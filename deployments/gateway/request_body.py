@@ -58,7 +58,7 @@ def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
         raise ApiError(400, message, code="invalid_json")
     try:
         fields = json.loads(body.decode(), parse_constant=_not_json)
-        if b"\\ud" in body.lower() and isinstance(fields, dict):
+        if (b"\\ud" in body or b"\\uD" in body) and isinstance(fields, dict):
             _refuse_lone_surrogates(fields)
     except UnicodeDecodeError as error:
         raise _malformed(f"byte {error.start} is not valid UTF-8") from None
@@ -111,7 +111,11 @@ def _too_large(max_body_bytes: int) -> NoReturn:
 
 
 def _values_in(body: bytes) -> int:
-    """How many strings, arrays and objects it holds, in a small part of the time to parse it."""
+    """How many strings, arrays and objects it holds, or more where that is within bounds all the
+    same; in a small part of the time to parse it."""
+    most = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
+    if most <= MAX_VALUES:
+        return most
     parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * MAX_VALUES + 2)
     outside = b"".join(parts[::2])
     return len(parts) // 2 + outside.count(b"[") + outside.count(b"{")

@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from deployments.gateway.errors import ApiError
 
-# Only a body with one of these can hold a number of more than 64 bits.
-_MANY_DIGITS = re.compile(rb"\d{19}|[eE]\+?\d{3}")
+# All digits alike, and both letters of an exponent: then only a body with one of these can hold a
+# number of more than 64 bits. A regular expression takes as long as all else that is read.
+_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_IN_LARGE_NUMBERS = (b"0" * 19, b"e000", b"e+000")
 
 
 def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
     """Raises ApiError 400; `fields` are those of `body`."""
-    if _MANY_DIGITS.search(body):
+    alike = body.translate(_ALIKE)
+    if any(digits in alike for digits in _IN_LARGE_NUMBERS):
         for name, value in fields.items():
             _refuse_large_numbers(name, value)
     constraint = fields.get("structured_outputs")
