@@ -106,6 +106,22 @@ class SegmentHasher:
             hash_.update(_text(identifier) + offset.to_bytes(8, "little", signed=True))
         return hash_.digest()
 
+    def chain(
+        self, previous: bytes, packed_tokens: bytes | memoryview, segment_tokens: int
+    ) -> tuple[list[bytes], bytes]:
+        """The keys of the whole segments after `previous`, and the tokens that fill none."""
+        length = segment_tokens * TOKEN_BYTES
+        tokens = memoryview(packed_tokens)
+        ends = range(length, len(tokens) + 1, length)
+        begun, keys = self._segment.copy, []
+        for end in ends:
+            hash_ = begun()
+            hash_.update(previous)
+            hash_.update(tokens[end - length : end])
+            previous = hash_.digest()
+            keys.append(previous)
+        return keys, bytes(tokens[len(ends) * length :])
+
     def keys(
         self,
         namespace: Namespace,
@@ -119,11 +135,12 @@ class SegmentHasher:
         """
         if segment_tokens < 1:
             raise ValueError(f"a segment has at least one token, not {segment_tokens}")
-        packed = memoryview(pack(token_ids))
+        packed, key = memoryview(pack(token_ids)), self.root(namespace)
+        if not media:
+            return self.chain(key, packed, segment_tokens)[0]
         length = segment_tokens * TOKEN_BYTES
         segments = len(token_ids) // segment_tokens
         by_segment = _media_by_segment(media, segment_tokens, segments)
-        key = self.root(namespace)
         keys = []
         for index in range(segments):
             tokens = packed[index * length : (index + 1) * length]

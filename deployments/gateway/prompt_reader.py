@@ -7,7 +7,6 @@ what only an engine can render, a prompt's length is estimated and it is placed 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from starlette.types import Receive
 
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
+from deployments.gateway.known_prompts import KnownPrompts
 from deployments.gateway.renderer_client import RendererClient
 from deployments.gateway.request import EngineRequest, Prompt, unless_client_leaves
 from observability.metrics import RoutingMetrics
@@ -29,7 +29,7 @@ from router.pool_feeds import PoolFeeds
 from router.segment_keys import Namespace, SegmentHasher
 
 # A longer body is tokenized in a thread: its milliseconds would be everybody's.
-LONG_BODY_BYTES = 16384
+LONG_BODY_BYTES = 8192
 # Of this process. More prompts at once are placed by load alone, as those that cannot be rendered.
 LONG_PROMPTS_AT_MOST = 64
 LONG_PROMPT_THREADS = min(8, (os.cpu_count() or 1) + 2)
@@ -63,6 +63,7 @@ class LongPrompts:
 
 
 _LONG_PROMPTS = LongPrompts()
+_KNOWN_PROMPTS = KnownPrompts()
 
 
 def _guess(request: EngineRequest, session: str | None) -> PlacementRequest:
@@ -122,19 +123,25 @@ class PromptReader:
     def _tokenize(
         self, request: EngineRequest, fields: Mapping[str, Any], session: str | None
     ) -> tuple[PlacementRequest, bool]:
-        prompt_tokens, segment_tokens = self.renderer.prompt_tokens, self._board.segment_tokens
-        prompts = prompt_tokens.token_ids(request.path, fields) if prompt_tokens else None
+        if (prompt_tokens := self.renderer.prompt_tokens) is None:
+            return _guess(request, session), False
+        namespace = Namespace(
+            model=self.pool.model,
+            revision=self.pool.revision,
+            lora=request.model if request.model in self.pool.lora_names else None,
+            cache_salt=request.cache_salt,
+        )
+        read = partial(
+            _KNOWN_PROMPTS.read,
+            renderer=prompt_tokens.digest,
+            hasher=self._hasher,
+            namespace=namespace,
+            segment_tokens=self._board.segment_tokens,
+        )
+        prompts = prompt_tokens.read(request.path, fields, read)
         if not prompts:
             return _guess(request, session), False
-        keys: list[bytes] = []
-        if segment_tokens:
-            namespace = Namespace(
-                model=self.pool.model,
-                revision=self.pool.revision,
-                lora=request.model if request.model in self.pool.lora_names else None,
-                cache_salt=request.cache_salt,
-            )
-            with contextlib.suppress(ValueError):  # no such token id: the engine's to refuse
-                # of several prompts, the longest has the most to reuse
-                keys = self._hasher.keys(namespace, max(prompts, key=len), segment_tokens)
-        return PlacementRequest(sum(map(len, prompts)), tuple(keys), session), True
+        # of several prompts, the longest has the most to reuse
+        longest = max(prompts, key=lambda prompt: prompt.tokens)
+        tokens = sum(prompt.tokens for prompt in prompts)
+        return PlacementRequest(tokens, tuple(longest.keys), session), True

@@ -6,6 +6,7 @@ whatever it does not know for certain, and no request fails for it.
 """
 
 from deployments.prompt.facts import ChatTemplate, RendererFacts
+from deployments.prompt.tokenizer import PromptPieces
 from deployments.prompt.tokens import PromptTokens
 
-__all__ = ["ChatTemplate", "PromptTokens", "RendererFacts"]
+__all__ = ["ChatTemplate", "PromptPieces", "PromptTokens", "RendererFacts"]

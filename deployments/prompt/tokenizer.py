@@ -14,6 +14,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
+from deployments.prompt.cuts import pieces, safe_to_cut_before
 from deployments.prompt.facts import RendererFacts
 from deployments.prompt.unknowable import Unknowable
 
@@ -32,6 +33,22 @@ class Cut:
     side: Literal["left", "right"] | None = None
 
 
+@dataclass(frozen=True, repr=False)
+class PromptPieces:
+    """A prompt's text in pieces: their tokens, one after the other, are the prompt's own."""
+
+    texts: Sequence[str]
+    _tokenizer: PromptTokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of one of the pieces."""
+        return self._tokenizer.encode_piece(text)
+
+    def check_length(self, tokens: int) -> None:
+        """Raises Unknowable for more tokens than a prompt may have."""
+        self._tokenizer.check_tokens(tokens)
+
+
 class PromptTokenizer:
     """Raises ValueError when the facts hold no tokenizer."""
 
@@ -43,6 +60,11 @@ class PromptTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = facts.split_special_tokens
+        templates = [of.text for of in (facts.template, facts.tool_template) if of is not None]
+        mentioned = "\n".join([*templates, *facts.special_tokens.values()])
+        self._cut_before: tuple[str, ...] = ()
+        if not facts.split_special_tokens:
+            self._cut_before = safe_to_cut_before(self._tokenizer, mentioned)
         self._special_count = self._tokenizer.num_special_tokens_to_add(False)
         self._own_side = facts.truncation_side
         self._max_tokens = facts.max_model_len
@@ -67,14 +89,32 @@ class PromptTokenizer:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return [self.fit(encoding.ids, cut) for encoding in encodings]
 
+    def takes_pieces(self, add_special_tokens: bool, cut: Cut) -> bool:
+        """Whether nothing but a prompt's own text makes its tokens."""
+        return cut.length is None and not (add_special_tokens and self._special_count)
+
+    def in_pieces(self, texts: Sequence[str]) -> list[PromptPieces]:
+        """Each text, of which nothing is encoded yet."""
+        self.check_length(len(texts) + sum(map(len, texts)))
+        return [PromptPieces(pieces(text, self._cut_before), self) for text in texts]
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Token ids of a piece of a text."""
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return encoding.ids
+
     def fit(self, ids: list[int], cut: Cut) -> list[int]:
         """Token ids, cut."""
         if cut.length is not None and cut.length < len(ids):
             side = cut.side or self._own_side
             ids = ids[len(ids) - cut.length :] if side == "left" else ids[: cut.length]
-        if len(ids) > self._max_tokens:
-            raise Unknowable("the prompt is too long")
+        self.check_tokens(len(ids))
         return ids
+
+    def check_tokens(self, tokens: int) -> None:
+        """Raises Unknowable for more than a prompt may have."""
+        if tokens > self._max_tokens:
+            raise Unknowable("the prompt is too long")
 
     def _encode_cut(
         self, texts: Sequence[str], add_special_tokens: bool, length: int

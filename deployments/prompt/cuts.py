@@ -1,0 +1,58 @@
+"""Where a text may be cut so that the tokens of its pieces, one after the other, are its own.
+
+The Rust tokenizer first takes the added tokens out of a text, then normalizes, splits and encodes
+each stretch between them by itself; whether a stretch is the text's first, some ask, too. Source:
+`AddedVocabulary::extract_and_normalize` of tokenizers 0.23. So a text may be cut right before an
+added token that is found there whatever stands before it, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Collection, Sequence
+
+from tokenizers import AddedToken, Tokenizer
+
+# A piece is no shorter, but for the last: each costs its share of time and memory.
+MIN_PIECE_CHARS = 1024
+# No space, which its neighbour may swallow, and no part of a word, which may end its neighbour.
+_NO_PART_OF_A_WORD = frozenset(string.punctuation) - {"_"}
+
+
+def safe_to_cut_before(tokenizer: Tokenizer, template: str) -> tuple[str, ...]:
+    """The texts of the added tokens that a chat template mentions and may be cut before."""
+    added = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
+    mentioned = sorted(content for content in added if content in template)
+    return tuple(content for content in mentioned if _is_found_anywhere(added[content], added))
+
+
+def _is_found_anywhere(token: AddedToken, added: Collection[str]) -> bool:
+    content = token.content
+    if not content or content[0] not in _NO_PART_OF_A_WORD:
+        return False
+    if token.normalized or token.lstrip or token.single_word:
+        return False
+    return not any(_hides(other, content) for other in added)
+
+
+def _hides(other: str, content: str) -> bool:
+    """Whether the other may be found where `content` begins, or before that and not end there."""
+    if other != content and other.startswith(content):
+        return True
+    ends = (other[begin:] for begin in range(1, len(other)))
+    return any(end.startswith(content) or content.startswith(end) for end in ends)
+
+
+def pieces(text: str, before: Sequence[str], at_least: int = MIN_PIECE_CHARS) -> list[str]:
+    """The text, cut into pieces of `at_least` so many characters, but for the last.
+
+    What a text begins with is cut in the same way whatever follows, but for its last piece.
+    """
+    starts = [0]
+    found = {content: text.find(content, at_least) for content in before}
+    while at := min((place for place in found.values() if place > 0), default=0):
+        starts.append(at)
+        for content, place in found.items():
+            if 0 < place < at + at_least:
+                found[content] = text.find(content, at + at_least)
+    return [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
