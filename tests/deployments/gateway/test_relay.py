@@ -407,13 +407,16 @@ async def test_a_replica_that_failed_a_request_is_not_given_it_again(
 
 
 async def test_a_slot_elsewhere_does_not_end_the_prefill_of_a_live_replica(
-    front: Front, first: FakeEngine, second: FakeEngine
+    front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transport, "LOOK_PERIOD_S", 0.02)
     front.handle.must_pick = second
     first.pauses_after = 0
     request = asyncio.ensure_future(front.post().__aenter__())
     await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
-    await asyncio.sleep(3 * transport.LOOK_PERIOD_S)
+    for _ in range(10):
+        front.sees(first, second)  # however slow the machine, its lease has not ended
+        await asyncio.sleep(transport.LOOK_PERIOD_S)
     assert not request.done()
     first.go_on.set()
     assert (await request).headers["x-antefix-replica"] == "r1"
