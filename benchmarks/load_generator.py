@@ -1,21 +1,19 @@
-"""Plays conversations against a gateway, open loop, and notes what came of every request.
-
-An arrival never waits for an earlier answer; only a conversation's next turn does. Times to first
-token count from when a request was due, so a late client cannot flatter a slow server. A request
-that fails is noted, with the reason, and the others go on.
+"""Conversations played against a gateway of ours by `loadgen.player`, and what its headers told
+of each answer. A request that fails is noted, with the reason.
 """
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from benchmarks.workloads import ChatTurn, Conversation
 from cli.stream_client import Endpoint
+from loadgen.player import PlannedRequest, PlannedSession, Player, SentRequest
+from loadgen.workloads import ChatTurn, Conversation
 
 MAX_TOKENS = 8
 POLICY_HEADER = "x-antefix-policy"
@@ -66,13 +64,17 @@ class Style:
     def body(self, turn: ChatTurn) -> dict[str, Any]:
         return {
             "model": self.model,
-            "messages": [{"role": m.role, "content": m.content} for m in turn.messages],
+            "messages": [message.as_json() for message in turn.messages],
             "max_tokens": MAX_TOKENS,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
             "cache_salt": self.salt,
         }
+
+    def request(self, talk: Conversation, turn: ChatTurn) -> PlannedRequest:
+        headers = {POLICY_HEADER: self.policy, SESSION_HEADER: talk.name}
+        return PlannedRequest(PATH, functools.partial(self.body, turn), headers, turn.think_s)
 
 
 async def play(
@@ -82,68 +84,32 @@ async def play(
     conversations: Sequence[Conversation],
 ) -> list[Answer | Failure]:
     """What came of each request, in order of conversation and turn."""
-    began = asyncio.get_running_loop().time()
-    player = _LoadPlayer(http, gateway, style, began)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(player.play(talk)) for talk in conversations]
-    return [outcome for task in tasks for outcome in task.result()]
+    sessions = [
+        PlannedSession(
+            talk.name, talk.arrives_at, [style.request(talk, turn) for turn in talk.turns]
+        )
+        for talk in conversations
+    ]
+    found = await Player(http, gateway.url, gateway.headers).play(sessions)
+    return [_outcome(sent, style.policy) for sent in found]
 
 
-class _LoadPlayer:
-    def __init__(
-        self, http: aiohttp.ClientSession, gateway: Endpoint, style: Style, began: float
-    ) -> None:
-        self._http = http
-        self._gateway = gateway
-        self._style = style
-        self._began = began
-
-    async def play(self, talk: Conversation) -> list[Answer | Failure]:
-        outcomes: list[Answer | Failure] = []
-        due = talk.arrives_at
-        for number, turn in enumerate(talk.turns):
-            due += turn.think_s
-            await asyncio.sleep(due - self._now())
-            try:
-                answer = await self._ask(talk.name, number, turn, due)
-                outcomes.append(answer)
-                due = answer.ended
-            except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
-                outcomes.append(Failure(talk.name, number, repr(error)))
-                due = self._now()
-        return outcomes
-
-    async def _ask(self, conversation: str, number: int, turn: ChatTurn, due: float) -> Answer:
-        headers = {
-            **self._gateway.headers,
-            POLICY_HEADER: self._style.policy,
-            SESSION_HEADER: conversation,
-        }
-        started = self._now()
-        first_byte, last = None, b""
-        async with self._http.post(
-            self._gateway.url + PATH, json=self._style.body(turn), headers=headers
-        ) as answer:
-            if answer.status != 200:
-                raise ValueError(f"{answer.status}: {(await answer.text())[:200]}")
-            async for chunk in answer.content.iter_any():
-                if first_byte is None:
-                    first_byte = self._now()
-                last = (last + chunk)[-64:]
-            told = answer.headers
-        if first_byte is None or not last.rstrip().endswith(b"data: [DONE]"):
-            raise ValueError(f"the stream ended early, with {last!r}")
-        if (policy := told.get("x-antefix-policy")) != self._style.policy:
-            raise ValueError(f"asked for {self._style.policy}, placed by {policy}")
-        predicted_ms = told.get("x-antefix-predicted-ttft-ms")
-        engine_ms = told.get("x-antefix-engine-ttft-ms")
+def _outcome(sent: SentRequest, policy: str) -> Answer | Failure:
+    told = sent.headers
+    if sent.error is not None or sent.first_byte_s is None:
+        return Failure(sent.session, sent.turn, f"{sent.error}: {sent.reason}")
+    if (placed_by := told.get(POLICY_HEADER)) != policy:
+        return Failure(sent.session, sent.turn, f"asked for {policy}, placed by {placed_by}")
+    predicted_ms = told.get("x-antefix-predicted-ttft-ms")
+    engine_ms = told.get("x-antefix-engine-ttft-ms")
+    try:
         return Answer(
-            conversation=conversation,
-            turn=number,
-            due=due,
-            started=started,
-            first_byte=first_byte,
-            ended=self._now(),
+            conversation=sent.session,
+            turn=sent.turn,
+            due=sent.due_s,
+            started=sent.sent_s,
+            first_byte=sent.first_byte_s,
+            ended=sent.ended_s,
             replica=told["x-antefix-replica"],
             prompt_tokens=int(told["x-antefix-prompt-tokens"]),
             cached_tokens=int(told["x-antefix-cached-tokens"]),
@@ -152,6 +118,5 @@ class _LoadPlayer:
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
             request_id=told.get("x-request-id", ""),
         )
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time() - self._began
+    except (KeyError, ValueError) as error:
+        return Failure(sent.session, sent.turn, repr(error))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
 from cli.calibrating import TOKEN_IDS
 from cli.stream_client import Endpoint
+from loadgen.player import Clock, PlannedRequest, PlannedSession, Player, SentRequest
 from simulator.traces import Request, Trace
 
 # The fewest and most tokens of a prompt, and of an answer.
 Sizes = tuple[tuple[int, int], tuple[int, int]]
 # No answer by then is none.
 TIMEOUT_S = 120.0
+PATH = "/v1/completions"
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,44 @@ class ReplayedRequest:
 async def play(
     http: aiohttp.ClientSession, gateway: Endpoint, model: str, trace: Trace
 ) -> list[ReplayedRequest]:
-    """What came of each request, in the trace's order."""
-    player = _TracePlayer(http, gateway, model, asyncio.get_running_loop().time())
-    tasks = []
-    for request in trace.requests:
-        await player.until(request.at)
-        tasks.append(asyncio.create_task(player.ask(request)))
-    await player.until(trace.seconds)
-    return list(await asyncio.gather(*tasks))
+    """What came of each request, in the trace's order, once the trace is over."""
+    # anew each time: an engine may have cached what another run sent
+    rng = random.Random(time.time_ns())
+
+    def body(request: Request) -> dict[str, Any]:
+        return {
+            "model": model,
+            "prompt": rng.choices(TOKEN_IDS, k=request.prompt_tokens),
+            "max_tokens": request.answer_tokens,
+            "ignore_eos": True,
+            "stream": True,
+        }
+
+    clock = Clock()
+    player = Player(http, gateway.url, gateway.headers, TIMEOUT_S, clock)
+    sessions = [
+        PlannedSession(
+            str(number), request.at, [PlannedRequest(PATH, functools.partial(body, request))]
+        )
+        for number, request in enumerate(trace.requests)
+    ]
+    found = await player.play(sessions)
+    await clock.until(trace.seconds)
+    return [_replayed(sent) for sent in found]
+
+
+def _replayed(sent: SentRequest) -> ReplayedRequest:
+    if sent.status == 0 or (sent.status == 200 and sent.error is not None):
+        return ReplayedRequest(sent.due_s, 0)
+    told = sent.headers
+    return ReplayedRequest(
+        sent.due_s,
+        sent.status,
+        sent.first_byte_s - sent.due_s if sent.first_byte_s is not None else None,
+        told.get("x-antefix-replica"),
+        told.get("retry-after"),
+        float(ms) / 1000 if (ms := told.get("x-antefix-predicted-ttft-ms")) else None,
+    )
 
 
 def poisson(
@@ -71,50 +104,3 @@ def poisson(
         if rng.random() * most < rate(at):
             requests.append(Request(at, rng.randint(*prompt), rng.randint(*answer)))
     return Trace(name, tuple(requests), seconds)
-
-
-class _TracePlayer:
-    def __init__(
-        self, http: aiohttp.ClientSession, gateway: Endpoint, model: str, began: float
-    ) -> None:
-        self._http = http
-        self._gateway = gateway
-        self._model = model
-        self._began = began
-        # anew each time: an engine may have cached what another run sent
-        self._rng = random.Random(time.time_ns())
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time() - self._began
-
-    async def until(self, at: float) -> None:
-        await asyncio.sleep(at - self._now())
-
-    async def ask(self, request: Request) -> ReplayedRequest:
-        body = {
-            "model": self._model,
-            "prompt": self._rng.choices(TOKEN_IDS, k=request.prompt_tokens),
-            "max_tokens": request.answer_tokens,
-            "ignore_eos": True,
-            "stream": True,
-        }
-        url, headers = self._gateway.url + "/v1/completions", self._gateway.headers
-        first, last = None, b""
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                async with self._http.post(url, json=body, headers=headers) as answer:
-                    async for chunk in answer.content.iter_any():
-                        first = first or self._now()
-                        last = (last + chunk)[-64:]
-        except (aiohttp.ClientError, TimeoutError):
-            return ReplayedRequest(request.at, 0)
-        told = answer.headers
-        ended = answer.status == 200 and last.rstrip().endswith(b"data: [DONE]")
-        return ReplayedRequest(
-            request.at,
-            answer.status if ended or answer.status != 200 else 0,
-            first - request.at if first is not None and ended else None,
-            told.get("x-antefix-replica"),
-            told.get("retry-after"),
-            float(ms) / 1000 if (ms := told.get("x-antefix-predicted-ttft-ms")) else None,
-        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import typer
 
 from cli.backtest import backtest
+from cli.bench import bench
 from cli.calibrate import calibrate
 from cli.chat import chat
 from cli.config import config
@@ -33,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, status, logs, chat, env, verify, backtest, calibrate, quantize):
+for command in (up, down, status, logs, chat, env, verify, bench, backtest, calibrate, quantize):
     app.command()(command)
 app.command()(tune_speculation)
 app.command()(plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ OURS, OTHERS, TAIL, LIMIT = "#0072b2", "#9a9a9a", "#404040", "#d55e00"
 
 @contextmanager
 def drawn(
-    file: Path,
+    file: Path | TextIO,
     size: tuple[float, float],
     rows: int = 1,
     columns: int = 1,

@@ -29,7 +29,7 @@ HOUSE = (
         (
             *("cli", "cli/local", "deployments", "deployments/gateway", "deployments/engine"),
             *("deployments/offline", "deployments/process", "deployments/fleet"),
-            *("deployments/models", "deployments/prompt", "deployments/wire"),
+            *("deployments/models", "deployments/prompt", "deployments/wire", "loadgen"),
             *("simulator", "autoscaling", "weights", "router", "common"),
         ),
     ),
@@ -38,7 +38,7 @@ HOUSE = (
         "the `antefix` command: a module for each subcommand",
         (
             *("cli/local", "deployments/gateway", "deployments/offline", "k8s"),
-            *("deployments/fleet", "deployments/models", "deployments/wire"),
+            *("deployments/fleet", "deployments/models", "deployments/wire", "loadgen"),
             *("simulator", "autoscaling", "weights", "observability", "common"),
         ),
     ),
@@ -107,6 +107,11 @@ HOUSE = (
     Room("deployments/models", "where weights come from", ("common",)),
     Room("deployments/prompt", "a request's prompt as token ids, the same at both ends"),
     Room("deployments/wire", "what gateways and replicas say to each other"),
+    Room(
+        "loadgen",
+        "load for any OpenAI API, open loop: workloads, the client, what it measured",
+        ("simulator", "common"),
+    ),
     Room(
         "simulator",
         "traces, engines and a fleet, played by the code that decides in a real one",

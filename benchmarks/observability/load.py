@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from benchmarks.workloads import WORDS
 from cli.stream_client import Endpoint
+from loadgen.workloads import WORDS
 
 PATH = "/v1/chat/completions"
 PROMPTS = 256

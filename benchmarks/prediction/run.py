@@ -26,9 +26,8 @@ import yaml
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.load_generator import Answer
-from benchmarks.routing.run import FLEET, RoutingBench
+from benchmarks.routing.run import FLEET, WORKLOADS, RoutingBench
 from benchmarks.small_model import small_model
-from benchmarks.workloads import WORKLOADS
 from cli import stream_client
 from cli.stream_client import Endpoint
 

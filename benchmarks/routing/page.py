@@ -78,7 +78,7 @@ failed when the index did not answer within its budget: that request was placed 
 - **The standard error** says how far chance could move a ratio of mean TTFTs: two policies are
   compared on the same requests, in batches of consecutive ones. A p99 of so few requests is one of
   the slowest few of them.
-- Traffic: `benchmarks/workloads.py`. Oracle: `benchmarks/routing/oracle.py`.
+- Traffic: `loadgen/workloads.py`. Oracle: `benchmarks/routing/oracle.py`.
 """
 
 

@@ -3,7 +3,7 @@
 One fleet of real engines, the same traffic under each policy in turn: for each seed and workload
 the policies run in a new order, each with cold caches. Nobody's cache can help another run, for
 each has a cache salt of its own; resetting the engines' caches between runs only keeps their
-memory alike. benchmarks/workloads.py has the traffic, benchmarks/routing/oracle.py the limit.
+memory alike. loadgen/workloads.py has the traffic, benchmarks/routing/oracle.py the limit.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from benchmarks.routing import page, plots, results
 from benchmarks.routing.oracle import most_cached
 from benchmarks.routing.results import RoutingRun
 from benchmarks.small_model import small_model
-from benchmarks.workloads import WORKLOADS, Conversation, conversations
 from cli import stream_client
 from deployments.prompt import PromptTokens, RendererFacts
 from deployments.wire.headers import RENDERER_PATH
+from loadgen.workloads import Conversation, conversations
 
+# What four small engines on two cores have room for.
+WORKLOADS = ("multi_turn", "shared_system", "hot_prefix", "short", "no_reuse")
 POLICIES = ("prefix", "least_loaded", "random", "round_robin", "power_of_two", "session")
 SEGMENT_TOKENS = 128
 WARM_UP_SECONDS = 8.0
@@ -195,7 +197,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
     parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
-    for name, choices in (("policies", POLICIES), ("workloads", tuple(WORKLOADS))):
+    for name, choices in (("policies", POLICIES), ("workloads", WORKLOADS)):
         parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/routing.{md,svg}")
     options = parser.parse_args()

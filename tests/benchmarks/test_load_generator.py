@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp import web
 
 from benchmarks.load_generator import PATH, Answer, Failure, Style, play
-from benchmarks.workloads import ChatTurn, Conversation, Message
 from cli.stream_client import Endpoint
+from loadgen.workloads import ChatTurn, Conversation, Message
 
 HEADERS = {
     "x-antefix-policy": "random",

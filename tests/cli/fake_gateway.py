@@ -40,6 +40,10 @@ class FakeGateway:
         self.target = 1
         self.answers = ["Par", "is", "."]
         self.ending = "stop"
+        # every key, a field, and what comes after so many answers
+        self.key_refused = False
+        self.refuses: str | None = None
+        self.most_answers: int | None = None
         self.asked: list[dict[str, Any]] = []
 
     @property
@@ -83,6 +87,8 @@ class FakeGateway:
         )
 
     async def models(self, request: web.Request) -> web.Response:
+        if self.key_refused:
+            return web.json_response({"error": {"message": "wrong key"}}, status=401)
         card = {"id": "small", "object": "model", "created": 0, "owned_by": "antefix"}
         return web.json_response({"object": "list", "data": [card]})
 
@@ -90,6 +96,11 @@ class FakeGateway:
         self.asked.append(await request.json())
         if self.asked[-1]["model"] != "small":
             return web.json_response({"error": {"message": "no such model"}}, status=404)
+        if self.refuses in self.asked[-1]:
+            said = {"message": f"unknown field {self.refuses}"}
+            return web.json_response({"error": said}, status=400)
+        if self.most_answers is not None and len(self.asked) > self.most_answers:
+            return web.json_response({"error": {"message": "full"}}, status=503)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         endings = [None] * (len(self.answers) - 1) + [self.ending]

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from benchmarks.routing.oracle import most_cached
-from benchmarks.workloads import HOT_SHARE, TURNS, WORKLOADS, Conversation, conversations
+from benchmarks.routing.run import WORKLOADS as COMPARED
+from loadgen.workloads import HOT_SHARE, TURNS, WORKLOADS, Conversation, conversations
 
 SECONDS = 20.0
 SEGMENT = 128
@@ -54,7 +55,7 @@ def test_names_sort_by_arrival(workload: str) -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", COMPARED)
 def test_prompts_fit_the_engines(workload: str) -> None:
     talks = conversations(workload, 1, 60.0)
     assert max(len(words_of(talk, -1)) for talk in talks) < 3500
@@ -66,6 +67,33 @@ def test_a_turn_says_again_all_that_was_said_before() -> None:
         for before, after in itertools.pairwise(talk.turns):
             assert after.messages[: len(before.messages)] == before.messages
             assert [m.role for m in after.messages[-2:]] == ["assistant", "user"]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_as_many_requests_come_as_the_rate_says(workload: str) -> None:
+    of = WORKLOADS[workload]
+    talks = conversations(workload, 1, 120.0, of.arrivals(120.0, 6.0))
+    assert sum(len(talk.turns) for talk in talks) == 6.0 * 120.0
+
+
+def test_prompts_are_as_long_as_asked() -> None:
+    (long, *_), (short, *_) = (
+        conversations("long_documents", 1, SECONDS, scale=scale) for scale in (1.0, 0.1)
+    )
+    assert 6000 <= len(words_of(long)) <= 12040
+    assert len(words_of(short)) == pytest.approx(len(words_of(long)) / 10, abs=2)
+
+
+def test_an_agent_s_calls_are_of_its_tools_and_are_answered() -> None:
+    for talk in conversations("agents", 1, SECONDS):
+        last = talk.turns[-1]
+        names = {tool["function"]["name"] for tool in last.tools}
+        calls = [call for m in last.messages for call in m.more.get("tool_calls", ())]
+        answered = [m.more["tool_call_id"] for m in last.messages if m.role == "tool"]
+        assert {call["function"]["name"] for call in calls} <= names
+        assert [call["id"] for call in calls] == answered
+        assert len(calls) == len(talk.turns) - 1
+        assert all(turn.tools == last.tools for turn in talk.turns)
 
 
 def test_only_later_turns_wait_for_a_thinking_user() -> None:
@@ -87,6 +115,6 @@ def test_there_is_nothing_to_reuse_where_nothing_should_be(workload: str) -> Non
     assert reuse(conversations(workload, 1, SECONDS)) == 0.0
 
 
-@pytest.mark.parametrize("workload", ["multi_turn", "shared_system"])
+@pytest.mark.parametrize("workload", ["multi_turn", "shared_system", "agents", "long_documents"])
 def test_most_can_be_reused_where_prefixes_repeat(workload: str) -> None:
     assert reuse(conversations(workload, 1, SECONDS)) > 0.6

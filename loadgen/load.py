@@ -1,0 +1,76 @@
+"""What is offered in a run: a workload or a trace, when its requests come, and in which form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.errors import Problem
+from loadgen.arrivals import ramp
+from loadgen.planning import RequestForm, of_conversations, of_trace
+from loadgen.player import PlannedSession
+from loadgen.workloads import WORKLOADS, ChatTurn, conversations
+from simulator import traces
+
+
+@dataclass(frozen=True)
+class OfferedTraffic:
+    """`told`: of it, for the result. `example`: one of its requests."""
+
+    told: dict[str, Any]
+    plan: Callable[[RequestForm], list[PlannedSession]] = field(repr=False)
+    example: ChatTurn = field(repr=False)
+
+
+def of_workload(
+    name: str, rate: float | None, ramp_to: float | None, seconds: float, lengths: float, seed: int
+) -> OfferedTraffic:
+    """`rate`: requests a second, the workload's own where it is None. Raises Problem."""
+    if name not in WORKLOADS:
+        raise Problem(f"there is no workload {name!r}", f"give one of {', '.join(WORKLOADS)}")
+    workload = WORKLOADS[name]
+    first = rate or workload.rate
+    if ramp_to is None:
+        arrivals = workload.arrivals(seconds, first)
+    else:
+        arrivals = ramp(first / workload.turns, ramp_to / workload.turns, seconds)
+    talks = conversations(name, seed, seconds, arrivals, lengths)
+    told = {
+        "workload": name,
+        "arrivals": "poisson" if ramp_to is None else "ramp",
+        "rate_per_s": first,
+        "ramp_to_per_s": ramp_to,
+        "seconds": seconds,
+        "lengths": lengths,
+        "seed": seed,
+    }
+    return OfferedTraffic(told, lambda form: of_conversations(talks, form), talks[0].turns[0])
+
+
+def of_trace_file(
+    file: Path, scale: float, seconds: float, lengths: float, seed: int
+) -> OfferedTraffic:
+    """The first `seconds` of it, with `scale` times as many requests. Raises Problem."""
+    trace = traces.read(file, seed).until(seconds)
+    if not trace.requests:
+        raise Problem(
+            f"{file} has no request in its first {seconds:g} seconds", "give more --seconds"
+        )
+    if scale != 1.0:
+        trace = trace.scaled(scale, seed)
+    if not trace.requests:
+        raise Problem(
+            f"--scale {scale:g} leaves no request of {file} in its first {seconds:g} seconds",
+            "give more of either",
+        )
+    told = {
+        "workload": file.name,
+        "arrivals": "trace",
+        "scale": scale,
+        "seconds": seconds,
+        "lengths": lengths,
+        "seed": seed,
+    }
+    return OfferedTraffic(told, lambda form: of_trace(trace, form, lengths), ChatTurn(()))

@@ -1,0 +1,44 @@
+"""Arrivals come as often as the rate says, at every moment."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.arrivals import ramp, steady
+
+RATES = st.floats(0.0, 100.0)
+
+
+def test_so_many_come_as_were_asked_for() -> None:
+    times = steady(40.0, 10.0)(random.Random(1))
+    assert len(times) == 40
+    assert times == sorted(times)
+
+
+def test_a_ramp_has_as_many_as_its_mean_rate_gives() -> None:
+    assert len(ramp(1.0, 5.0, 60.0)(random.Random(1))) == 180
+
+
+@given(RATES, RATES.filter(lambda rate: rate > 0.01), st.floats(1.0, 1000.0), st.integers())
+def test_a_ramp_s_arrivals_are_in_order_and_in_time(
+    first: float, last: float, seconds: float, seed: int
+) -> None:
+    times = ramp(first, last, min(seconds, 1000.0 / (first + last)))(random.Random(seed))
+    assert times == sorted(times)
+    assert times[0] >= 0.0
+    assert times[-1] <= seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.0, 8.0), (8.0, 0.5), (4.0, 4.0)])
+def test_a_ramp_s_rate_goes_in_a_line(first: float, last: float) -> None:
+    seconds = 10_000.0
+    times = ramp(first, last, seconds)(random.Random(1))
+    for begin in (0.0, 0.25, 0.5, 0.75):
+        there = sum(begin <= at / seconds < begin + 0.25 for at in times)
+        mean_rate = first + (last - first) * (begin + 0.125)
+        # some 5,000 of a Poisson process, the same each time
+        assert there == pytest.approx(mean_rate * seconds / 4, rel=0.06)

@@ -1,0 +1,96 @@
+"""Figures of requests whose times are known are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.summary import LatencySlo, cached_ratio, distribution, percentile, summary, tpot_s
+from tests.loadgen.requests_made import answered, failed
+
+REQUESTS = [
+    answered(0.0, 1.0, 1.5, 2.0, prompt_tokens=100, output_tokens=3, cached_tokens=0),
+    answered(1.0, 3.0, 4.0, prompt_tokens=300, output_tokens=5, cached_tokens=256),
+    failed(2.0, 10.0, "http_503", "no engine"),
+    failed(3.0, 3.5, "http_503", "none either"),
+    failed(4.0, 4.5, "timeout"),
+]
+
+
+def test_a_run_adds_up() -> None:
+    found = summary(REQUESTS, LatencySlo())
+    assert (found["requests"], found["completed"]) == (5, 2)
+    assert found["duration_s"] == 10.0
+    assert found["requests_per_s"] == 0.2
+    assert (found["prompt_tokens"], found["output_tokens"]) == (400, 8)
+    assert found["output_tokens_counted_by"] == "server"
+    assert found["output_tokens_per_s"] == 0.8
+    assert found["cached_ratio"] == 0.64
+    assert found["goodput"] is None
+    assert list(found["errors"].items()) == [
+        ("http_503", {"count": 2, "first": "no engine"}),
+        ("timeout", {"count": 1, "first": ""}),
+    ]
+
+
+def test_latencies_are_of_whole_answers_alone() -> None:
+    found = summary(REQUESTS, LatencySlo())
+    assert (found["ttft_s"]["mean"], found["ttft_s"]["max"]) == (1.5, 2.0)
+    # 1 s for two tokens after the first, 1 s for four
+    assert (found["tpot_s"]["mean"], found["tpot_s"]["max"]) == (0.375, 0.5)
+    assert (found["gap_s"]["p50"], found["gap_s"]["max"]) == (0.5, 1.0)
+    assert (found["e2e_s"]["p50"], found["e2e_s"]["p99"]) == (2.5, 2.99)
+
+
+@pytest.mark.parametrize(
+    ("slo", "held"),
+    [
+        (LatencySlo(ttft_s=1.0), 1),
+        (LatencySlo(ttft_s=2.0), 2),
+        (LatencySlo(tpot_s=0.25), 1),
+        (LatencySlo(ttft_s=1.0, tpot_s=0.25), 0),
+        (LatencySlo(ttft_s=2.0, tpot_s=0.5, e2e_s=3.0), 2),
+        (LatencySlo(e2e_s=2.5), 1),
+    ],
+)
+def test_goodput_is_what_held_every_promise_and_no_failure_did(slo: LatencySlo, held: int) -> None:
+    goodput = summary(REQUESTS, slo)["goodput"]
+    assert (goodput["requests"], goodput["share"]) == (held, held / 5)
+    assert goodput["requests_per_s"] == held / 10.0
+
+
+def test_an_answer_of_one_token_has_no_time_for_a_further_one_and_breaks_no_promise_of_it() -> None:
+    one = answered(0.0, 1.0, output_tokens=1)
+    assert tpot_s(one) is None
+    assert LatencySlo(tpot_s=0.001).is_held(one)
+    assert summary([one], LatencySlo())["tpot_s"] is None
+
+
+def test_an_answer_without_a_token_breaks_the_promise_of_a_first_one() -> None:
+    silent = answered(0.0, 1.0, token_times_s=(), output_tokens=0)
+    assert not LatencySlo(ttft_s=100.0).is_held(silent)
+
+
+def test_where_the_server_counts_no_tokens_their_events_count() -> None:
+    found = summary([answered(0.0, 1.0, 1.5, 2.0)], LatencySlo())
+    assert (found["output_tokens"], found["output_tokens_counted_by"]) == (3, "events")
+    assert found["tpot_s"]["mean"] == 0.5
+    assert (found["prompt_tokens"], found["cached_ratio"]) == (None, None)
+
+
+def test_requests_of_which_nobody_tells_what_was_cached_are_left_out_of_the_ratio() -> None:
+    silent = answered(0.0, 1.0, prompt_tokens=1000)
+    assert cached_ratio([*REQUESTS[:2], silent]) == 0.64
+
+
+def test_of_nothing_there_is_no_distribution() -> None:
+    assert distribution([None, None]) is None
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1), st.floats(0.0, 100.0))
+def test_percentiles_are_numpy_s(figures: list[float], percent: float) -> None:
+    ordered = sorted(figures)
+    expected = float(np.percentile(ordered, percent))
+    assert percentile(ordered, percent) == pytest.approx(expected, rel=1e-9, abs=1e-9)
