@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup
+	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-resume
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -179,6 +179,9 @@ bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, 
 
 bench-isolation: ## Attack a tenant's prompts by timing, with the salt between tenants and without
 	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)
+
+bench-resume: ## Kill engines in mid-answer and compare the answers, an hour (ARGS="--answers 24 -e 2")
+	@$(BIN)/python -m benchmarks.resume.run $(ARGS)
 
 soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
 	@$(BIN)/python -m benchmarks.soak.run $(ARGS)

@@ -1,0 +1,1 @@
+"""Whether answers survive their engines exactly, and what clients see of it."""

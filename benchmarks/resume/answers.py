@@ -1,0 +1,214 @@
+"""One answer as its client has it: when its events came, and all that they say together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from cli.stream_client import Endpoint
+
+# An answer that takes longer has hung.
+HUNG_S = 240.0
+DONE, COMPLETED = "data: [DONE]", "event: response.completed"
+# Of which no two answers are alike; `ids` of tools are counted while events are joined.
+_OF_ONE_ANSWER = frozenset({"id", "item_id", "call_id", "created", "created_at", "completed_at"})
+# What was in the cache is the affair of the engine that began.
+_OF_CACHES = ("prompt_tokens_details", "input_tokens_details")
+
+
+@dataclass
+class ClientAnswer:
+    """`code`: of the error that it was told, or how its connection ended; None: it is whole.
+
+    `events` of a stream and when each came, in seconds of the loop's clock; `body` of any other.
+    """
+
+    began: float
+    ended: float = math.inf
+    replica: str = ""
+    request_id: str = ""
+    code: str | None = None
+    events: list[str] = field(default_factory=list)
+    came_at: list[float] = field(default_factory=list)
+    body: Any = None
+
+    @property
+    def token_ids(self) -> dict[int, list[int]]:
+        """By choice, as far as they came; empty for a response, which tells none."""
+        ids: dict[int, list[int]] = {}
+        for said in [self.body] if self.body else map(_said, self.events):
+            for choice in said.get("choices", ()):
+                ids.setdefault(choice["index"], []).extend(choice.get("token_ids") or ())
+        return {index: tokens for index, tokens in ids.items() if tokens}
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """What it says, comparable with another's: `usage` apart. Raises ValueError."""
+        said = joined(self.events) if self.body is None else dict(self.body)
+        if len(heads := said.pop("heads", {""})) != 1:
+            raise ValueError(f"it is several answers: {heads}")
+        usage = {k: v for k, v in (said.pop("usage", None) or {}).items() if k not in _OF_CACHES}
+        return {"said": _of_any_answer(said), "usage": usage}
+
+    def gap_s(self, since: float) -> float:
+        """The longest between two events of which the second came after `since`."""
+        pairs = zip(self.came_at, self.came_at[1:], strict=False)
+        return max((then - last for last, then in pairs if then > since), default=0.0)
+
+
+async def ask(
+    answer: ClientAnswer,
+    endpoint: Endpoint,
+    path: str,
+    body: Mapping[str, Any],
+    within_s: float = HUNG_S,
+) -> None:
+    """Over a connection of its own, whatever comes of it."""
+    connector = aiohttp.TCPConnector(force_close=True)
+    try:
+        async with (
+            asyncio.timeout(within_s),
+            aiohttp.ClientSession(connector=connector, headers=endpoint.headers) as http,
+            http.post(endpoint.url + path, json=body) as response,
+        ):
+            answer.replica = response.headers.get("x-antefix-replica", "")
+            answer.request_id = response.headers.get("x-request-id", "")
+            if response.content_type != "text/event-stream":
+                answer.body = await response.json(content_type=None)
+                answer.code = _code(answer.body)
+            else:
+                await _read(answer, response)
+    except TimeoutError:
+        answer.code = "hung"
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        answer.code = f"cut ({type(error).__name__})"
+    answer.ended = _now()
+
+
+async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
+    held = b""
+    async for piece in response.content.iter_any():
+        *blocks, held = (held + piece).split(b"\n\n")
+        for block in blocks:
+            answer.events.append(block.decode())
+            answer.came_at.append(_now())
+    last = answer.events[-1] if answer.events else ""
+    if last != DONE and not last.startswith(COMPLETED):
+        answer.code = _code(_said(last)) or "no end"
+
+
+def joined(events: list[str]) -> dict[str, Any]:
+    """All that a client has after these events, whatever their boundaries; ids of tools aside.
+
+    Raises ValueError for a stream that is not whole.
+    """
+    if events[-1].startswith(COMPLETED):
+        return _response(events)
+    if events[-1] != DONE:
+        raise ValueError(f"it ends with {events[-1]}")
+    whole: dict[str, Any] = {"choices": {}, "heads": set(), "usage": None}
+    for event in events[:-1]:
+        said = _said(event)
+        if "error" in said:
+            raise ValueError(f"it is told {said['error']}")
+        whole["heads"].add((said["id"], said["created"], said["model"]))
+        whole["usage"] = said.get("usage") or whole["usage"]
+        for choice in said["choices"]:
+            _join(whole["choices"].setdefault(choice["index"], {}), choice)
+    if usage := whole["usage"]:
+        # whose cache it went into is the other engine's affair
+        (usage.get("prompt_tokens_details") or {}).pop("created_cache_tokens", None)
+    return whole
+
+
+def _response(events: list[str]) -> dict[str, Any]:
+    """The last event says all again: here that the others say the same."""
+    told = list(map(_said, events))
+    if [event["sequence_number"] for event in told] != list(range(len(told))):
+        raise ValueError("its events are not numbered one after the other")
+    response: dict[str, Any] = told[-1]["response"]
+    (response.get("usage") or {}).get("input_tokens_details", {}).pop("cache_write_tokens", None)
+    ids = {item["id"] for item in response["output"]}
+    deltas: dict[str, str] = {}
+    for event in told[:-1]:
+        item = event.get("item_id") or event.get("item", {}).get("id")
+        if item is not None and item not in ids:
+            raise ValueError(f"its item {item} is not in what it says at its end")
+        if event["type"].endswith(".delta"):
+            deltas[item] = deltas.get(item, "") + event["delta"]
+    for item in response["output"]:
+        parts = item.get("content") or [{"text": item.get("arguments")}]
+        if deltas.get(item["id"]) != parts[0]["text"]:
+            raise ValueError(f"its events do not say what its item {item['id']} does")
+    said = [event["response"] for event in told if "response" in event]
+    heads = {(one["id"], one["created_at"]) for one in said}
+    return {**response, "heads": heads}
+
+
+def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
+    for name, value in part.items():
+        if name == "id":
+            whole["ids"] = whole.get("ids", 0) + 1
+        elif isinstance(value, str) and name not in ("finish_reason", "role", "type"):
+            whole[name] = whole.get(name, "") + value
+        elif isinstance(value, dict):
+            _join(whole.setdefault(name, {}), value)
+        elif name == "tool_calls":
+            for call in value:
+                _join(whole.setdefault(name, {}).setdefault(call["index"], {}), call)
+        elif isinstance(value, list):
+            whole[name] = whole.get(name, []) + value
+        elif value is not None:
+            whole[name] = value
+
+
+def near(one: Any, other: Any) -> bool:
+    """Equal, but for the last bits of logprobs: a prefill adds in another order than a decode."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-3)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(near(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(near, one, other))
+    return bool(one == other)
+
+
+def texts(said: Any) -> list[str]:
+    """What each choice of an answer's `whole` says: its text, or what it calls a tool with."""
+    choices = said["choices"]
+    found = []
+    for choice in choices.values() if isinstance(choices, dict) else choices:
+        message = choice.get("delta") or choice.get("message") or choice
+        calls = message.get("tool_calls") or ()
+        called = list(calls.values() if isinstance(calls, dict) else calls)
+        text = called[0]["function"]["arguments"] if called else None
+        found.append(str(text or message.get("content") or message.get("text") or ""))
+    return found
+
+
+def _of_any_answer(said: Any) -> Any:
+    if isinstance(said, dict):
+        return {k: _of_any_answer(v) for k, v in said.items() if k not in _OF_ONE_ANSWER}
+    return [_of_any_answer(one) for one in said] if isinstance(said, list) else said
+
+
+def _said(event: str) -> Any:
+    """The JSON of one event; nothing for the last, and for a comment."""
+    _, found, data = event.partition("data: ")
+    return json.loads(data) if found and data != "[DONE]" else {}
+
+
+def _code(said: Any) -> str | None:
+    """None where that is no error."""
+    error = said.get("error") if isinstance(said, dict) else None
+    return str(error.get("code") or "no error of ours") if isinstance(error, dict) else None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

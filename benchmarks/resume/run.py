@@ -1,0 +1,128 @@
+"""Kills engines in the middle of answers and compares them with undisturbed ones: make bench-resume
+
+Fleets of two and of three real engines, whose clients ask for all kinds of answers: an engine is
+killed (SIGKILL, of its replica or of vLLM's own process) at a random token of one of them, until
+so many answers were hit. Every fourth round Redis is away; of three engines, every second round
+kills two, one after the other. The two engines have a LoRA adapter, the three speculate. What an
+answer has to be, it was before, undisturbed, twice: alone and among others. Where these two
+differ, batches change bits: such an answer is counted and not compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks import report
+from benchmarks.drills.fleet import DrilledFleet, NotWithin
+from benchmarks.fleet import BenchFleet, running
+from benchmarks.resume.adapter import make_adapter
+from benchmarks.resume.kinds import ADAPTER
+from benchmarks.resume.rounds import CLIENTS, POOL, Rounds
+from benchmarks.resume.verdict import Survival, figures, goals, judge
+from benchmarks.small_model import small_model
+from cli import stream_client
+
+FLEET = Path(__file__).with_name("fleet.yaml")
+LAYERS = 4
+SPECULATION = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+
+
+@contextmanager
+def fleet_of(engines: int, speculates: bool) -> Iterator[BenchFleet]:
+    model, description = small_model(LAYERS), yaml.safe_load(FLEET.read_text())
+    with tempfile.TemporaryDirectory(prefix="afx-resume-") as folder:
+        pool = description["pools"][POOL]
+        pool |= {"model": str(model), "replicas": engines}
+        if speculates:
+            pool["engine_args"]["speculative_config"] = SPECULATION
+        else:
+            make_adapter(model, adapter := Path(folder) / "adapter")
+            modules = [{"name": ADAPTER, "path": str(adapter)}]
+            pool["engine_args"] |= {"enable_lora": True, "lora_modules": modules}
+        fleet_file = Path(folder) / "resume.yaml"
+        fleet_file.write_text(yaml.safe_dump(description))
+        with running(fleet_file) as fleet:
+            yield fleet
+
+
+async def play(
+    fleet: BenchFleet, engines: int, speculates: bool, wanted: int, seed: int
+) -> list[Survival]:
+    """Rounds until so many answers were hit, or the fleet was not whole again."""
+    found: list[Survival] = []
+    async with stream_client.session() as http:
+        drilled = DrilledFleet(fleet, http)
+        rounds = Rounds(drilled, fleet.gateway, engines, speculates, seed)
+        await rounds.prepare()
+        for number in range(wanted):
+            try:
+                verdicts = [judge(one) for one in await rounds.play(number)]
+            except NotWithin as error:
+                print(f"{engines} engines, round {number}: {error}", flush=True)
+                break
+            found += verdicts
+            hit = sum(one.hit for one in found)
+            wrong = [f"{one.kind}: {what}" for one in verdicts for what in one.wrong]
+            says = "; ".join(wrong) or "as undisturbed"
+            print(f"{engines} engines, round {number}: {hit} of {wanted} hit; {says}", flush=True)
+            if hit >= wanted:
+                break
+    return found
+
+
+def resumed(fleet: BenchFleet) -> Counter[str]:
+    """How often gateways asked another engine to go on, by what came of it."""
+    with urllib.request.urlopen(fleet.metrics_url) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return Counter(
+        {
+            sample.labels["outcome"]: int(sample.value)
+            for family in families
+            for sample in family.samples
+            if sample.name == "antefix_resumed_total" and sample.labels["pool"] == POOL
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.resume.run", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("--answers", type=int, default=500, help="to be hit")
+    parser.add_argument(
+        *("--engines", "-e"),
+        type=int,
+        choices=(2, 3),
+        action="append",
+        help="a fleet of so many; may be given again",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.answers < CLIENTS:
+        parser.error(f"--answers must be at least {CLIENTS}")
+    fleets = options.engines or [2, 3]
+    found: dict[int, list[Survival]] = {}
+    told: dict[str, Any] = {}
+    wanted = -(-options.answers // len(fleets))
+    for engines in fleets:
+        speculates = engines > 2
+        with fleet_of(engines, speculates) as fleet:
+            found[engines] = asyncio.run(play(fleet, engines, speculates, wanted, options.seed))
+            told[f"{engines}_engines"] = figures(found[engines], resumed(fleet))
+    every = [one for verdicts in found.values() for one in verdicts]
+    report.finish("resume", told, goals(every, wanted * len(fleets)))
+
+
+if __name__ == "__main__":
+    main()
