@@ -23,11 +23,17 @@ from deployments.wire.headers import (
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
 )
-from deployments.wire.resumption import CannotResume, EventsToDrop, Resumption, taken_from
+from deployments.wire.resumption import (
+    RESPONSES_PATH,
+    CannotResume,
+    EventsToDrop,
+    Resumption,
+    taken_from,
+)
 from router.load import LoadReport
 
-# Whose answers the engine can go on with. The ids within one of `/v1/responses` are random.
-_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+# Whose answers the engine can go on with. A stream of the last begins before its engine is asked.
+_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", RESPONSES_PATH})
 
 
 class Confirming:
@@ -67,7 +73,7 @@ class Confirming:
         except CannotResume as error:
             await _refuse(send, str(error))
             return
-        exchange = Resumption(known) if scope["path"] in _PATHS else None
+        exchange = Resumption(known, scope["path"]) if scope["path"] in _PATHS else None
         answer = (
             _ResumableAnswer(send, confirmation, self._load, exchange)
             if exchange
@@ -148,6 +154,7 @@ class _ResumableAnswer(_Answer):
         self._exchange = exchange
         self._dropping = EventsToDrop(exchange)
         self._begun = self._ended = False
+        self._early = b""  # of a stream, from before the engine was asked
         self._whole, self._status = b"", 200  # of an answer in one piece
         self._progress: asyncio.Task[None] | None = None
         self._told, self._sending = asyncio.Event(), asyncio.Lock()
@@ -157,6 +164,12 @@ class _ResumableAnswer(_Answer):
         exchange = self._exchange
         if exchange.refused is not None or (exchange.lost and self._begun):
             return  # `close` says it, or the connection's end does
+        if message["type"] == "http.response.body" and exchange.path == RESPONSES_PATH:
+            body = self._early + message.get("body", b"")
+            if self._streams and not exchange.prompts and not _is_last(message):
+                self._early = body
+                return
+            message, self._early = {**message, "body": body}, b""
         if not exchange.offered:
             await super().send(message)
         elif message["type"] == "http.response.start":

@@ -31,7 +31,7 @@ MOST_TOKEN_BYTES = 4 * 2**20
 ENGINE_DEAD = b"EngineCore encountered an issue"
 
 _END = b"\n\n"
-_DONE = b"data: [DONE]"
+_DONE = (b"data: [DONE]", b"event: response.completed")
 _ERROR = b'data: {"error"'
 _TOKENS = re.compile(re.escape(TOKENS_COMMENT) + rb"(\d{1,9}) (\d{1,10}(?:,\d{1,10})*)")
 _OUTPUT_TOKENS = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{1,19})")
@@ -72,7 +72,7 @@ class AnswerSoFar:
     @property
     def is_complete(self) -> bool:
         """Its client has its last event."""
-        return self._last_event == _DONE
+        return self._last_event.startswith(_DONE)
 
     @property
     def output_tokens(self) -> int | None:

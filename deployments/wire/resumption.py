@@ -9,12 +9,16 @@ comments and the body's key are told in `deployments.wire.headers`.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from deployments.wire.headers import RESUME_FIELD, TOKENS_COMMENT
+
+RESPONSES_PATH = "/v1/responses"
 
 
 class CannotResume(Exception):
@@ -28,7 +32,8 @@ class Known:
     `chunks`: choice and token ids, in the order they came and as they were told: parsers of tools
     and reasoning may make other events of other pieces. The client has `events` of what they made.
     `cached_tokens` of the prompt were cached, and `created` is the answer's, in Unix seconds; 0
-    where the client has none yet. `made_by`: what the engine said of itself, empty where unknown.
+    where the client has none yet. `made_by`: what the engine said of itself, empty where unknown:
+    what tells it from others, and behind a `-` what its ids of this answer are made of.
     """
 
     chunks: tuple[tuple[int, tuple[int, ...]], ...]
@@ -36,6 +41,11 @@ class Known:
     cached_tokens: int
     created: int
     made_by: str = ""
+
+    @property
+    def engine(self) -> str:
+        """Which began it, as `Resumption.is_of` was told."""
+        return self.made_by.partition("-")[0]
 
     def token_ids(self, choice: int) -> list[int]:
         """All of one choice."""
@@ -73,7 +83,7 @@ def taken_from(body: bytes) -> tuple[bytes, Known | None]:
 
 
 class Resumption:
-    """One exchange whose gateway asked for an answer that can be gone on with.
+    """One exchange whose gateway asked for an answer that can be gone on with; `path` is the API's.
 
     `offered` once the engine has said that it can, for one of `prompts`; `made_by` then tells
     engines apart whose answers may differ. While `replaying`, what it yields was made of `known`;
@@ -83,8 +93,9 @@ class Resumption:
     `refused` says why not.
     """
 
-    def __init__(self, known: Known | None) -> None:
+    def __init__(self, known: Known | None, path: str = "") -> None:
         self.known = known
+        self.path = path
         self.prompts = 0
         self.offered = False
         self.made_by = "1"
@@ -97,6 +108,22 @@ class Resumption:
         self.refused: str | None = None
         self.on_chunk: Callable[[], None] = lambda: None
         self._chunks: list[bytes] = []
+        self._ids_of = known.made_by.partition("-")[2] if known else ""
+        self._ids = 0
+
+    def is_of(self, engine: str) -> None:
+        """The engine tells itself from others so, and this answer from its others."""
+        self.made_by = f"{engine}-{self._seed}"
+
+    def next_id(self) -> str:
+        """16 hex digits: at random, and the same, one after the other, whoever goes on with it."""
+        self._ids += 1
+        return blake2b(f"{self._seed} {self._ids}".encode(), digest_size=8).hexdigest()
+
+    @property
+    def _seed(self) -> str:
+        self._ids_of = self._ids_of or secrets.token_hex(8)
+        return self._ids_of
 
     @property
     def known_tokens(self) -> int:

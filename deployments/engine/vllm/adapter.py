@@ -41,6 +41,7 @@ from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
 from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
+from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.prompt import RendererFacts
 from deployments.wire import confirmation, resumption
 from deployments.wire.resumption import Resumption
@@ -336,7 +337,10 @@ class VllmEngine:
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
         streams.log_no_mistakes()
-        streams.tell_mistakes(getattr(app.state, "openai_serving_responses", None))
+        responses = getattr(app.state, "openai_serving_responses", None)
+        streams.tell_mistakes(responses)
+        engine.resuming.no_responses = why_no_responses(responses)
+        keep_ids()
         return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
 
     def queue(self) -> tuple[int, int, int]:

@@ -11,7 +11,6 @@ vllm/v1/core/sched/utils.py.
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
@@ -21,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vllm.entrypoints.openai.chat_completion import serving as chat_serving
-from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.exceptions import VLLMValidationError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingType
@@ -36,10 +33,12 @@ from vllm.version import __version__ as vllm_version
 from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
 from deployments.wire import confirmation, resumption
 from deployments.wire.confirmation import Confirmation
-from deployments.wire.resumption import Known, Resumption
+from deployments.wire.resumption import RESPONSES_PATH, Known, Resumption
 
 
-def why_not(sampling_params: Any, prompt: Any, config: Any) -> str | None:
+def why_not(
+    sampling_params: Any, prompt: Any, config: Any, is_response: bool = False
+) -> str | None:
     """Why another engine could not go on with such an answer exactly; None where it could."""
     one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
     seeded = sampling_params.sampling_type == SamplingType.RANDOM_SEED
@@ -55,6 +54,8 @@ def why_not(sampling_params: Any, prompt: Any, config: Any) -> str | None:
             or sampling_params.prompt_logprob_token_ids is not None
         ),
         "logprobs of the first tokens are the other engine's": one_piece
+        and sampling_params.logprobs is not None,
+        "a response repeats logprobs at its end": is_response
         and sampling_params.logprobs is not None,
         "it asks for the logprobs of certain tokens": sampling_params.logprob_token_ids,
         "a seed's draws depend on what was drafted": seeded
@@ -77,22 +78,6 @@ def made_by(model: str, engine_args: Mapping[str, Any]) -> str:
     return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def keep_created() -> None:
-    """An answer that is gone on with keeps the time at which it was created."""
-    for module in (chat_serving, completion_serving):
-        module.time = _Clock
-
-
-class _Clock:
-    """In place of the module `time`, of which they use `time` alone, for that."""
-
-    @staticmethod
-    def time() -> float:
-        exchange = resumption.current.get()
-        known = exchange.known if exchange else None
-        return known.created if known and known.created else time.time()
-
-
 class Resuming:
     """Beside one AsyncLLM: tells its tokens as they come, and has it start with known ones.
 
@@ -101,6 +86,7 @@ class Resuming:
     """
 
     def __init__(self, engine: Any, made_by: str) -> None:
+        self.no_responses: str | None = None  # why not, once that is known
         self._made_by = made_by
         self._config = engine.vllm_config
         self._max_model_len = int(engine.model_config.max_model_len)
@@ -112,7 +98,6 @@ class Resuming:
         self._told: dict[str, _Told] = {}
         self._processor.process_outputs = self._process_outputs
         engine.engine_core.add_request_async = self._add_request
-        keep_created()
 
     def begin(self, exchange: Resumption, prompt: Any, sampling_params: Any) -> Resumption | None:
         """For a call of `generate`: the exchange, where another engine could go on with it.
@@ -120,14 +105,17 @@ class Resuming:
         Raises VLLMValidationError where this was to go on with one, and cannot.
         """
         exchange.prompts += 1
-        reason = why_not(sampling_params, prompt, self._config)
+        is_response = exchange.path == RESPONSES_PATH
+        reason = why_not(sampling_params, prompt, self._config, is_response)
+        if is_response:
+            reason = self.no_responses or reason
         if exchange.prompts > 1:  # whose tokens they are is not told
             reason = "it has several prompts"
-        if exchange.known is not None and exchange.known.made_by not in ("", self._made_by):
+        if exchange.known is not None and exchange.known.engine not in ("", self._made_by):
             reason = "another model, vLLM or engine arguments began it"
         exchange.offered = reason is None
         if reason is None:
-            exchange.made_by = self._made_by
+            exchange.is_of(self._made_by)
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None
             if exchange.in_one_piece and exchange.missing_events:

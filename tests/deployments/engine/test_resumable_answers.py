@@ -24,7 +24,7 @@ from deployments.wire.headers import (
     RESUMABLE_HEADER,
     RESUME_FIELD,
 )
-from deployments.wire.resumption import Resumption
+from deployments.wire.resumption import RESPONSES_PATH, Resumption
 from router.load import LoadReport
 
 ASKED = {RESUMABLE_HEADER: "1"}
@@ -39,13 +39,15 @@ class Engine:
         self.offers = True
         self.exact_events = False
         self.loses_events = False
+        self.refuses = False
         self.dies_after: int | None = None  # tokens
         self.fails_after: int | None = None
         self.go = asyncio.Event()
         self.go.set()
         self.bodies: list[dict[str, Any]] = []
         self.url = ""
-        routes = [Route(path, self._answer, methods=["POST"]) for path in (PATH, "/v1/embeddings")]
+        paths = (PATH, RESPONSES_PATH, "/v1/embeddings")
+        routes = [Route(path, self._answer, methods=["POST"]) for path in paths]
         app = Confirming(Starlette(routes=routes), lambda: LoadReport(1, 2, 3, 400))
         self.server = HttpServer(app)
 
@@ -53,17 +55,36 @@ class Engine:
         body = await request.json()
         self.bodies.append(body)
         exchange = resumption.current.get()
-        if exchange is not None:
-            exchange.offered, exchange.exact_events = self.offers, self.exact_events
-            exchange.in_one_piece = not body.get("stream")
         if body.get("stream"):
-            return StreamingResponse(self._events(exchange), media_type="text/event-stream")
+            begins = request.url.path == RESPONSES_PATH
+            events = self._begun(exchange) if begins else self._events(exchange)
+            if not begins:
+                self._offer(exchange)
+            return StreamingResponse(events, media_type="text/event-stream")
+        self._offer(exchange, in_one_piece=True)
         said = [token async for token, _ in self._tokens(exchange)]
         if self.fails_after is not None:
             return JSONResponse({"error": "it failed"}, status_code=500)
         if exchange is not None and exchange.lost:
             return JSONResponse({"error": "see above"}, status_code=500)
         return JSONResponse({"said": said})
+
+    def _offer(self, exchange: Resumption | None, in_one_piece: bool = False) -> None:
+        if exchange is not None:
+            exchange.prompts = 1
+            exchange.offered, exchange.exact_events = self.offers, self.exact_events
+            exchange.in_one_piece = in_one_piece
+
+    async def _begun(self, exchange: Resumption | None) -> AsyncIterator[str]:
+        """As vLLM sends a response: its first events come before the engine is asked."""
+        yield "data: created\n\n"
+        yield "data: in progress\n\n"
+        if self.refuses:
+            yield "data: refused\n\n"
+            return
+        self._offer(exchange)
+        async for event in self._events(exchange):
+            yield event
 
     async def _tokens(self, exchange: Resumption | None) -> AsyncIterator[tuple[int, bool]]:
         """Each token, and whether it is one that was told."""
@@ -169,6 +190,39 @@ async def test_a_stream_that_is_gone_on_with_has_what_the_client_lacks(
     assert [block for block in blocks if not block.startswith(b":")] == whole[events:]
     told = [int(block.split()[-1]) for block in blocks if block.startswith(b": antefix-tokens")]
     assert told == [*TOKENS[tokens:]]
+
+
+async def test_a_response_begins_with_its_first_token(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    begun = b"data: created\n\ndata: in progress\n\n"
+    first = b": antefix-tokens 0 11\n\n"
+    async with http.post(RESPONSES_PATH, json={"stream": True}, headers=ASKED) as answer:
+        assert answer.headers[RESUMABLE_HEADER]
+        assert answer.headers[PROMPT_TOKENS_HEADER] == "10"
+        assert await answer.read() == WHOLE.replace(first, first + begun)
+    for events in range(4):
+        body = resuming(2, events, stream=True)
+        async with http.post(RESPONSES_PATH, json=body, headers=ASKED) as answer:
+            blocks = (await answer.read()).split(b"\n\n")
+        rest = [b"data: created", b"data: in progress", b"data: 11", b"data: 13", b"data: 14"]
+        said = [block for block in blocks if block.startswith(b"data: ")]
+        assert said == [*rest[events:], b"data: [DONE]"]
+    async with http.post(RESPONSES_PATH, json={"stream": True}) as answer:
+        assert (await answer.read()).startswith(begun)
+
+
+async def test_a_response_whose_engine_is_not_asked_or_offers_nothing_is_as_it_says(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    engine.offers = False
+    for refuses, last in ((True, b"data: refused"), (False, b": antefix-output-tokens 4")):
+        engine.refuses = refuses
+        async with http.post(RESPONSES_PATH, json={"stream": True}, headers=ASKED) as answer:
+            assert RESUMABLE_HEADER not in answer.headers
+            said = await answer.read()
+        assert said.startswith(b"data: created\n\ndata: in progress\n\n")
+        assert said.split(b"\n\n")[-2] == last
 
 
 async def test_an_answer_in_one_piece_tells_its_tokens_as_they_come(

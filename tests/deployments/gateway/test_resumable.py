@@ -93,6 +93,15 @@ def test_all_but_our_comments_reaches_the_client_however_it_is_read(
         }
 
 
+def test_a_response_is_complete_with_its_last_event() -> None:
+    created = b'event: response.created\ndata: {"response": {"created_at": 17}}\n\n'
+    completed = b"event: response.completed\ndata: {}\n\n"
+    _, _, so_far = through(created, [])
+    assert not so_far.is_complete
+    assert resume_of(so_far)["created"] == 17
+    assert through(created + completed, [])[2].is_complete
+
+
 @given(cut=st.integers(0, 400))
 def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
     stream = (told(0, [1]) + event("a") + told(0, [2]) + event("b") + DONE)[:cut]

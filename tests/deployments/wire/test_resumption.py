@@ -47,6 +47,19 @@ def test_keys_of_a_later_gateway_are_passed_over() -> None:
     )
 
 
+def test_ids_are_random_and_the_same_for_who_goes_on() -> None:
+    began, another = Resumption(None), Resumption(None)
+    began.is_of("engine")
+    known = Known((), 0, 0, 0, began.made_by)
+    assert known.engine == "engine"
+    went_on = Resumption(known)
+    ids = [began.next_id() for _ in range(3)]
+    assert len({*ids, another.next_id()}) == 4
+    assert [went_on.next_id() for _ in range(3)] == ids
+    went_on.is_of("engine")
+    assert went_on.made_by == began.made_by
+
+
 @pytest.mark.parametrize(
     "plain",
     [

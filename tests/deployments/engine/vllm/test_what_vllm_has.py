@@ -21,9 +21,12 @@ from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
 from deployments.engine.vllm.resuming import made_by, why_not
+from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 from deployments.gateway.resumable import says_dead
+from deployments.wire import resumption
+from deployments.wire.resumption import Known, Resumption
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -304,7 +307,8 @@ def _why_not(engine: dict[str, Any], prompt: Any, **params: Any) -> str | None:
         model_config=SimpleNamespace(use_fp64_gumbel=engine.get("fp64", False)),
     )
     kind = params.pop("output_kind", RequestOutputKind.DELTA)
-    return why_not(SamplingParams(output_kind=kind, **params), prompt, config)
+    response = params.pop("is_response", False)
+    return why_not(SamplingParams(output_kind=kind, **params), prompt, config, response)
 
 
 TOKENS = {"type": "token", "prompt_token_ids": [1]}
@@ -353,6 +357,41 @@ def test_an_answer_in_one_piece_has_no_logprobs_of_another_engine() -> None:
         offered = _why_not({}, TOKENS, output_kind=kind, logprobs=logprobs) is None
         streams, whole = kind == RequestOutputKind.DELTA, kind == RequestOutputKind.FINAL_ONLY
         assert offered == (streams or (whole and logprobs is None))
+
+
+def test_a_response_has_no_logprobs_of_another_engine() -> None:
+    for logprobs in (None, 1):
+        reason = _why_not({}, TOKENS, is_response=True, logprobs=logprobs)
+        assert (reason is None) == (logprobs is None)
+
+
+def test_responses_go_on_where_their_server_keeps_none_and_calls_no_tools() -> None:
+    def serving(**more: bool) -> Any:
+        return SimpleNamespace(**{"enable_store": False, "use_harmony": False} | more)
+
+    assert why_no_responses(serving()) is None
+    assert why_no_responses(None)
+    assert why_no_responses(serving(enable_store=True))
+    assert why_no_responses(serving(use_harmony=True))
+
+
+def test_ids_are_those_of_the_exchange_wherever_vllm_draws_them() -> None:
+    from vllm.entrypoints.openai.responses import protocol, serving, streaming_events, utils
+    from vllm.renderers import chat_utils
+
+    keep_ids()
+    drawn = [protocol, serving, streaming_events, utils, chat_utils]
+    token = resumption.current.set(exchange := Resumption(None))
+    try:
+        ids = [module.random_uuid() for module in drawn]
+        ids += [chat_utils.make_tool_call_id().removeprefix("chatcmpl-tool-")]
+    finally:
+        resumption.current.reset(token)
+    again = Resumption(Known((), 0, 0, 0, f"it-{exchange._seed}"))
+    assert ids == [again.next_id() for _ in ids]
+    assert serving.random_uuid() != serving.random_uuid()
+    source = inspect.getsource(serving)
+    assert source.count("time.") == source.count("time.time()")
 
 
 def test_engines_of_other_arguments_or_models_are_told_apart() -> None:

@@ -1,0 +1,60 @@
+"""An answer that is gone on with keeps its ids and the time at which it was created.
+
+Those of a chat and of a completion are its request's. A response draws them at random, one for
+itself and one for each of its items, and repeats them in its last events; so do parsers, for calls
+of tools. Sources, of vLLM 0.32: vllm/entrypoints/openai/responses/, `make_tool_call_id` in
+vllm/renderers/chat_utils.py, `created_time` in vllm/entrypoints/openai/*/serving.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import cache
+
+from vllm import envs
+from vllm.entrypoints.openai.chat_completion import serving as chat_serving
+from vllm.entrypoints.openai.completion import serving as completion_serving
+from vllm.entrypoints.openai.responses import serving as responses_serving
+from vllm.utils import random_uuid
+
+from deployments.wire import resumption
+
+_DRAW_IDS = ("vllm.entrypoints.openai.responses", "vllm.renderers.", "vllm.tool_parsers.")
+
+
+def why_no_responses(serving: responses_serving.OpenAIServingResponses | None) -> str | None:
+    """Why another engine could not go on with what vLLM's `serving` says; None where it could."""
+    if serving is None:
+        return "the model has no responses"
+    reasons = {
+        "its server keeps responses": serving.enable_store,
+        "its server may call tools and ask the engine again": serving.use_harmony
+        or envs.VLLM_USE_EXPERIMENTAL_PARSER_CONTEXT,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+@cache
+def keep_ids() -> None:
+    """Once vLLM has loaded what makes its answers."""
+    for module in (chat_serving, completion_serving, responses_serving):
+        module.time = _Clock
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_DRAW_IDS) and getattr(module, "random_uuid", None) is random_uuid:
+            vars(module)["random_uuid"] = _id
+
+
+def _id() -> str:
+    exchange = resumption.current.get()
+    return str(random_uuid()) if exchange is None else exchange.next_id()
+
+
+class _Clock:
+    """In place of the module `time`, of which they use `time` alone, for that."""
+
+    @staticmethod
+    def time() -> float:
+        exchange = resumption.current.get()
+        known = exchange.known if exchange else None
+        return known.created if known and known.created else time.time()
