@@ -2,8 +2,9 @@
 
 Takes {"model", "engine_args", "prompts", "max_tokens", "until", "within_s"} as JSON on stdin. Asks
 for the greedy answers to all prompts, one after another, round after round: until speculation was
-off for a whole round ("off"), or what it gains is known ("known"), or the time is up. Writes one
-line of JSON: the token ids of each round, and what is known of the speculation in the end.
+off for a whole round ("off"), or what it gains is known ("known"), or the time is up. Then the
+first answer is cut at several places and gone on with. Writes one line of JSON: the token ids of
+each round and of each cut, how many came at once, and what is known of the speculation in the end.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from deployments.engine.confirming import Confirming
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.process.http_server import HttpServer
+from deployments.wire.headers import RESUME_FIELD
+from router.load import LoadReport
+from tests.deployments.engine.vllm import cut_answers
+from tests.deployments.engine.vllm.cut_answers import Answer
 
 
 async def rounds(asked: dict[str, Any]) -> dict[str, Any]:
     engine = await VllmEngine.start(asked["model"], "model", asked["engine_args"], "stop")
-    server = HttpServer(engine.app)
+    server = HttpServer(Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0)))
     url = await server.start("127.0.0.1")
     answers: list[list[list[int]]] = []
 
@@ -52,9 +58,22 @@ async def rounds(asked: dict[str, Any]) -> dict[str, Any]:
             known = engine.speculation()
             gain = known.speedup if known is not None else None
             is_over = was_off if asked["until"] == "off" else gain is not None
+        stream = {"prompt": asked["prompts"][0], "stream": True, "ignore_eos": True}
+        stream |= {"model": "model", "temperature": 0, "max_tokens": asked["max_tokens"]}
+        whole = await cut_answers.ask(http, "/v1/completions", stream)
+        went_on = []
+        for cut in cut_answers.cuts(whole):
+            known_so_far = {RESUME_FIELD: cut_answers.told(whole, cut)}
+            rest = await cut_answers.ask(http, "/v1/completions", stream | known_so_far)
+            went_on.append(Answer(whole.came[:cut] + rest.came).token_ids[0])
     await server.drain()
     engine.stop()
-    return {"answers": answers, "known": msgspec.to_builtins(known)}
+    return {
+        "answers": answers,
+        "went_on": went_on,
+        "at_once": max(len(ids) for _, ids in whole.chunks),
+        "known": msgspec.to_builtins(known),
+    }
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
 
 def speculated(
     model: Path, speculative_config: dict[str, Any], prompts: list[str], until: str
-) -> tuple[list[list[list[int]]], dict[str, Any]]:
-    """The answers of each round, and what the engine has learned of its speculation."""
+) -> dict[str, Any]:
+    """The answers of each round and those that were gone on with (`tests.speculating_engine`), and
+    what the engine has learned of its speculation."""
     asked = {
         "model": str(model),
         "engine_args": {
@@ -55,8 +56,9 @@ def speculated(
         cwd=REPOSITORY,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout)
-    return told["answers"], told["known"]
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert all(ids == told["answers"][0][0] for ids in told["went_on"])
+    return told
 
 
 def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
@@ -69,7 +71,8 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
         "num_speculative_tokens": 6,
     }
     prompts = ["The history of Rome begins", "A recipe for bread:"]
-    answers, known = speculated(small_model, draft, prompts, until="off")
+    told = speculated(small_model, draft, prompts, until="off")
+    answers, known = told["answers"], told["known"]
     assert not known["on"] and known["losing"] and known["speedup"] < 1
     assert known["acceptance"] < 0.8
     # the first with drafts but for trials, the last without any
@@ -78,8 +81,10 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
 
 def test_speculation_that_does_not_lose_goes_on(small_model: Path) -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
-    answers, known = speculated(small_model, ngram, [COPYING], until="known")
+    told = speculated(small_model, ngram, [COPYING], until="known")
+    answers, known = told["answers"], told["known"]
     assert known["on"] and not known["losing"]
     assert known["speedup"] is not None
     assert known["tokens_per_pass"] > 1
+    assert told["at_once"] > 1  # also of the answers that were gone on with
     assert all(of_round == answers[0] for of_round in answers)

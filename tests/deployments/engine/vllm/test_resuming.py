@@ -15,9 +15,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import aiohttp
 import psutil
 import pytest
 
+from benchmarks.resume.answers import joined, near
 from deployments.wire.headers import (
     EVENTS_HEADER,
     HELD_HEADER,
@@ -35,7 +35,9 @@ from deployments.wire.headers import (
     RESUME_FIELD,
     TICKET_HEADER,
 )
-from tests.deployments.engine.vllm.resumable_engine import MODEL
+from deployments.wire.resumption import RESPONSES_PATH
+from tests.deployments.engine.vllm.cut_answers import MODEL, Answer, Body, ask, cuts, told
+from tests.deployments.engine.vllm.resumable_engine import ADAPTER, END_OF_THOUGHT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -51,32 +53,8 @@ ENGINE_ARGS = {
     "enable_prompt_tokens_details": True,
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
+    "reasoning_parser": "deepseek_v3",  # reads what thinks as that of DeepSeek-R1, and nothing else
 }
-Body = dict[str, Any]
-
-
-@dataclass
-class Answer:
-    """What came, in order: `("tokens", choice, ids)` and `("event", text)`."""
-
-    came: list[tuple[Any, ...]] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    body: Any = None
-
-    @property
-    def events(self) -> list[str]:
-        return [one[1] for one in self.came if one[0] == "event"]
-
-    @property
-    def chunks(self) -> list[tuple[int, list[int]]]:
-        return [(one[1], one[2]) for one in self.came if one[0] == "tokens"]
-
-    @property
-    def token_ids(self) -> dict[int, list[int]]:
-        ids = defaultdict[int, list[int]](list)
-        for choice, tokens in self.chunks:
-            ids[choice] += tokens
-        return dict(ids)
 
 
 @dataclass(frozen=True)
@@ -123,91 +101,6 @@ async def http(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(served.url, timeout=timeout) as session:
         yield session
-
-
-async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
-    """Of an engine that offers to go on with it."""
-    headers = {
-        RESUMABLE_HEADER: "1",
-        "x-request-id": "the-request",
-        "x-antefix-expected-cached": "0",
-    }
-    async with http.post(path, json={"model": MODEL} | body, headers=headers) as response:
-        said = await response.read()
-        assert response.status == 200, said
-        assert response.headers[RESUMABLE_HEADER], said
-        answer = Answer(headers=dict(response.headers))
-    said, in_one_piece, whole = said.partition(b": antefix-answer ")
-    for block in said.decode().split("\n\n")[:-1]:
-        if block.startswith(": antefix-tokens "):
-            choice, ids = block.split()[2:]
-            answer.came.append(("tokens", int(choice), [int(token) for token in ids.split(",")]))
-        elif not block.startswith(":"):
-            answer.came.append(("event", block))
-    if in_one_piece:
-        length, _, text = whole.partition(b"\n\n")
-        assert int(length) == len(text)
-        answer.body = json.loads(text)
-    return answer
-
-
-def told(answer: Answer, cut: int) -> Body:
-    """What a gateway has of it that got `cut` of its comments and events."""
-    had = Answer(answer.came[:cut])
-    first = next((event for event in answer.events if event.startswith("data: {")), None)
-    created = json.loads(first.removeprefix("data: "))["created"] if first else 0
-    return {
-        "chunks": [list(chunk) for chunk in had.chunks],
-        "events": len(had.events),
-        "cached_tokens": int(answer.headers["x-antefix-cached-tokens"]),
-        "created": created,
-        "made_by": answer.headers[RESUMABLE_HEADER],
-    }
-
-
-def joined(events: list[str]) -> dict[str, Any]:
-    """All that a client has after these events, whatever their boundaries; ids of tools aside."""
-    assert events[-1] == "data: [DONE]"
-    whole: dict[str, Any] = {"choices": {}, "heads": set()}
-    for event in events[:-1]:
-        said = json.loads(event.removeprefix("data: "))
-        assert "error" not in said, said
-        whole["heads"].add((said["id"], said["created"], said["model"]))
-        whole["usage"] = said.get("usage") or whole.get("usage")
-        for choice in said["choices"]:
-            _join(whole["choices"].setdefault(choice["index"], {"events": 0}), choice)
-    if usage := whole["usage"]:
-        # whose cache it went into is the other engine's affair
-        (usage.get("prompt_tokens_details") or {}).pop("created_cache_tokens", None)
-    return whole
-
-
-def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
-    for name, value in part.items():
-        if name == "id":
-            whole["ids"] = whole.get("ids", 0) + 1
-        elif isinstance(value, str) and name not in ("finish_reason", "role", "type"):
-            whole[name] = whole.get(name, "") + value
-        elif isinstance(value, dict):
-            _join(whole.setdefault(name, {}), value)
-        elif name == "tool_calls":
-            for call in value:
-                _join(whole.setdefault(name, {}).setdefault(call["index"], {}), call)
-        elif isinstance(value, list):
-            whole[name] = whole.get(name, []) + value
-        elif value is not None:
-            whole[name] = value
-
-
-def near(one: Any, other: Any) -> bool:
-    """Equal, but for the last bits of logprobs: a prefill adds in another order than a decode."""
-    if isinstance(one, float) and isinstance(other, float):
-        return one == pytest.approx(other, abs=1e-3)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(near(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(near, one, other))
-    return bool(one == other)
 
 
 MESSAGES = [{"role": "user", "content": "Tell of the harbour, the ferry and the lighthouse. " * 6}]
@@ -281,23 +174,37 @@ STREAMS: dict[str, tuple[str, Body]] = {
             "tool_choice": "required",
         },
     ),
+    "adapter": (CHAT, SEEDED | {"model": ADAPTER}),
+    "response": (RESPONSES_PATH, {"temperature": 1, "seed": 11, "max_output_tokens": 18}),
+    "response with a tool": (
+        RESPONSES_PATH,
+        {
+            "temperature": 1,
+            "seed": 5,
+            "max_output_tokens": 60,
+            "tools": [{"type": "function", "name": "climb", "parameters": SCHEMA}],
+            "tool_choice": {"type": "function", "name": "climb"},
+        },
+    ),
+}
+THINKING = {
+    "chat_template_kwargs": {"thinking": True},
+    "temperature": 1,
+    "seed": 11,
+    "stream": True,
+}
+THOUGHTS: dict[str, tuple[str, Body]] = {
+    "a chat": (CHAT, {"max_tokens": 24}),
+    "a chat with a schema": (CHAT, {"max_tokens": 90} | STREAMS["schema"][1] | THINKING),
+    "a response": (RESPONSES_PATH, {"max_output_tokens": 24}),
 }
 
 
 def asked(path: str, body: Body) -> Body:
-    prompt = MESSAGES if path == CHAT else MESSAGES[0]["content"]
-    return {"messages" if path == CHAT else "prompt": prompt} | body
-
-
-def cuts(answer: Answer, with_logprobs: bool) -> list[int]:
-    """Places in it: behind its first comment and event, in the middle and one on, at its end."""
-    places = len(answer.came)
-    chosen = {1, 2, places // 3, places // 2, places // 2 + 1, places - 2, places - 1}
-    if with_logprobs:  # those of a token whose events did not all come are lost
-        after = {at: (answer.came[at - 1][0], answer.came[at][0]) for at in range(1, places)}
-        whole = [at for at, (had, next_one) in after.items() if had == "event" != next_one]
-        chosen = {*whole[:2], whole[len(whole) // 2], whole[-1], places - 1}
-    return sorted(at for at in chosen if 0 < at < places)
+    text = MESSAGES[0]["content"]
+    prompts: Body = {CHAT: {"messages": MESSAGES}, RESPONSES_PATH: {"input": text}}
+    prompt: Body = prompts.get(path, {"prompt": text})
+    return prompt | body
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -306,10 +213,12 @@ async def test_a_stream_goes_on_as_it_would_have(http: aiohttp.ClientSession, na
     await goes_on(http, path, asked(path, body | {"stream": True}))
 
 
-async def goes_on(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
+async def goes_on(
+    http: aiohttp.ClientSession, path: str, body: Body, around: Sequence[int] = ()
+) -> Answer:
     whole = await ask(http, path, body)
     assert len(whole.chunks) > 1
-    for number, cut in enumerate(cuts(whole, "logprobs" in body)):
+    for number, cut in enumerate(cuts(whole, "logprobs" in body, around)):
         if number % 2:  # else more than the prompt is cached
             await reset(http)
         rest = await ask(http, path, body | {RESUME_FIELD: told(whole, cut)})
@@ -318,6 +227,32 @@ async def goes_on(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
         assert both.token_ids == whole.token_ids, cut
         assert near(joined(both.events), joined(whole.events)), cut
     return whole
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+async def test_reasoning_goes_on_as_it_would_have(http: aiohttp.ClientSession, name: str) -> None:
+    path, more = THOUGHTS[name]
+    for bias in range(24, 80, 3):  # until its thought ends by itself, and there is one
+        biases = {str(END_OF_THOUGHT): bias, str(END_OF_TEXT): -100}
+        body = asked(path, THINKING | more | {"logit_bias": biases})
+        ids = (await ask(http, path, body)).token_ids[0]
+        if END_OF_THOUGHT in ids[2:-4]:
+            break
+    else:
+        pytest.fail("its thought never ends in the middle")
+    whole = await goes_on(http, path, body, around=[END_OF_THOUGHT])
+    said = joined(whole.events)
+    if path == CHAT:
+        assert len(said["choices"][0]["delta"]["reasoning"]) > 1
+        assert len(said["choices"][0]["delta"]["content"]) > 1
+    else:
+        assert [item["type"] for item in said["output"]] == ["reasoning", "message"]
+
+
+async def test_an_adapter_has_its_own_say(http: aiohttp.ClientSession) -> None:
+    path, body = STREAMS["adapter"]
+    of_adapter = await ask(http, path, asked(path, body))
+    assert of_adapter.token_ids != (await ask(http, path, asked(path, SEEDED))).token_ids
 
 
 async def test_more_than_the_prompt_may_be_cached(http: aiohttp.ClientSession) -> None:
@@ -365,7 +300,10 @@ async def test_a_bad_word_stays_away(http: aiohttp.ClientSession) -> None:
     await goes_on(http, COMPLETIONS, body | {"bad_words": [bad]})
 
 
-@pytest.mark.parametrize("name", ["greedy", "completion", "two choices", "schema", "named tool"])
+IN_ONE_PIECE = ["greedy", "completion", "two choices", "schema", "named tool", "response"]
+
+
+@pytest.mark.parametrize("name", IN_ONE_PIECE)
 async def test_an_answer_in_one_piece_goes_on_as_it_would_have(
     http: aiohttp.ClientSession, name: str
 ) -> None:
@@ -376,16 +314,15 @@ async def test_an_answer_in_one_piece_goes_on_as_it_would_have(
         rest = await ask(http, path, body | {RESUME_FIELD: told(whole, cut)})
         both = Answer(whole.came[:cut] + rest.came)
         assert both.token_ids == whole.token_ids, cut
-        assert _without_ids(rest.body) == _without_ids(whole.body), cut
+        assert _timeless(rest.body) == _timeless(whole.body), cut
 
 
-def _without_ids(said: Any) -> Any:
+def _timeless(said: Any) -> Any:
     body = copy.deepcopy(said)
     body["usage"].get("prompt_tokens_details", {}).pop("created_cache_tokens", None)
-    for choice in body["choices"]:
-        for call in choice.get("message", {}).get("tool_calls") or ():
-            assert call.pop("id")
-    assert body.pop("created") > 0  # nobody has seen one of an answer in one piece
+    body["usage"].get("input_tokens_details", {}).pop("cache_write_tokens", None)
+    created = "created_at" if "created_at" in body else "created"
+    assert body.pop(created) > 0  # nobody has seen one of an answer in one piece
     return body
 
 
@@ -393,7 +330,10 @@ REFUSED: dict[str, tuple[str, Body]] = {
     "several prompts": (COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 4}),
     "prompt logprobs": (COMPLETIONS, {"prompt": "a", "prompt_logprobs": 1, "max_tokens": 4}),
     "logprobs in one piece": (COMPLETIONS, {"prompt": "a", "logprobs": 1, "max_tokens": 4}),
-    "responses": ("/v1/responses", {"input": "a", "max_output_tokens": 4}),
+    "a response's logprobs": (
+        RESPONSES_PATH,
+        {"input": "a", "max_output_tokens": 4, "include": ["message.output_text.logprobs"]},
+    ),
 }
 
 

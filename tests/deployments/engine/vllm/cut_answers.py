@@ -1,0 +1,95 @@
+"""Answers of a real engine as its gateway reads them, to be cut and gone on with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from deployments.wire.headers import RESUMABLE_HEADER
+
+MODEL = "small"
+Body = dict[str, Any]
+_CREATED = re.compile(r'"created(?:_at)?": ?(\d+)')
+
+
+@dataclass
+class Answer:
+    """What came, in order: `("tokens", choice, ids)` and `("event", text)`."""
+
+    came: list[tuple[Any, ...]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    body: Any = None
+
+    @property
+    def events(self) -> list[str]:
+        return [one[1] for one in self.came if one[0] == "event"]
+
+    @property
+    def chunks(self) -> list[tuple[int, list[int]]]:
+        return [(one[1], one[2]) for one in self.came if one[0] == "tokens"]
+
+    @property
+    def token_ids(self) -> dict[int, list[int]]:
+        ids = defaultdict[int, list[int]](list)
+        for choice, tokens in self.chunks:
+            ids[choice] += tokens
+        return dict(ids)
+
+
+async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
+    """Of an engine that offers to go on with it."""
+    headers = {
+        RESUMABLE_HEADER: "1",
+        "x-request-id": "the-request",
+        "x-antefix-expected-cached": "0",
+    }
+    async with http.post(path, json={"model": MODEL} | body, headers=headers) as response:
+        said = await response.read()
+        assert response.status == 200, said
+        assert response.headers[RESUMABLE_HEADER], said
+        answer = Answer(headers=dict(response.headers))
+    said, in_one_piece, whole = said.partition(b": antefix-answer ")
+    for block in said.decode().split("\n\n")[:-1]:
+        if block.startswith(": antefix-tokens "):
+            choice, ids = block.split()[2:]
+            answer.came.append(("tokens", int(choice), [int(token) for token in ids.split(",")]))
+        elif not block.startswith(":"):
+            answer.came.append(("event", block))
+    if in_one_piece:
+        length, _, text = whole.partition(b"\n\n")
+        assert int(length) == len(text)
+        answer.body = json.loads(text)
+    return answer
+
+
+def told(answer: Answer, cut: int) -> Body:
+    """What a gateway has of it that got `cut` of its comments and events."""
+    had = Answer(answer.came[:cut])
+    created = _CREATED.search(answer.events[0]) if answer.events else None
+    return {
+        "chunks": [list(chunk) for chunk in had.chunks],
+        "events": len(had.events),
+        "cached_tokens": int(answer.headers["x-antefix-cached-tokens"]),
+        "created": int(created[1]) if created else 0,
+        "made_by": answer.headers[RESUMABLE_HEADER],
+    }
+
+
+def cuts(answer: Answer, with_logprobs: bool = False, around: Sequence[int] = ()) -> list[int]:
+    """Places in it: behind its first comment and event, in the middle and one on, at its end, and
+    behind and in front of the tokens `around`."""
+    places = len(answer.came)
+    chosen = {1, 2, places // 3, places // 2, places // 2 + 1, places - 2, places - 1}
+    for at, one in enumerate(answer.came):
+        chosen |= {at, at + 1} if one[0] == "tokens" and {*around} & {*one[2]} else set()
+    if with_logprobs:  # those of a token whose events did not all come are lost
+        after = {at: (answer.came[at - 1][0], answer.came[at][0]) for at in range(1, places)}
+        whole = [at for at, (had, next_one) in after.items() if had == "event" != next_one]
+        chosen = {*whole[:2], whole[len(whole) // 2], whole[-1], places - 1}
+    return sorted(at for at in chosen if 0 < at < places)
