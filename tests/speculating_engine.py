@@ -33,16 +33,15 @@ async def rounds(asked: dict[str, Any]) -> dict[str, Any]:
     server = HttpServer(Confirming(engine.app, lambda: LoadReport(1, 0, 0, 0)))
     url = await server.start("127.0.0.1")
     answers: list[list[list[int]]] = []
+    greedy = {
+        "model": "model",
+        "max_tokens": asked["max_tokens"],
+        "temperature": 0,
+        "ignore_eos": True,
+    }
 
     async def ask(http: aiohttp.ClientSession, prompt: str) -> list[int]:
-        body = {
-            "model": "model",
-            "prompt": prompt,
-            "max_tokens": asked["max_tokens"],
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_token_ids": True,
-        }
+        body = greedy | {"prompt": prompt, "return_token_ids": True}
         async with http.post("/v1/completions", json=body) as answer:
             said = await answer.json()
             assert answer.status == 200, said
@@ -58,8 +57,7 @@ async def rounds(asked: dict[str, Any]) -> dict[str, Any]:
             known = engine.speculation()
             gain = known.speedup if known is not None else None
             is_over = was_off if asked["until"] == "off" else gain is not None
-        stream = {"prompt": asked["prompts"][0], "stream": True, "ignore_eos": True}
-        stream |= {"model": "model", "temperature": 0, "max_tokens": asked["max_tokens"]}
+        stream = greedy | {"prompt": asked["prompts"][0], "stream": True}
         whole = await cut_answers.ask(http, "/v1/completions", stream)
         went_on = []
         for cut in cut_answers.cuts(whole):

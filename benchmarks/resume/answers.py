@@ -121,9 +121,6 @@ def joined(events: list[str]) -> dict[str, Any]:
         whole["usage"] = said.get("usage") or whole["usage"]
         for choice in said["choices"]:
             _join(whole["choices"].setdefault(choice["index"], {}), choice)
-    if usage := whole["usage"]:
-        # whose cache it went into is the other engine's affair
-        (usage.get("prompt_tokens_details") or {}).pop("created_cache_tokens", None)
     return whole
 
 
@@ -133,7 +130,6 @@ def _response(events: list[str]) -> dict[str, Any]:
     if [event["sequence_number"] for event in told] != list(range(len(told))):
         raise ValueError("its events are not numbered one after the other")
     response: dict[str, Any] = told[-1]["response"]
-    (response.get("usage") or {}).get("input_tokens_details", {}).pop("cache_write_tokens", None)
     ids = {item["id"] for item in response["output"]}
     deltas: dict[str, str] = {}
     for event in told[:-1]:

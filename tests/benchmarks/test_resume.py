@@ -171,7 +171,7 @@ async def test_a_round_kills_an_engine_that_answers(
     monkeypatch.setattr(rounds, "KINDS", some)
     monkeypatch.setattr(rounds, "BETWEEN_S", (0.0, 0.0))
     monkeypatch.setattr(rounds, "engine_core_of", lambda actor: actor)
-    pool = {"served_model_name": kinds.MODEL}
+    pool = {"served_model_name": kinds.MODEL, "slo": {"interactive": {"ttft_s": 120}}}
     async with gateway_before(*engines, redis_url=redis_url, pool=pool, retries=2) as front:
         endpoint = Endpoint("gateway", front.url, front.headers)
         fleet: Any = Fleet(*engines)
