@@ -144,6 +144,10 @@ async def offer(
     on_look: Callable[[Player], Any],
 ) -> tuple[list[SentRequest], ClientWatch]:
     """What came of each request. `on_look` is shown the player now and then."""
+    _allow_connections()
+    # what was made so far stays, so collecting garbage has less to look at
+    gc.collect()
+    gc.freeze()
     player = Player(http, api.url, api.headers, timeout_s)
 
     async def look() -> None:
@@ -151,10 +155,6 @@ async def offer(
             on_look(player)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    _allow_connections()
-    # what was made so far stays, so collecting garbage has less to look at
-    gc.collect()
-    gc.freeze()
     looking = asyncio.create_task(look())
     try:
         async with watched() as watch:

@@ -79,8 +79,11 @@ def late_s(of: SentRequest) -> float:
     return max(0.0, of.sent_s - of.due_s)
 
 
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of at least one figure, between two of them in proportion, as numpy has it."""
+def percentile(figures: Iterable[float], percent: float) -> float:
+    """Between two of the figures in proportion, as numpy has it; not a number of none."""
+    ordered = sorted(figures)
+    if not ordered:
+        return math.nan
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)

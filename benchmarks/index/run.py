@@ -25,6 +25,7 @@ from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks import report
 from benchmarks.index import alternatives, page, pool, publishing
+from loadgen.summary import percentile
 from router.index import BUDGET_S, PrefixIndex
 from router.load import ReplicaLoad
 from router.policies import PlacementRequest
@@ -170,11 +171,6 @@ async def in_turn(cases: list[Case]) -> dict[str, list[float]]:
     return seconds
 
 
-def percentile(seconds: list[float], percent: int) -> float:
-    """In milliseconds."""
-    return 1000 * statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
-
-
 def tell(cases: list[Case], seconds: dict[str, list[float]], results: Results) -> None:
     """Print the table, and put every figure where it is reported."""
     print(f"{'':<51} {'p50 ms':>8} {'p99 ms':>8} {'>5 ms':>6} {'goal':>5}")
@@ -182,7 +178,7 @@ def tell(cases: list[Case], seconds: dict[str, list[float]], results: Results) -
         if case.name is None:
             continue
         taken = seconds[case.name]
-        p50, p99 = percentile(taken, 50), percentile(taken, 99)
+        p50, p99 = (1000 * percentile(taken, percent) for percent in (50, 99))
         late = sum(s > BUDGET_S for s in taken) / len(taken)
         results.figures[f"{case.name}_ms_p50"] = round(p50, 3)
         results.figures[f"{case.name}_ms_p99"] = round(p99, 3)
