@@ -22,7 +22,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-resume
+	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-resume \
+	bench-long-prompts
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -140,6 +141,9 @@ bench-transports: ## Measure the ways from a gateway to an engine
 
 bench-index: ## Measure lookups in the prefix index, and its publisher
 	@$(BIN)/python -m benchmarks.index.run $(ARGS)
+
+bench-long-prompts: ## Measure what prompts of up to 100,000 tokens cost a gateway
+	@$(BIN)/python -m benchmarks.long_prompts.run $(ARGS)
 
 bench-prediction: ## Measure how right predicted times to first token are, on real engines
 	@$(BIN)/python -m benchmarks.prediction.run $(ARGS)

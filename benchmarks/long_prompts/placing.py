@@ -1,0 +1,158 @@
+"""Placement with tokenizing: from a request's JSON to where it goes, as in a gateway's event loop.
+
+Real reader, index, scheduler and Redis, 64 replicas on the board, of which all hold the chat's
+beginning and three hold more of it; only the engines are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from starlette.types import Message
+
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import SchedulingRequest
+from benchmarks.index import pool
+from benchmarks.index.run import SMALL, board_of
+from benchmarks.long_prompts.prompts import FORMS, Chats, body
+from deployments.fleet.pool import Pool
+from deployments.gateway import request_body
+from deployments.gateway.gateway import SWITCH_INTERVAL_S
+from deployments.gateway.prompt_reader import PromptReader
+from deployments.gateway.request import EngineRequest
+from deployments.prompt import PromptTokens
+from router.pool_feeds import PoolFeeds
+from router.redis_client import connect
+from router.segment_keys import SegmentHasher, index_secret
+
+PATH, MODEL = "/v1/chat/completions", "bench"
+LENGTHS = (1_000, 10_000, 38_000, 100_000)
+# Nobody has sent it; the next turn of a chat that was here; the same again, as a retry is.
+CASES = NEW, NEXT_TURN, AGAIN = ("new", "next turn", "again")
+TICK_S = 0.001
+# Nothing is cut off here: a slow lookup is to be seen as slow as it is.
+PATIENT_S = 10.0
+
+
+@dataclass(frozen=True)
+class MeasuredPlacement:
+    """Seconds of one placement, and what the process computed meanwhile."""
+
+    wall_s: float
+    cpu_s: float
+
+
+Figures = Mapping[tuple[str, int, str], Sequence[MeasuredPlacement]]
+
+
+class Placer:
+    """A gateway's part from parsed JSON to a decision."""
+
+    def __init__(self, url: str, prompts: PromptTokens, stack: AsyncExitStack) -> None:
+        text, binary = connect(url), connect(url, decode=False)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._url = url
+        self._scheduler = scheduler = PoolScheduler(time.monotonic)
+        feeds = PoolFeeds(
+            text, binary, pool.POOL, scheduler.board, scheduler.gateway, scheduler.heard, PATIENT_S
+        )
+        scheduler.announce = feeds.announce
+        for client in (text, binary, feeds.index):
+            stack.push_async_callback(client.aclose)
+        renderer: Any = SimpleNamespace(prompt_tokens=prompts)
+        metrics: Any = SimpleNamespace(looked_up=lambda seconds, result: None)
+        self._reader = PromptReader(
+            Pool(model=MODEL),
+            renderer,
+            SegmentHasher(index_secret("bench")),
+            scheduler.board,
+            feeds,
+            metrics,
+        )
+
+    async def place(self, asked: bytes) -> tuple[MeasuredPlacement, Sequence[bytes]]:
+        """What it cost, and the prompt's segment keys."""
+        self._scheduler.board.update(board_of(SMALL))  # a live board is never old
+        fields = json.loads(asked)
+        began, computed = time.perf_counter(), time.process_time()
+        prompt = await self._reader.read(_request(asked), fields, {}, _stays)
+        attempt = self._scheduler.place(SchedulingRequest(prompt.placement, prompt.depths, 0.0))
+        placed = MeasuredPlacement(time.perf_counter() - began, time.process_time() - computed)
+        assert prompt.known and attempt.chosen is not None
+        self._scheduler.ended(attempt, served_by=None)
+        return placed, prompt.placement.keys
+
+    async def measure(self, chats: Chats, rounds: int) -> Figures:
+        """Of each form, length and case; what takes long gets a tenth of the rounds."""
+        found: dict[tuple[str, int, str], list[MeasuredPlacement]] = {}
+        for length in LENGTHS:
+            for form in FORMS:
+                of = {case: found.setdefault((form, length, case), []) for case in CASES}
+                for _ in range(max(3, rounds // 10)):
+                    of[NEW].append((await self.place(body(MODEL, chats.new(form, length))))[0])
+                chat = chats.new(form, length)
+                keys = list((await self.place(body(MODEL, chat)))[1])
+                pool.hold(self._url, keys, pool.depths_of("conversation", len(keys), SMALL))
+                for _ in range(rounds):
+                    turn = body(MODEL, chats.next_turn(chat))
+                    of[NEXT_TURN].append((await self.place(turn))[0])
+                    of[AGAIN].append((await self.place(turn))[0])
+        return found
+
+    async def hold_up(self, chats: Chats, rounds: int) -> list[float]:
+        """How late the event loop was, in seconds, each millisecond in which it parsed and placed
+        four prompts of the greatest length at once, one of them new."""
+        known = [chats.new(form, LENGTHS[-1]) for form in (*FORMS, FORMS[0])]
+        for chat in known:
+            await self.place(body(MODEL, chat))
+        late: list[float] = []
+        for _ in range(rounds):
+            asked = [body(MODEL, chats.next_turn(chat)) for chat in known]
+            asked.append(body(MODEL, chats.new(FORMS[0], LENGTHS[-1])))
+            watch = asyncio.create_task(_watch(late))
+            await asyncio.gather(*map(self._parse_and_place, asked))
+            watch.cancel()
+        return late
+
+    async def _parse_and_place(self, asked: bytes) -> None:
+        fields = await asyncio.to_thread(request_body.parse, asked, 64)
+        prompt = await self._reader.read(_request(asked), fields, {}, _stays)
+        attempt = self._scheduler.place(SchedulingRequest(prompt.placement, prompt.depths, 0.0))
+        self._scheduler.ended(attempt, served_by=None)
+
+
+async def _watch(late: list[float]) -> None:
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(TICK_S)
+        late.append(time.perf_counter() - began - TICK_S)
+
+
+def _request(asked: bytes) -> EngineRequest:
+    record: Any = None  # it tells what came of a request, and nothing does
+    return EngineRequest(
+        request_id="bench",
+        tenant="tenant",
+        path=PATH,
+        body=asked,
+        cache_salt="salt",
+        model=MODEL,
+        arrived=0.0,
+        deadline=1e9,
+        timeout_s=1e9,
+        record=record,
+    )
+
+
+async def _stays() -> Message:
+    """The client waits for its answer."""
+    await asyncio.Event().wait()
+    raise AssertionError

@@ -1,0 +1,106 @@
+"""What long prompts cost a gateway: make bench-long-prompts ARGS=--write
+
+Chats of 1,000 to 100,000 tokens are placed by a gateway's own code on a real Redis (`placing`), in
+the event loop that Ray Serve's replicas have (uvloop), each as one that nobody has sent, as the
+next turn of one that was here, and again. Then four of the longest at once, while it is watched how
+late the event loop gets to anything else. And how long it stands while a tokenizer is built, which
+a gateway does once for each way to render.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks import report
+from benchmarks.index import pool
+from benchmarks.long_prompts import page
+from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
+from benchmarks.long_prompts.prompts import FORMS, Chats, facts_of
+from deployments.models.model import embedded_model
+from deployments.prompt import PromptTokens
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "long-prompts.md"
+WATCHED_ROUNDS = 20
+LONG, MIDDLE = LENGTHS[-1], LENGTHS[-2]
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """In thousandths: milliseconds of seconds."""
+    return 1000 * statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[str, float]:
+    """Milliseconds by name; of both forms together where none is named."""
+    figures = {}
+    for length in LENGTHS:
+        for case in CASES:
+            for form in FORMS:
+                placed = found[form, length, case]
+                name = f"{form}_{length}_{case.replace(' ', '_')}"
+                wall_s, cpu_s = [each.wall_s for each in placed], [each.cpu_s for each in placed]
+                figures[f"{name}_ms_p50"] = percentile(wall_s, 50)
+                figures[f"{name}_ms_p95"] = percentile(wall_s, 95)
+                figures[f"{name}_cpu_ms_p50"] = percentile(cpu_s, 50)
+    figures["event_loop_late_ms_p99"] = percentile(late_s, 99)
+    figures["event_loop_late_ms_max"] = 1000 * max(late_s)
+    figures["tokenizer_built_ms"] = 1000 * built_s
+    return {name: round(figure, 3) for name, figure in figures.items()}
+
+
+def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
+    """Of the worse form each."""
+
+    def worst(length: int, percent: int) -> float:
+        return max(
+            percentile([each.wall_s for each in found[form, length, NEXT_TURN]], percent)
+            for form in FORMS
+        )
+
+    return {
+        "next_turn_of_100000_tokens_ms_p50": report.goal(worst(LONG, 50), at_most=3),
+        "next_turn_of_100000_tokens_ms_p95": report.goal(worst(LONG, 95), at_most=7),
+        "next_turn_of_38000_tokens_ms_p50": report.goal(worst(MIDDLE, 50), at_most=5),
+        "event_loop_late_ms_max": report.goal(1000 * max(late_s), at_most=5),
+    }
+
+
+async def measure(url: str, rounds: int, prompts: PromptTokens) -> tuple[Figures, list[float]]:
+    chats = Chats(prompts)
+    async with AsyncExitStack() as stack:
+        placer = Placer(url, prompts, stack)
+        found = await placer.measure(chats, rounds)
+        return found, await placer.hold_up(chats, WATCHED_ROUNDS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.long_prompts.run",
+        description=(__doc__ or "").partition("\n\n")[2],
+    )
+    parser.add_argument("--rounds", type=int, default=100, help="of each case, at least 10")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/long-prompts.md")
+    options = parser.parse_args()
+    if options.rounds < 10:
+        parser.error("--rounds must be at least 10")
+    facts, began = facts_of(embedded_model(lambda fraction, step: None)), time.thread_time()
+    prompts, built_s = PromptTokens(facts), time.thread_time() - began
+    with pool.server() as url:
+        found, late_s = uvloop.run(measure(url, options.rounds, prompts))
+    figures, goals = figures_of(found, late_s, built_s), goals_of(found, late_s)
+    print("\n" + page.table(figures) + "\n")
+    if options.write:
+        command = report.command("long-prompts")
+        PAGE.write_text(page.page(figures, goals, command, report.machine_in_words()))
+    report.finish("long-prompts", figures, goals)
+
+
+if __name__ == "__main__":
+    main()

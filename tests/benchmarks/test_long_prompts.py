@@ -1,0 +1,58 @@
+"""What the benchmark of long prompts asks for, and how it judges what it finds."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.long_prompts.page import page
+from benchmarks.long_prompts.placing import AGAIN, CASES, LENGTHS, NEW, NEXT_TURN, MeasuredPlacement
+from benchmarks.long_prompts.prompts import FORMS, MAX_MODEL_LEN, Chats, facts_of
+from benchmarks.long_prompts.run import figures_of, goals_of
+from deployments.prompt import PromptTokens
+from tests.deployments.prompt.models import embedded
+from tests.deployments.prompt.shapes import CHAT
+
+
+def found(slow_form: str) -> dict[tuple[str, int, str], list[MeasuredPlacement]]:
+    """One form's next turns take twice as long as the other's."""
+    took_ms = {NEW: 100.0, NEXT_TURN: 2.0, AGAIN: 1.0}
+    placed = {}
+    for form, length, case in itertools.product(FORMS, LENGTHS, CASES):
+        seconds = took_ms[case] / 1000 * (2 if form == slow_form else 1)
+        placed[form, length, case] = [MeasuredPlacement(seconds, seconds / 2)] * 10
+    return placed
+
+
+@pytest.mark.parametrize("slow_form", FORMS)
+def test_a_goal_is_about_the_next_turn_of_the_slower_form(slow_form: str) -> None:
+    goals = goals_of(found(slow_form), late_s=[0.001, 0.004])
+    p50 = goals["next_turn_of_100000_tokens_ms_p50"]
+    assert (p50["figure"], p50["met"]) == (4.0, False)
+    assert goals["next_turn_of_38000_tokens_ms_p50"]["met"]
+    assert goals["event_loop_late_ms_max"] == {"figure": 4.0, "at_most": 5, "met": True}
+
+
+def test_the_page_has_every_case_and_whether_each_goal_is_met() -> None:
+    placed, late_s = found(FORMS[0]), [0.001, 0.006]
+    goals = goals_of(placed, late_s)
+    text = page(figures_of(placed, late_s, 0.1), goals, "make bench-long-prompts", "some machine.")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert sum(line.startswith(tuple(f"| {form}" for form in FORMS)) for line in rows) == 24
+    assert sum("**no**" in line for line in rows) == sum(not goal["met"] for goal in goals.values())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_chat_has_about_as_many_tokens_as_it_should_and_goes_on(form: str) -> None:
+    prompts = PromptTokens(facts_of(embedded()))
+    chats = Chats(prompts)
+    chat = chats.new(form, 10_000)
+    turn = chats.next_turn(chat)
+    (short,), (long,) = (
+        prompts.token_ids(CHAT, {"messages": messages}) or [[]] for messages in (chat, turn)
+    )
+    assert 9_500 < len(short) < 11_500 < MAX_MODEL_LEN
+    assert 400 < len(long) - len(short) < 700
+    assert turn[: len(chat)] == chat
+    assert chats.new(form, 10_000) != chat
