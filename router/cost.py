@@ -1,6 +1,6 @@
 """Predicted time to first token (TTFT), in seconds: the one currency of every decision.
 
-    TTFT = wait + engine step + (prompt - cached) / prefill rate
+    TTFT = wait + step under way + (prompt - cached) / prefill rate
     wait = queued prefill / prefill rate + max(KV pressure, sequence pressure)
 
 `predict_ttft` is physics: what the replica has told, and no constant of ours. `TtftCorrection`
@@ -49,7 +49,20 @@ def after_wait(load: ReplicaLoad, wait_s: float, prompt_tokens: int, cached_toke
     After it and the engine step that is under way, what is not cached of the prompt is prefilled.
     """
     own = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
-    return wait_s + load.inter_token_latency + own / load.prefill_rate
+    return wait_s + step_under_way_s(load) + own / load.prefill_rate
+
+
+def step_under_way_s(load: ReplicaLoad) -> float:
+    """Seconds until the step ends that the engine is in: half of what one takes that decodes so
+    many sequences. What it prefills is in the queue.
+
+    Where that is not known, the time from token to token, in which steps that prefill count, too.
+    """
+    if load.step_s + load.sequence_s <= 0.0:
+        return load.inter_token_latency
+    if not (load.waiting or load.running):
+        return 0.0
+    return (load.step_s + load.running * load.sequence_s) / 2.0
 
 
 def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:

@@ -189,6 +189,7 @@ def _candidates(
             running=load.running,
             queued_prefill_tokens=load.queued_prefill_tokens,
             inter_token_latency=load.inter_token_latency,
+            step_under_way_s=cost.step_under_way_s(load),
             kv_use=load.kv_use,
             placed_lately=recent.placements.get(load.slot, 0.0),
             synced=load.synced,

@@ -32,7 +32,12 @@ class PlacementRequest:
 
 
 # What the times are called in explanations.
-_IN_JSON = {"predicted_ttft_s": "predicted_ttft", "raw_ttft_s": "raw_ttft", "wait_s": "wait"}
+_IN_JSON = {
+    "predicted_ttft_s": "predicted_ttft",
+    "raw_ttft_s": "raw_ttft",
+    "wait_s": "wait",
+    "step_under_way_s": "step_under_way",
+}
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
@@ -70,6 +75,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     working_on_node: int = 0
     """Engines of its node that have requests, itself included as if it had this one; 0: no other
     is on its node."""
+    step_under_way_s: float = 0.0
+    """Of `raw_ttft_s`, what is left of the step that the engine is in."""
 
     @property
     def requests(self) -> int:

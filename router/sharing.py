@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from router.load import ReplicaLoad
 
-# So many observations of one number of engines are remembered; the first ones count as if PRIOR
-# had said before that they are as what is known already.
-MEMORY, PRIOR = 32, 4
+# So many observations of one number of engines are remembered; before the first one it is as if
+# PRIOR had said what is known of others.
+MEMORY, PRIOR = 32, 1
 # Logarithms: how far off one observation counts at most, and all of them together.
 MAX_SURPRISE, MAX_LOG = 1.0, 3.0
 # More engines that work on a node than this are like this many.

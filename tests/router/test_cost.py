@@ -17,6 +17,7 @@ from router.cost import (
     predict_ttft,
     price,
     score,
+    step_under_way_s,
     wait_s,
 )
 from router.load import ReplicaLoad
@@ -42,6 +43,23 @@ def test_the_uncached_tokens_ahead_are_prefilled_after_the_step_under_way(
 ) -> None:
     replica = load(queued_prefill_tokens=queued, prefill_rate=rate, inter_token_latency=step)
     assert predict_ttft(replica, prompt, cached) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 0.0),  # it does nothing
+        ({"running": 4}, 0.5 * (0.02 + 4 * 0.005)),
+        # a step that prefills makes tokens late, and is counted by what is queued
+        ({"running": 4, "inter_token_latency": 3.0}, 0.5 * (0.02 + 4 * 0.005)),
+        ({"waiting": 1}, 0.5 * 0.02),
+        ({"running": 4, "inter_token_latency": 0.03, "step_s": 0.0, "sequence_s": 0.0}, 0.03),
+    ],
+)
+def test_the_step_under_way_is_half_over(fields: dict[str, Any], expected: float) -> None:
+    replica = load(**{"step_s": 0.02, "sequence_s": 0.005, **fields})
+    assert step_under_way_s(replica) == pytest.approx(expected)
+    assert predict_ttft(replica, 0) == pytest.approx(wait_s(replica, 0) + expected)
 
 
 @pytest.mark.parametrize(

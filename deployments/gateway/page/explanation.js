@@ -177,7 +177,7 @@ function candidates(decision) {
 }
 
 function parts(of, slowest) {
-  const step = of.inter_token_latency;
+  const step = of.step_under_way ?? 0; // a gateway of another release says none
   const prefill = Math.max(0, of.raw_ttft - of.wait - step);
   const says = `wait ${seconds(of.wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}`;
   return [
