@@ -26,7 +26,7 @@ PATH = "/v1/completions"
 @dataclass(frozen=True)
 class ReplayedRequest:
     """One request. `status` 0: broken off. `ttft`: seconds since it was due, None without a first
-    token; `predicted`, `replica` and `retry_after` as the answer's headers say."""
+    token; the rest as the answer's headers say."""
 
     at: float
     status: int
@@ -34,6 +34,7 @@ class ReplayedRequest:
     replica: str | None = None
     retry_after: str | None = None
     predicted: float | None = None
+    request_id: str = ""
 
     def met(self, slo_s: float) -> bool:
         return self.ttft is not None and self.ttft <= slo_s
@@ -86,6 +87,7 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
         told.get("x-antefix-replica"),
         told.get("retry-after"),
         float(ms) / 1000 if (ms := told.get("x-antefix-predicted-ttft-ms")) else None,
+        told.get("x-request-id", ""),
     )
 
 

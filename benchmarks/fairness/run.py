@@ -7,6 +7,8 @@ those, so that somebody always waits; and four times that. All open loop. The go
 first tenant's requests: what the flood adds to their time to first token in a pool that is full
 anyway. What sharing costs at all, beside having the pool alone, is told with it. A p99 of some
 hundred requests is one of their few largest: what each round had says how far it can be trusted.
+
+With --record each request is written down with its explanation, a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -27,6 +30,7 @@ import aiohttp
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.overload.run import ANSWER_TOKENS, FLEET, PROMPT_TOKENS, OverloadBench, quantile
+from benchmarks.recording import write_down
 from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
 from cli.stream_client import Endpoint
@@ -67,19 +71,26 @@ def _ttft_s(requests: Sequence[ReplayedRequest], share: float) -> float:
 
 
 class FairnessBench:
-    def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, other: Endpoint) -> None:
+    def __init__(
+        self, http: aiohttp.ClientSession, fleet: BenchFleet, other: Endpoint, record: Path | None
+    ) -> None:
         self._http = http
         self._fleet = fleet
         self._other = other
+        self._record = record
         self._seeds = random.Random(1)
 
-    async def phase(self, own_rate: float, others_rate: float, found: Beside) -> None:
+    async def phase(self, kind: str, own_rate: float, others_rate: float, found: Beside) -> None:
         own, others = await asyncio.gather(
             self._play(self._fleet.gateway, own_rate, OWN_SIZES),
             self._play(self._other, others_rate, OTHERS_SIZES),
         )
         found.rounds.append([of for of in own if of.at >= BEGIN_S])
         found.others += others
+        if self._record is not None:
+            for endpoint, requests in ((self._fleet.gateway, own), (self._other, others)):
+                told = {"kind": kind, "tenant": endpoint.name}
+                await write_down(self._http, endpoint, self._record, requests, **told)
         await asyncio.sleep(SETTLE_S)
 
     async def _play(self, gateway: Endpoint, rate: float, sizes: Sizes) -> list[ReplayedRequest]:
@@ -90,7 +101,9 @@ class FairnessBench:
         return await play(self._http, gateway, self._fleet.model, trace)
 
 
-async def measure(fleet: BenchFleet, rounds: int, slo_s: float) -> dict[str, Any]:
+async def measure(
+    fleet: BenchFleet, rounds: int, slo_s: float, record: Path | None
+) -> dict[str, Any]:
     found = {"alone": Beside(), "full": Beside(), "flooded": Beside()}
     order = random.Random(2)
     async with stream_client.session() as http:
@@ -99,12 +112,12 @@ async def measure(fleet: BenchFleet, rounds: int, slo_s: float) -> dict[str, Any
         capacity = await overload.capacity(OTHERS_SIZES)
         filling = (FULL_TIMES - OWN_SHARE) * capacity
         rates = {"alone": 0.0, "full": filling, "flooded": FLOOD_TIMES * filling}
-        bench = FairnessBench(http, fleet, other_tenant(fleet))
+        bench = FairnessBench(http, fleet, other_tenant(fleet), record)
         kinds = ["alone"]
         for _ in range(rounds):
             kinds += order.sample(["full", "flooded"], 2)
         for kind in kinds:
-            await bench.phase(own, rates[kind], found[kind])
+            await bench.phase(kind, own, rates[kind], found[kind])
             print(kind, found[kind].figures(), flush=True)
     return {
         "capacity_requests_per_s": round(capacity, 3),
@@ -129,9 +142,10 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4, help="of each phase, in turns")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--record", type=Path, help="a file for each request's explanation")
+    options = parser.parse_args()
     with running(FLEET) as fleet:
-        figures = asyncio.run(measure(fleet, rounds, slo_s=5.0))
+        figures = asyncio.run(measure(fleet, options.rounds, 5.0, options.record))
     full, flooded = figures["full"], figures["flooded"]
     goals = {
         "p99_ttft_beside_a_flood_of_that_in_a_full_pool": report.goal(

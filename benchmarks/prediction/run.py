@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import yaml
 
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.load_generator import Answer
+from benchmarks.recording import write_down
 from benchmarks.routing.run import FLEET, WORKLOADS, RoutingBench
 from benchmarks.small_model import small_model
 from cli import stream_client
-from cli.stream_client import Endpoint
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
-AGAIN_S = 0.1
 
 
 async def measure(
@@ -48,40 +45,9 @@ async def measure(
                 run = await bench.run(workload, "prefix", seed, seconds)
                 found.extend(run.answers)
                 if record is not None:
-                    await write_down(http, fleet, record, workload, run.answers)
+                    await write_down(http, fleet.gateway, record, run.answers, workload=workload)
                 print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
     return answers
-
-
-async def write_down(
-    http: aiohttp.ClientSession,
-    fleet: BenchFleet,
-    record: Path,
-    workload: str,
-    answers: Sequence[Answer],
-) -> None:
-    """Append a line for each answer; its explanation is None where none is kept."""
-    gateway = fleet.gateway
-    with record.open("a") as file:
-        for answer in answers:
-            explanation = await explained(http, gateway, answer.request_id)
-            line = {"workload": workload, **vars(answer), "explanation": explanation}
-            file.write(json.dumps(line) + "\n")
-
-
-async def explained(
-    http: aiohttp.ClientSession, gateway: Endpoint, request_id: str
-) -> dict[str, Any] | None:
-    """Asked again where the gateway's Redis is too busy to tell."""
-    while True:
-        url = f"{gateway.url}/antefix/requests/{request_id}"
-        async with http.get(url, headers=gateway.headers) as told:
-            if told.status == 200:
-                explanation: dict[str, Any] = await told.json()
-                return explanation
-            if told.status != 503:
-                return None
-        await asyncio.sleep(AGAIN_S)
 
 
 def errors(answers: Sequence[Answer]) -> list[float]:

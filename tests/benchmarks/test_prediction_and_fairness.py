@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fairness.run import Beside
-from benchmarks.fleet import BenchFleet
 from benchmarks.load_generator import Answer
-from benchmarks.prediction.run import errors, figures_of, write_down
+from benchmarks.prediction.run import errors, figures_of
+from benchmarks.recording import write_down
 from benchmarks.trace_player import ReplayedRequest
 from cli.stream_client import Endpoint
-from deployments.wire.engine_pass import EnginePasses
-from tests.fakes.engine import MODEL, SECRET, FakeEngine
+from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import gateway_before
 
 
@@ -47,13 +46,13 @@ async def test_requests_are_written_down_with_what_explains_them(
             kept = replace(answer(0.2, 0.1), request_id=told.headers["x-request-id"])
             await front.explanation_of(told.headers)
         endpoint = Endpoint("gateway", front.url, front.headers)
-        fleet = BenchFleet(endpoint, endpoint, MODEL, "", EnginePasses(SECRET), tmp_path)
         lost, record = replace(kept, request_id="none"), tmp_path / "record"
-        await write_down(front.http, fleet, record, "short", [kept, lost])
-        await write_down(front.http, fleet, record, "short", [kept])
+        refused = ReplayedRequest(0.0, 0)
+        await write_down(front.http, endpoint, record, [kept, lost], workload="short")
+        await write_down(front.http, endpoint, record, [refused, kept], workload="short")
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [line["workload"] for line in lines] == ["short"] * 3
-    assert [line["explanation"] is None for line in lines] == [False, True, False]
+    assert [line["workload"] for line in lines] == ["short"] * 4
+    assert [line["explanation"] is None for line in lines] == [False, True, True, False]
     [candidate] = lines[0]["explanation"]["candidates"]
     assert candidate["raw_ttft"] > 0
     assert candidate["working_on_node"] == 0
