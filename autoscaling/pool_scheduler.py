@@ -312,7 +312,8 @@ class PoolScheduler:
         """
         chosen = attempt.chosen
         if attempt.is_telling and chosen is not None:
-            self.correction.observe(chosen.raw_ttft_s, ttft_s, chosen.working_on_node)
+            tokens = attempt.request.prompt.prompt_tokens
+            self.correction.observe(chosen.raw_ttft_s, ttft_s, chosen.working_on_node, tokens)
 
     def ended(
         self, attempt: Attempt, served_by: str | None, computed: Computed | None = None

@@ -11,7 +11,7 @@ what is promised and never changes who is chosen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
 
 from router.load import ReplicaLoad
 from router.sharing import NodeSharing
@@ -120,46 +120,63 @@ def score(
 # How many observations are remembered: each one's weight halves in about 45.
 MEMORY = 64
 MIN_SLOPE, MAX_SLOPE = 0.1, 10.0
-# An observation counts as at most this many typical errors away from what was expected, and
-# the typical error as at least FLOOR_SHARE of it plus FLOOR_S, so that a single outlier moves
-# little and a lasting change is followed, ever faster.
+# An observation counts as at most this many typical errors away from what was expected, and the
+# typical error as at least FLOOR_SHARE of it, so that a single outlier moves little and a lasting
+# change is followed, ever faster.
 OUTLIER_ERRORS = 4.0
 FLOOR_SHARE, FLOOR_S = 0.05, 0.001
-# Pulls the slope to 1 when all predictions are about the same and cannot tell it.
+# Pulls the slope to 1, and to 0 what a token of a prompt takes, where the predictions and prompts
+# are all about the same and cannot tell them.
 RIDGE = 1e-3
 MAX_RELATIVE_ERROR = 10.0
 MAX_TTFT_S = 86400.0
 
 
-@dataclass
 class TtftCorrection:
-    """Learns `observed = (slope * predicted + offset) * sharing` online: least squares that forget.
+    """Learns `observed = (slope * predicted + token_s * prompt + offset) * sharing` online: least
+    squares that forget.
 
-    Slope within [0.1, 10], offset at least 0; `sharing` is a factor by how many engines of the node
-    work at once. `error` is the mean of |corrected - observed|
-    / observed over the last observations, each predicted before it was learned from; `bias`
-    is the same with its sign: above 0, first tokens come sooner than promised.
+    Slope within [0.1, 10], the others at least 0; `token_s` is what a token of the prompt takes
+    that is in no queue, cached or not (reading it, looking it up); `sharing` is a factor by how
+    many engines of the node work at once. An error counts by its share of what came, as it is told:
+    `error` is the mean of |corrected - observed| / observed over the last observations, each
+    predicted before it was learned from; `bias` is the same with its sign: above 0, first tokens
+    come sooner than promised.
     """
 
-    slope: float = 1.0
-    offset: float = 0.0
-    error: float | None = None
-    bias: float | None = None
-    sharing: NodeSharing = field(default_factory=NodeSharing)
-    _seen: int = 0
-    _weight: float = 0.0
-    _x: float = 0.0
-    _y: float = 0.0
-    _xx: float = 0.0
-    _xy: float = 0.0
-    _spread: float = 0.0
+    def __init__(self, slope: float = 1.0, offset: float = 0.0, token_s: float = 0.0) -> None:
+        self.error: float | None = None
+        self.bias: float | None = None
+        self.sharing = NodeSharing()
+        self._seen = 0
+        self._spread = 0.0
+        # of 1, of what was predicted and of the prompt's tokens; and the weighted means of their
+        # products, with each other and with what was observed
+        self._factors = [offset, slope, token_s]
+        self._products = [[0.0] * 3 for _ in range(3)]
+        self._with_observed = [0.0] * 3
 
-    def apply(self, ttft: float, working: int = 0) -> float:
+    @property
+    def slope(self) -> float:
+        return self._factors[1]
+
+    @property
+    def offset(self) -> float:
+        """Seconds."""
+        return self._factors[0]
+
+    @property
+    def token_s(self) -> float:
+        return self._factors[2]
+
+    def apply(self, ttft: float, working: int = 0, prompt_tokens: int = 0) -> float:
         """Seconds, from what `predict_ttft` says, where so many engines of the node work (see
         `NodeSharing`)."""
-        return self._line(ttft) * self.sharing.factor(working)
+        return self._line(ttft, prompt_tokens) * self.sharing.factor(working)
 
-    def observe(self, predicted: float, observed: float, working: int = 0) -> None:
+    def observe(
+        self, predicted: float, observed: float, working: int = 0, prompt_tokens: int = 0
+    ) -> None:
         """Learn from one request: both in seconds, `predicted` as `predict_ttft` said it.
 
         What is no time to a first token (negative, not a number, over a day) is ignored.
@@ -167,16 +184,18 @@ class TtftCorrection:
         if not (0.0 <= predicted <= MAX_TTFT_S and 0.0 < observed <= MAX_TTFT_S):
             return
         factor = self.sharing.factor(working)
-        expected = self._line(predicted)
+        expected = self._line(predicted, prompt_tokens)
         share = 1.0 / min(self._seen + 1, MEMORY)
         self._seen += 1
         self._judge((expected * factor - observed) / observed, share)
-        if expected > 0.0:
-            self.sharing.observe(working, observed / (expected * factor))
-        self._fit(predicted, self._limited(expected, observed / factor, share), share)
+        expected = max(expected, FLOOR_S)
+        self.sharing.observe(working, observed / (expected * factor))
+        observed = self._limited(expected, observed / factor, share)
+        self._fit((1.0, predicted, float(prompt_tokens)), observed, share)
 
-    def _line(self, ttft: float) -> float:
-        return self.slope * ttft + self.offset
+    def _line(self, ttft: float, prompt_tokens: int) -> float:
+        offset, slope, token_s = self._factors
+        return slope * ttft + token_s * prompt_tokens + offset
 
     def _judge(self, relative: float, share: float) -> None:
         relative = max(-MAX_RELATIVE_ERROR, min(MAX_RELATIVE_ERROR, relative))
@@ -184,33 +203,34 @@ class TtftCorrection:
         self.bias = _moved(self.bias or 0.0, relative, share)
 
     def _limited(self, expected: float, observed: float, share: float) -> float:
-        spread = max(self._spread, FLOOR_SHARE * expected + FLOOR_S)
+        spread = max(self._spread, FLOOR_SHARE)
         limit = OUTLIER_ERRORS * spread
-        surprise = max(-limit, min(limit, observed - expected))
+        surprise = max(-limit, min(limit, math.log(observed / expected)))
         self._spread = _moved(spread, abs(surprise), share)
-        return expected + surprise
+        return expected * math.exp(surprise)
 
-    def _fit(self, x: float, y: float, share: float) -> None:
-        # Weighted means: late first tokens scatter more, in proportion to what is expected.
-        weight = 1.0 / (self._line(x) + FLOOR_S)
-        self._weight = _moved(self._weight, weight, share)
-        self._x = _moved(self._x, weight * x, share)
-        self._y = _moved(self._y, weight * y, share)
-        self._xx = _moved(self._xx, weight * x * x, share)
-        self._xy = _moved(self._xy, weight * x * y, share)
-        mean_x, mean_y = self._x / self._weight, self._y / self._weight
-        pull = RIDGE * self._xx
-        variance = max(0.0, self._xx - self._x * mean_x) + pull
-        slope = _clamped((self._xy - self._x * mean_y + pull) / variance) if variance else 1.0
-        if mean_y < slope * mean_x:  # the offset would be negative: through the origin
-            slope = _clamped(self._y / self._x)
-        self.slope = slope
-        self.offset = max(0.0, mean_y - slope * mean_x)
+    def _fit(self, of: tuple[float, float, float], observed: float, share: float) -> None:
+        weight = 1.0 / (observed + FLOOR_S) ** 2
+        for product, one in zip(self._products, of, strict=True):
+            for i, other in enumerate(of):
+                product[i] = _moved(product[i], weight * one * other, share)
+        for i, one in enumerate(of):
+            self._with_observed[i] = _moved(self._with_observed[i], weight * one * observed, share)
+        self._improve(0, 0.0, 0.0, 0.0, math.inf)
+        self._improve(1, RIDGE, 1.0, MIN_SLOPE, MAX_SLOPE)
+        self._improve(2, RIDGE, 0.0, 0.0, math.inf)
+
+    def _improve(self, i: int, ridge: float, prior: float, least: float, most: float) -> None:
+        """Give one factor the value that fits best with the others as they are: such steps get to
+        where all fit best, within their bounds (coordinate descent)."""
+        product = self._products[i]
+        if not (own := product[i]):
+            return
+        others = sum(a * b for a, b in zip(product, self._factors, strict=True))
+        others -= own * self._factors[i]
+        best = (self._with_observed[i] - others + ridge * own * prior) / (own * (1.0 + ridge))
+        self._factors[i] = max(least, min(most, best))
 
 
 def _moved(mean: float, value: float, share: float) -> float:
     return mean + share * (value - mean)
-
-
-def _clamped(slope: float) -> float:
-    return max(MIN_SLOPE, min(MAX_SLOPE, slope))

@@ -181,7 +181,7 @@ def _candidates(
             incarnation=load.incarnation,
             cached_tokens=cached_tokens,
             confirmed_tokens=confirmed_tokens,
-            predicted_ttft_s=correction.apply(raw_ttft_s, working[replica_id]),
+            predicted_ttft_s=correction.apply(raw_ttft_s, working[replica_id], prompt_tokens),
             raw_ttft_s=raw_ttft_s,
             wait_s=wait_s,
             score=cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),

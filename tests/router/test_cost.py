@@ -197,6 +197,28 @@ def test_it_learns_the_line_that_observations_lie_on(
         assert learned.apply(predicted) == pytest.approx(expected, rel=0.02 + noise)
 
 
+def test_what_a_token_of_the_prompt_takes_is_learned_beside_the_line() -> None:
+    """Cached or not: two prompts of which as much is computed are not equally soon answered."""
+    correction, rng = TtftCorrection(), random.Random(3)
+    for _ in range(600):
+        predicted, prompt = rng.uniform(0, 0.5), rng.randint(10, 4000)
+        observed = (2 * predicted + 5e-5 * prompt + 0.02) * rng.lognormvariate(0, 0.02)
+        correction.observe(predicted, observed, prompt_tokens=prompt)
+    for predicted, prompt in ((0.1, 100), (0.0, 4000), (0.4, 4000)):
+        expected = 2 * predicted + 5e-5 * prompt + 0.02
+        assert correction.apply(predicted, prompt_tokens=prompt) == pytest.approx(expected, rel=0.1)
+
+
+def test_an_error_counts_by_its_share_of_what_came() -> None:
+    """Slow first tokens, which scatter by more seconds, leave the quick ones' predictions right."""
+    correction, rng = TtftCorrection(), random.Random(4)
+    for _ in range(600):
+        predicted = rng.choice((0.02, 3.0))
+        observed = predicted + 0.01 if predicted < 1 else predicted * rng.choice((0.6, 1.4))
+        correction.observe(predicted, observed)
+    assert correction.apply(0.02) == pytest.approx(0.03, rel=0.05)
+
+
 def test_an_error_is_of_what_was_said_before_it_was_known() -> None:
     correction = TtftCorrection()
     correction.observe(2.0, 1.0)
@@ -236,15 +258,21 @@ def test_equal_predictions_say_nothing_about_the_slope() -> None:
     assert correction.apply(1.0) == pytest.approx(1.5, rel=0.02)
 
 
-@given(st.lists(st.tuples(any_float, any_float), max_size=50), seconds, seconds)
+@given(
+    st.lists(st.tuples(any_float, any_float, tokens, st.integers(0, 3)), max_size=50),
+    seconds,
+    seconds,
+    tokens,
+)
 def test_whatever_was_observed_the_order_of_replicas_stays(
-    observations: list[tuple[float, float]], one: float, other: float
+    observations: list[tuple[float, float, int, int]], one: float, other: float, prompt: int
 ) -> None:
     correction = TtftCorrection()
-    for predicted, observed in observations:
-        correction.observe(predicted, observed)
+    for predicted, observed, prompt_tokens, working in observations:
+        correction.observe(predicted, observed, working, prompt_tokens)
     assert MIN_SLOPE <= correction.slope <= MAX_SLOPE
     assert 0 <= correction.offset < math.inf
-    less, more = sorted((one, other))
-    assert 0 <= correction.apply(less) <= correction.apply(more) < math.inf
+    assert 0 <= correction.token_s < math.inf
+    less, more = (correction.apply(of, prompt_tokens=prompt) for of in sorted((one, other)))
+    assert 0 <= less <= more < math.inf
     assert correction.error is None or 0 <= correction.error <= 10

@@ -62,7 +62,7 @@ def test_every_replica_is_ranked_once_as_its_load_says(
         assert 0 <= candidate.confirmed_tokens <= candidate.cached_tokens <= max(0, prompt - 1)
 
 
-@given(any_loads, tokens, depths, rngs, st.floats(0.1, 10), st.floats(0, 10))
+@given(any_loads, tokens, depths, rngs, st.floats(0.1, 10), st.floats(0, 10), st.floats(0, 1))
 def test_a_correction_changes_what_is_promised_and_not_who_is_chosen(
     loads: dict[str, ReplicaLoad],
     prompt: int,
@@ -70,15 +70,17 @@ def test_a_correction_changes_what_is_promised_and_not_who_is_chosen(
     rng: random.Random,
     slope: float,
     offset: float,
+    token_s: float,
 ) -> None:
     request, state = PlacementRequest(prompt, KEYS), rng.getstate()
-    learned = TtftCorrection(slope, offset)
+    learned = TtftCorrection(slope, offset, token_s)
     corrected = place(request, loads, held, Recent(held), make_policy("prefix"), rng, learned)
     rng.setstate(state)
     plain = place(request, loads, held, Recent(held), make_policy("prefix"), rng)
     assert corrected.replica_ids == plain.replica_ids
     for candidate in corrected.ranked:
-        assert candidate.predicted_ttft_s == learned.apply(candidate.raw_ttft_s)
+        expected = learned.apply(candidate.raw_ttft_s, prompt_tokens=prompt)
+        assert candidate.predicted_ttft_s == expected
 
 
 @pytest.mark.parametrize(
