@@ -113,12 +113,22 @@ class EngineAttempt:
         attempt = self._scheduler.place(self._asked(tokens), failed)
         if tokens is None:
             self.request.record.phases.retry_s += attempt.placed_at - self._attempt.placed_at
-        return self._next(attempt)
+        return EngineAttempt(
+            self._scheduler,
+            self._reporter,
+            self.transport,
+            self.moves,
+            self._pool_request,
+            attempt,
+            self._admitted,
+            self._outage,
+            before=self,
+        )
 
     def moved(
         self, avoid: frozenset[str], tokens: int | None, within_s: float
     ) -> EngineAttempt | None:
-        """The next try of an answer of so many tokens, whose engine has it still.
+        """The next try of an answer of so many tokens, or None, whose engine has it still.
 
         None: no replica but those to `avoid` would go on with it `within_s`, as far as is known.
         """
@@ -126,7 +136,12 @@ class EngineAttempt:
         best = next(iter(self._scheduler.consider(request, avoid).ranked), None)
         if best is None or best.predicted_ttft_s > within_s or board.is_leaving(best.replica_id):
             return None
-        return self._next(self._scheduler.place(request, avoid))
+        return self.again(avoid, tokens)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer begins with its first token."""
+        return bool(self._pool_request.fields.get("stream"))
 
     def is_leaving(self, replica_id: str) -> bool:
         """Whether that replica has said that it is taken away."""
@@ -139,19 +154,6 @@ class EngineAttempt:
         # nobody else has made these, so that the prompt's keys say all that may be cached
         prompt_tokens = self._pool_request.prompt.placement.prompt_tokens + tokens
         return replace(request, prompt=replace(request.prompt, prompt_tokens=prompt_tokens))
-
-    def _next(self, attempt: Attempt) -> EngineAttempt:
-        return EngineAttempt(
-            self._scheduler,
-            self._reporter,
-            self.transport,
-            self.moves,
-            self._pool_request,
-            attempt,
-            self._admitted,
-            self._outage,
-            before=self,
-        )
 
     async def elsewhere(self) -> EngineAttempt:
         """What is decided anew after NoReplicaUp, before anything is answered. Raises ApiError."""

@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.errors import ApiError, from_engine
-from deployments.gateway.move import Move, Moved, Mover
+from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
 from deployments.gateway.rejoining import (
     RESUME_HEADER,
     TAKEN_OVER,
@@ -64,6 +64,14 @@ class _CannotGoOn(Exception):
     """The engine that was asked to go on with an answer cannot."""
 
 
+class _Elsewhere(Exception):
+    """The request waits where an engine is taken away, and begins at `attempt` instead."""
+
+    def __init__(self, attempt: EngineAttempt) -> None:
+        super().__init__()
+        self.attempt = attempt
+
+
 class Relay(Response):
     """Carries a request that was let in to where `attempt` says, and its answer back.
 
@@ -102,6 +110,7 @@ class Relay(Response):
         # what the engine is sent that is to go on with it
         self._resume: bytes | None = None
         self._went_on: WentOn = "resumed"
+        self._instead: EngineAttempt | None = None
         self._placing = asyncio.timeout(None)
         self._lost_at = 0.0
         self._mover = Mover(self._request.record, self._so_far, self._ask_to_go_on)
@@ -166,6 +175,7 @@ class Relay(Response):
         clock = asyncio.get_running_loop().time
         noticed_at = math.inf
         while True:
+            following: EngineAttempt | None = None
             if is_decided_anew:
                 attempt, is_decided_anew = await attempt.elsewhere(), False
             with contextlib.nullcontext(move.leg) if move else record.trace.attempt(record) as leg:
@@ -188,8 +198,11 @@ class Relay(Response):
                     failure, move = broken.error or _broken_off(), None
                 except Moved as moved:
                     move, self._went_on = moved.move, "moved"
+                    following = move.attempt
                     self._resume = self._so_far.going_on(attempt.request.engine_body)
                     self._lost_at = move.asked_at or 0.0
+                except _Elsewhere as there:
+                    following, move = there.attempt, None
                 except _CannotGoOn:
                     record.resumed, failure, move = "refused", _broken_off(), None
                     record.output_tokens = self._so_far.output_tokens
@@ -200,10 +213,11 @@ class Relay(Response):
                     is_decided_anew, move = True, None
                 finally:
                     attempt.ended()
+                    self._stay()
                 if is_decided_anew:
                     continue
-                if move is not None:
-                    attempt = move.attempt
+                if following is not None:
+                    attempt = following
                     continue
                 leg.failed(failure.code)
                 await self._mover.close()
@@ -256,6 +270,9 @@ class Relay(Response):
         except TimeoutError:
             if not self._placing.expired():
                 raise
+            if (instead := self._instead) is not None:
+                self._instead = None
+                raise _Elsewhere(instead) from None
             raise _broken_off() from None
         except (ApiError, NoReplicaUp) as error:
             if not self._started or isinstance(error, TakenOver):
@@ -283,7 +300,31 @@ class Relay(Response):
         if not self._placing.expired():
             self._placing.reschedule(None)  # it has a place
         self._sent = asyncio.get_running_loop().time()
-        return await self._post(attempt, leg, place, body, keeping)
+        if isinstance(attempt, RejoinedAttempt) or not attempt.streams:
+            return await self._post(attempt, leg, place, body, keeping)
+        waits = partial(self._begin_elsewhere, attempt, place.replica_id)
+        attempt.moves.begun(place.replica_id, waits)
+        try:
+            answer = await self._post(attempt, leg, place, body, keeping)
+        finally:
+            attempt.moves.ended(place.replica_id, waits)
+        if not self._placing.expired():
+            self._placing.reschedule(None)  # it waits no more
+            self._stay()
+        return answer
+
+    def _begin_elsewhere(self, attempt: EngineAttempt, replica_id: str) -> None:
+        """Without a token yet, where another engine would have one soon: nothing is lost."""
+        tokens = None if self._resume is None else self._so_far.output_tokens
+        if self._instead is None:
+            self._instead = attempt.moved(frozenset({replica_id}), tokens, MOST_WAIT_S)
+        if self._instead is not None:
+            self._placing.reschedule(asyncio.get_running_loop().time())
+
+    def _stay(self) -> None:
+        if self._instead is not None:
+            self._instead.ended()
+            self._instead = None
 
     async def _post(
         self,

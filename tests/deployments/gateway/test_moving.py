@@ -8,6 +8,7 @@ import pytest
 
 from deployments.fleet.applications import settings_of
 from deployments.gateway import move, moves
+from deployments.gateway.relay import Relay
 from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.waiting import until
@@ -187,6 +188,54 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
     assert not front.gateway._fatal._until
     front.handle.may_pick.set()
     await until(lambda: front.handle.slots_taken == there.running == other.running == 0)
+
+
+async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
+    """Of an answer in one piece nobody knows whether it has one."""
+    there, other = front.handle.engines
+    await leaves(front, other)
+    for engine in front.handle.engines:
+        engine.offers_resumable = False
+    there.pauses_after = 0
+    answers = [asyncio.create_task(whole(front, stream=stream)) for stream in (True, False)]
+    await until(lambda: there.running == 2)
+    await stays(front, other)
+    await leaves(front, there)
+    assert (await answers[0]).endswith(b"data: [DONE]\n\n")
+    await until(lambda: there.running == 1)
+    there.go_on.set()
+    await answers[1]
+    assert (there.finished, there.aborted, other.finished) == (1, 1, 1)
+    assert not front.gateway._fatal._until
+    await until(lambda: front.handle.slots_taken == other.running == 0)
+    await until(lambda: not front.pool.scheduler._in_flight)
+    assert not front.pool._moves._answers
+
+
+async def test_a_stream_that_has_its_first_token_just_then_stays(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, other = front.handle.engines
+    await leaves(front, other)
+    there.pauses_after, there.offers_resumable = 0, False
+    offers, post = front.pool._moves, Relay._post
+    offers.after_s = None
+
+    async def offered_late(*args: Any) -> Any:
+        answer = await post(*args)
+        offers.after_s = 0.0
+        await offers._look()
+        return answer
+
+    monkeypatch.setattr(Relay, "_post", offered_late)
+    answer = asyncio.create_task(whole(front))
+    await until(lambda: there.running == 1)
+    await stays(front, other)
+    await leaves(front, there)
+    there.go_on.set()
+    assert (await answer).endswith(b"data: [DONE]\n\n")
+    assert (there.finished, there.aborted, other.finished) == (1, 0, 0)
+    await until(lambda: not front.pool.scheduler._in_flight)
 
 
 async def test_what_cannot_be_gone_on_with_stays(front: Front) -> None:
