@@ -21,8 +21,10 @@ def backtest(
     policy: Annotated[
         str,
         typer.Option(
-            help="antefix, serve-default (Ray Serve's own), serve-default:TARGET,"
-            " serve-scaling (its scaling under our routing), fixed:N, or all."
+            help="antefix, fixed:N, serve-default or serve-default:TARGET (Ray Serve's own),"
+            " hpa-waiting:TARGET, hpa-concurrency:TARGET (Kubernetes' HPA on what waits or is in"
+            " a pod), keda-waiting:TARGET, keda-concurrency:TARGET; another's scaling under our"
+            " routing with +ours behind it; or all: antefix, serve-default and fixed:MAX."
         ),
     ] = "all",
     ttft_slo: Annotated[

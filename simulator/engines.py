@@ -175,6 +175,11 @@ class SimulatedEngine:
         """How many of these hashes, from the first on, it holds."""
         return sum(1 for _ in takewhile(self._cache.holds, blocks))
 
+    @property
+    def unscheduled(self) -> int:
+        """What vLLM tells as `num_requests_waiting`: requests that it has not begun with."""
+        return sum(job.admitted_at is None for job in self._waiting)
+
     def load(self) -> dict[str, Any]:
         """Those fields of `ReplicaLoad` that an engine tells."""
         waiting = [*self._prefilled, *self._waiting]

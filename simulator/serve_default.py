@@ -1,21 +1,17 @@
-"""Ray Serve's default autoscaler and routing on a simulated pool: what ours are compared with.
+"""Ray Serve's default autoscaler on a simulated pool: what ours is compared with.
 
 The autoscaler is Ray Serve's own code, down to how it averages: `DeploymentAutoscalingState` with
 an `AutoscalingConfig` of default values but for the bounds, on the simulation's clock. A handle
 notes its requests every 6 s and tells them every 10 s, as the real one does; the controller is
 asked once a second instead of ten times, which makes its delays of 30 and 600 s at most a second
-longer. Routing: of two replicas at random the one with fewer requests takes it; at most
-`max_ongoing_requests` a replica, the rest wait in the handle, first come, first served.
+longer. Its routing is that of simulator/peers.py.
 
-Kinder than reality: the queue lengths are exact, a request that found both of its two replicas full
-goes as soon as any has room, a replica may have as many requests as its engine runs at once (the
-default is 5), and one that is taken away ends its requests however long that takes (it is 20 s).
+Kinder than reality: what peers.py tells (a replica that is taken away has 20 s to end its
+requests), and a replica may have as many requests as its engine runs at once (the default is 5).
 """
 
 from __future__ import annotations
 
-import random
-from collections import deque
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,8 +36,7 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.metrics_utils import QUEUED_REQUESTS_KEY, InMemoryMetricsStore
 from ray.serve.config import AutoscalingConfig
 
-from simulator.fleet import Call, Progress, Replica, SimulatedFleet
-from simulator.gateway import ScheduledFleet, SimulatedGateway
+from simulator.fleet import SimulatedFleet
 from simulator.types import FleetSettings
 
 TARGET_ONGOING_REQUESTS = float(DEFAULT_TARGET_ONGOING_REQUESTS)
@@ -73,6 +68,10 @@ class ServeDefaultAutoscaler:
             self._config.metrics_interval_s,
         )
         self._next_note_at = self._next_report_at = 0.0
+
+    def scale(self, fleet: SimulatedFleet, queued: int, now: float) -> None:
+        serving = {replica.name: replica.requests for replica in fleet.serving}
+        fleet.scale_to(self.target(queued, serving, now), now)
 
     def target(self, queued: int, serving: Mapping[str, int], now: float) -> int:
         """How many replicas there should be. `serving`: the requests in each replica."""
@@ -116,72 +115,3 @@ class ServeDefaultAutoscaler:
 
     def _id(self, name: str) -> ReplicaID:
         return ReplicaID(name, self._deployment)
-
-
-class ServeScaledGateway(SimulatedGateway):
-    """Our routing and admission on a fleet that Ray Serve's autoscaler scales."""
-
-    def __init__(self, pool: ScheduledFleet, settings: FleetSettings) -> None:
-        super().__init__(pool)
-        self._autoscaler = ServeDefaultAutoscaler(settings, TARGET_ONGOING_REQUESTS)
-
-    def tick(self, now: float) -> Mapping[str, float | str]:
-        _scale(self._pool.fleet, self._autoscaler, self.waiting, now)
-        return {}
-
-
-class ServeStack:
-    """A fleet under Ray Serve's defaults."""
-
-    def __init__(
-        self,
-        fleet: SimulatedFleet,
-        settings: FleetSettings,
-        target_ongoing_requests: float,
-    ) -> None:
-        self._fleet = fleet
-        self._autoscaler = ServeDefaultAutoscaler(settings, target_ongoing_requests)
-        self._max_ongoing_requests = fleet.hardware.sequences
-        self._rng = random.Random(settings.seed)
-        self._queue: deque[Call] = deque()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
-
-    @property
-    def active(self) -> int:
-        return len(self._fleet.serving)
-
-    def arrive(self, call: Call, now: float) -> None:
-        self._queue.append(call)
-        self._dispatch(now)
-
-    def progressed(self, progress: Progress, now: float) -> None:
-        self._dispatch(now)
-
-    def tick(self, now: float) -> Mapping[str, float | str]:
-        _scale(self._fleet, self._autoscaler, len(self._queue), now)
-        return {}
-
-    def _dispatch(self, now: float) -> None:
-        while self._queue:
-            replica = self._choice()
-            if replica is None:
-                return
-            replica.submit(self._queue.popleft(), 0, now)
-
-    def _choice(self) -> Replica | None:
-        serving = self._fleet.serving
-        two = self._rng.sample(serving, min(2, len(serving)))
-        accepting = [r for r in two if r.requests < self._max_ongoing_requests]
-        if not accepting:
-            accepting = [r for r in serving if r.requests < self._max_ongoing_requests]
-        return min(accepting, key=lambda replica: replica.requests, default=None)
-
-
-def _scale(
-    fleet: SimulatedFleet, autoscaler: ServeDefaultAutoscaler, queued: int, now: float
-) -> None:
-    serving = {replica.name: replica.requests for replica in fleet.serving}
-    fleet.scale_to(autoscaler.target(queued, serving, now), now)

@@ -1,11 +1,12 @@
 """A trace played on a simulated pool under a policy: what became of every request.
 
-    run(trace, settings, policy)    policy: antefix, serve-default, serve-default:T,
-                                    serve-scaling, fixed:N
+    run(trace, settings, policy)    antefix    ours: autoscaler, gateway and warm replicas
+                                    fixed:N    our gateway over N replicas
+                                    PEER       another autoscaler, and the usual routing
+                                    PEER+ours  another autoscaler over our gateway
 
-`antefix` is our autoscaler, gateway and warm replicas; `fixed:N` the same gateway over N replicas;
-`serve-default` Ray Serve's own autoscaler and routing (simulator/serve_default.py), with T as its
-target_ongoing_requests; `serve-scaling` its autoscaler over our gateway. The same trace, settings
+PEER is `serve-default` or `serve-default:T` (simulator/serve_default.py), T being its
+target_ongoing_requests, or an HPA's or KEDA's: simulator/kubernetes.py. The same trace, settings
 and policy give the same result. It ends with the last answer, and replicas are paid for until then.
 """
 
@@ -18,15 +19,22 @@ from typing import Protocol
 
 from autoscaling.pool_scheduler import PoolSettings
 from autoscaling.slo import PriorityClass, Slo
+from simulator import kubernetes
 from simulator.engines import Hardware
 from simulator.fleet import Call, Progress, SimulatedFleet
 from simulator.gateway import ScheduledFleet, SimulatedGateway
+from simulator.peers import Autoscaler, PlainStack, ScaledGateway
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
 TICK_S = 1.0
 # A policy that leaves requests unanswered for so long after the last one came never serves them.
 MAX_TAIL_S = 86_400.0
+KNOWN = (
+    "antefix, fixed:N, serve-default, serve-default:T, hpa-waiting:T, hpa-concurrency:T,"
+    " keda-waiting:T, keda-concurrency:T, and each but the first two with +ours behind it"
+)
+OVER_OURS = "+ours"
 
 
 class Stack(Protocol):
@@ -52,72 +60,56 @@ class Stack(Protocol):
 
 
 def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
-    """Raises ValueError for a policy that does not exist, and for a request that never fits;
-    RuntimeError if the policy leaves requests unanswered for ever."""
+    """Raises ValueError for a policy that does not exist or cannot begin, and for a request that
+    never fits; RuntimeError if the policy leaves requests unanswered for ever."""
     settings = replace(settings, hardware=_in_blocks_of(settings.hardware, trace.block_tokens))
     kind, _, argument = policy.partition(":")
-    replicas = settings.first_replicas
-    if kind == "fixed" and argument.isdecimal() and int(argument) > 0:
-        replicas = int(argument)
-    elif policy not in ("antefix", "serve-scaling") and not (
-        kind == "serve-default" and _is_target(argument)
-    ):
-        known = "antefix, serve-default, serve-default:T, serve-scaling, fixed:N"
-        raise ValueError(f"unknown policy {policy!r}: it must be one of {known}")
+    fixed = kind == "fixed" and argument.isdecimal() and int(argument) > 0
+    replicas = int(argument) if fixed else settings.first_replicas
     fleet = SimulatedFleet(settings.hardware, settings.startup_s, replicas)
-    elsewhere = None
-    if kind == "serve-default":
-        return _play(trace, settings, policy, fleet, None, _serve(fleet, settings, argument))
-    if settings.overflow is not None:
-        hardware = _in_blocks_of(settings.overflow.hardware, trace.block_tokens)
-        elsewhere = SimulatedFleet(hardware, 0.0, settings.overflow.replicas)
-    stack = _antefix(trace, settings, fleet, elsewhere, kind)
-    return _play(trace, settings, policy, fleet, elsewhere, stack)
+    if fixed:
+        pool, elsewhere = _scheduled(trace, settings, fleet)
+        return _play(trace, settings, policy, fleet, elsewhere, SimulatedGateway(pool))
+    if policy == "antefix":
+        from simulator.autoscaler import AutoscaledGateway
+
+        pool, elsewhere = _scheduled(trace, settings, fleet)
+        return _play(trace, settings, policy, fleet, elsewhere, AutoscaledGateway(pool, settings))
+    peer = policy.removesuffix(OVER_OURS)
+    autoscaler = kubernetes.autoscaler(peer, settings) or _serve(peer, settings)
+    if peer == policy:
+        stack = PlainStack(fleet, autoscaler, settings.seed)
+        return _play(trace, settings, policy, fleet, None, stack)
+    pool, elsewhere = _scheduled(trace, settings, fleet)
+    return _play(trace, settings, policy, fleet, elsewhere, ScaledGateway(pool, autoscaler))
 
 
-def _is_target(argument: str) -> bool:
-    try:
-        return not argument or 0.0 < float(argument) < math.inf
-    except ValueError:
-        return False
+def _serve(policy: str, settings: FleetSettings) -> Autoscaler:
+    kind, with_target, target = policy.partition(":")
+    if kind != "serve-default" or (with_target and not kubernetes.is_target(target)):
+        raise ValueError(f"unknown policy {policy!r}: it must be one of {KNOWN}")
+    from simulator.serve_default import TARGET_ONGOING_REQUESTS, ServeDefaultAutoscaler
+
+    requests = float(target) if with_target else TARGET_ONGOING_REQUESTS
+    return ServeDefaultAutoscaler(settings, requests)
 
 
-def _serve(fleet: SimulatedFleet, settings: FleetSettings, target: str) -> Stack:
-    from simulator.serve_default import TARGET_ONGOING_REQUESTS, ServeStack
-
-    return ServeStack(
-        fleet,
-        settings,
-        float(target) if target else TARGET_ONGOING_REQUESTS,
-    )
-
-
-def _antefix(
-    trace: Trace,
-    settings: FleetSettings,
-    fleet: SimulatedFleet,
-    elsewhere: SimulatedFleet | None,
-    kind: str,
-) -> Stack:
+def _scheduled(
+    trace: Trace, settings: FleetSettings, fleet: SimulatedFleet
+) -> tuple[ScheduledFleet, SimulatedFleet | None]:
+    """The pool under our scheduler, and where its requests overflow to."""
     segment_tokens = trace.block_tokens or 0
     slos: dict[PriorityClass, Slo] = {"interactive": settings.slo}
     if settings.batch_slo is not None:
         slos["batch"] = settings.batch_slo
-    rules = settings.overflow.rules if settings.overflow else None
-    overflow = None
-    if elsewhere is not None:
+    elsewhere = overflow = rules = None
+    if settings.overflow is not None:
+        rules = settings.overflow.rules
+        hardware = _in_blocks_of(settings.overflow.hardware, trace.block_tokens)
+        elsewhere = SimulatedFleet(hardware, 0.0, settings.overflow.replicas)
         overflow = ScheduledFleet(elsewhere, PoolSettings(), segment_tokens, settings.seed)
     asked = PoolSettings(slos, settings.batch_queue, rules)
-    pool = ScheduledFleet(fleet, asked, segment_tokens, settings.seed, overflow)
-    if kind == "fixed":
-        return SimulatedGateway(pool)
-    if kind == "serve-scaling":
-        from simulator.serve_default import ServeScaledGateway
-
-        return ServeScaledGateway(pool, settings)
-    from simulator.autoscaler import AutoscaledGateway
-
-    return AutoscaledGateway(pool, settings)
+    return ScheduledFleet(fleet, asked, segment_tokens, settings.seed, overflow), elsewhere
 
 
 def _play(

@@ -62,8 +62,8 @@ promise for a machine.
 - **serve-default**: Ray Serve's own autoscaling code with its defaults (2 ongoing requests a
   replica, 30 s to scale up, 600 s down), power of two choices and no admission. `:T` is another
   `target_ongoing_requests`. Where it is kinder than reality: `simulator/serve_default.py`.
-- **serve-scaling**: Ray Serve's autoscaling under our routing and admission, which tells what of
-  the difference is which.
+- **+ours**: another's autoscaling under our routing and admission, which tells what of the
+  difference is which.
 - **fixed:N**: N replicas throughout, with our routing and admission.
 - **The traces**: `simulator/traces.py`. Requests of the synthetic ones have 2,200 prompt tokens
   and 200 answer tokens on average. The ramp is chosen such that eight replicas hold its SLO for

@@ -28,7 +28,7 @@ from simulator.simulation import run
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result
 
-OURS, SERVE, SERVE_SCALING = "antefix", "serve-default", "serve-scaling"
+OURS, SERVE, SERVE_OURS = "antefix", "serve-default", "serve-default+ours"
 WARM = f"{OURS}, 1 warm"
 # Ray Serve's default is 2.
 TARGETS = (1, 4, 8, 16, 32)
@@ -106,7 +106,7 @@ def play(scenario: Scenario, engine: EngineProfile) -> ScenarioResult:
         OURS,
         WARM,
         SERVE,
-        SERVE_SCALING,
+        SERVE_OURS,
         *(f"{SERVE}:{target}" for target in TARGETS),
         fixed,
     )

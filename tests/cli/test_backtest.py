@@ -26,6 +26,12 @@ def test_it_prints_a_row_for_each_policy() -> None:
     assert "ramp: " in notes
 
 
+def test_hpa_is_played_with_the_usual_routing_and_with_ours() -> None:
+    for policy in ("hpa-concurrency:8", "hpa-concurrency:8+ours"):
+        code, table, _ = invoke(*SHORT, "--policy", policy)
+        assert (code, f"| {policy} " in table) == (0, True)
+
+
 def test_its_json_is_one_object_and_the_seed_s() -> None:
     code, first, _ = invoke(*SHORT, "--policy", "fixed:3", "--json", "--seed", "7")
     assert code == 0
@@ -66,6 +72,7 @@ def test_several_starts_are_a_row_each() -> None:
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--trace", "cliffs"], "give one of ramp, cliff"),
         (["--policy", "best"], "unknown policy 'best'"),
+        (["--policy", "hpa-waiting:1", "--min-replicas", "0"], "never starts the first replica"),
         (["--calibration", "nowhere.json"], "nowhere.json"),
         (["--min-replicas", "9"], "--initial-replicas 9 is not within --min-replicas 9 and"),
     ],

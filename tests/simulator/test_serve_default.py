@@ -10,7 +10,8 @@ from ray.serve.config import AutoscalingConfig
 from autoscaling.slo import Slo
 from simulator.engines import Hardware
 from simulator.fleet import Call, SimulatedFleet
-from simulator.serve_default import TARGET_ONGOING_REQUESTS, ServeDefaultAutoscaler, ServeStack
+from simulator.peers import PlainStack
+from simulator.serve_default import TARGET_ONGOING_REQUESTS, ServeDefaultAutoscaler
 from simulator.traces import Request
 from simulator.types import FleetSettings
 
@@ -73,7 +74,8 @@ def test_it_keeps_to_its_bounds() -> None:
 
 def test_requests_wait_in_the_handle_while_every_replica_is_full() -> None:
     fleet = SimulatedFleet(HARDWARE, 10.0, 2)
-    stack = ServeStack(fleet, ONE_TO_EIGHT, TARGET_ONGOING_REQUESTS)
+    autoscaler = ServeDefaultAutoscaler(ONE_TO_EIGHT, TARGET_ONGOING_REQUESTS)
+    stack = PlainStack(fleet, autoscaler, seed=0)
     calls = [Call(i, Request(0.0, 100, 1 + i)) for i in range(6)]
     for call in calls:
         stack.arrive(call, 0.0)

@@ -22,7 +22,16 @@ POOL = FleetSettings(
 OVERFLOW = OverflowPool(
     Hardware(prefill_rate=4000.0, sequences=8, blocks=1000), 1, OverflowRules(max_share=1.0)
 )
-POLICIES = ("antefix", "fixed:2", "serve-default", "serve-default:0.5", "serve-scaling")
+POLICIES = (
+    "antefix",
+    "fixed:2",
+    "serve-default",
+    "serve-default:0.5",
+    "serve-default+ours",
+    "hpa-waiting:1",
+    "keda-concurrency:4",
+    "hpa-concurrency:4+ours",
+)
 
 
 def steady(requests: int, every_s: float, prompt: int = 400, answer: int = 10) -> Trace:
@@ -61,7 +70,7 @@ def test_every_request_is_served_refused_or_overflows_just_once(
     )
     pool = replace(
         POOL,
-        min_replicas=max(min_replicas, policy.startswith("serve")),
+        min_replicas=max(min_replicas, policy.startswith(("serve", "hpa"))),
         overflow=OVERFLOW if overflow else None,
         batch_slo=Slo(30.0),
         batch_queue=5,
@@ -69,7 +78,7 @@ def test_every_request_is_served_refused_or_overflows_just_once(
     result = run(Trace("any", requests, 60.0), pool, policy)
     found = kinds(result)
     assert len(found) == len(requests)
-    if policy.startswith("serve-default"):
+    if policy in ("serve-default", "serve-default:0.5", "hpa-waiting:1", "keda-concurrency:4"):
         assert {*found} <= {"served"}
     if not overflow:
         assert "overflow" not in found
@@ -129,7 +138,7 @@ def test_without_admission_everything_queues() -> None:
 def test_ray_s_scaling_under_our_gateway_scales_alike_and_refuses() -> None:
     trace = steady(400, 0.15)
     whole = run(trace, POOL, "serve-default")
-    ours = run(trace, POOL, "serve-scaling")
+    ours = run(trace, POOL, "serve-default+ours")
     assert "rejected" not in kinds(whole)
     assert "rejected" in kinds(ours)
     # the same delay, then as many replicas as there may be
@@ -172,7 +181,11 @@ def test_the_slo_may_be_one_of_tokens_too() -> None:
         "serve-default:-1",
         "serve-default:inf",
         "serve-default:x",
-        "serve-scaling:2",
+        "fixed:2+ours",
+        "antefix+ours",
+        "serve-default:",
+        "hpa-waiting",
+        "keda-cpu:2",
         "best",
     ],
 )

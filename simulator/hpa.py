@@ -1,0 +1,156 @@
+"""Kubernetes' HorizontalPodAutoscaler, from its documentation and its source: what ours is
+compared with. Pure but for what it remembers; times are the caller's seconds.
+
+Of the documentation, kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale: the
+sections "Algorithm details" and "Configurable scaling behavior". Of the source,
+pkg/controller/podautoscaler in kubernetes/kubernetes (1.34): `replica_calculator.go` for what a
+metric asks for, `horizontal.go` for how fast that is followed. Names are theirs where they have
+one: a policy limits the change within a period, rules are a stabilization window and policies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# --horizontal-pod-autoscaler-sync-period and --horizontal-pod-autoscaler-tolerance
+SYNC_PERIOD_S = 15.0
+TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class ScalingPolicy:
+    """At most so many pods, or so many percent of them, within `period_s`."""
+
+    kind: Literal["Pods", "Percent"]
+    value: int
+    period_s: float
+
+    def most(self, at_begin: int) -> int:
+        """How many there may be, of so many when the period began."""
+        if self.kind == "Pods":
+            return at_begin + self.value
+        # whole numbers: a factor of 1.1 would make 111 of 100
+        return -(-at_begin * (100 + self.value) // 100)
+
+    def least(self, at_begin: int) -> int:
+        """How many there must be; of a pod that would go in part, the whole one goes."""
+        if self.kind == "Pods":
+            return at_begin - self.value
+        return at_begin * (100 - self.value) // 100
+
+
+@dataclass(frozen=True)
+class ScalingRules:
+    """Of several policies the one that allows the greatest change counts (selectPolicy: Max)."""
+
+    stabilization_s: float
+    policies: tuple[ScalingPolicy, ...]
+
+
+SCALE_UP = ScalingRules(0.0, (ScalingPolicy("Percent", 100, 15.0), ScalingPolicy("Pods", 4, 15.0)))
+SCALE_DOWN = ScalingRules(300.0, (ScalingPolicy("Percent", 100, 15.0),))
+
+
+def desired_by_pods(current: int, metrics: Sequence[float], missing: int, target: float) -> int:
+    """A metric of each pod against its average target (`type: Pods`).
+
+    `metrics` are of the pods that tell theirs; `missing` pods run and do not, as engines that load
+    their weights: they count as 0 where it would go up, as the target where it would go down. What
+    reverses the direction, or is within the tolerance, changes nothing; so does no metric at all.
+    """
+    if not metrics:
+        return current
+    ratio = sum(metrics) / len(metrics) / target
+    if not missing:
+        return current if _tolerated(ratio) else _ceil(ratio * len(metrics))
+    filled = sum(metrics) + (missing * target if ratio < 1.0 else 0.0)
+    pods = len(metrics) + missing
+    refilled = filled / pods / target
+    if _tolerated(refilled) or (ratio < 1.0) != (refilled < 1.0):
+        return current
+    desired = _ceil(refilled * pods)
+    return current if (refilled < 1.0) != (desired < current) else desired
+
+
+def desired_by_total(current: int, total: float, target: float) -> int:
+    """One metric of the whole against an average target (`type: External`, `AverageValue`), as
+    KEDA has it: readiness does not matter."""
+    if current and _tolerated(total / (target * current)):
+        return current
+    return _ceil(total / target)
+
+
+def _tolerated(ratio: float) -> bool:
+    return abs(1.0 - ratio) <= TOLERANCE
+
+
+def _ceil(replicas: float) -> int:
+    # 8 * 1.1 / 1.1 are 8, not 9
+    return math.ceil(replicas - 1e-9)
+
+
+class HorizontalPodAutoscaler:
+    """What becomes of a desired number of replicas: stabilized, then limited by the policies.
+
+    Up to the lowest that was desired within the window of scaling up, down to the highest within
+    that of scaling down; the number at first counts as desired then.
+    """
+
+    def __init__(
+        self,
+        min_replicas: int,
+        max_replicas: int,
+        up: ScalingRules = SCALE_UP,
+        down: ScalingRules = SCALE_DOWN,
+    ) -> None:
+        self._least, self._most = min_replicas, max_replicas
+        self._up, self._down = up, down
+        self._desired: list[tuple[float, int]] = []
+        # when, and by how many; what went down is negative
+        self._changes: list[tuple[float, int]] = []
+
+    def replicas(self, current: int, desired: int, now: float) -> int:
+        """How many there are to be, of `current`; asked every SYNC_PERIOD_S."""
+        if not self._desired:
+            self._desired.append((now, current))
+        stable = self._stabilized(current, desired, now)
+        self._desired.append((now, desired))
+        after = self._limited(current, stable, now)
+        if after != current:
+            self._changes.append((now, after - current))
+        self._forget(now)
+        return after
+
+    def _stabilized(self, current: int, desired: int, now: float) -> int:
+        up = min([desired, *self._within(self._up.stabilization_s, now)])
+        down = max([desired, *self._within(self._down.stabilization_s, now)])
+        return min(max(current, up), down)
+
+    def _within(self, window_s: float, now: float) -> list[int]:
+        return [desired for at, desired in self._desired if at > now - window_s]
+
+    def _limited(self, current: int, desired: int, now: float) -> int:
+        if not self._least <= current <= self._most:
+            return min(max(current, self._least), self._most)
+        if desired > current:
+            allowed = max(p.most(self._begin(current, p, now)) for p in self._up.policies)
+            return min(desired, self._most, max(current, allowed))
+        if desired < current:
+            allowed = min(p.least(self._begin(current, p, now)) for p in self._down.policies)
+            return max(desired, self._least, min(current, allowed))
+        return current
+
+    def _begin(self, current: int, policy: ScalingPolicy, now: float) -> int:
+        """How many there were when the policy's period began."""
+        return current - sum(by for at, by in self._changes if at > now - policy.period_s)
+
+    def _forget(self, now: float) -> None:
+        window_s = max(self._up.stabilization_s, self._down.stabilization_s)
+        period_s = max(p.period_s for p in (*self._up.policies, *self._down.policies))
+        self._desired = [(at, n) for at, n in self._desired if at > now - window_s] or [
+            self._desired[-1]
+        ]
+        self._changes = [(at, by) for at, by in self._changes if at > now - period_s]

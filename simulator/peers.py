@@ -1,0 +1,81 @@
+"""A fleet under an autoscaler that is not ours: with the usual routing, and with ours.
+
+The usual: of two replicas at random the one with fewer requests takes it, at most as many a
+replica as its engine runs at once; the rest wait in front, first come, first served; nobody is
+refused. Kinder than reality: the queue lengths are exact, a request that found both of its two
+replicas full goes as soon as any has room, and a replica that is taken away ends its requests
+however long that takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from simulator.fleet import Call, Progress, Replica, SimulatedFleet
+from simulator.gateway import ScheduledFleet, SimulatedGateway
+
+
+class Autoscaler(Protocol):
+    def scale(self, fleet: SimulatedFleet, queued: int, now: float) -> None:
+        """Asked once a second; `queued` requests wait outside of the replicas."""
+        ...
+
+
+class ScaledGateway(SimulatedGateway):
+    """Our routing and admission on a fleet that another autoscaler scales."""
+
+    def __init__(self, pool: ScheduledFleet, autoscaler: Autoscaler) -> None:
+        super().__init__(pool)
+        self._autoscaler = autoscaler
+
+    def tick(self, now: float) -> Mapping[str, float | str]:
+        self._autoscaler.scale(self._pool.fleet, self.waiting, now)
+        return {}
+
+
+class PlainStack:
+    """A fleet with the usual routing: a `simulation.Stack`."""
+
+    def __init__(self, fleet: SimulatedFleet, autoscaler: Autoscaler, seed: int) -> None:
+        self._fleet = fleet
+        self._autoscaler = autoscaler
+        self._max_ongoing_requests = fleet.hardware.sequences
+        self._rng = random.Random(seed)
+        self._queue: deque[Call] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def active(self) -> int:
+        return len(self._fleet.serving)
+
+    def arrive(self, call: Call, now: float) -> None:
+        self._queue.append(call)
+        self._dispatch(now)
+
+    def progressed(self, progress: Progress, now: float) -> None:
+        self._dispatch(now)
+
+    def tick(self, now: float) -> Mapping[str, float | str]:
+        self._autoscaler.scale(self._fleet, self.waiting, now)
+        return {}
+
+    def _dispatch(self, now: float) -> None:
+        while self._queue:
+            replica = self._choice()
+            if replica is None:
+                return
+            replica.submit(self._queue.popleft(), 0, now)
+
+    def _choice(self) -> Replica | None:
+        serving = self._fleet.serving
+        two = self._rng.sample(serving, min(2, len(serving)))
+        accepting = [r for r in two if r.requests < self._max_ongoing_requests]
+        if not accepting:
+            accepting = [r for r in serving if r.requests < self._max_ongoing_requests]
+        return min(accepting, key=lambda replica: replica.requests, default=None)
