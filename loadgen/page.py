@@ -101,10 +101,10 @@ def plots(result: Mapping[str, Any], requests: Sequence[SentRequest]) -> str:
         (over_time, under_way), (ttfts, tpots), (gaps, ends) = axes
         _over_time(over_time, requests, slo.get("ttft_s"))
         _under_way(under_way, requests)
-        _share(ttfts, "TTFT, s", [ttft_s(r) for r in whole], slo.get("ttft_s"))
-        _share(tpots, "TPOT, s", [tpot_s(r) for r in whole], slo.get("tpot_s"))
-        _share(gaps, "gaps between tokens, s", [g for r in whole for g in gaps_s(r)], None)
-        _share(ends, "end to end, s", [e2e_s(r) for r in whole], slo.get("e2e_s"))
+        _share(ttfts, "TTFT", [ttft_s(r) for r in whole], slo.get("ttft_s"))
+        _share(tpots, "TPOT", [tpot_s(r) for r in whole], slo.get("tpot_s"))
+        _share(gaps, "gaps between tokens", [g for r in whole for g in gaps_s(r)], None)
+        _share(ends, "end to end", [e2e_s(r) for r in whole], slo.get("e2e_s"))
     _, begin, svg = file.getvalue().partition("<svg")
     return begin + svg
 
@@ -148,7 +148,12 @@ def _share(axis: Axes, title: str, figures: Sequence[float | None], slo_s: float
         axis.axhline(share, color=OTHERS, linewidth=0.5)
     if slo_s is not None:
         axis.axvline(slo_s, color=LIMIT, linewidth=1)
-    axis.set(title=f"share of {title}", ylim=(0, 1.02), xlim=(0, None))
+    axis.set(
+        title=f"{title}: share that took at most so long",
+        xlabel="s",
+        ylim=(0, 1.02),
+        xlim=(0, None),
+    )
 
 
 def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -193,9 +193,9 @@ def _told(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _cached_tokens(stream: TokenStream, told: Mapping[str, str]) -> int | None:
     """Of the usage, where vLLM was told to tell it there, else of a header of ours."""
-    if stream.cached_tokens is not None or CACHED_HEADER not in told:
-        return stream.cached_tokens
-    return int(told[CACHED_HEADER])
+    if stream.cached_tokens is None and (header := told.get(CACHED_HEADER, "")).isdigit():
+        return int(header)
+    return stream.cached_tokens
 
 
 def _reason(body: bytes) -> str:
