@@ -25,6 +25,12 @@ DEATH = b"EngineCore encountered an issue. See stack trace (above) for the root 
 TOKENS = 5
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product's 5 s are over, too, while this process has no core."""
+    monkeypatch.setattr(relay, "PLACE_AGAIN_S", 60.0)
+
+
 @pytest.fixture
 def first() -> FakeEngine:
     return FakeEngine("r1")
