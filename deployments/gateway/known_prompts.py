@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from deployments.prompt import PromptPieces
+from deployments.prompt.cuts import MIN_PIECE_CHARS
 from router.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
 
 # A prompt of 100,000 tokens in one piece takes 14 kB.
@@ -87,7 +88,9 @@ class KnownPrompts:
                 ids = prompt.encode(text)
                 new, left = hasher.chain(key, rest + pack(ids), segment_tokens)
                 piece = KnownPiece(len(ids), b"".join(new), left)
-                self._keep(name, piece)
+                # a shorter one is a prompt's last, and as quickly tokenized as found
+                if len(text) >= MIN_PIECE_CHARS:
+                    self._keep(name, piece)
             keys += [piece.keys[at : at + KEY_BYTES] for at in range(0, len(piece.keys), KEY_BYTES)]
             key = keys[-1] if keys else key
             tokens += piece.tokens

@@ -62,6 +62,7 @@ class LongPrompts:
             work.clear()
 
 
+# Of this process, for all of its pools.
 _LONG_PROMPTS = LongPrompts()
 _KNOWN_PROMPTS = KnownPrompts()
 
@@ -87,6 +88,7 @@ class PromptReader:
         self._board = board
         self._feeds = feeds
         self._metrics = metrics
+        self._known = _KNOWN_PROMPTS
         self.renderer = renderer
 
     async def read(
@@ -132,7 +134,7 @@ class PromptReader:
             cache_salt=request.cache_salt,
         )
         read = partial(
-            _KNOWN_PROMPTS.read,
+            self._known.read,
             renderer=prompt_tokens.digest,
             hasher=self._hasher,
             namespace=namespace,
