@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -25,7 +24,7 @@ from benchmarks.index.run import SMALL, board_of
 from benchmarks.long_prompts.prompts import FORMS, Chats, body
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
-from deployments.gateway.gateway import SWITCH_INTERVAL_S
+from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.prompt_reader import PromptReader
 from deployments.gateway.request import EngineRequest
 from deployments.prompt import PromptTokens
@@ -58,7 +57,7 @@ class Placer:
 
     def __init__(self, url: str, prompts: PromptTokens, stack: AsyncExitStack) -> None:
         text, binary = connect(url), connect(url, decode=False)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_responsive()
         self._url = url
         self._scheduler = scheduler = PoolScheduler(time.monotonic)
         feeds = PoolFeeds(

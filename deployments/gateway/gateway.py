@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +45,7 @@ from deployments.gateway.explanations import Explanations
 from deployments.gateway.fatal_requests import FatalRequests
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.inquiries import Inquiries
+from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.media_urls import refuse_media_urls
 from deployments.gateway.page import add_page
 from deployments.gateway.pool import Connections
@@ -83,7 +83,6 @@ INFERENCE_PATHS = (
     "/tokenize",
     "/detokenize",
 )
-SWITCH_INTERVAL_S = 0.0005
 METRICS_PERIOD_S = 1.0
 VERSION = importlib.metadata.version("antefix")
 # In which a gateway that is stopped tells the clients whose streams take too long.
@@ -300,8 +299,7 @@ class Gateway:
     def _own_process(self) -> None:
         """What is for a process that has no other task."""
         adopt_logs("gateway")
-        # A thread that renders a long prompt must not keep the others' lookups waiting.
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_responsive()
         node_metrics.join(self._base.name, self._base.metrics, metric_files.write_as_gateway)
 
     async def _keep_metrics(self) -> None:

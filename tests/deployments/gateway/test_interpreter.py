@@ -1,0 +1,31 @@
+"""A gateway's interpreter keeps its event loop from nobody's streams for long."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import gc, json, sys
+import deployments.gateway.gateway
+from deployments.gateway.interpreter import keep_responsive
+
+before = len(gc.get_objects())
+keep_responsive()
+print(json.dumps([before, len(gc.get_objects()), sys.getswitchinterval()]))
+"""
+
+
+def test_a_collection_looks_at_nothing_that_was_imported_and_threads_give_way_soon() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    before, after, interval_s = json.loads(done.stdout.splitlines()[-1])
+    assert before > 50_000
+    assert after < before / 50
+    assert interval_s <= 0.001
