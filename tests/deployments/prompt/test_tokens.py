@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from deployments.prompt import PromptTokens
+from deployments.prompt import PromptPieces, PromptTokens, tokenizer
+from deployments.prompt.cuts import pieces
 from tests.deployments.prompt.engine_facts import facts
 from tests.deployments.prompt.random_chats import random_chat
 from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, KNOWN, RESPONSES
@@ -156,6 +158,26 @@ def test_a_request_is_not_changed() -> None:
         before = copy.deepcopy(fields)
         GATEWAY.token_ids(path, fields)
         assert fields == before
+
+
+def test_every_kind_of_request_has_the_same_tokens_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenizer, "pieces", partial(pieces, at_least=1))
+    cut = []
+
+    def in_pieces(prompt: PromptPieces | list[int]) -> list[int]:
+        if isinstance(prompt, list):
+            return prompt
+        cut.append(len(prompt.texts))
+        ids = [id_ for text in prompt.texts for id_ in prompt.encode(text)]
+        prompt.check_length(len(ids))
+        return ids
+
+    requests = [*KNOWN.values(), *((CHAT, random_chat(seed)) for seed in range(200))]
+    for path, fields in requests:
+        assert GATEWAY.read(path, fields, in_pieces) == GATEWAY.token_ids(path, fields)
+    assert max(cut) > 10
 
 
 def test_many_threads_get_what_one_gets() -> None:
