@@ -28,8 +28,9 @@ from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.segment_keys import Namespace, SegmentHasher
 
-# A longer body is tokenized in a thread: its milliseconds would be everybody's.
-LONG_BODY_BYTES = 8192
+# A longer body is tokenized in a thread: its milliseconds would be everybody's. So many
+# digits, which are a token each, take 4 ms.
+LONG_BODY_BYTES = 4096
 # Of this process. More prompts at once are placed by load alone, as those that cannot be rendered.
 LONG_PROMPTS_AT_MOST = 64
 LONG_PROMPT_THREADS = min(8, (os.cpu_count() or 1) + 2)
