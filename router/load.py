@@ -101,6 +101,8 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """Its engine may hang: it gets no more while that is looked at."""
     speculation: Speculation | None = None
     """None: it does not speculate."""
+    tells_serve: bool = False
+    """A request may come without a reservation through Ray Serve, which hears of it from here."""
 
     @property
     def seniority(self) -> tuple[bool, float, str]:
@@ -241,6 +243,12 @@ class LoadBoard:
     def is_live(self, replica_id: str) -> bool:
         """Whether it still shows signs of life, whatever its part."""
         return self.is_read and replica_id in self._told
+
+    def direct_url(self, replica_id: str) -> str | None:
+        """Where a live replica listens to requests that have no reservation; None: it is not known
+        to."""
+        load = self._told.get(replica_id) if self.is_read else None
+        return load.url if load and load.tells_serve else None
 
     def is_leaving(self, replica_id: str) -> bool:
         """Whether it has said so, as far as was ever read."""

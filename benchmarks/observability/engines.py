@@ -7,6 +7,7 @@ the real publisher; its tokens come one a step and stream, as server-sent events
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from benchmarks.engine_host import hear, say
 from deployments.engine.confirming import Confirming
+from deployments.engine.serve_places import ServePlaces
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import ChatTemplate, RendererFacts
@@ -33,13 +35,15 @@ from router.segment_keys import SegmentHasher, index_secret
 ENGINES = 2
 SEGMENT_TOKENS = 128
 MAX_SEQUENCES = 256
+MAX_MODEL_LEN = 131_072
 # Prompt tokens a second; a prompt is here as soon as it has come.
 PREFILL_RATE = 20_000.0
 
 
 @dataclass(frozen=True)
 class EnginesSettings:
-    """`model_folder` has the tokenizer; a request gets `tokens`, one each `step_s` seconds."""
+    """`model_folder` has the tokenizer; a request gets `tokens`, unless it says how many, the first
+    at once and one each `step_s` seconds."""
 
     redis_url: str = field(repr=False)
     secret: str = field(repr=False)
@@ -51,17 +55,25 @@ class EnginesSettings:
     step_s: float
 
 
-class _Engine:
-    def __init__(self, settings: EnginesSettings, facts: RendererFacts, number: int) -> None:
+class PlayedEngine:
+    """`places`: Ray Serve's, of the replica that it is in."""
+
+    def __init__(
+        self,
+        settings: EnginesSettings,
+        facts: RendererFacts,
+        replica_id: str,
+        places: ServePlaces | None = None,
+    ) -> None:
         self._settings = settings
         self._facts = facts
-        self._id = f"r{number}"
+        self._id = replica_id
         self._url = ""
         self._running = 0
         self._sequence = 0
         self._step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tickets = Tickets(MAX_SEQUENCES)
-        gate = TicketGate(Confirming(self._app, self._report), self._tickets, settings.secret)
+        self.tickets = Tickets(MAX_SEQUENCES, places=places)
+        gate = TicketGate(Confirming(self._app, self._report), self.tickets, settings.secret)
         self._gate, self._server = gate, HttpServer(gate)
         self._signer = LeaseSigner(settings.secret, settings.pool)
         hasher = SegmentHasher(index_secret(settings.secret))
@@ -72,10 +84,14 @@ class _Engine:
             self._snapshot,
         )
 
-    async def run(self) -> None:
-        """Serve until cancelled."""
+    async def start(self) -> str:
+        """Its address; tokens come while it runs."""
         self._url = self._gate.url = await self._server.start("127.0.0.1")
         self._publisher.start(_no_events)
+        return self._url
+
+    async def run(self) -> None:
+        """Step until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._settings.step_s)
@@ -88,23 +104,25 @@ class _Engine:
         if scope["path"] == RENDERER_PATH:
             await _answer(send, b"application/json", self._facts.to_json())
             return
-        while (await receive()).get("more_body"):
-            pass
+        body = bytearray()
+        while (message := await receive()).get("more_body"):
+            body += message.get("body", b"")
+        body += message.get("body", b"")
+        wanted = _MAX_TOKENS.search(body)
         self._running += 1
         try:
-            await self._stream(send)
+            await self._stream(send, int(wanted[1]) if wanted else self._settings.tokens)
         finally:
             self._running -= 1
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, send: Send, tokens: int) -> None:
         exchange, asked = confirmation.current.get(), resumption.current.get()
         assert exchange is not None
         if asked is not None:
             asked.offered = True
-        await self._step
         exchange.first_token(self._settings.prompt_tokens, exchange.expected_cached)
         await send(_start(b"text/event-stream; charset=utf-8"))
-        for number in range(self._settings.tokens):
+        for number in range(tokens):
             exchange.generated(1)
             if asked is not None:
                 asked.chunk(0, [100_000 + number])
@@ -135,19 +153,20 @@ class _Engine:
             renderer=self._facts.digest,
             synced=lease.synced,
             sequence=self._sequence,
-            arrived=self._tickets.lately_arrived(),
+            arrived=self.tickets.lately_arrived(),
             step_s=self._settings.step_s,
             max_sequences=MAX_SEQUENCES,
+            tells_serve=True,
         )
         return self._signer.signed(lease.slot, load.to_json())
 
 
 async def engines(settings: EnginesSettings, pipe: Connection) -> None:
     """Serve until the parent says anything or is gone."""
-    facts = _facts(settings.model_folder)
-    running = [
-        asyncio.create_task(_Engine(settings, facts, number).run()) for number in range(ENGINES)
-    ]
+    facts = facts_of(settings.model_folder)
+    played = [PlayedEngine(settings, facts, f"r{number}") for number in range(ENGINES)]
+    await asyncio.gather(*(engine.start() for engine in played))
+    running = [asyncio.create_task(engine.run()) for engine in played]
     say(pipe, "ready")
     try:
         await hear(pipe)
@@ -157,7 +176,8 @@ async def engines(settings: EnginesSettings, pipe: Connection) -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _facts(folder: Path) -> RendererFacts:
+def facts_of(folder: Path) -> RendererFacts:
+    """How an engine of the model in that folder renders."""
     template = ChatTemplate((folder / "chat_template.jinja").read_text(), "string")
     return RendererFacts(
         tokenizer=(folder / "tokenizer.json").read_text(),
@@ -165,7 +185,7 @@ def _facts(folder: Path) -> RendererFacts:
         special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
         truncation_side="right",
         max_chars_per_token=100,
-        max_model_len=8192,
+        max_model_len=MAX_MODEL_LEN,
         template=template,
         tool_template=template,
         template_kwargs={},
@@ -192,6 +212,7 @@ def _piece(body: bytes, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
+_MAX_TOKENS = re.compile(rb'"max_tokens": ?(\d{1,9})')
 _EVENT = (
     b'data: {"id":"chatcmpl-5f0c2b7a9d3e4f61a2b3c4d5e6f70819","object":"chat.completion.chunk",'
     b'"created":%d,"model":"small","choices":[{"index":0,"delta":{"content":" token"},'

@@ -58,8 +58,6 @@ Measured: {of_tokens["figure"]:.1%}, {met_by_tokens}.
   can go on with the answer should this one be lost. It is no part of the first goal.
 - **Scrapes**: CPU time of a scrape of the node's endpoint ({found.scrapes.series} series), as a
   share of one core, one every {SCRAPE_PERIOD_S:g} s. It does not depend on traffic.
-- **What is dear looks dearer here**: nothing of Ray Serve takes part. A gateway in a fleet spends
-  more on each request, for its reservation of a replica, so the same microseconds are less of it.
 - A single pair of rounds tells nothing: on these cores the same work takes up to a tenth more or
   less CPU time from one second to the next. *95 % sure*: what the median may be.
 """

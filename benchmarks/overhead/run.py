@@ -1,16 +1,21 @@
 """What a gateway adds to an engine: make bench-overhead
 
-The same engine, through the gateway and called directly, interleaved in one run.
+The same engine, through the gateway and called directly, interleaved in one run. Then the same with
+engines that compute nothing, and the gateway's CPU time (`--played`: only that).
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 from pathlib import Path
+from typing import Any
 
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
+from benchmarks.overhead import gateway_cost
+from benchmarks.overhead.played import playing
 from cli import stream_client
 from cli.stream_client import Endpoint
 
@@ -63,10 +68,11 @@ async def measure(fleet: BenchFleet) -> tuple[dict[str, float], float, float]:
     return figures, added_ms(ttfts), ratio(bursts)
 
 
-def main() -> None:
+def real() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and goals with a real engine."""
     with running(Path(__file__).with_name("fleet.yaml")) as fleet:
         figures, added_ttft_ms, throughput_ratio = asyncio.run(measure(fleet))
-    goals = {
+    return figures, {
         "added_ttft_ms_p50_at_concurrency_1": report.goal(
             added_ttft_ms, at_most=ADDED_TTFT_MS_GOAL
         ),
@@ -74,6 +80,21 @@ def main() -> None:
             throughput_ratio, at_least=THROUGHPUT_RATIO_GOAL
         ),
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.run")
+    parser.add_argument("--played", action="store_true", help="only with engines that are played")
+    parser.add_argument("--rounds", type=int, default=gateway_cost.ROUNDS, help="of CPU time")
+    options = parser.parse_args()
+    figures: dict[str, Any] = {}
+    goals: dict[str, Any] = {}
+    if not options.played:
+        figures, goals = real()
+    with playing() as fleet:
+        cost = asyncio.run(gateway_cost.measure(fleet, options.rounds))
+    figures |= {f"played_{name}": round(figure, 2) for name, figure in cost.items()}
+    goals |= {f"played_{name}": goal for name, goal in gateway_cost.goals(cost).items()}
     report.finish("overhead", figures, goals)
 
 

@@ -32,6 +32,7 @@ from common.loops import Loops, failures, forever
 from deployments.engine.confirming import Confirming
 from deployments.engine.hang import EngineHealth
 from deployments.engine.held_answers import HeldAnswers
+from deployments.engine.serve_places import ServePlaces
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.engine.witness import Witness
@@ -124,7 +125,7 @@ class EngineReplica:
         self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled)
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
-        self._tickets = Tickets(pool.max_ongoing_requests)
+        self._tickets = Tickets(pool.max_ongoing_requests, places=ServePlaces.here())
         app = Awake(self._engine.app, self._sleeper)
         self._held = HeldAnswers(Confirming(app, self._report))
         gate = TicketGate(self._app(), self._tickets, secret)
@@ -305,6 +306,7 @@ class EngineReplica:
             speculation=Speculation(known.on, known.tokens_per_pass, known.speedup)
             if known
             else None,
+            tells_serve=self._tickets.tells_serve,
         )
         return self._leases.signed(lease.slot, load.to_json())
 

@@ -1,14 +1,13 @@
-"""Serve requests that stay open while their HTTP twin streams.
+"""Who may begin here, and what Ray Serve knows of it: it counts, queues and drains exactly the
+requests that run, though no token passes through its object streams.
 
-A gateway reserves a place on a replica through Ray Serve, dispatches `hold(ticket)` into it
-and sends the request itself, with the same ticket, straight to the replica's HTTP server.
-`hold` returns when that HTTP exchange ends, so Ray Serve counts, queues and drains exactly
-the requests that run, while no token passes through its object streams. If a gateway dies,
-its connections break and the reservations end by themselves.
+A gateway sends a request straight to the replica's HTTP server, without a reservation. The gate
+lets it in while the replica is below `max_ongoing_requests`, and takes its place in Ray Serve's
+own count (`ServePlaces`); else it answers `NOT_RESERVED`.
 
-To save the reservation's round trip a gateway may send the request at the same time. The
-gate lets it in only while the replica is below `max_ongoing_requests`; else it answers
-`NOT_RESERVED` and the gateway comes back when it has the reservation.
+The gateway then reserves a place through Ray Serve, which has it wait for one, dispatches
+`hold(ticket)` into it and sends the request again with the same ticket. `hold` returns when that
+HTTP exchange ends. If a gateway dies, its connections break and the places are free by themselves.
 """
 
 from __future__ import annotations
@@ -23,8 +22,16 @@ from starlette.status import WS_1008_POLICY_VIOLATION as POLICY_VIOLATION
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from deployments.engine.serve_places import ServePlaces
 from deployments.wire.engine_pass import EnginePasses
-from deployments.wire.headers import NOT_RESERVED, PASS_HEADER, RESERVED_HEADER, TICKET_HEADER
+from deployments.wire.headers import (
+    IF_ROOM,
+    NOT_RESERVED,
+    PASS_HEADER,
+    RESERVED_HEADER,
+    TICKET_HEADER,
+    UNRESERVED_HEADER,
+)
 
 # How long one twin waits for the other: a gateway sends both within milliseconds.
 TWIN_TIMEOUT_S = 30.0
@@ -35,16 +42,29 @@ ARRIVALS = 1024
 
 @dataclass
 class _Exchange:
+    """`has_place`: in Ray Serve's count, by itself; `holds` are its twins."""
+
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
+    has_place: bool = False
+    holds: int = 0
 
 
 class Tickets:
-    """The exchanges of one replica, by ticket. All methods run in one event loop."""
+    """The exchanges of one replica, by ticket. All methods run in one event loop.
 
-    def __init__(self, limit: int, twin_timeout_s: float = TWIN_TIMEOUT_S) -> None:
+    `places`: Ray Serve's; None: every request has, or waits for, a reservation.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        twin_timeout_s: float = TWIN_TIMEOUT_S,
+        places: ServePlaces | None = None,
+    ) -> None:
         self._limit = limit
         self._twin_timeout_s = twin_timeout_s
+        self._places = places
         self._exchanges: dict[str, _Exchange] = {}
         self._running = 0
         self._arrivals: deque[tuple[float, str]] = deque(maxlen=ARRIVALS)
@@ -57,9 +77,16 @@ class Tickets:
         """Exchanges under way."""
         return self._running
 
+    @property
+    def tells_serve(self) -> bool:
+        """Whether a request may come without a reservation, and is counted all the same."""
+        return self._places is not None
+
     async def hold(self, ticket: str) -> None:
         """Return when the ticket's HTTP exchange has ended, or never began in time."""
         exchange = self._exchanges.setdefault(ticket, _Exchange())
+        exchange.holds += 1
+        self._give_back(ticket, exchange)  # this is its place now
         try:
             async with asyncio.timeout(self._twin_timeout_s):
                 await exchange.arrived.wait()
@@ -67,15 +94,27 @@ class Tickets:
         except TimeoutError:
             return
         finally:
-            self._exchanges.pop(ticket, None)
+            exchange.holds -= 1
+            if not exchange.holds and self._exchanges.get(ticket) is exchange:
+                del self._exchanges[ticket]
 
-    def arrive(self, ticket: str, reserved: bool) -> bool:
-        """Whether the exchange may begin: reserved: always; else below the limit."""
-        if not reserved and self._running >= self._limit:
+    def arrive(self, ticket: str, reserved: bool, if_room: bool = False) -> bool:
+        """Whether the exchange may begin: below the limit, and `reserved` always but `if_room`.
+
+        Not `reserved`, but `if_room`: its place is taken here, and those that Ray Serve has
+        reserved for others are theirs.
+        """
+        places = self._places if if_room and not reserved else None
+        taken = max(self._running, places.taken) if places else self._running
+        if taken >= self._limit and (if_room or not reserved):
             return False
         self._running += 1
         self._arrivals.append((time.monotonic(), ticket))
-        self._exchanges.setdefault(ticket, _Exchange()).arrived.set()
+        exchange = self._exchanges.setdefault(ticket, _Exchange())
+        exchange.arrived.set()
+        if places and not exchange.holds:
+            exchange.has_place = True
+            places.take(ticket)
         return True
 
     def lately_arrived(self) -> tuple[str, ...]:
@@ -89,8 +128,14 @@ class Tickets:
         self._running -= 1
         if exchange := self._exchanges.get(ticket):
             exchange.left.set()
+            self._give_back(ticket, exchange)
             loop = asyncio.get_running_loop()
             loop.call_later(self._twin_timeout_s, self._exchanges.pop, ticket, None)
+
+    def _give_back(self, ticket: str, exchange: _Exchange) -> None:
+        if exchange.has_place and self._places is not None:
+            exchange.has_place = False
+            self._places.give_back(ticket)
 
 
 class TicketGate:
@@ -120,7 +165,9 @@ class TicketGate:
         if not ticket:
             await self._app(scope, receive, send)
             return
-        if not self._tickets.arrive(ticket, RESERVED_HEADER.encode() in headers):
+        reservation = headers.get(RESERVED_HEADER.encode())
+        if_room = UNRESERVED_HEADER.encode() in headers or reservation == IF_ROOM.encode()
+        if not self._tickets.arrive(ticket, reservation is not None, if_room):
             message = "The replica is full. Send the request again once it has a reservation."
             await _refuse(NOT_RESERVED, message, "not_reserved")(scope, receive, send)
             return

@@ -74,9 +74,10 @@ class EngineAttempt:
         self.had_events = 0
         self.route = Route(
             ranked_ids=attempt.placement.replica_ids,
-            best_url=chosen.url if chosen else None,
+            best_url=scheduler.board.direct_url(chosen.replica_id) if chosen else None,
             ticket=attempt.ticket,
             is_alive=scheduler.board.is_live,
+            may_overtake=before is not None,
             outage=outage.began if outage else None,
         )
 

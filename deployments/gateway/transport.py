@@ -1,9 +1,9 @@
-"""From a gateway to an engine: HTTP straight to the replica, reserved through Ray Serve.
+"""From a gateway to an engine: HTTP straight to the replica.
 
-Ray Serve picks a replica in ranked order and holds a reservation on it, so that
-`max_ongoing_requests`, queueing and draining stay Ray Serve's; the request itself goes to the
-replica's own HTTP server. It goes to the best-ranked replica at once, while the reservation is
-being made: when that replica is full, or gone, it is sent again to the one Ray Serve picked.
+The best-ranked replica tells Ray Serve itself of what it takes (`deployments.engine.tickets`).
+Where it is full or gone, where none is known or others wait already, Ray Serve picks one in ranked
+order and holds a reservation on it, for which the request waits: so `max_ongoing_requests`,
+queueing and draining are Ray Serve's, and a usual request costs none of its actor calls.
 docs/architecture.md has the figures that chose this way.
 """
 
@@ -13,9 +13,10 @@ import asyncio
 import contextvars
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -25,12 +26,14 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.gateway.errors import ApiError
 from deployments.wire.engine_pass import EnginePasses
-from deployments.wire.headers import NOT_RESERVED, RESERVED_HEADER
+from deployments.wire.headers import IF_ROOM, NOT_RESERVED, RESERVED_HEADER, UNRESERVED_HEADER
 
 logger = logging.getLogger("ray.serve")
 
-# How often a replica is looked after that works on a request whose reservation is elsewhere.
-LOOK_PERIOD_S = 0.25
+# How often a replica is looked after from which nothing has come yet.
+LOOK_PERIOD_S = 0.5
+# Until the next reservation, where a replica was full in spite of one.
+AGAIN_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,12 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a request should go: `ranked_ids`, best first, and the best one's address, if known.
+    """Where a request should go: `ranked_ids`, best first, and the best one's address, if it is
+    known to take requests without a reservation.
 
     `ticket` names this attempt; `is_alive` says whether a replica still shows signs of life.
     `outage` is done when it is known that no replica is up; None: then it waits for one.
+    `may_overtake` those that wait for a place: its turn has come before.
     """
 
     ranked_ids: tuple[str, ...] = ()
@@ -56,6 +61,7 @@ class Route:
     ticket: str = field(default_factory=lambda: uuid.uuid4().hex)
     is_alive: Callable[[str], bool] = lambda replica_id: False
     outage: asyncio.Future[None] | None = None
+    may_overtake: bool = False
 
 
 SendRequest = Callable[[Reservation], Awaitable[aiohttp.ClientResponse]]
@@ -93,6 +99,8 @@ class Transport:
         self._handle = handle.hold
         self._passes = EnginePasses(secret)
         self._holders: set[asyncio.Task[None]] = set()
+        # reservations that were asked for and are not made yet
+        self._waiting = 0
 
     @asynccontextmanager
     async def exchange(
@@ -105,46 +113,60 @@ class Transport:
         replica.
         """
         route = route or Route()
-        reserved: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
-        best = None
-        if route.best_url:
-            headers = self._passes.headers(route.best_url, route.ticket)
-            best = Reservation(route.ranked_ids[0], route.best_url, headers)
-        # Before the reservation, which takes longer to prepare than this to send.
-        attempt = asyncio.ensure_future(_sent(send, best)) if best else None
+        hold = _Hold(partial(self._start_hold, route))
+        place = self._best(route)
+        answer = None
+        is_served = False
+        try:
+            if place is not None:
+                answer = await _answer_of(_sent(send, place), place.replica_id, route, hold)
+            while place is None or answer is None:
+                place = await hold.reserved(route.outage)
+                answer = await _sent(send, place)
+                if answer.status == NOT_RESERVED:
+                    # another came in the moment before Ray Serve heard of it
+                    answer.release()
+                    hold.end()
+                    answer = None
+                    await asyncio.sleep(AGAIN_S)
+            hold.keep_for(place.replica_id)
+            is_served = True
+            try:
+                yield place, answer
+            finally:
+                answer.release()
+        finally:
+            if not is_served:
+                hold.end()
+
+    def _best(self, route: Route) -> Reservation | None:
+        """Where it goes without a reservation; None: nowhere."""
+        if not route.best_url or (self._waiting and not route.may_overtake):
+            return None
+        headers = self._passes.headers(route.best_url, route.ticket) | {UNRESERVED_HEADER: "1"}
+        return Reservation(route.ranked_ids[0], route.best_url, headers)
+
+    def _start_hold(
+        self, route: Route, reserved: asyncio.Future[Reservation]
+    ) -> asyncio.Task[None]:
+        self._waiting += 1
+        reserved.add_done_callback(self._waits_no_more)
         # An empty context: Ray Serve takes the request id from the current one, and calls
         # that share an id get each other's replicas.
         holder = asyncio.create_task(self._hold(route, reserved), context=contextvars.Context())
         self._holders.add(holder)
         holder.add_done_callback(self._holders.discard)
-        served_by = None
-        try:
-            reservation, answer = best, None
-            if attempt is not None:
-                answer = await _answer_of(attempt, route, reserved)
-            if reservation is None or answer is None:
-                reservation = await _reserved(reserved, route)
-                answer = await _sent(send, reservation)
-            served_by = reservation.replica_id
-            if reserved.done() and not _holds(reserved, served_by):
-                holder.cancel()  # reserved elsewhere, where nobody will go
-            try:
-                yield reservation, answer
-            finally:
-                answer.release()
-        finally:
-            # The replica ends a hold whose exchange it has seen; any other is ours to end.
-            if not _holds(reserved, served_by):
-                holder.cancel()
-            if reserved.done() and not reserved.cancelled():
-                reserved.exception()  # seen: the answer came without it
+        return holder
+
+    def _waits_no_more(self, reserved: asyncio.Future[Reservation]) -> None:
+        self._waiting -= 1
 
     async def _hold(self, route: Route, reserved: asyncio.Future[Reservation]) -> None:
         try:
             async with self._handle.choose_replica(route.ranked_ids) as selection:
                 response = self._handle.dispatch(selection, route.ticket)
                 url = selection.replica_metadata["url"]
-                headers = self._passes.headers(url, route.ticket) | {RESERVED_HEADER: "1"}
+                headers = self._passes.headers(url, route.ticket) | {RESERVED_HEADER: IF_ROOM}
                 if not reserved.done():
                     reserved.set_result(Reservation(selection.replica_id, url, headers))
                 await response
@@ -155,37 +177,80 @@ class Transport:
                 reserved.set_exception(_as_api_error(error))
 
 
-async def _reserved(reserved: asyncio.Future[Reservation], route: Route) -> Reservation:
-    if route.outage is not None:
-        either: set[asyncio.Future[Any]] = {reserved, route.outage}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not reserved.done():
-            raise NoReplicaUp
-    return await reserved
+class _Hold:
+    """One request's reservation through Ray Serve, from when it is asked for by `start`."""
+
+    def __init__(self, start: Callable[[asyncio.Future[Reservation]], asyncio.Task[None]]) -> None:
+        self._start = start
+        self._holder: asyncio.Task[None] | None = None
+        self._reserved: asyncio.Future[Reservation]
+
+    @property
+    def waits(self) -> asyncio.Future[Reservation] | None:
+        """Done when it is made, or cannot be; None: it was not asked for, or is done."""
+        return None if self._holder is None or self._reserved.done() else self._reserved
+
+    def begin(self) -> None:
+        if self._holder is None:
+            self._reserved = asyncio.get_running_loop().create_future()
+            self._holder = self._start(self._reserved)
+
+    def is_elsewhere(self, replica_id: str) -> bool:
+        """Whether it was made on another replica."""
+        if self._holder is None or not self._reserved.done() or self._reserved.cancelled():
+            return False
+        made = self._reserved.exception() is None
+        return made and self._reserved.result().replica_id != replica_id
+
+    async def reserved(self, outage: asyncio.Future[None] | None) -> Reservation:
+        """Once it is made. Raises ApiError, and NoReplicaUp once `outage` is done."""
+        self.begin()
+        if outage is not None:
+            either: set[asyncio.Future[Any]] = {self._reserved, outage}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not self._reserved.done():
+                raise NoReplicaUp
+        return await self._reserved
+
+    def keep_for(self, replica_id: str) -> None:
+        """The replica ends a hold whose exchange it has seen; any other is ours to end."""
+        if self.waits or self.is_elsewhere(replica_id):
+            self.end()
+
+    def end(self) -> None:
+        """It may be begun again."""
+        if self._holder is not None:
+            self._holder.cancel()
+            self._holder = None
+            if not self._reserved.done():
+                self._reserved.cancel()
+            elif not self._reserved.cancelled():
+                self._reserved.exception()  # seen: the answer came without it
 
 
 async def _answer_of(
-    attempt: asyncio.Future[aiohttp.ClientResponse],
+    sending: Coroutine[Any, Any, aiohttp.ClientResponse],
+    replica_id: str,
     route: Route,
-    reserved: asyncio.Future[Reservation],
+    hold: _Hold,
 ) -> aiohttp.ClientResponse | None:
-    """The answer to the attempt; None when the request has to go where it is reserved.
+    """The answer to what was sent there; None when the request has to go where it is reserved.
 
-    A replica that has no room says so at once. So a reservation elsewhere does not end one that
-    waits for its first token: Ray Serve passes over a replica that was slow to tell its queue.
+    A replica that has no room says so at once. From one that shows no signs of life it goes as soon
+    as it has a reservation elsewhere: Ray Serve passes over a replica that does not answer.
     """
+    attempt = asyncio.ensure_future(sending)
     try:
         while not attempt.done():
-            elsewhere = _is_reserved(reserved) and not _holds(reserved, route.ranked_ids[0])
-            if elsewhere and not route.is_alive(route.ranked_ids[0]):
-                return None
+            if not route.is_alive(replica_id):
+                if hold.is_elsewhere(replica_id):
+                    return None
+                hold.begin()
             waiting_for: set[asyncio.Future[Any]] = {attempt}
-            if not reserved.done():
+            if (reserved := hold.waits) is not None:
                 waiting_for.add(reserved)
             await asyncio.wait(
-                waiting_for,
-                timeout=LOOK_PERIOD_S if elsewhere else None,
-                return_when=asyncio.FIRST_COMPLETED,
+                waiting_for, timeout=LOOK_PERIOD_S, return_when=asyncio.FIRST_COMPLETED
             )
         answer = attempt.result()
         if answer.status == NOT_RESERVED:
@@ -204,14 +269,6 @@ async def _sent(send: SendRequest, reservation: Reservation) -> aiohttp.ClientRe
             error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
         )
         raise ReplicaFailed(reservation.replica_id, was_lost=reached) from error
-
-
-def _is_reserved(reserved: asyncio.Future[Reservation]) -> bool:
-    return reserved.done() and not reserved.cancelled() and reserved.exception() is None
-
-
-def _holds(reserved: asyncio.Future[Reservation], replica_id: str | None) -> bool:
-    return _is_reserved(reserved) and reserved.result().replica_id == replica_id
 
 
 def _as_api_error(error: Exception) -> Exception:

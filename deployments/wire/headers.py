@@ -2,7 +2,9 @@
 
     x-antefix-pass             opens this engine for this ticket: without it a replica answers 403
     x-antefix-ticket           which Ray Serve request, if any, holds a reservation for this one
-    x-antefix-reserved         its reservation has been made
+    x-antefix-unreserved       there is none: the replica is to count it for Ray Serve itself
+    x-antefix-reserved         its reservation has been made; `if-room`: it will make another where
+                               the replica is full even so
     x-antefix-expected-cached  how many of the prompt's tokens the gateway expects to be cached
 
 What an engine says of a request it serves, on its way back:
@@ -36,7 +38,8 @@ from __future__ import annotations
 
 TICKET_HEADER = "x-antefix-ticket"
 PASS_HEADER = "x-antefix-pass"
-RESERVED_HEADER = "x-antefix-reserved"
+UNRESERVED_HEADER = "x-antefix-unreserved"
+RESERVED_HEADER, IF_ROOM = "x-antefix-reserved", "if-room"
 EXPECTED_CACHED_HEADER = "x-antefix-expected-cached"
 
 PROMPT_TOKENS_HEADER = "x-antefix-prompt-tokens"

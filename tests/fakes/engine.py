@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.engine.confirming import Confirming
 from deployments.engine.held_answers import HeldAnswers
+from deployments.engine.serve_places import ServePlaces
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
@@ -69,6 +70,7 @@ class FakeEngine:
         limit: int = 4,
         clock: Callable[[], float] = time.monotonic,
         model: str = MODEL,
+        places: ServePlaces | None = None,
     ) -> None:
         self.replica_id = replica_id
         self.model = model
@@ -105,6 +107,7 @@ class FakeEngine:
         self.wake_delay_s = 0.0
         self.wake_failures = 0  # before it wakes
         # what it tells gateways of itself
+        self.tells_serve = True
         self.leaving = self.closed = False
         self.started_at = 0.0
         self.startup_s = 0.0
@@ -113,7 +116,7 @@ class FakeEngine:
         self.renderer_asked = 0
         self.renderer_answers: Response | None = None
         self._sequence = 0
-        self.tickets = Tickets(limit, TWIN_TIMEOUT_S)
+        self.tickets = Tickets(limit, TWIN_TIMEOUT_S, places)
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
         app = Confirming(Awake(self._app(), self.sleeper), self.report)
         self.held = HeldAnswers(app)
@@ -155,6 +158,7 @@ class FakeEngine:
             asleep=self.sleeper.asleep,
             leaving=self.leaving,
             closed=self.closed,
+            tells_serve=self.tells_serve,
         )
 
     def report(self) -> LoadReport:

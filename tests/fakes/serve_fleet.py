@@ -17,6 +17,7 @@ from ray import serve
 
 from deployments import app
 from deployments.engine.replica import EngineReplica
+from deployments.engine.serve_places import ServePlaces
 from deployments.fleet.applications import serve_config
 from deployments.fleet.fleet import MetricsSettings
 from deployments.fleet.pool import Pool
@@ -39,7 +40,12 @@ class FakeReplica(EngineReplica):
         startup_s = float(os.environ.get(STARTUP_S, "0"))
         await asyncio.sleep(startup_s)
         replica_id = serve.get_replica_context().replica_id.unique_id
-        self._fake = FakeEngine(replica_id, pool.max_ongoing_requests, model=pool.served_model_name)
+        self._fake = FakeEngine(
+            replica_id,
+            pool.max_ongoing_requests,
+            model=pool.served_model_name,
+            places=ServePlaces.here(),
+        )
         self._fake.startup_s = startup_s
         await self._fake.start()
         self._published = Publishing(self._fake, redis_url, board)

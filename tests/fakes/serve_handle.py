@@ -58,6 +58,7 @@ class FakeHandle:
         by_id = {engine.replica_id: engine for engine in self.engines}
         ranked = [by_id.pop(replica_id) for replica_id in ranked_ids if replica_id in by_id]
         for engine in [*ranked, *by_id.values()]:
-            if self._taken.get(engine.replica_id, 0) < engine.limit:
+            taken = max(self._taken.get(engine.replica_id, 0), engine.tickets.running)
+            if taken < engine.limit:
                 return engine
         return None

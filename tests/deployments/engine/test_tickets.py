@@ -1,6 +1,7 @@
 """A reservation in Ray Serve is held exactly as long as its HTTP exchange lasts."""
 
 import asyncio
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,7 +14,13 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.wire.engine_pass import EnginePasses
-from deployments.wire.headers import NOT_RESERVED, PASS_HEADER, RESERVED_HEADER, TICKET_HEADER
+from deployments.wire.headers import (
+    IF_ROOM,
+    NOT_RESERVED,
+    PASS_HEADER,
+    RESERVED_HEADER,
+    TICKET_HEADER,
+)
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
@@ -100,6 +107,93 @@ def test_only_reserved_requests_pass_the_limit(steps: list[str]) -> None:
                 inside.append(ticket)
 
     asyncio.run(check())
+
+
+class Places:
+    """Ray Serve's count, with `reserved` of other requests."""
+
+    def __init__(self) -> None:
+        self.reserved = 0
+        self.own: list[str] = []
+
+    @property
+    def taken(self) -> int:
+        return self.reserved + len(self.own)
+
+    def take(self, token: str) -> None:
+        assert token not in self.own
+        self.own.append(token)
+
+    def give_back(self, token: str) -> None:
+        self.own.remove(token)
+
+
+def counted(limit: int) -> tuple[Tickets, Places]:
+    places: Any = Places()
+    return Tickets(limit, NEVER_S, places), places
+
+
+@given(st.lists(st.sampled_from(["unreserved", "reserved", "leave"]), max_size=30))
+def test_with_serve_told_nothing_passes_the_limit(steps: list[str]) -> None:
+    async def check() -> None:
+        tickets, places = counted(limit=2)
+        inside: list[str] = []
+        for number, step in enumerate(steps):
+            ticket = str(number)
+            if step == "leave" and inside:
+                tickets.leave(inside.pop())
+            elif step != "leave":
+                is_in = tickets.arrive(ticket, reserved=step == "reserved", if_room=True)
+                assert is_in == (len(inside) < 2)
+                inside += [ticket] if is_in else []
+            assert tickets.running == len(inside)
+            assert set(places.own) <= set(inside)
+        for ticket in inside:
+            tickets.leave(ticket)
+        assert not places.own
+
+    asyncio.run(check())
+
+
+async def test_a_place_that_serve_has_reserved_is_not_given_to_another() -> None:
+    tickets, places = counted(limit=2)
+    places.reserved = 2
+    assert not tickets.arrive("a", reserved=False, if_room=True)
+    assert tickets.arrive("b", reserved=True, if_room=True)
+    places.reserved = 1
+    assert tickets.arrive("c", reserved=False, if_room=True)
+    assert places.own == ["c"]
+
+
+async def test_gateways_that_hold_a_reservation_themselves_are_not_counted_twice() -> None:
+    """Those of another release, and those whose replica was off the board for a moment."""
+    tickets, places = counted(limit=9)
+    assert tickets.arrive("old", reserved=False)
+    assert not places.own
+    assert tickets.arrive("t", reserved=False, if_room=True)
+    assert places.own == ["t"]
+    hold = asyncio.create_task(tickets.hold("t"))
+    await asyncio.sleep(0)
+    assert not places.own and not hold.done()
+    tickets.leave("t")
+    async with asyncio.timeout(60):
+        await hold
+
+
+async def test_a_reservation_that_is_made_again_is_held_to_its_exchanges_end() -> None:
+    tickets, _ = counted(limit=1)
+    first = asyncio.create_task(tickets.hold("t"))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(tickets.hold("t"))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    assert tickets.arrive("t", reserved=True, if_room=True)
+    await asyncio.sleep(0)
+    assert not second.done()
+    tickets.leave("t")
+    async with asyncio.timeout(60):
+        await second
 
 
 async def test_a_refused_exchange_leaves_no_trace() -> None:
@@ -225,6 +319,8 @@ async def test_a_full_replica_lets_in_a_reserved_request_alone() -> None:
         first = asyncio.create_task(_status(http, url, headers(url, "a")))
         await until(lambda: door.entered == 1)
         assert await _status(http, url, headers(url, "b")) == NOT_RESERVED
+        if_room = headers(url, "b") | {RESERVED_HEADER: IF_ROOM}
+        assert await _status(http, url, if_room) == NOT_RESERVED
         second = asyncio.create_task(_status(http, url, headers(url, "b", reserved=True)))
         await until(lambda: door.entered == 2)
         door.go.set()

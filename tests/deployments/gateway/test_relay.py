@@ -406,17 +406,103 @@ async def test_a_replica_that_failed_a_request_is_not_given_it_again(
     assert (len(first.bodies), len(second.bodies)) == (1, 1)
 
 
-async def test_a_slot_elsewhere_does_not_end_the_prefill_of_a_live_replica(
+@pytest.fixture
+def leases_hold_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine."""
+    monkeypatch.setattr("router.load.LEASE_S", 1e9)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_request_whose_replica_has_room_asks_serve_for_nothing(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    for stream in (True, False):
+        front.sees(first, second)
+        async with front.post(stream=stream) as answer:
+            assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r1")
+            await answer.read()
+    assert not front.handle.picked
+
+
+@pytest.mark.parametrize("why", ["old", "off the board"])
+async def test_where_the_best_is_not_known_to_tell_serve_it_is_asked_first(
+    front: Front, first: FakeEngine, second: FakeEngine, why: str
+) -> None:
+    """A replica of another release would let it in, and Ray Serve would never hear of it."""
+    first.tells_serve = why != "old"
+    front.sees(first, second)
+    if why == "off the board":
+        front.pool.scheduler.board._read_at = float("-inf")
+    front.handle.must_pick = first
+    front.handle.may_pick.clear()
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.pool.transport._waiting)
+    await asyncio.sleep(0.1)
+    assert not first.bodies and not second.bodies
+    front.handle.may_pick.set()
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert front.handle.picked == ["r1"]
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_nobody_overtakes_those_that_wait_for_a_place(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.engines = [first]
+    first.limit = first.tickets._limit = 1
+    first.pauses_after = 0
+    front.sees(first)
+    running = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    front.handle.may_pick.clear()
+    front.sees(first)
+    waits = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.pool.transport._waiting == 1)
+    first.pauses_after = None
+    first.go_on.set()
+    await (await running).read()
+    await until(lambda: first.tickets.running == 0)
+    front.sees(first)
+    late = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.pool.transport._waiting == 2)
+    assert len(first.bodies) == 1
+    front.handle.may_pick.set()
+    assert [(await waits).status, (await late).status] == [200, 200]
+    await until(lambda: front.handle.slots_taken == front.pool.transport._waiting == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_replica_that_is_full_in_spite_of_a_reservation_is_asked_again(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    """Another request came in the moment before Ray Serve heard of it."""
+    first.tickets._limit = second.tickets._limit = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: len(front.handle.picked) > 2)
+    assert not first.bodies and not second.bodies
+    first.tickets._limit = 1
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert len(first.bodies) == 1
+    await until(lambda: front.handle.slots_taken == len(second.tickets) == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_replica_that_is_off_the_board_for_a_moment_keeps_its_prefill(
     front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "LOOK_PERIOD_S", 0.02)
     front.handle.must_pick = second
+    front.handle.may_pick.clear()
     first.pauses_after = 0
     request = asyncio.ensure_future(front.post().__aenter__())
-    await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
-    for _ in range(10):
-        front.sees(first, second)  # however slow the machine, its lease has not ended
-        await asyncio.sleep(transport.LOOK_PERIOD_S)
+    await until(lambda: first.running == 1)
+    front.sees(second)
+    await until(lambda: front.pool.transport._waiting == 1)
+    front.sees(first, second)
+    front.handle.may_pick.set()
+    await until(lambda: front.handle.slots_taken == 1)
+    await asyncio.sleep(10 * transport.LOOK_PERIOD_S)
     assert not request.done()
     first.go_on.set()
     assert (await request).headers["x-antefix-replica"] == "r1"
@@ -424,13 +510,15 @@ async def test_a_slot_elsewhere_does_not_end_the_prefill_of_a_live_replica(
     await until(lambda: front.handle.slots_taken == 0)
 
 
+@pytest.mark.usefixtures("leases_hold_on")
 async def test_a_slot_elsewhere_is_taken_once_the_best_replica_is_off_the_board(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     front.handle.must_pick = second
     first.pauses_after = 0
     request = asyncio.ensure_future(front.post().__aenter__())
-    await until(lambda: front.handle.slots_taken == 1 and first.running == 1)
+    await until(lambda: first.running == 1)
+    assert not front.handle.picked
     front.sees(second)
     assert (await request).headers["x-antefix-replica"] == "r2"
     await until(lambda: first.aborted == 1 and front.handle.slots_taken == 0)

@@ -1,0 +1,101 @@
+"""What a request costs a gateway: its CPU time, and what it adds to a first token.
+
+CPU time is that of the gateway's process, less what it uses idle. Requests come at a rate that it
+is not busy with, so that each token is passed on by itself. What a token costs is the difference
+between long answers and short ones, measured in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from benchmarks import report
+from benchmarks.observability.load import bodies, play
+from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
+from cli import stream_client
+from cli.stream_client import Endpoint
+
+CLIENTS, LONG_CLIENTS = 32, 2
+LONG_TOKENS, LONG_PROMPT_TOKENS = 512, 100_000
+TTFT_ROUNDS, ROUNDS = 200, 5
+ROUND_S, IDLE_S = 6.0, 5.0
+
+GOALS = {
+    "added_ttft_ms_p50": {"at_most": 3.0},
+    "added_ttft_ms_p99": {"at_most": 8.0},
+    "gateway_cpu_ms_per_request": {"at_most": 3.0},
+    "gateway_cpu_ms_per_request_of_100000_prompt_tokens": {"at_most": 20.0},
+}
+
+
+async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
+    short = bodies(MODEL, PROMPT_TOKENS, TOKENS)
+    answers = bodies(MODEL, PROMPT_TOKENS, LONG_TOKENS)
+    prompts = bodies(MODEL, LONG_PROMPT_TOKENS, 2)[:4]
+    async with stream_client.session() as http:
+        meter = _Meter(fleet, http)
+        await meter.cpu_ms(short, CLIENTS)  # warms up
+        await meter.cpu_ms(prompts, LONG_CLIENTS)
+        await meter.look_idle()
+        ttfts = await _ttfts(fleet, http)
+        found: list[list[float]] = [[], [], []]
+        for _ in range(rounds):
+            found[0].append(await meter.cpu_ms(short, CLIENTS))
+            found[1].append(await meter.cpu_ms(answers, CLIENTS))
+            found[2].append(await meter.cpu_ms(prompts, LONG_CLIENTS))
+    per_token = [
+        (of_long - of_short) / (LONG_TOKENS - TOKENS)
+        for of_short, of_long in zip(found[0], found[1], strict=True)
+    ]
+    added = sorted(
+        1000 * (gateway - direct)
+        for gateway, direct in zip(ttfts["gateway"], ttfts["direct"], strict=True)
+    )
+    per_token_ms = statistics.median(per_token)
+    return {
+        "added_ttft_ms_p50": statistics.median(added),
+        "added_ttft_ms_p99": added[int(0.99 * (len(added) - 1))],
+        "gateway_cpu_ms_per_request": statistics.median(found[0]),
+        "gateway_cpu_ms_per_request_of_100000_prompt_tokens": statistics.median(found[2]),
+        "gateway_cpu_us_per_token": 1000 * per_token_ms,
+        "streamed_tokens_per_s_and_core": 1000 / per_token_ms,
+    }
+
+
+def goals(figures: dict[str, float]) -> dict[str, Any]:
+    return {name: report.goal(figures[name], **goal) for name, goal in GOALS.items()}
+
+
+class _Meter:
+    def __init__(self, fleet: PlayedFleet, http: aiohttp.ClientSession) -> None:
+        self._fleet = fleet
+        self._http = http
+        self._idle = 0.0
+
+    async def look_idle(self) -> None:
+        before, began = self._fleet.cpu_s(), time.perf_counter()
+        await asyncio.sleep(IDLE_S)
+        self._idle = (self._fleet.cpu_s() - before) / (time.perf_counter() - began)
+
+    async def cpu_ms(self, requests: Sequence[bytes], clients: int) -> float:
+        """For each request of a round."""
+        before = self._fleet.cpu_s()
+        played = await play(self._http, [self._fleet.gateway], requests, clients, ROUND_S)
+        used = self._fleet.cpu_s() - before - self._idle * played.seconds
+        return 1000 * used / played.requests
+
+
+async def _ttfts(fleet: PlayedFleet, http: aiohttp.ClientSession) -> dict[str, list[float]]:
+    prompt = " ".join(["quick"] * PROMPT_TOKENS)
+
+    async def one(endpoint: Endpoint) -> float:
+        return await stream_client.ttft(http, endpoint, MODEL, prompt, 2)
+
+    endpoints = [fleet.gateway, fleet.engine]
+    return await stream_client.interleaved(endpoints, one, TTFT_ROUNDS, warmup=20)

@@ -1,0 +1,147 @@
+"""A real fleet on a real Ray Serve whose engines compute nothing (`benchmarks.observability`).
+
+What is left is a gateway's own cost: engines answer as soon as a request has come, and a token is
+passed on by itself, not with the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import ray
+from ray import serve
+
+from benchmarks.observability.engines import EnginesSettings, PlayedEngine, facts_of
+from cli.local import redis_server
+from cli.local.ports import free_ports
+from cli.stream_client import Endpoint
+from deployments import app
+from deployments.engine.replica import EngineReplica
+from deployments.engine.serve_places import ServePlaces
+from deployments.fleet.applications import application_of
+from deployments.fleet.fleet import Fleet, MetricsSettings
+from deployments.fleet.pool import Pool
+from deployments.gateway.gateway import Secrets
+from deployments.models.model import embedded_model
+from deployments.wire.engine_pass import EnginePasses
+
+MODEL, POOL = "small", "main"
+ENGINES = 2
+PROMPT_TOKENS, TOKENS, STEP_S = 500, 64, 0.02
+
+
+class PlayedReplica(EngineReplica):
+    """A replica whose engine is played."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
+    ) -> None:
+        folder = Path(pool.env["PLAYED_MODEL"])
+        settings = EnginesSettings(
+            redis_url, secret, board, pool.model, folder, PROMPT_TOKENS, TOKENS, STEP_S
+        )
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        played = PlayedEngine(settings, facts_of(folder), replica_id, ServePlaces.here())
+        self._tickets = played.tickets
+        self._url = await played.start()
+        self._steps = asyncio.create_task(played.run())
+
+    async def check_health(self) -> None:
+        pass
+
+    async def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
+            self._steps.cancel()
+
+
+@dataclass(frozen=True)
+class PlayedFleet:
+    """`process` is the gateway's; `engine` one engine's own server."""
+
+    gateway: Endpoint
+    engine: Endpoint
+    process: psutil.Process
+
+    def cpu_s(self) -> float:
+        """What the gateway's process has used so far."""
+        times = self.process.cpu_times()
+        return times.user + times.system
+
+
+@contextmanager
+def playing() -> Iterator[PlayedFleet]:
+    """Start it in a Ray of its own; stop it in the end."""
+    model = embedded_model(lambda fraction, step: None)
+    with tempfile.TemporaryDirectory(prefix="afx-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        redis = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
+        try:
+            ray.init(
+                num_cpus=4,
+                include_dashboard=False,
+                object_store_memory=200_000_000,
+                namespace="serve",
+                log_to_driver=False,
+                _temp_dir=name,
+            )
+            yield _deployed(model, redis.url)
+        finally:
+            ray.shutdown()
+            redis_server.stop(redis)
+
+
+def _deployed(model: Path, redis_url: str) -> PlayedFleet:
+    (port, metrics_port), key, secret = free_ports(2), secrets.token_hex(8), secrets.token_hex(16)
+    classes = {name: {"ttft_s": 600, "tpot_s": 60} for name in ("interactive", "batch")}
+    pool = {
+        "model": "bench",
+        "served_model_name": MODEL,
+        "replicas": ENGINES,
+        "resources": {"cpus": 0.0},
+        "env": {"PLAYED_MODEL": str(model)},
+        "slo": classes,
+    }
+    fleet = Fleet.model_validate(
+        {
+            "name": "bench",
+            "gateway": {"port": port, "cpus": 0.0},
+            "metrics": {"port": metrics_port},
+            "pools": {POOL: pool},
+        }
+    )
+    serve.start(proxy_location="Disabled")
+    with patch.object(app, "EngineReplica", PlayedReplica):
+        built = app.applications(fleet, Secrets({key: "bench"}, secret, redis_url))
+    serve.run_many(
+        [serve.RunTarget(of, name=name, route_prefix=None) for name, of in built.items()]
+    )
+    url = asyncio.run(_engine_url())
+    gateway = Endpoint("gateway", f"http://127.0.0.1:{port}", {"authorization": f"Bearer {key}"})
+    engine = Endpoint("direct", url, EnginePasses(secret).headers(url))
+    return PlayedFleet(gateway, engine, _listening(port))
+
+
+async def _engine_url() -> str:
+    handle: Any = serve.get_deployment_handle(POOL, application_of(POOL))
+    async with handle.hold.choose_replica(()) as selection:
+        return str(selection.replica_metadata["url"])
+
+
+def _listening(port: int) -> psutil.Process:
+    """Of Ray's processes, the one that listens there. Raises LookupError."""
+    for process in psutil.Process().children(recursive=True):
+        for of in process.net_connections("tcp"):
+            if of.status == psutil.CONN_LISTEN and of.laddr.port == port:
+                return process
+    raise LookupError(f"no process listens on port {port}")
