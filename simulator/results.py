@@ -19,6 +19,7 @@ ARRIVALS_BIN_S = 20
 HEADINGS = (
     "Policy",
     "Attained",
+    "Misses",
     "TTFT p50, s",
     "p99",
     "Replica-hours",
@@ -49,8 +50,43 @@ class SimulationSummary:
     changes: float
     flaps: float
 
+    @property
+    def misses(self) -> float:
+        """Requests that the pool did not serve within the SLO."""
+        return self.requests * (1.0 - self.attainment)
+
     def as_dict(self) -> dict[str, float]:
-        return {name: round(figure, 4) for name, figure in asdict(self).items()}
+        figures = {**asdict(self), "misses": self.misses}
+        return {name: round(figure, 4) for name, figure in figures.items()}
+
+
+@dataclass(frozen=True)
+class Total:
+    """One policy over several traces."""
+
+    requests: float
+    misses: float
+    replica_hours: float
+
+    @property
+    def attainment(self) -> float:
+        return 1.0 - self.misses / max(1.0, self.requests)
+
+
+def totals(means: Sequence[Mapping[str, SimulationSummary]]) -> dict[str, Total]:
+    """`means`: policy -> figures, one a trace. Of the policies that each of them was played under;
+    raises ValueError for no trace."""
+    if not means:
+        raise ValueError("no trace was played")
+    return {
+        policy: Total(
+            sum(of[policy].requests for of in means),
+            sum(of[policy].misses for of in means),
+            sum(of[policy].replica_hours for of in means),
+        )
+        for policy in means[0]
+        if all(policy in of for of in means)
+    }
 
 
 def summary(result: Result) -> SimulationSummary:
@@ -122,6 +158,7 @@ def _row(policy: str, s: SimulationSummary) -> tuple[str, ...]:
     return (
         policy,
         f"{s.attainment:.2%}",
+        f"{s.misses:,.0f}",
         f"{s.ttft_p50_s:.2f}",
         f"{s.ttft_p99_s:.2f}",
         f"{s.replica_hours:.2f}",

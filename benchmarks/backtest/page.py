@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.engine_profile import EngineProfile
-from simulator.results import FLAP_S, SimulationSummary, table
+from simulator.results import FLAP_S, SimulationSummary, Total, table
 
 # Title, what is promised with what, policy -> figures, and how Ray Serve's best compares.
 Section = tuple[str, str, Mapping[str, SimulationSummary], str]
@@ -15,6 +15,8 @@ Section = tuple[str, str, Mapping[str, SimulationSummary], str]
 def page(
     sections: Sequence[Section],
     goals: Mapping[str, Any],
+    totals: Mapping[str, Total],
+    compared: str,
     engine: EngineProfile,
     command: str,
     minutes: float,
@@ -37,11 +39,20 @@ def page(
 {machine}
 
 Simulated engines, real decisions: our autoscaler, admission and routing, and beside them Ray
-Serve's own autoscaler and routing, on the same requests. **No GPU took part.** The engine is
+Serve's own autoscaler, Kubernetes' HPA and KEDA, on the same requests, with replicas that take as
+long to start. **No GPU took part.** The engine is
 an {engine.source.get("kind", "unknown")}, so read the figures as a comparison of policies, not as a
 promise for a machine.
 
 ![Arrivals, replicas and SLO attainment over time, by policy](backtest.svg)
+
+## All traces
+
+{compared}
+
+{totals_table(totals)}
+
+## Trace by trace
 
 {chapters}
 
@@ -64,6 +75,14 @@ promise for a machine.
   `target_ongoing_requests`. Where it is kinder than reality: `simulator/serve_default.py`.
 - **+ours**: another's autoscaling under our routing and admission, which tells what of the
   difference is which.
+- **hpa-waiting:T**, **hpa-concurrency:T**: Kubernetes' HorizontalPodAutoscaler, every 15 s, on the
+  requests that wait in an engine's queue (vLLM's `num_requests_waiting`) or are in the engine, T on
+  average a pod, with its default tolerance, windows and policies (`simulator/hpa.py`).
+  **keda-...:T**: KEDA's Prometheus scaler on their sum (`simulator/kubernetes.py`). Power of two
+  choices and no admission. Their metrics are of this very moment, which is kinder than Prometheus.
+- **Misses of hpa**, among the goals: ours, of those of the one target of the sweep that misses
+  least over all traces, however many replica-hours it takes. *Under our routing*: what is left of
+  that where HPA scales a fleet that we route and admit for.
 - **fixed:N**: N replicas throughout, with our routing and admission.
 - **The traces**: `simulator/traces.py`. Requests of the synthetic ones have 2,200 prompt tokens
   and 200 answer tokens on average. The ramp is chosen such that eight replicas hold its SLO for
@@ -76,6 +95,17 @@ promise for a machine.
   {engine.startup_s:g} s to start. Where that is from:
 {sources}
 """
+
+
+def totals_table(of: Mapping[str, Total]) -> str:
+    """Policy -> misses and replica-hours over all traces, as Markdown."""
+    rows = [
+        f"| {policy} | {total.misses:,.0f} | {total.attainment:.2%} | {total.replica_hours:.1f} |"
+        for policy, total in of.items()
+    ]
+    return "\n".join(
+        ["| Policy | Misses | Attained | Replica-hours |", "| -- | -- | -- | -- |", *rows]
+    )
 
 
 def _goal_table(goals: Mapping[str, Any]) -> str:
