@@ -77,7 +77,7 @@ def deploy(way: str, redis_url: str) -> str:
     """Start the way; returns the gateway's URL."""
     fleet = load_fleet(str(Path(__file__).parents[1] / "overhead" / "fleet.yaml"))
     pool = fleet.pools["engine"]
-    if way == "reserved-slot":
+    if way == "straight":
         gateway = fleet.gateway.model_copy(update={"port": PORT})
         serve.start(proxy_location="Disabled")
         secrets = Secrets(api_keys={KEY: "bench"}, engine_secret=SECRET, redis_url=redis_url)
