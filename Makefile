@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-resume \
-	bench-long-prompts
+	bench-long-prompts bench-client
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -186,6 +186,9 @@ bench-isolation: ## Attack a tenant's prompts by timing, with the salt between t
 
 bench-resume: ## Kill engines in mid-answer and compare the answers, an hour (ARGS="--answers 24 -e 2")
 	@$(BIN)/python -m benchmarks.resume.run $(ARGS)
+
+bench-client: ## Compare what antefix bench measures with vllm bench serve, on one server
+	@$(BIN)/python -m benchmarks.client.run $(ARGS)
 
 soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
 	@$(BIN)/python -m benchmarks.soak.run $(ARGS)

@@ -1,0 +1,273 @@
+"""Does antefix bench measure what vllm bench serve does? make bench-client ARGS="--write"
+
+One real vLLM server, without anything of ours before it. Both clients send requests of the same
+lengths at the same times to it, in turns, each with prompts that the server has never seen: ours
+as chats, vLLM's as token ids, of which it makes as many as ours had. Ours counts from when a
+request was due, vLLM's from when it was sent, so they agree where neither sends late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.small_model import small_model
+from benchmarks.trace_player import poisson
+from cli.local.ports import LOOPBACK, free_ports
+
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+MODEL = "small"
+PROMPT_TOKENS, ANSWER_TOKENS, RATE, SECONDS = (100, 500), (16, 64), 2.0, 25.0
+START_S, STOP_S = 180.0, 30.0
+# `vllm bench serve` itself asks for a package named vllm, which its build for CPUs is not.
+VLLM_BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+HASHED_TOKENS = 512
+# Theirs and ours, in seconds; the medians of each should agree within so much.
+NAMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "gap_s", "e2el": "e2e_s"}
+WITHIN = 0.05
+FIGURES = ("mean", "p50", "p99")
+
+# By metric and figure, in ms.
+Measured = Mapping[str, Mapping[str, float]]
+
+
+@contextlib.contextmanager
+def vllm_server(model: Path, log: Path) -> Iterator[str]:
+    """Its address. Raises RuntimeError when it does not come up."""
+    (port,) = free_ports(1)
+    url = f"http://{LOOPBACK}:{port}"
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    arguments = [
+        *(
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            str(model),
+            "--served-model-name",
+            MODEL,
+            "--host",
+            LOOPBACK,
+        ),
+        *("--port", str(port), "--dtype", "float32", "--max-model-len", "2048"),
+        *("--max-num-seqs", "16", "--enforce-eager", "--enable-prompt-tokens-details"),
+    ]
+    environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1"}
+    with log.open("w") as lines:
+        server = subprocess.Popen(
+            [sys.executable, *arguments], env=environment, stdout=lines, stderr=lines
+        )
+        try:
+            _wait_for(url, server, log)
+            yield url
+        finally:
+            server.terminate()
+            try:
+                server.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + START_S
+    while time.monotonic() < until and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+            return
+        time.sleep(0.5)
+    raise RuntimeError(f"vLLM did not start:\n{log.read_text()[-2000:]}")
+
+
+class Clients:
+    """Both, on one server. Files are in `folder`."""
+
+    def __init__(self, url: str, model: Path, folder: Path) -> None:
+        self._url = url
+        self._model = model
+        self._folder = folder
+        self._requests = 0
+
+    def prepare(self, seed: int) -> None:
+        """Write the trace, and play it once to no account: so vLLM's client is told when requests
+        came and how many tokens they had."""
+        rate = RATE
+        trace = poisson("t", lambda at: rate, rate, SECONDS, (PROMPT_TOKENS, ANSWER_TOKENS), seed)
+        lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+        for request in trace.requests:
+            at = f"2026-01-01 00:{int(request.at // 60):02}:{request.at % 60:09.6f}"
+            lines.append(f"{at},{request.prompt_tokens},{request.answer_tokens}")
+        (self._folder / "ours.csv").write_text("\n".join(lines) + "\n")
+        self._ours()
+        theirs = []
+        record = (self._folder / "ours.jsonl").read_text().splitlines()
+        for number, sent in enumerate(map(json.loads, record)):
+            hashes = sent["prompt_tokens"] // HASHED_TOKENS + 1
+            told = {
+                "timestamp": sent["due_s"],
+                "input_length": sent["prompt_tokens"],
+                "output_length": sent["output_tokens"],
+                "hash_ids": [f"{number}-{part}" for part in range(hashes)],
+            }
+            theirs.append(json.dumps(told) + "\n")
+        self._requests = len(theirs)
+        (self._folder / "theirs.jsonl").write_text("".join(theirs))
+
+    def ours(self) -> Measured:
+        result = self._ours()
+        if warnings := result["warnings"]:
+            print("\n".join(warnings), flush=True)
+        return {
+            name: {figure: 1000 * result[key][figure] for figure in FIGURES}
+            for name, key in NAMES.items()
+        }
+
+    def _ours(self) -> dict[str, Any]:
+        trace, record = self._folder / "ours.csv", self._folder / "ours.jsonl"
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "cli.main", "bench", "--base-url", f"{self._url}/v1"),
+                *("--api-key", "none", "--trace", str(trace), "--record", str(record), "--json"),
+                *("--seconds", str(SECONDS)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        result: dict[str, Any] = json.loads(done.stdout)
+        if result["errors"]:
+            raise RuntimeError(f"requests failed: {result['errors']}")
+        return result
+
+    def theirs(self) -> Measured:
+        percentiles = ("--percentile-metrics", ",".join(NAMES), "--metric-percentiles", "50,99")
+        subprocess.run(
+            [
+                *(sys.executable, "-c", VLLM_BENCH_SERVE, "--backend", "openai"),
+                *("--base-url", self._url, "--endpoint", "/v1/completions", "--model", MODEL),
+                *("--tokenizer", str(self._model), "--dataset-name", "timed_trace"),
+                *("--dataset-path", str(self._folder / "theirs.jsonl")),
+                *("--timed-trace-chunk-hash-size", str(HASHED_TOKENS)),
+                *("--num-prompts", str(self._requests), "--ignore-eos", "--temperature", "0"),
+                *("--save-result", "--result-dir", str(self._folder)),
+                *("--result-filename", "theirs.json", "--disable-tqdm", *percentiles),
+            ],
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        result = json.loads((self._folder / "theirs.json").read_text())
+        if result["completed"] != self._requests:
+            raise RuntimeError(f"{result['completed']} of {self._requests} were answered")
+        return {
+            name: {figure: result[f"{figure}_{name}_ms"] for figure in FIGURES} for name in NAMES
+        }
+
+
+def measure(rounds: int) -> dict[str, list[Measured]]:
+    """What each client measured, in each round."""
+    model = small_model()
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
+        folder = Path(name)
+        with vllm_server(model, folder / "vllm.log") as url:
+            clients = Clients(url, model, folder)
+            clients.prepare(seed=1)
+            found: dict[str, list[Measured]] = {"antefix bench": [], "vllm bench serve": []}
+            both = (("antefix bench", clients.ours), ("vllm bench serve", clients.theirs))
+            for number in range(rounds):
+                for who, measured in both if number % 2 else reversed(both):
+                    found[who].append(measured())
+                    print(who, json.dumps(found[who][-1]), flush=True)
+    return found
+
+
+def medians(rounds: Sequence[Measured]) -> dict[str, dict[str, float]]:
+    """Over the rounds."""
+    return {
+        name: {f: statistics.median(of[name][f] for of in rounds) for f in FIGURES}
+        for name in NAMES
+    }
+
+
+def goals(found: Mapping[str, Sequence[Measured]]) -> dict[str, Any]:
+    ours, theirs = (medians(rounds) for rounds in found.values())
+    return {
+        f"{name}_{figure}_off": report.goal(
+            abs(ours[name][figure] / theirs[name][figure] - 1), at_most=WITHIN
+        )
+        for name in NAMES
+        for figure in ("mean", "p50")
+    }
+
+
+def page(found: Mapping[str, Sequence[Measured]], rounds: int) -> str:
+    """docs/benchmarks/client.md."""
+    titles = {"ttft": "TTFT", "tpot": "TPOT", "itl": "gap between tokens", "e2el": "end to end"}
+    ours, theirs = found.values()
+
+    def cell(of: Sequence[Measured], name: str, figure: str) -> str:
+        figures = sorted(measured[name][figure] for measured in of)
+        return f"{statistics.median(figures):.1f} ({figures[0]:.1f} to {figures[-1]:.1f})"
+
+    rows = "\n".join(
+        f"| {title}, {figure} | {cell(ours, name, figure)} | {cell(theirs, name, figure)} | "
+        f"{medians(ours)[name][figure] / medians(theirs)[name][figure]:.3f} |"
+        for name, title in titles.items()
+        for figure in FIGURES
+    )
+    (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
+    return f"""# antefix bench beside vllm bench serve
+
+<!-- Written by `{report.command("client")}`. -->
+
+One real vLLM server, with nothing of ours before it, and both clients in turns, {rounds} times
+each. They send requests of the same lengths at the same times: {RATE:g} a second, Poisson, for
+{SECONDS:g} s; prompts of {least} to {most} words, as many tokens and those of the chat template
+more; answers of {shortest} to {longest} tokens; no prompt twice. `antefix bench` sends chats,
+`vllm bench serve` the same numbers of token ids. The median of the rounds in ms, and their range:
+
+| | `antefix bench` | `vllm bench serve` | Ratio of the medians |
+| -- | -- | -- | -- |
+{rows}
+
+`antefix bench` counts from when a request was due and `vllm bench serve` from when it was sent:
+the figures differ by what either sends late, by the tokenizing of a text and by what the server
+did at that moment. With a server and two clients on few cores the rounds of one client differ as
+well: the ranges say by how much.
+
+{report.machine_in_words()}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="of each client, in turns")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/client.md")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    found = measure(options.rounds)
+    if options.write:
+        (DOCS / "client.md").write_text(page(found, options.rounds))
+    figures = {who: medians(rounds) for who, rounds in found.items()}
+    report.finish("client", figures, goals(found))
+
+
+if __name__ == "__main__":
+    main()
