@@ -11,33 +11,15 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployments.prompt import ChatTemplate, PromptTokens, RendererFacts
+from deployments.prompt import PromptTokens
 
 DOCS = Path(__file__).parents[2] / "docs"
 FORMS = ("document", "turns")
 SYSTEM, ASKED, ANSWERED = 500, 200, 800
 NEXT_ANSWERED, NEXT_ASKED = 400, 100
 SHORTEST_CHARS = 80
-MAX_MODEL_LEN = 131_072
 
 Messages = list[dict[str, str]]
-
-
-def facts_of(folder: Path) -> RendererFacts:
-    """As an engine of the model in `folder` tells them, with a context of MAX_MODEL_LEN."""
-    template = ChatTemplate((folder / "chat_template.jinja").read_text(), "string")
-    return RendererFacts(
-        tokenizer=(folder / "tokenizer.json").read_text(),
-        split_special_tokens=False,
-        special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
-        truncation_side="right",
-        max_chars_per_token=100,
-        max_model_len=MAX_MODEL_LEN,
-        template=template,
-        tool_template=template,
-        template_kwargs={},
-        exclude_tools_when_tool_choice_none=False,
-    )
 
 
 class Chats:

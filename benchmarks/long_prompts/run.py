@@ -23,7 +23,8 @@ from benchmarks import report
 from benchmarks.index import pool
 from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
-from benchmarks.long_prompts.prompts import FORMS, Chats, facts_of
+from benchmarks.long_prompts.prompts import FORMS, Chats
+from benchmarks.observability.engines import facts_of
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
 
