@@ -20,7 +20,7 @@ from ray.serve.context import _get_global_client
 
 from common.errors import Problem
 from deployments.autoscaler import autoscaling_config
-from deployments.engine.replica import EngineReplica
+from deployments.engine.replica import HEARD_S, EngineReplica
 from deployments.fleet.applications import (
     GATEWAYS_APPLICATION,
     GATEWAYS_DEPLOYMENT,
@@ -116,7 +116,7 @@ def _pool(
         autoscaling_config=autoscaling_config(fleet, name, gpus, secrets.redis_url, replicas),
         max_ongoing_requests=pool.max_ongoing_requests,
         max_queued_requests=pool.max_queued_requests,
-        graceful_shutdown_timeout_s=fleet.gateway.drain_timeout_s,
+        graceful_shutdown_timeout_s=HEARD_S + fleet.gateway.drain_timeout_s,
         max_surge_percent=fleet.surge_percent,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,

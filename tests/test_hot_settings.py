@@ -1,6 +1,7 @@
 """What needs no restart restarts nothing: each change of a fleet, on a real Ray Serve.
 
-Engines are fakes; gateways, the autoscaler, Redis and the way of the settings are the real ones.
+What does need one costs no answer. Engines are fakes; gateways, the autoscaler, Redis and the way
+of the settings are the real ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ray.serve.schema import ServeDeploySchema
 from cli.local.ports import free_ports
 from router.fleet_settings import settings_key
 from tests.fakes.engine import SECRET
-from tests.fakes.serve_fleet import config_of
+from tests.fakes.front import samples_of
+from tests.fakes.serve_fleet import TOKEN_S, config_of
 from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
@@ -40,6 +42,9 @@ ROOT = Path(__file__).parent.parent
 # A busy machine is slow, not wrong.
 PATIENCE_S = 300.0
 KEY = "sk-test-of-a-fleet"
+DRAIN_S = 5.0
+# Of answers that take longer than that.
+TOKENS, EACH_S = 160, "0.05"
 Pids = dict[str, set[int]]
 
 
@@ -100,15 +105,28 @@ class Served:
         return self.pids()
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return json.loads(self.read(path, body))
+
+    def read(self, path: str, body: dict[str, Any] | None = None) -> bytes:
         headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            whole: bytes = answer.read()
+            return whole
 
     def chat(self, model: str = "large") -> Any:
         messages = [{"role": "user", "content": "hello"}]
         return self.ask("/v1/chat/completions", {"model": model, "messages": messages})
+
+    def stream(self, model: str) -> str:
+        """What a long one said, and how it ended."""
+        messages = [{"role": "user", "content": "hello"}]
+        body = {"model": model, "messages": messages, "stream": True, "max_tokens": TOKENS}
+        *events, end = self.read("/v1/chat/completions", body).decode().strip().split("\n\n")
+        told = [json.loads(event.removeprefix("data: ")) for event in events]
+        deltas = [choice["delta"] for event in told for choice in event["choices"]]
+        return "".join(delta.get("content", "") for delta in deltas) + end
 
     def status(self, pool: str = "large") -> Any:
         return self.ask("/antefix/status")["pools"][pool]
@@ -155,7 +173,7 @@ def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> It
     pool = {"resources": {"cpus": 0.0}, "slo": {"interactive": {"ttft_s": 30.0}}}
     fleet = {
         "name": "hot",
-        "gateway": {"port": gateway_port, "cpus": 0.0, "drain_timeout_s": 5.0},
+        "gateway": {"port": gateway_port, "cpus": 0.0, "drain_timeout_s": DRAIN_S},
         "metrics": {"port": metrics_port},
         "pools": {
             "large": {
@@ -346,3 +364,63 @@ def test_what_redis_has_lost_is_there_again(served: Served, server: RedisProcess
         client.flushall()
         eventually(lambda: client.get(settings_key("hot")) == kept)
     assert served.settles() == before
+
+
+def test_answers_outlive_a_rollout_and_a_scale_down(served: Served) -> None:
+    """One engine after the other is replaced, without room for one more; then two of them go."""
+
+    def small() -> set[int]:
+        return served.pids().get("small", set())  # an application that is built has none
+
+    first = served.settles()["small"]
+    served.give(
+        gateway__move_after_s=0.5, pools__small__replicas=3, pools__small__env={TOKEN_S: EACH_S}
+    )
+    eventually(lambda: len(small() - first) == 3, served.details)
+    before = served.settles()["small"]
+    said: list[str] = []
+    stop = threading.Event()
+
+    def traffic() -> None:
+        while not stop.is_set():
+            try:
+                said.append(served.stream("small"))
+            except Exception as error:
+                said.append(repr(error))
+
+    def under_way() -> int:
+        return sum(replica["running"] for replica in served.status("small")["replicas"])
+
+    clients = [threading.Thread(target=traffic) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        eventually(lambda: under_way() == len(clients))
+        running = [before]
+        began = time.monotonic()
+        served.give(pools__small__env={TOKEN_S: EACH_S, "EXAMPLE": "1"})
+        while len(running[-1]) < 3 or running[-1] & before:
+            assert time.monotonic() < began + PATIENCE_S, served.details()
+            running.append(small() or running[-1])
+            time.sleep(0.1)
+        rolled_s, began = time.monotonic() - began, time.monotonic()
+        served.give(pools__small__replicas=1)
+        eventually(lambda: len(small()) == 1, served.details)
+        served.settles()
+        scaled_s = time.monotonic() - began
+    finally:
+        stop.set()
+        for client in clients:
+            client.join(PATIENCE_S)
+    print(
+        f"\n{len(said)} answers; the rollout took {rolled_s:.1f} s, the scale-down {scaled_s:.1f} s"
+    )
+    assert set(said) == {"".join(f"t{n} " for n in range(1, TOKENS + 1)) + "data: [DONE]"}
+    assert min(map(len, running)) == 2
+    assert moved(served) > 0
+
+
+def moved(served: Served) -> float:
+    url = f"http://127.0.0.1:{served.fleet['metrics']['port']}/metrics"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return samples_of(answer.read().decode(), "small")["antefix_moved_total", "moved"]

@@ -68,6 +68,9 @@ BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
 NICENESS = 5
+# Until all gateways have read that a replica listens no more: it tells, and they read, ten times a
+# second, and a request that was placed just before is on its way.
+HEARD_S = 0.5
 # A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that
 # from a gateway whose client has stopped reading once every buffer between them is full: shorter
 # would cut clients that only pause.
@@ -125,7 +128,8 @@ class EngineReplica:
         self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled)
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
-        self._tickets = Tickets(pool.max_ongoing_requests, places=ServePlaces.here())
+        self._places = ServePlaces.here()
+        self._tickets = Tickets(pool.max_ongoing_requests, places=self._places)
         app = Awake(self._engine.app, self._sleeper)
         self._held = HeldAnswers(Confirming(app, self._report))
         gate = TicketGate(self._app(), self._tickets, secret)
@@ -133,7 +137,7 @@ class EngineReplica:
         self._url = gate.url = await self._server.start(self._node_ip)
         self._leases = LeaseSigner(secret, board)
         self._sequence = 0
-        self._leaving = False
+        self._leaving = self._closed = False
         self._events = EventStream(*self._engine.events_at)
         hasher = SegmentHasher(index_secret(secret))
         self._publisher = IndexPublisher(
@@ -302,6 +306,7 @@ class EngineReplica:
             output_tokens=stats.output_tokens,
             asleep=self._sleeper.asleep,
             leaving=self._leaving,
+            closed=self._closed,
             suspect=self._health is not EngineHealth.HEALTHY,
             speculation=Speculation(known.on, known.tokens_per_pass, known.speedup)
             if known
@@ -319,6 +324,8 @@ class EngineReplica:
         await forever("engine_probe", ask, PROBE_PERIOD_S, fails=fails, logger=logger)
 
     async def _watch_engine(self) -> None:
+        if self._places is not None and self._places.is_stopping:
+            self._leaving = True
         if self._engine.dead:
             await self._leave_at_once("died")
         before, (self._health, why) = self._health, self._witness.verdict
@@ -339,15 +346,18 @@ class EngineReplica:
             os._exit(1)
 
     async def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
-            await self._loops.stop(self._watch)
-            await self._publisher.stop()
-            self._held.close()
-            await self._server.drain()
-            await self._loops.stop()  # not before: a request may have waited for one's end
-            self._witness.stop()
-            self._events.close()
-            self._engine.stop()
+        if not hasattr(self, "_watch"):  # Serve calls this on a failed __init__ too
+            return
+        await self._loops.stop(self._watch)
+        self._leaving = self._closed = True
+        await asyncio.sleep(HEARD_S)
+        self._held.close()
+        await self._server.drain()
+        await self._publisher.stop()  # whoever left the board before was taken for dead
+        await self._loops.stop()  # not before: a request may have waited for one's end
+        self._witness.stop()
+        self._events.close()
+        self._engine.stop()
 
 
 def _whole_blocks(segment_tokens: int, block_size: int) -> int:

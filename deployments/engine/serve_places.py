@@ -52,13 +52,19 @@ class ServePlaces:
         """By reservations, too, whose requests have not come yet."""
         return int(self._replica.get_num_ongoing_requests())
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether Ray Serve stops this replica. It tells the deployment class last, in `__del__`,
+        once all that it counts has ended."""
+        return bool(self._replica._shutting_down)
+
     def take(self, token: str) -> None:
         """Where there is none left, Ray Serve does not count it.
 
         Nor while it stops this replica: it waits until none is taken, and requests may come until
         all gateways have heard. The HTTP server waits for those.
         """
-        if not self._replica._shutting_down:
+        if not self.is_stopping:
             self._tell(token, True)
 
     def give_back(self, token: str) -> None:

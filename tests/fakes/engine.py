@@ -121,20 +121,20 @@ class FakeEngine:
         app = Confirming(Awake(self._app(), self.sleeper), self.report)
         self.held = HeldAnswers(app)
         self._gate = TicketGate(_Cut(self.held, self), self.tickets, SECRET)
-        self._server = HttpServer(self._gate)
+        self.server = HttpServer(self._gate)
 
     async def start(self) -> None:
-        self.url = self._gate.url = await self._server.start("127.0.0.1")
+        self.url = self._gate.url = await self.server.start("127.0.0.1")
 
     async def stop(self) -> None:
         self.go_on.set()
         self.held.close()
         self.break_off()
-        await self._server.drain()
+        await self.server.drain()
 
     def break_off(self) -> None:
         """Cut every connection, as the death of the process does."""
-        for connection in list(self._server._server.server_state.connections):
+        for connection in list(self.server._server.server_state.connections):
             connection.transport.abort()
 
     def load(self, queued_prefill_tokens: int = 0) -> ReplicaLoad:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from unittest.mock import patch
 
 from ray import serve
 
+from common.loops import Loops
 from deployments import app
 from deployments.engine.replica import EngineReplica
 from deployments.engine.serve_places import ServePlaces
@@ -27,12 +27,23 @@ from router.redis_client import connect
 from tests.fakes.engine import FakeEngine
 from tests.fakes.publishing import Publishing
 
-# A pool's `env` says with it how long a start of its engines takes.
-STARTUP_S = "FAKE_STARTUP_S"
+# A pool's `env` says with them how long a start of its engines takes, and each token.
+STARTUP_S, TOKEN_S = "FAKE_STARTUP_S", "FAKE_TOKEN_S"
+LOOK_PERIOD_S = 0.05
+
+
+class _Nothing:
+    """Of what a real replica ends."""
+
+    def stop(self) -> None:
+        pass
+
+    close = stop
 
 
 class FakeReplica(EngineReplica):
-    """Follows the settings of the fleet as an engine does; `facts` says what it knows."""
+    """Follows the settings of the fleet, and is taken away, as a real one; `facts` says what it
+    knows."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
@@ -40,19 +51,37 @@ class FakeReplica(EngineReplica):
         startup_s = float(os.environ.get(STARTUP_S, "0"))
         await asyncio.sleep(startup_s)
         replica_id = serve.get_replica_context().replica_id.unique_id
+        self._places = ServePlaces.here()
         self._fake = FakeEngine(
             replica_id,
             pool.max_ongoing_requests,
             model=pool.served_model_name,
-            places=ServePlaces.here(),
+            places=self._places,
         )
         self._fake.startup_s = startup_s
+        self._fake.token_delay_s = float(os.environ.get(TOKEN_S, "0"))
         await self._fake.start()
-        self._published = Publishing(self._fake, redis_url, board)
-        self._published.start()
-        redis = connect(redis_url)
+        self._server, self._held = self._fake.server, self._fake.held
+        self._publisher = Publishing(self._fake, redis_url, board)  # type: ignore[assignment]
+        self._publisher.start()  # type: ignore[call-arg]
+        self._leaving = self._closed = False
+        redis, self._loops = connect(redis_url), Loops()
         self._board_reader = LoadReader(redis, board, LoadBoard(lambda: 0.0), pool.is_scaled)
-        self._settings = asyncio.create_task(self._follow_settings(redis, board))
+        self._loops.start("settings", self._follow_settings(redis, board))
+        self._loops.start("tell", self._tell())
+        self._watch = self._loops.start("watch", self._look())
+        self._witness = self._events = self._engine = _Nothing()  # type: ignore[assignment]
+
+    async def _look(self) -> None:
+        while True:
+            assert self._places is not None
+            self._leaving = self._leaving or self._places.is_stopping
+            await asyncio.sleep(LOOK_PERIOD_S)
+
+    async def _tell(self) -> None:
+        while True:
+            self._fake.leaving, self._fake.closed = self._leaving, self._closed
+            await asyncio.sleep(LOOK_PERIOD_S)
 
     def record_replica_metadata(self) -> dict[str, Any]:
         return {"url": self._fake.url}
@@ -70,12 +99,6 @@ class FakeReplica(EngineReplica):
 
     async def check_health(self) -> None:
         pass
-
-    async def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # Serve calls this on a failed __init__ too
-            self._settings.cancel()
-            await self._published.stop()
-            await self._fake.stop()
 
 
 def build_pool(args: Mapping[str, Any]) -> serve.Application:

@@ -35,6 +35,18 @@ from deployments.wire import confirmation, resumption
 from deployments.wire.confirmation import Confirmation
 from deployments.wire.resumption import RESPONSES_PATH, Known, Resumption
 
+# Arguments that decide when a token is computed, beside which others and where it is kept, and not
+# which it is: a rollout of one of these need not end answers where they began.
+_OF_SCHEDULING = frozenset(
+    {
+        *("async_scheduling", "enable_chunked_prefill", "enable_prefix_caching"),
+        *("gpu_memory_utilization", "kv_cache_memory_bytes", "long_prefill_token_threshold"),
+        *("max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens"),
+        *("max_num_seqs", "num_gpu_blocks_override", "scheduling_policy"),
+        *("disable_log_stats", "enable_log_requests", "otlp_traces_endpoint"),
+    }
+)
+
 
 def why_not(
     sampling_params: Any, prompt: Any, config: Any, is_response: bool = False
@@ -73,8 +85,11 @@ def why_not(
 
 
 def made_by(model: str, engine_args: Mapping[str, Any]) -> str:
-    """The same for engines of one release, model and arguments; `model` may lie elsewhere."""
-    told = [vllm_version, Path(model).name, engine_args]
+    """The same for engines of one release and model, and of arguments that answer alike; `model`
+    may lie elsewhere."""
+    named = {key.replace("-", "_"): value for key, value in engine_args.items()}
+    kept = {key: value for key, value in named.items() if key not in _OF_SCHEDULING}
+    told = [vllm_version, Path(model).name, kept]
     return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -1,5 +1,6 @@
 """What we rely on in vLLM is still there. One file, so that one process imports vLLM for it."""
 
+import dataclasses
 import fnmatch
 import inspect
 import itertools
@@ -20,7 +21,7 @@ from deployments.engine.vllm.adapter import NO_HOSTS, EngineStats, _Request, _Wa
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
-from deployments.engine.vllm.resuming import made_by, why_not
+from deployments.engine.vllm.resuming import _OF_SCHEDULING, made_by, why_not
 from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
@@ -395,7 +396,21 @@ def test_ids_are_those_of_the_exchange_wherever_vllm_draws_them() -> None:
 
 
 def test_engines_of_other_arguments_or_models_are_told_apart() -> None:
-    args = {"dtype": "float32", "max_num_seqs": 4}
+    args = {"dtype": "float32", "max_model_len": 512}
     same = {made_by("/a/model", args), made_by("/b/model", dict(reversed(args.items())))}
     assert len(same) == 1
-    assert not same & {made_by("/a/other", args), made_by("/a/model", args | {"max_num_seqs": 8})}
+    assert not same & {made_by("/a/other", args), made_by("/a/model", args | {"max_model_len": 8})}
+
+
+def test_engines_that_schedule_otherwise_answer_alike() -> None:
+    args = {"dtype": "float32", "max_num_seqs": 4}
+    others: list[dict[str, Any]] = [
+        {"dtype": "float32"},
+        {"dtype": "float32", "max-num-seqs": 8},
+        args | {"gpu_memory_utilization": 0.5, "max_num_batched_tokens": 2048},
+    ]
+    assert {made_by("/a/model", other) for other in others} == {made_by("/a/model", args)}
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert known >= _OF_SCHEDULING, "vLLM has renamed one"
