@@ -26,7 +26,7 @@ PATH = "/v1/completions"
 @dataclass(frozen=True)
 class ReplayedRequest:
     """One request. `status` 0: broken off. `ttft`: seconds since it was due, None without a first
-    token; the rest as the answer's headers say."""
+    token; the rest as the answer's headers say, `gateway_ttft` from when it came to the gateway."""
 
     at: float
     status: int
@@ -35,6 +35,7 @@ class ReplayedRequest:
     retry_after: str | None = None
     predicted: float | None = None
     request_id: str = ""
+    gateway_ttft: float | None = None
 
     def met(self, slo_s: float) -> bool:
         return self.ttft is not None and self.ttft <= slo_s
@@ -86,9 +87,14 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
         sent.first_byte_s - sent.due_s if sent.first_byte_s is not None else None,
         told.get("x-antefix-replica"),
         told.get("retry-after"),
-        float(ms) / 1000 if (ms := told.get("x-antefix-predicted-ttft-ms")) else None,
+        _seconds(told.get("x-antefix-predicted-ttft-ms")),
         told.get("x-request-id", ""),
+        _seconds(told.get("x-antefix-ttft-ms")),
     )
+
+
+def _seconds(told_ms: str | None) -> float | None:
+    return float(told_ms) / 1000 if told_ms else None
 
 
 def poisson(

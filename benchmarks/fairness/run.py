@@ -60,6 +60,8 @@ class Beside:
             "ttft_p50_s": _ttft_s(own, 0.5),
             "ttft_p99_s": _ttft_s(own, 0.99),
             "ttft_p99_s_of_each_round": [_ttft_s(phase, 0.99) for phase in self.rounds],
+            # where this is far less, what sends the requests was late
+            "ttft_p99_s_at_the_gateway": _p99_s([of.gateway_ttft for of in own]),
             "others_offered": len(self.others),
             "others_served": sum(of.status == 200 for of in self.others),
         }
@@ -68,6 +70,10 @@ class Beside:
 def _ttft_s(requests: Sequence[ReplayedRequest], share: float) -> float:
     ttfts = sorted(of.ttft for of in requests if of.ttft is not None)
     return round(quantile(ttfts, share), 3)
+
+
+def _p99_s(seconds: Sequence[float | None]) -> float:
+    return round(quantile(sorted(of for of in seconds if of is not None), 0.99), 3)
 
 
 class FairnessBench:
