@@ -157,7 +157,7 @@ bench-routing: ## Measure the routing policies on real engines
 bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
 	@$(BIN)/python -m benchmarks.gateways.run $(ARGS)
 
-bench-backtest: ## Play traces under our autoscaler and under Ray Serve's, on simulated engines
+bench-backtest: ## Play traces under our autoscaler, Ray Serve's, HPA and KEDA, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)
 
 bench-startup: ## Play traces with replicas that take 5, 30 and 120 s to start, on simulated engines
