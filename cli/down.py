@@ -20,7 +20,7 @@ def down(
     """Stop the fleet that `antefix up` started."""
     with answering(as_json):
         home = Home()
-        with home.turn(lambda: note("waiting for another antefix up or down to finish")):
+        with home.turn(lambda: note("waiting for another antefix up, update or down to finish")):
             state = home.state()
             if state is not None:
                 stop_fleet(home, state, drain=not now)

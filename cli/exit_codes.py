@@ -20,7 +20,7 @@ MEANINGS = {
     ExitCode.FAILED: "something stands in the way; the message says what to do",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no fleet is running here",
-    ExitCode.CONFLICT: "another fleet is running here, or the port is taken",
+    ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a new start",
     ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, or a pod is not ready",
     ExitCode.INVALID_FLEET: "the fleet file is wrong",
     ExitCode.GATE: "a model lost more than the limits allow",

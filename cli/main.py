@@ -25,6 +25,7 @@ from cli.slo import slo
 from cli.status import status
 from cli.tune_speculation import tune_speculation
 from cli.up import up
+from cli.update import update
 from cli.verify import verify
 
 app = typer.Typer(
@@ -34,8 +35,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, status, logs, chat, env, verify, bench, backtest, calibrate, quantize):
+for command in (up, update, down, status, logs, chat, env, verify, bench, backtest, calibrate):
     app.command()(command)
+app.command()(quantize)
 app.command()(tune_speculation)
 app.command()(plan)
 app.command()(evaluate)

@@ -89,7 +89,7 @@ def start(home: Home, wanted: Wanted) -> Started:
     """The running fleet. Must be called in the home's turn."""
     recorded = home.state()
     if recorded is not None:
-        if _is_running(home, recorded):
+        if is_running(home, recorded):
             return Started(_beside(home, _same_or_refused(recorded, wanted), wanted), None)
         note("cleaning up after a fleet that did not end well")
         _clean_up(home, recorded)
@@ -98,13 +98,14 @@ def start(home: Home, wanted: Wanted) -> Started:
         state = _new_state(wanted, ports)
         home.save_state(state)
         try:
-            return _start(home, state, _listening_on(wanted.fleet, state), wanted.programs)
+            return _start(home, state, listening_on(wanted.fleet, state), wanted.programs)
         except BaseException:
             _clean_up(home, home.state() or state)
             raise
 
 
-def _is_running(home: Home, state: FleetState) -> bool:
+def is_running(home: Home, state: FleetState) -> bool:
+    """Whether its gateways answer."""
     if not state.ready or not cluster.is_alive(state):
         return False
     try:
@@ -119,7 +120,8 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
         return running
     raise CommandError(
         f"another fleet ({running.fleet_file}) is running at {running.base_url}",
-        "stop it first: antefix down; or set ANTEFIX_HOME to another folder to run both",
+        f"make it what this file says: antefix update {wanted.name}; stop it first: antefix down; "
+        "or set ANTEFIX_HOME to another folder to run both",
         ExitCode.CONFLICT,
     )
 
@@ -185,7 +187,8 @@ def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack)
     return f"http://{_reachable(host, LOOPBACK)}:{port}/metrics"
 
 
-def _listening_on(fleet: Fleet, state: FleetState) -> Fleet:
+def listening_on(fleet: Fleet, state: FleetState) -> Fleet:
+    """The fleet, at the ports that it has."""
     gateway = fleet.gateway.model_copy(update={"port": state.port})
     fleet = fleet.model_copy(update={"gateway": gateway})
     if not state.metrics_url:
@@ -207,7 +210,7 @@ def _start(
 ) -> Started:
     with Steps() as steps:
         if state.own_ray:
-            fleet = _with_models_here(fleet, steps)
+            fleet = with_models_here(fleet, steps)
             with steps.step("Ray"):
                 state = cluster.start_ray(home, state, fleet)
         if not state.redis_url:
@@ -232,7 +235,7 @@ def _start(
     return Started(state, answer)
 
 
-def _with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
+def with_models_here(fleet: Fleet, steps: Steps) -> Fleet:
     """Makes the embedded model, and names folders absolutely: a replica has another working
     directory.
     """

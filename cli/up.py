@@ -55,7 +55,7 @@ def up(
         began = time.monotonic()
         home = Home()
         wanted = starting.wanted(fleet, port, address, with_prometheus)
-        with home.turn(lambda: note("waiting for another antefix up or down to finish")):
+        with home.turn(lambda: note("waiting for another antefix up, update or down to finish")):
             result = starting.start(home, wanted)
         _print_result(home, result, time.monotonic() - began, as_json)
         if foreground:

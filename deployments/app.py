@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.metadata
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -26,6 +28,7 @@ from deployments.fleet.applications import (
     GATEWAYS_DEPLOYMENT,
     HOT_OF_POOL,
     application_of,
+    args_of_gateways,
     settings_of,
 )
 from deployments.fleet.fleet import MOST_N, Fleet, FleetBase
@@ -66,15 +69,37 @@ ENGINE_ENVIRONMENT = {
 _CPU_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def applications(fleet: Fleet, secrets: Secrets) -> dict[str, serve.Application]:
-    """The whole fleet as Ray Serve applications, by name."""
+def applications(
+    fleet: Fleet, secrets: Secrets, running: Mapping[str, int] | None = None
+) -> dict[str, serve.Application]:
+    """The whole fleet as Ray Serve applications, by name.
+
+    `running`: how many replicas pools have now, where they run already. Gateways whose cold fields
+    are the same go on, with the new settings; the engines of a pool that is deployed again do not.
+    """
+    told = fleet.model_dump(mode="json")
     gateways = _gateways(fleet).options(
         num_replicas=fleet.gateway.replicas,
         max_surge_percent=fleet.surge_percent,
-        user_config=settings_of(fleet.model_dump(mode="json")),
+        user_config=settings_of(told),
+        version=_digest(args_of_gateways(told)),
+        _internal=True,
     )
-    pools = {application_of(name): _pool(fleet, name, secrets) for name in fleet.pools}
+    pools = {
+        application_of(name): _pool(fleet, name, secrets, (running or {}).get(name))
+        for name in fleet.pools
+    }
     return {GATEWAYS_APPLICATION: gateways.bind(fleet, secrets), **pools}
+
+
+async def running_replicas(fleet: Fleet, redis_url: str) -> dict[str, int]:
+    """How many the autoscaler runs now of the pools that it knows."""
+    targets = {name: await _last_target(redis_url, fleet.board_of(name)) for name in fleet.pools}
+    return {name: target for name, target in targets.items() if target is not None}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 async def begin_anew(fleet: Fleet, redis_url: str) -> None:

@@ -72,14 +72,24 @@ def start_ray(home: Home, state: FleetState, fleet: Fleet) -> FleetState:
 
 
 def deploy(
-    home: Home, state: FleetState, fleet: Fleet, keys: Keys, on_pools: OnPools
+    home: Home,
+    state: FleetState,
+    fleet: Fleet,
+    keys: Keys,
+    on_pools: OnPools,
+    before: dict[str, Any] | None = None,
 ) -> FleetState:
-    """Deploy and return once every replica runs. Raises Problem with the reason's gist."""
+    """Deploy and return once every replica runs. Raises Problem with the reason's gist.
+
+    `before`: the fleet that runs, which becomes this one; empty where it is not known.
+    """
+    told = fleet.model_dump(mode="json")
     request = {
-        "action": "deploy",
+        "action": "deploy" if before is None else "update",
         "address": state.ray_address,
         "local": state.own_ray,
-        "fleet": fleet.model_dump(mode="json"),
+        "before": before,
+        "fleet": told,
         "secrets": {
             "api_keys": {keys.api_key: "default"},
             "engine_secret": keys.engine_secret,
@@ -90,7 +100,10 @@ def deploy(
     }
     for event in _drive(home, state, request):
         if event["event"] == "connected":
-            state = dataclasses.replace(state, deployed=True, started_serve=event["started_serve"])
+            started_serve = event.get("started_serve", state.started_serve)
+            state = dataclasses.replace(
+                state, deployed=True, started_serve=started_serve, fleet=told
+            )
             home.save_state(state)
         elif event["event"] == "pools":
             on_pools(event["pools"], event["message"])

@@ -58,6 +58,8 @@ class FleetState:
     deployed: bool = False
     started_serve: bool = True
     redis_url: str = field(default="", repr=False)
+    # what runs, as it was deployed; its `env` may hold secrets
+    fleet: dict[str, Any] = field(default_factory=dict, repr=False)
     metrics_url: str = ""
     prometheus_url: str = ""
     alertmanager_url: str = ""
@@ -92,7 +94,7 @@ class Home:
 
     @contextmanager
     def turn(self, on_wait: Callable[[], None]) -> Iterator[None]:
-        """One `up` or `down` at a time."""
+        """One `up`, `update` or `down` at a time."""
         with only_one(self.folder / "lock", on_wait):
             yield
 

@@ -6,6 +6,8 @@ One JSON object on stdin says what to do, one a line on stdout tells how it goes
         {"event": "connected", "started_serve"}
         {"event": "pools", "pools": {name: {"running", "target", "states"}}, "message"}
         {"event": "running"}  or  {"event": "failed", "message", "remedy", "conflict"}
+    {"action": "update", "address", "local", "before", "fleet", "secrets"}
+        {"event": "connected"}, then as above; `before` is the fleet that runs, empty: not known
     {"action": "remove", "address", "local", "shutdown_serve"}
         {"event": "removed"}
 
@@ -29,8 +31,14 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
-from deployments.app import applications, begin_anew
-from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of, is_application
+from cli.local.ray_head import cpus
+from deployments.app import applications, begin_anew, running_replicas
+from deployments.fleet.applications import (
+    GATEWAYS_APPLICATION,
+    application_of,
+    is_application,
+    restarts,
+)
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Secrets
 
@@ -53,27 +61,52 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
             }
         )
         return
-    if lack := _lacking_gpus(fleet) if request["local"] else "":
-        emit(
-            {
-                "event": "failed",
-                "message": lack,
-                "remedy": "use a fleet file for fewer, or another machine",
-            }
-        )
+    if request["local"] and not _fits(fleet, emit):
         return
     # The gateways listen themselves; a proxy in front would only add a hop.
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
     secrets = Secrets(**request["secrets"])
     asyncio.run(begin_anew(fleet, secrets.redis_url))
+    _run(applications(fleet, secrets))
+    _follow(fleet, emit)
+
+
+def update(request: dict[str, Any], emit: Emit) -> None:
+    """Engines of pools that need it are replaced, a few at a time; what is hot reaches the others
+    through the gateways.
+    """
+    before, after = request["before"], request["fleet"]
+    fleet = Fleet.model_validate_json(json.dumps(after))
+    if request["local"] and not _fits(fleet, emit):
+        return
+    secrets = Secrets(**request["secrets"])
+    running = asyncio.run(running_replicas(fleet, secrets.redis_url))
+    built = applications(fleet, secrets, running)
+    if before:
+        changed = restarts(before, after)
+        anew = {GATEWAYS_APPLICATION, *map(application_of, changed.pools | changed.added)}
+        built = {name: application for name, application in built.items() if name in anew}
+    emit({"event": "connected"})
+    _run(built)
+    for name in _ours().keys() - {application_of(pool) for pool in fleet.pools}:
+        if name != GATEWAYS_APPLICATION:
+            serve.delete(name, _blocking=False)
+    _follow(fleet, emit)
+
+
+def _run(built: Mapping[str, serve.Application]) -> None:
     targets = [
         serve.RunTarget(target=application, name=name, route_prefix=None)
-        for name, application in applications(fleet, secrets).items()
+        for name, application in built.items()
     ]
     serve.run_many(
         targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
     )
+
+
+def _follow(fleet: Fleet, emit: Emit) -> None:
+    """Until all of it runs, or cannot."""
     while True:
         ours = _ours()
         emit({"event": "pools", "pools": _pools(fleet, ours), "message": _delay(ours)})
@@ -120,10 +153,22 @@ def _ours() -> dict[str, ApplicationStatusOverview]:
     return {name: status for name, status in found.items() if is_application(name)}
 
 
-def _lacking_gpus(fleet: Fleet) -> str:
-    has = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
-    needs = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
-    return f"the fleet needs {needs:g} GPUs and Ray finds {has:g}" if needs > has else ""
+def _fits(fleet: Fleet, emit: Emit) -> bool:
+    """Whether a Ray that was started here has enough; else it is told."""
+    has: Mapping[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    gpus = sum((pool.resources.gpus or 0.0) * pool.first_replicas for pool in fleet.pools.values())
+    if gpus > has.get("GPU", 0.0):
+        message = f"the fleet needs {gpus:g} GPUs and Ray finds {has.get('GPU', 0.0):g}"
+        remedy = "use a fleet file for fewer, or another machine"
+    elif cpus(fleet) > has["CPU"]:
+        message = (
+            f"the fleet reserves {cpus(fleet)} CPU cores, and Ray was started for {has['CPU']:g}"
+        )
+        remedy = "reserve fewer (resources.cpus, replicas), or: antefix down, then antefix up"
+    else:
+        return True
+    emit({"event": "failed", "message": message, "remedy": remedy})
+    return False
 
 
 def _pools(fleet: Fleet, ours: Mapping[str, ApplicationStatusOverview]) -> dict[str, Any]:
@@ -170,7 +215,7 @@ def main() -> None:
     request = json.load(sys.stdin)
     try:
         connect(request["address"], request["local"])
-        {"deploy": deploy, "remove": remove}[request["action"]](request, emit)
+        {"deploy": deploy, "update": update, "remove": remove}[request["action"]](request, emit)
     except (ConnectionError, RayServeException, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines()
         message = f"{type(error).__name__}: {lines[0] if lines else ''}"

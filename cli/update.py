@@ -1,0 +1,134 @@
+"""`antefix update`: a fleet that runs becomes what its file says now, engine by engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from cli import starting
+from cli.exit_codes import ExitCode
+from cli.local import cluster
+from cli.local.home import FleetState, Home
+from cli.output import CommandError, answering, not_running, note, print_json
+from cli.progress import ProgressStep, Steps
+from deployments.fleet.applications import Restarts, restarts
+from deployments.fleet.fleet import Fleet
+
+# What processes other than gateways and engines were started with, and where all of them are found.
+_FIXED: tuple[tuple[str, Callable[[Fleet], Any]], ...] = (
+    ("name", lambda fleet: fleet.name),
+    ("redis.url", lambda fleet: fleet.redis.url),
+    ("metrics", lambda fleet: fleet.metrics),
+    ("gateway.host", lambda fleet: fleet.gateway.host),
+)
+_ANEW = "to change that: antefix down, then antefix up"
+
+
+def update(
+    fleet: Annotated[str, typer.Argument(help="A fleet file's path, or the name of one.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Change the running fleet to what a fleet file says, engine by engine."""
+    with answering(as_json):
+        began = time.monotonic()
+        home = Home()
+        with home.turn(lambda: note("waiting for another antefix up, update or down to finish")):
+            state = home.state()
+            if state is None or not starting.is_running(home, state):
+                raise not_running()
+            address = None if state.own_ray else state.ray_address
+            changed = _update(home, state, starting.wanted(fleet, state.port, address))
+        seconds = round(time.monotonic() - began, 1)
+        if as_json:
+            print_json({**_told(changed), "seconds": seconds})
+        else:
+            typer.echo(f"{_sentence(changed)} It took {seconds:g} s.")
+
+
+def _update(home: Home, state: FleetState, wanted: starting.Wanted) -> Restarts:
+    """Raises Problem."""
+    if not state.fleet:
+        raise CommandError("this fleet was started by an earlier release", _ANEW, ExitCode.CONFLICT)
+    with Steps() as steps:
+        fleet = starting.listening_on(wanted.fleet, state)
+        if state.own_ray:
+            fleet = starting.with_models_here(fleet, steps)
+        _check(Fleet.model_validate(state.fleet), fleet)
+        _tell_of_ports(wanted.fleet, fleet)
+        changed = restarts(state.fleet, fleet.model_dump(mode="json"))
+        # what an update that failed has left is not known
+        before = state.fleet if state.fleet_digest else {}
+        state = dataclasses.replace(
+            state,
+            fleet_digest="",
+            fleet_file=wanted.name,
+            model=next(iter(fleet.pools.values())).served_model_name,
+            drain_timeout_s=fleet.gateway.drain_timeout_s,
+        )
+        with steps.step("Engines") as step:
+            show = _Showing(step).show
+            state = cluster.deploy(home, state, fleet, home.keys(), show, before)
+    home.save_state(dataclasses.replace(state, fleet_digest=wanted.digest))
+    return changed
+
+
+def _check(running: Fleet, fleet: Fleet) -> None:
+    """Raises CommandError for what cannot change while it runs."""
+    for name, of in _FIXED:
+        if of(running) != of(fleet):
+            raise CommandError(f"a running fleet keeps its {name}", _ANEW, ExitCode.CONFLICT)
+
+
+def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
+    """Of those that were taken, or chosen on the command line, when it was started."""
+    for name, is_, says in (
+        ("gateway.port", fleet.gateway.port, wanted.gateway.port),
+        ("metrics.port", fleet.metrics.port, wanted.metrics.port),
+    ):
+        if is_ != says:
+            note(f"{name} stays {is_}, and not {says}: a running fleet keeps its ports")
+
+
+class _Showing:
+    """How far the pools are."""
+
+    def __init__(self, step: ProgressStep) -> None:
+        self._step = step
+
+    def show(self, pools: dict[str, Any], delay: str) -> None:
+        running = sum(pool["running"] for pool in pools.values())
+        target = max(1, sum(pool["target"] for pool in pools.values()))
+        waiting = " ".join(delay.split())[:120]
+        self._step.show(running / target, waiting or f"{running} of {target} engines serve")
+
+
+def _told(changed: Restarts) -> dict[str, Any]:
+    return {
+        "status": "updated",
+        "gateways_restarted": changed.gateways,
+        "pools_restarted": sorted(changed.pools),
+        "pools_added": sorted(changed.added),
+        "pools_removed": sorted(changed.removed),
+        "reached_what_runs": list(changed.reaches_running),
+    }
+
+
+def _sentence(changed: Restarts) -> str:
+    told = [
+        f"{what} {', '.join(sorted(pools))}."
+        for what, pools in (
+            ("Engines were replaced of", changed.pools),
+            ("New are", changed.added),
+            ("Gone are", changed.removed),
+        )
+        if pools
+    ]
+    if changed.gateways:
+        told.insert(0, "The gateways were replaced.")
+    if changed.reaches_running:
+        told.append(f"What runs has taken over {', '.join(changed.reaches_running)}.")
+    return " ".join(told) or "Nothing has changed."
