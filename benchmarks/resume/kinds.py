@@ -74,6 +74,7 @@ class Kind:
 _WHOLE = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
 # so that what so small a model says does not repeat itself
 _VARIED = {**_WHOLE, "frequency_penalty": 0.6}
+_SEEDED = {"temperature": 1, "seed": 7}
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 _BOUND = {"temperature": 0, "max_tokens": LONGEST}
 _RESPONSE = {"temperature": 0, "max_output_tokens": TOKENS, "ignore_eos": True}
@@ -97,11 +98,10 @@ KINDS: Mapping[str, Kind] = {
         _BOUND | _STREAM | {"structured_outputs": {"regex": PATTERN}},
         lambda text: re.fullmatch(PATTERN, text) is not None,
     ),
-    "two choices": Kind(CHAT, _VARIED | _STREAM | {"n": 2}),
     "logprobs": Kind(CHAT, _WHOLE | _STREAM | {"logprobs": True, "top_logprobs": 3}),
     "stop string": Kind(COMPLETIONS, _VARIED | _STREAM, stops=True),
     "adapter": Kind(CHAT, _VARIED | _STREAM | {"model": ADAPTER}, speculates=False),
-    "seeded": Kind(
-        CHAT, _WHOLE | _STREAM | {"temperature": 1, "seed": 7, "n": 2}, speculates=False
-    ),
+    "seeded": Kind(CHAT, _WHOLE | _STREAM | _SEEDED, speculates=False),
+    # vLLM makes one greedy choice alone
+    "two choices": Kind(CHAT, _WHOLE | _STREAM | _SEEDED | {"n": 2}, speculates=False),
 }

@@ -6,13 +6,14 @@ import asyncio
 import copy
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.resume import kinds, rounds, verdict
 from benchmarks.resume.answers import ClientAnswer, ask, joined
-from benchmarks.resume.kinds import CHAT, COMPLETIONS, KINDS, Kind
+from benchmarks.resume.kinds import CHAT, COMPLETIONS, KINDS, RESPONSES, Kind
 from benchmarks.resume.rounds import Disturbed, Prepared
 from benchmarks.resume.verdict import figures, goals, judge
 from cli.stream_client import Endpoint
@@ -191,3 +192,29 @@ def test_every_kind_asks_for_something_of_its_own() -> None:
     stop = KINDS["stop string"]
     bodies.add(json.dumps(stop.stopping(stop.asked(1), "abcdefghijkl")))
     assert len(bodies) == len(KINDS)  # but for the string, it is a completion
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("speculates", [False, True])
+def test_vllm_takes_every_kind_and_can_go_on_with_it(speculates: bool) -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    from deployments.engine.vllm.resuming import why_not
+
+    read = {
+        CHAT: ChatCompletionRequest,
+        COMPLETIONS: CompletionRequest,
+        RESPONSES: ResponsesRequest,
+    }
+    config = SimpleNamespace(
+        speculative_config={} if speculates else None,
+        watermark_config=None,
+        model_config=SimpleNamespace(use_fp64_gumbel=False),
+    )
+    prompt = {"type": "token", "prompt_token_ids": [1]}
+    for name, kind in KINDS.items():
+        if kind.speculates or not speculates:
+            params = read[kind.path](**kind.asked(1)).to_sampling_params(1000, {})
+            assert why_not(params, prompt, config, kind.path == RESPONSES) is None, name
