@@ -18,6 +18,7 @@ import redis
 from cli.local import processes
 from deployments.fleet.applications import application_of
 from tests.real.conftest import RunningFleet
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -162,12 +163,30 @@ async def test_requests_spread_over_the_replicas(
     assert len(set(served_by)) == 2
 
 
-async def test_an_engine_that_dies_costs_no_waiting_request_an_error_and_is_replaced(
+async def whole_stream(http: aiohttp.ClientSession, fleet: RunningFleet, begun: list[str]) -> None:
+    """One of which nothing is missing; who serves it is `begun` with its first token."""
+    body = {**long_stream(fleet), "stream_options": {"include_usage": True}}
+    async with http.post("/v1/completions", json=body) as answer:
+        first = await answer.content.readuntil(b"\n\n")
+        begun.append(answer.headers["x-antefix-replica"])
+        text = (first + await answer.read()).decode()
+    *events, done = text.replace("data: ", "").split("\n\n")[:-1]
+    assert done == "[DONE]"
+    said = [json.loads(event) for event in events]
+    assert len({(event["id"], event["created"]) for event in said}) == 1
+    assert said[-1]["usage"]["completion_tokens"] == STREAM_TOKENS
+
+
+async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     state = fleet.home.state()
     assert state is not None
-    before = {replica["replica"] for replica in (await status(http))["replicas"]}
+    # looked for now, so that a stream that has begun has not ended when its engine is killed
+    before = {
+        replica["replica"]: engine_of_pool(state.run_id, "engine", replica["url"])
+        for replica in (await status(http))["replicas"]
+    }
     body = {**long_stream(fleet, 40), "stream": False}
 
     async def ask() -> int:
@@ -176,27 +195,30 @@ async def test_an_engine_that_dies_costs_no_waiting_request_an_error_and_is_repl
             return answer.status
 
     running = [asyncio.create_task(ask()) for _ in range(6)]
-    await asyncio.sleep(1)
-    engine = engine_of_pool(state.run_id, "engine")
-    engine.send_signal(signal.SIGKILL)
+    begun: list[str] = []
+    streams = [asyncio.create_task(whole_stream(http, fleet, begun)) for _ in range(4)]
+    await until(lambda: begun or any(stream.done() for stream in streams))
+    before[begun[0]].send_signal(signal.SIGKILL)
     assert await asyncio.gather(*running) == [200] * 6
+    await asyncio.gather(*streams)
 
     async def replaced() -> bool:
         now = await status(http)
-        alive = {replica["replica"] for replica in now["replicas"]}
-        return len(alive) == 2 and alive != before and now["states"] == {"RUNNING": 2}
+        alive = {of["replica"] for of in now["replicas"]}
+        return len(alive) == 2 and alive != {*before} and now["states"] == {"RUNNING": 2}
 
     await eventually(replaced, within_s=240, every_s=1)
 
 
-def engine_of_pool(run_id: str, pool: str) -> psutil.Process:
-    """vLLM's engine process below one of the pool's replica actors."""
+def engine_of_pool(run_id: str, pool: str, url: str) -> psutil.Process:
+    """vLLM's engine process below the replica actor of the pool that listens there."""
+    port = int(url.rpartition(":")[2])
     for process in processes.processes(run_id):
-        if f"ServeReplica:{application_of(pool)}:" in " ".join(process.cmdline()):
-            for child in process.children():
-                if "EngineCore" in " ".join(child.cmdline()):
-                    return child
-    raise AssertionError(f"no engine of pool {pool} found")
+        if f"ServeReplica:{application_of(pool)}:" not in " ".join(process.cmdline()):
+            continue
+        if port in {at.laddr.port for at in process.net_connections("tcp")}:
+            return next(of for of in process.children() if "EngineCore" in " ".join(of.cmdline()))
+    raise AssertionError(f"no engine of pool {pool} listens at {url}")
 
 
 async def test_scale_down_lets_streams_finish(
