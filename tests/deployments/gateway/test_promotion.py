@@ -22,11 +22,13 @@ from tests.waiting import until
 # Fake engines say that they compute 1000 tokens a second.
 WARM = {"warm_replicas": 1, "slo": {"interactive": {"ttft_s": 2.0}}}
 FULL = 9000
+# For all requests of a test at once: who has none sends them where there is.
+ROOM = 8
 
 
 @pytest.fixture
 def engines() -> tuple[FakeEngine, FakeEngine]:
-    engines = FakeEngine("r0"), FakeEngine("r1")
+    engines = FakeEngine("r0", ROOM), FakeEngine("r1", ROOM)
     for age, engine in enumerate(engines):
         engine.started_at = float(age)
     return engines
@@ -82,7 +84,7 @@ async def test_the_request_that_needs_a_warm_replica_gets_it(
 async def test_gateways_that_see_the_same_spike_promote_one_replica(
     front: Front, engines: tuple[FakeEngine, FakeEngine], redis_url: str
 ) -> None:
-    third = FakeEngine("r2")
+    third = FakeEngine("r2", ROOM)
     third.started_at = 2.0
     async with gateway_before(third, redis_url=redis_url, pool=WARM) as other:
         for of in (front, other):

@@ -174,8 +174,8 @@ async def test_a_client_that_reads_nothing_holds_no_task_past_its_deadline(
     state = front.gateway._server._server.server_state
     await until(lambda: state.tasks)
     await until(lambda: not state.tasks, within_s=30)
-    # on a busy machine it may have gone already
-    assert all(connection.transport.is_closing() for connection in state.connections)
+    # on a busy machine it may have gone already, or had so little to read that it was told all
+    assert all(of.transport.is_closing() or of.cycle.response_complete for of in state.connections)
     writer.transport.abort()
     del reader
 
