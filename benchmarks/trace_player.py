@@ -25,8 +25,9 @@ PATH = "/v1/completions"
 
 @dataclass(frozen=True)
 class ReplayedRequest:
-    """One request. `status` 0: broken off. `ttft`: seconds since it was due, None without a first
-    token; the rest as the answer's headers say, `gateway_ttft` from when it came to the gateway."""
+    """One request. `status` 0: broken off, as `error` tells. `ttft`: seconds since it was due, None
+    without a first token; the rest as the answer's headers say, `gateway_ttft` from when it came to
+    the gateway."""
 
     at: float
     status: int
@@ -36,6 +37,7 @@ class ReplayedRequest:
     predicted: float | None = None
     request_id: str = ""
     gateway_ttft: float | None = None
+    error: str = ""
 
     def met(self, slo_s: float) -> bool:
         return self.ttft is not None and self.ttft <= slo_s
@@ -79,7 +81,7 @@ async def play(
 
 def _replayed(sent: SentRequest) -> ReplayedRequest:
     if sent.status == 0 or (sent.status == 200 and sent.error is not None):
-        return ReplayedRequest(sent.due_s, 0)
+        return ReplayedRequest(sent.due_s, 0, error=f"{sent.error}: {sent.reason}")
     told = sent.headers
     return ReplayedRequest(
         sent.due_s,
