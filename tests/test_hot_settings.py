@@ -280,7 +280,7 @@ def test_the_number_that_was_decided_outlives_a_change_and_ray_serves_controller
     assert (len(before["large"]), served.target("large")) == (3, 3)
 
     actor = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
-    killed = ray.get(actor.get_pid.remote())
+    killed: Any = ray.get(actor.get_pid.remote())
     ray.kill(actor, no_restart=False)
     # until it is gone, it goes on to answer
     eventually(lambda: answers(lambda: ray.get(actor.get_pid.remote()) != killed))

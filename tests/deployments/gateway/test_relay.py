@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -175,7 +176,8 @@ async def test_a_client_that_reads_nothing_holds_no_task_past_its_deadline(
     await until(lambda: state.tasks)
     await until(lambda: not state.tasks, within_s=30)
     # on a busy machine it may have gone already, or had so little to read that it was told all
-    assert all(of.transport.is_closing() or of.cycle.response_complete for of in state.connections)
+    connections: list[Any] = [*state.connections]
+    assert all(of.transport.is_closing() or of.cycle.response_complete for of in connections)
     writer.transport.abort()
     del reader
 
