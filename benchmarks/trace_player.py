@@ -26,8 +26,8 @@ PATH = "/v1/completions"
 @dataclass(frozen=True)
 class ReplayedRequest:
     """One request. `status` 0: broken off, as `error` tells. `ttft`: seconds since it was due, None
-    without a first token; the rest as the answer's headers say, `gateway_ttft` from when it came to
-    the gateway."""
+    without a first token. `sent_late`: seconds from when it was due until it was sent. The rest as
+    the answer's headers say, `gateway_ttft` from when it came to the gateway."""
 
     at: float
     status: int
@@ -37,6 +37,7 @@ class ReplayedRequest:
     predicted: float | None = None
     request_id: str = ""
     gateway_ttft: float | None = None
+    sent_late: float | None = None
     error: str = ""
 
     def met(self, slo_s: float) -> bool:
@@ -92,6 +93,7 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
         _seconds(told.get("x-antefix-predicted-ttft-ms")),
         told.get("x-request-id", ""),
         _seconds(told.get("x-antefix-ttft-ms")),
+        sent.sent_s - sent.due_s,
     )
 
 

@@ -60,12 +60,15 @@ async def test_requests_are_written_down_with_what_explains_them(
 
 
 def test_a_tenant_is_told_with_what_was_refused_it() -> None:
-    own = [ReplayedRequest(float(i), 200, 0.1 * i, gateway_ttft=0.01 * i) for i in range(10)]
+    own = [
+        ReplayedRequest(float(i), 200, 0.1 * i, gateway_ttft=0.01 * i, sent_late=0.001 * i)
+        for i in range(10)
+    ]
     refused, broken = ReplayedRequest(10.0, 429), ReplayedRequest(11.0, 0)
     others = [ReplayedRequest(0.0, 200, ttft=1.0), ReplayedRequest(0.0, 429)]
     told = Beside([[*own[:5], refused], [*own[5:], broken]], others).figures()
     assert (told["requests"], told["refused"], told["failed"]) == (12, 1, 1)
     assert (told["ttft_p50_s"], told["ttft_p99_s"]) == (0.5, 0.9)
     assert told["ttft_p99_s_of_each_round"] == [0.4, 0.9]
-    assert told["ttft_p99_s_at_the_gateway"] == 0.09
+    assert (told["ttft_p99_s_at_the_gateway"], told["sent_late_p99_s"]) == (0.09, 0.009)
     assert (told["others_offered"], told["others_served"]) == (2, 1)
