@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import aiohttp
-from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from deployments.gateway.client_answer import ClientAnswer
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
 from deployments.gateway.rejoining import (
-    RESUME_HEADER,
     TAKEN_OVER,
     Keeping,
     Reader,
@@ -55,9 +55,6 @@ AnyAttempt = EngineAttempt | RejoinedAttempt
 PLACE_AGAIN_S = 5.0
 # Ray Serve names a replica that is gone until it has noticed: asked again this often, for so long.
 GONE_AGAIN_S, NOTICED_S = 0.1, 5.0
-# A client that reads nothing must not hold its request's task past the deadline.
-LAST_WORDS_S = 1.0
-_PASSED_ON = {"content-type", "content-length"}
 
 
 class _CannotGoOn(Exception):
@@ -93,14 +90,11 @@ class Relay(Response):
     ) -> None:
         super().__init__()
         self._attempts = 1 + retries
-        self._told = headers
-        self._placement: Mapping[str, str] = {}
         self._watch = watch
         self._session = session
         self._attempt = attempt
         self._request = attempt.request
-        self._streaming = False
-        self._started = False
+        self._client = ClientAnswer(attempt.request, headers)
         self._sent = 0.0
         self._fatal = fatal
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -114,14 +108,10 @@ class Relay(Response):
         self._placing = asyncio.timeout(None)
         self._lost_at = 0.0
         self._mover = Mover(self._request.record, self._so_far, self._ask_to_go_on)
-        self._last_piece_at: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def tracked(message: Message) -> None:
-            self._started = True
-            await send(message)
-
-        work = asyncio.ensure_future(self._answer(tracked))
+        self._client.goes_to(send)
+        work = asyncio.ensure_future(self._answer())
         gone = asyncio.ensure_future(client_gone(receive))
         timeout = max(0.0, self._request.deadline - asyncio.get_running_loop().time())
         try:
@@ -141,7 +131,7 @@ class Relay(Response):
                 raise error
         except ApiError as error:
             self._request.record.failed(error.status, error.code)
-            await self._fail(error, scope, receive, send)
+            await self._client.fail(error, scope, receive)
         except Exception:
             self._request.record.failed(500, "gateway_error")
             raise
@@ -160,7 +150,7 @@ class Relay(Response):
         if not self._stopped.done():
             self._stopped.set_result(None)
 
-    async def _answer(self, send: Send) -> None:
+    async def _answer(self) -> None:
         record = self._request.record
         attempt: AnyAttempt = self._attempt
         try:
@@ -182,7 +172,7 @@ class Relay(Response):
                 if self._resume is not None:
                     leg.resumes(self._so_far.output_tokens or 0)
                 try:
-                    await self._try(attempt, leg, send, move)
+                    await self._try(attempt, leg, move)
                     record.outcome = "ok"
                     return
                 except ReplicaFailed as broken:
@@ -240,14 +230,14 @@ class Relay(Response):
         if self._resume is not None:
             record.resumed = "failed"  # until another has gone on
             return attempt.again(failed, so_far.output_tokens)
-        if self._started or is_last:
-            if self._started and not record.resumed:
+        if self._client.started or is_last:
+            if self._client.started and not record.resumed:
                 record.resumed = "impossible"
             raise failure
         so_far.forget()
         return attempt.again(failed)
 
-    async def _try(self, attempt: AnyAttempt, leg: Leg, send: Send, move: Move | None) -> None:
+    async def _try(self, attempt: AnyAttempt, leg: Leg, move: Move | None) -> None:
         """`move` has asked the engine already.
 
         Raises ReplicaFailed, _CannotGoOn, Moved, NoReplicaUp and ApiError.
@@ -257,11 +247,11 @@ class Relay(Response):
         else:
             exchange = attempt.transport.exchange(partial(self._send, attempt, leg), attempt.route)
         try:
-            must_hurry = self._started and move is None
+            must_hurry = self._client.started and move is None
             self._placing = asyncio.timeout(PLACE_AGAIN_S if must_hurry else None)
             async with self._placing, exchange as (place, upstream):
                 try:
-                    await self._pass_on(attempt, place, upstream, send)
+                    await self._pass_on(attempt, place, upstream)
                 except (aiohttp.ClientError, ReplicaFailed) as error:
                     await self._mover.look()
                     if isinstance(error, ReplicaFailed):
@@ -275,7 +265,7 @@ class Relay(Response):
                 raise _Elsewhere(instead) from None
             raise _broken_off() from None
         except (ApiError, NoReplicaUp) as error:
-            if not self._started or isinstance(error, TakenOver):
+            if not self._client.started or isinstance(error, TakenOver):
                 raise
             raise _broken_off() from None  # its client cannot wait for a replica any more
         finally:
@@ -352,7 +342,6 @@ class Relay(Response):
         attempt: AnyAttempt,
         place: Reservation,
         upstream: aiohttp.ClientResponse,
-        send: Send,
     ) -> None:
         """Raises ReplicaFailed when the engine says that it failed, and as `_try`."""
         if upstream.status >= 500:
@@ -364,36 +353,35 @@ class Relay(Response):
         streaming = content_type.startswith("text/event-stream")
         if self._resume is not None:
             resumes = RESUMABLE_HEADER in upstream.headers
-            if upstream.status >= 400 or not resumes or (self._started and not streaming):
+            if upstream.status >= 400 or not resumes or (self._client.started and not streaming):
                 raise _CannotGoOn
             assert isinstance(attempt, EngineAttempt)
             self._goes_on(attempt, place, upstream)
         elif upstream.status >= 400:
             raise self._engine_error(upstream.status, await upstream.read())
         else:
-            self._streaming = streaming
+            self._client.streaming = streaming
             self._begins(attempt, place, upstream)
         if isinstance(attempt, RejoinedAttempt):  # it stays where it is kept
-            await self._pass_on_answer(place, upstream, send)
+            await self._pass_on_answer(place, upstream)
             return
         offer = partial(self._mover.offer, attempt, place, upstream)
         if self._so_far.can_go_on:
             attempt.moves.begun(place.replica_id, offer)
         try:
-            await self._pass_on_answer(place, upstream, send)
+            await self._pass_on_answer(place, upstream)
         finally:
             attempt.moves.ended(place.replica_id, offer)
 
-    async def _pass_on_answer(
-        self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
-    ) -> None:
+    async def _pass_on_answer(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
         if upstream.content_type == PROGRESS_CONTENT_TYPE:
-            await self._pass_on_whole(place, upstream, send)
+            await self._pass_on_whole(place, upstream)
             return
-        if not self._started:
-            await send(self._start(place, upstream.status, upstream.headers))
-        await self._pass_on_body(place, upstream, send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not self._client.started:
+            resume_id = self._reader.id if self._reader is not None else None
+            await self._client.start(place.replica_id, upstream.status, upstream.headers, resume_id)
+        await self._pass_on_body(place, upstream)
+        await self._client.end()
         self._reader = None
 
     def _begins(
@@ -404,9 +392,9 @@ class Relay(Response):
             self._reader = self._keeping.reader(place, attempt.route.ticket)
         self._so_far.begins(upstream.headers)
         first_token_at = self._first_token_at(upstream)
-        self._placement = attempt.answered(place, upstream.headers, first_token_at)
+        self._client.placement = attempt.answered(place, upstream.headers, first_token_at)
         record.status = upstream.status
-        if not self._streaming:  # of a stream it is the first alone
+        if not self._client.streaming:  # of a stream it is the first alone
             record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._watch.first_token, record)
@@ -420,25 +408,19 @@ class Relay(Response):
         if self._went_on == "resumed":
             self._request.record.resumed = "continued"
 
-    async def _pass_on_body(
-        self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
-    ) -> None:
-        if not self._streaming:
+    async def _pass_on_body(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
+        if not self._client.streaming:
             async for piece in upstream.content.iter_any():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._client.piece(piece)
             return
-        record, now = self._request.record, asyncio.get_running_loop().time
+        record = self._request.record
         reader = EventReader(self._so_far)
         try:
             async for piece in upstream.content.iter_any():
                 if self._mover.move is not None:
                     await self._mover.look()
                 if chunk := reader.passed_on(piece):
-                    at = now()
-                    if self._last_piece_at is not None:
-                        record.gaps_s.append(at - self._last_piece_at)
-                    self._last_piece_at = at
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await self._client.piece(chunk)
                 if (error := reader.error) is not None:
                     told = error.for_client(self._request.request_id)
                     raise ReplicaFailed(place.replica_id, error.is_dead, told)
@@ -446,7 +428,7 @@ class Relay(Response):
                     self._reader = None
                     raise TakenOver
             if rest := reader.rest():
-                await send({"type": "http.response.body", "body": rest, "more_body": True})
+                await self._client.piece(rest)
         except aiohttp.ClientError:
             if not self._so_far.is_complete:
                 raise
@@ -454,9 +436,7 @@ class Relay(Response):
         told_tokens = None if self._resume is not None else reader.output_tokens
         record.output_tokens = self._so_far.output_tokens if told_tokens is None else told_tokens
 
-    async def _pass_on_whole(
-        self, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
-    ) -> None:
+    async def _pass_on_whole(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
         """Its tokens come as they are made; the client gets an answer in one piece."""
         reader = ProgressReader(self._so_far)
         async for piece in upstream.content.iter_any():
@@ -475,28 +455,16 @@ class Relay(Response):
         record = self._request.record
         record.status, record.output_tokens = status, self._so_far.output_tokens
         headers = {"content-type": "application/json", "content-length": str(len(body))}
-        await send(self._start(place, status, headers))
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        await self._client.start(place.replica_id, status, headers)
+        await self._client.end(body)
 
     def _first_token_at(self, upstream: aiohttp.ClientResponse) -> float:
         """On the loop's clock; an answer in one piece comes later."""
         until = asyncio.get_running_loop().time()
-        if not self._streaming:
+        if not self._client.streaming:
             with contextlib.suppress(KeyError, ValueError):
                 until = self._sent + float(upstream.headers[ENGINE_TTFT_HEADER])
         return until
-
-    def _start(self, place: Reservation, status: int, engine_headers: Mapping[str, str]) -> Message:
-        headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
-        headers.append(("x-request-id", self._request.request_id))
-        headers.append(("x-antefix-replica", place.replica_id))
-        headers += {**self._told, **self._placement}.items()
-        if self._reader is not None:
-            headers.append((RESUME_HEADER, self._reader.id))
-        if self._streaming:
-            headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        return {"type": "http.response.start", "status": status, "headers": raw}
 
     def _engine_error(self, status: int, body: bytes) -> ApiError:
         if status == 404:
@@ -506,20 +474,6 @@ class Relay(Response):
             )
             return ApiError(400, message, code="unsupported_endpoint", param="model")
         return from_engine(status, body, self._request.request_id)
-
-    async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell the client, unless it takes nothing: then its connection is cut."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                if not self._started:
-                    own = {"x-request-id": self._request.request_id}
-                    headers = {**self._told, **error.headers, **own}
-                    response = JSONResponse(error.body(), error.status, headers)
-                    await response(scope, receive, send)
-                elif self._streaming:
-                    body = {"type": "http.response.body", "body": error.event()}
-                    await send({**body, "more_body": False})
-                # a half-sent JSON body can only be cut, which the server does
 
 
 def _broken_off() -> ApiError:

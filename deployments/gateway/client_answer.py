@@ -1,0 +1,84 @@
+"""The answer to one request as its client gets it: headers, pieces, an end or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from starlette.responses import JSONResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from deployments.gateway.errors import ApiError
+from deployments.gateway.rejoining import RESUME_HEADER
+from deployments.gateway.request import EngineRequest
+
+# A client that reads nothing must not hold its request's task past the deadline.
+LAST_WORDS_S = 1.0
+_PASSED_ON = {"content-type", "content-length"}
+
+
+class ClientAnswer:
+    """`told` are headers for the client, of an error too; `placement` those of who answers.
+
+    `started`: a part of it was sent, whatever engine the rest comes from. `streaming`: its engine
+    streams it.
+    """
+
+    def __init__(self, request: EngineRequest, told: Mapping[str, str]) -> None:
+        self.placement: Mapping[str, str] = {}
+        self.started = self.streaming = False
+        self._request = request
+        self._told = told
+        self._send: Send | None = None
+        self._last_piece_at: float | None = None
+
+    def goes_to(self, send: Send) -> None:
+        self._send = send
+
+    async def start(
+        self,
+        replica_id: str,
+        status: int,
+        engine_headers: Mapping[str, str],
+        resume_id: str | None = None,
+    ) -> None:
+        headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
+        headers.append(("x-request-id", self._request.request_id))
+        headers.append(("x-antefix-replica", replica_id))
+        headers += {**self._told, **self.placement}.items()
+        if resume_id is not None:
+            headers.append((RESUME_HEADER, resume_id))
+        if self.streaming:
+            headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self._tell({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def piece(self, chunk: bytes) -> None:
+        if self.streaming:
+            at = asyncio.get_running_loop().time()
+            if self._last_piece_at is not None:
+                self._request.record.gaps_s.append(at - self._last_piece_at)
+            self._last_piece_at = at
+        await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def end(self, rest: bytes = b"") -> None:
+        await self._tell({"type": "http.response.body", "body": rest, "more_body": False})
+
+    async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+        """Tell the client, unless it takes nothing: then its connection is cut."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                if not self.started:
+                    own = {"x-request-id": self._request.request_id}
+                    headers = {**self._told, **error.headers, **own}
+                    response = JSONResponse(error.body(), error.status, headers)
+                    await response(scope, receive, self._tell)
+                elif self.streaming:
+                    await self.end(error.event())
+                # a half-sent JSON body can only be cut, which the server does
+
+    async def _tell(self, message: Message) -> None:
+        assert self._send is not None, "goes_to was called"
+        self.started = True
+        await self._send(message)
