@@ -20,7 +20,6 @@ import aiohttp
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from deployments.gateway.client_answer import ClientAnswer
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
@@ -35,6 +34,7 @@ from deployments.gateway.rejoining import (
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
 from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
+from deployments.gateway.told_answer import ToldAnswer
 from deployments.gateway.transport import NoReplicaUp, ReplicaFailed, Reservation
 from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
@@ -94,7 +94,7 @@ class Relay(Response):
         self._session = session
         self._attempt = attempt
         self._request = attempt.request
-        self._client = ClientAnswer(attempt.request, headers)
+        self._client = ToldAnswer(attempt.request, headers)
         self._sent = 0.0
         self._fatal = fatal
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()

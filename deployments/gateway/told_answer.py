@@ -18,7 +18,7 @@ LAST_WORDS_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
 
 
-class ClientAnswer:
+class ToldAnswer:
     """`told` are headers for the client, of an error too; `placement` those of who answers.
 
     `started`: a part of it was sent, whatever engine the rest comes from. `streaming`: its engine
