@@ -112,7 +112,8 @@ class _Tenancy:
 
 
 class IndexPublisher:
-    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`.
+    """Keeps one replica's lease, load and segment bits in Redis from `start` to `stop`. `published`
+    is set once it is on the board, for the first time.
 
     `measure` makes the snapshot that is published with the lease, as JSON with the lease's
     incarnation in it. `on_lost` is called when events are gone for good.
@@ -131,6 +132,7 @@ class IndexPublisher:
         self._cached = cached
         self._measure = measure
         self._on_lost = on_lost
+        self.published = asyncio.Event()
         self._loops = Loops()
         self._work = asyncio.Event()
         self._work.set()  # a slot is to be claimed
@@ -301,7 +303,9 @@ class IndexPublisher:
         if (tenancy := self._tenancy) is None:
             return
         lease = Lease(tenancy.slot, tenancy.incarnation, self.synced)
-        if not await tenancy.renew(self._measure(lease)):
+        if await tenancy.renew(self._measure(lease)):
+            self.published.set()
+        else:
             self._fenced(tenancy)
 
     async def _refresh(self) -> None:

@@ -71,6 +71,8 @@ NICENESS = 5
 # Until all gateways have read that a replica listens no more: it tells, and they read, ten times a
 # second, and a request that was placed just before is on its way.
 HEARD_S = 0.5
+# Ray Serve is not told of a replica before gateways can know it, but without Redis they cannot.
+PUBLISHED_WITHIN_S = 5.0
 # A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that
 # from a gateway whose client has stopped reading once every buffer between them is full: shorter
 # would cut clients that only pause.
@@ -155,6 +157,7 @@ class EngineReplica:
         )
         self._engine.on_cache_dropped(self._publisher.cleared)
         self._started_at, self._startup_s = time.time(), time.monotonic() - began
+        self._known_by = asyncio.get_running_loop().time() + PUBLISHED_WITHIN_S
         self._metrics = ReplicaMetrics(self._startup_s, pool.prefill_rate)
         self._publisher.start(self._events.batches)
         self._loops = Loops()
@@ -184,6 +187,10 @@ class EngineReplica:
         await self._tickets.hold(ticket)
 
     async def check_health(self) -> None:
+        # Ray Serve takes the next engine of an update away once it has asked this one.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._known_by):
+                await self._publisher.published.wait()
         await self._engine.check_health()
         if self._sleeper.failing:
             raise RuntimeError("the engine does not wake up")

@@ -1,14 +1,24 @@
-"""What a replica says of an engine that does not start."""
+"""What a replica says of an engine that does not start, and from when on it is one."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack, aclosing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from cli.local.ports import free_ports
+from common.loops import Loops
 from deployments.engine import replica
-from deployments.engine.replica import EngineFailed, engine_failures
+from deployments.engine.replica import EngineFailed, EngineReplica, engine_failures
+from router.redis_client import connect
+from router.slots import registry
+from tests.router.index_engine import Replica, replica_on
+from tests.router.index_redis import POOL
+from tests.router.redis_process import running
 
 SEE_ABOVE = "Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 REASON = "ValueError: Available memory on node 0 (0.97/3.0 GiB) is less than requested memory"
@@ -36,3 +46,42 @@ def test_a_reason_that_vllm_gives_is_raised_as_it_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(replica, "ray_logs", lambda: None)
     with pytest.raises(EngineFailed, match=r"^OSError: no file named config\.json$"):
         failing(OSError("no file named config.json"))
+
+
+def of_healthy_engine(published: Replica, known_within_s: float) -> EngineReplica:
+    async def check_health() -> None:
+        pass
+
+    made: Any = object.__new__(EngineReplica)
+    made._engine = SimpleNamespace(check_health=check_health)
+    made._sleeper, made._loops = SimpleNamespace(failing=False), Loops()
+    made._publisher = published.publisher
+    made._known_by = asyncio.get_running_loop().time() + known_within_s
+    return made  # type: ignore[no-any-return]
+
+
+async def test_ray_serve_takes_a_replica_for_started_once_gateways_can_know_it(
+    tmp_path: Path,
+) -> None:
+    """Else it would take the next engine of an update away while nobody goes to this one."""
+    (port,) = free_ports(1)
+    url = f"redis://127.0.0.1:{port}"
+    with ExitStack() as servers:
+        async with aclosing(connect(url)) as redis, replica_on(redis) as published:
+            check = of_healthy_engine(published, 600).check_health()
+            checked = asyncio.create_task(check)
+            done, _ = await asyncio.wait({checked}, timeout=0.2)
+            assert not done
+            servers.enter_context(running(tmp_path, port, f"port {port}\n"))
+            await asyncio.wait_for(checked, 60)
+            assert list(await registry(redis, POOL)) == [published.slot]
+
+
+async def test_without_redis_a_replica_is_taken_for_started_a_while_later() -> None:
+    (port,) = free_ports(1)
+    url = f"redis://127.0.0.1:{port}"
+    async with aclosing(connect(url)) as redis, replica_on(redis) as published:
+        started = of_healthy_engine(published, 0.2)
+        for _ in range(2):
+            await asyncio.wait_for(started.check_health(), 60)
+        assert not published.leases
