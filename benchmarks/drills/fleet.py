@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 import redis
+import yaml
 
 from benchmarks.fleet import BenchFleet
 from benchmarks.soak.watch import held_in_redis
-from cli.local import processes, ray_head
+from cli.local import processes
 from cli.local.home import Home
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 from deployments.fleet.fleet_file import load_fleet
-from router.fleet_settings import settings_key
 
 GATEWAYS = 2
 WITHIN_S = 150.0
@@ -38,7 +39,7 @@ class DrilledFleet:
         assert state is not None
         self._fleet = fleet
         self._http = http
-        self._state = state
+        self._file = Path(state.fleet_file)
         self._run_id = state.run_id
         self.home = fleet.home
         self.redis_url = state.redis_url
@@ -82,34 +83,15 @@ class DrilledFleet:
         told = (await self.status())[pool]["replicas"]
         return {replica["replica"]: replica["role"] for replica in told}
 
-    def scale(self, pool: str, replicas: int) -> None:
-        """As gateways tell the autoscaler that were given another number of replicas."""
-        key = settings_key(self.description.board)
-        given: Any = json.loads(self.client.get(key) or "{}")
-        settings = json.loads(given["fleet"])
-        settings["pools"][pool]["replicas"] = replicas
-        newer = {"version": given["version"] + 1, "fleet": json.dumps(settings)}
-        self.client.set(key, json.dumps(newer))
-
-    def redeploy(self, pool: str, **env: str) -> None:
-        """Give Ray Serve the pool with this in its `env` too, which replaces its engines. Raises
-        CalledProcessError."""
-        fleet = self.description.model_dump(mode="json")
-        fleet["pools"][pool]["env"] |= env
-        fleet["metrics"]["port"] = int(self._state.metrics_url.rpartition(":")[2].partition("/")[0])
-        home = Home(self.home)
-        told = {
-            "address": self._state.ray_address,
-            "fleet": fleet,
-            "pool": pool,
-            "engine_secret": home.keys().engine_secret,
-            "redis_url": self.redis_url,
-        }
+    def update(self, pool: str, **fields: Any) -> None:
+        """`antefix update`, with these fields in the pool. Raises CalledProcessError."""
+        fleet = yaml.safe_load(self._file.read_text())
+        fleet["pools"][pool] |= fields
+        self._file.write_text(yaml.safe_dump(fleet))
         subprocess.run(
-            [sys.executable, "-m", "benchmarks.drills.redeploy"],
-            env=ray_head.environment(home, self._run_id),
-            input=json.dumps(told),
-            text=True,
+            [sys.executable, "-m", "cli.main", "update", str(self._file), "--json"],
+            env={**os.environ, "ANTEFIX_HOME": str(self.home)},
+            stdout=subprocess.DEVNULL,
             check=True,
         )
 

@@ -4,7 +4,8 @@ Two gateways, two real engines and a third to overflow to, with clients that ask
 (`benchmarks.drills.traffic`). Everywhere the same is expected (`benchmarks.drills.verdict`): no
 request fails that was not at what was hit; what was hit goes on, or is told so in our words within
 5 s, or goes on where it was planned; within 30 s of the process being back all of the fleet serves;
-nothing is left over. Drills that set the clock have a fleet of their own.
+nothing is left over. Drills that set the clock have a fleet of their own, and so has the one that
+updates a pool of three engines.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from benchmarks.drills.fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.drills.scenarios import (
     ASKED,
     CLOCK,
+    OF_THREE,
     OVERFLOW,
+    POOL,
     SCENARIOS,
     WARM,
     WITH_WARM,
@@ -117,9 +120,12 @@ def main() -> None:
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM
     print(HEADING, flush=True)
-    clocks, others = [n for n in names if n in CLOCK], [n for n in names if n not in CLOCK]
+    clocks, three = [n for n in names if n in CLOCK], [n for n in names if n == OF_THREE]
+    others = [n for n in names if n not in CLOCK and n != OF_THREE]
     verdicts = on_a_fleet(others, description, small_disk())
     verdicts += on_a_fleet(clocks, description, settable_clock())
+    description["pools"][POOL]["replicas"] = 3
+    verdicts += on_a_fleet(three, description, nullcontext())
     wrong = sum(not one.is_right for one in verdicts)
     figures = {one.name: one.figures() for one in verdicts}
     report.finish("drills", figures, {"drills_that_went_wrong": report.goal(wrong, at_most=0)})

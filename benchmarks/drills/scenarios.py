@@ -6,9 +6,12 @@ Raises Problem where this machine does not let it be done.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import statistics
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import psutil
 
 from benchmarks.drills import surroundings
@@ -25,8 +28,7 @@ FULL_S = 15.0
 SET_BY_S, AFTER_SET_S = 3600, 10.0
 # Before one of two takes all traffic, and before the other is promoted.
 PROMOTED_AFTER_S = 3.0
-# Two engines are replaced, one after the other.
-ROLLED_OUT_WITHIN_S = 400.0
+LOOK_EVERY_S = 0.2
 POOL, OVERFLOW = "engine", "other"
 
 Scenario = Callable[[DrilledFleet], Awaitable[Injury]]
@@ -153,16 +155,39 @@ async def clock_set(fleet: DrilledFleet, seconds: int) -> Injury:
     return Injury(began, now())
 
 
-async def rollout(fleet: DrilledFleet) -> Injury:
+async def update(fleet: DrilledFleet) -> Injury:
     """A field that engines read when they start is changed: all of the pool's are replaced."""
     before, began = frozenset(await fleet.roles(POOL)), now()
-    await asyncio.to_thread(fleet.redeploy, POOL, DRILLED_AT=f"{began:.0f}")
+    env = {**fleet.description.pools[POOL].env, "DRILLED_AT": f"{began:.0f}"}
+    updating = asyncio.create_task(asyncio.to_thread(fleet.update, POOL, env=env))
+    fewest, seen = len(before), ""
+    while not updating.done():
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            roles = (await fleet.roles(POOL)).values()
+            if (serving := sum(role == "active" for role in roles)) < fewest:
+                fewest, seen = serving, ", ".join(sorted(roles))
+        await asyncio.sleep(LOOK_EVERY_S)
+    await updating
 
-    async def is_rolled_out() -> bool:
+    async def all_are_new() -> bool:
         return before.isdisjoint(await fleet.roles(POOL)) and await fleet.is_whole()
 
-    await eventually("all engines are new ones", is_rolled_out, ROLLED_OUT_WITHIN_S)
-    return Injury(began, now(), before, planned=True)
+    await eventually("all engines are new ones", all_are_new)
+    over = now()
+    starts_s = [replica["startup_s"] for replica in (await fleet.status())[POOL]["replicas"]]
+    too_few = f"{fewest} of {len(before)} engines served ({seen})"
+    return Injury(
+        began,
+        over,
+        before,
+        planned=True,
+        wrong=() if fewest >= len(before) - 1 else (too_few,),
+        measured={
+            "fewest_serving": fewest,
+            "took_s": round(over - began, 1),
+            "one_start_s": round(statistics.mean(starts_s), 1),
+        },
+    )
 
 
 async def scale_down(fleet: DrilledFleet) -> Injury:
@@ -175,11 +200,11 @@ async def scale_down(fleet: DrilledFleet) -> Injury:
         left = frozenset(await fleet.roles(POOL))
         return len(left) == 1 and (await fleet.status())[POOL]["states"] == {"RUNNING": 1}
 
-    await asyncio.to_thread(fleet.scale, POOL, 1)
     try:
+        await asyncio.to_thread(fleet.update, POOL, replicas=1)
         await eventually("one replica is left", one_is_left)
     finally:
-        await asyncio.to_thread(fleet.scale, POOL, len(before))
+        await asyncio.to_thread(fleet.update, POOL, replicas=len(before))
     await eventually("there are as many replicas as before", fleet.is_whole)
     return Injury(began, now(), before - left, planned=True)
 
@@ -222,13 +247,15 @@ SCENARIOS: dict[str, Scenario] = {
     "replica-cut-off": replica_cut_off,
     "scale-down": scale_down,
     "promotion": promotion,
-    "rollout": rollout,
+    "update": update,
     "disk-full": disk_full,
     "clock-set-forward": lambda fleet: clock_set(fleet, SET_BY_S),
     "clock-set-back": lambda fleet: clock_set(fleet, -SET_BY_S),
 }
 # They need a fleet that is started in `surroundings.settable_clock`.
 CLOCK = frozenset({"clock-set-forward", "clock-set-back"})
+# It needs a fleet with so many engines in that pool.
+OF_THREE = "update"
 # Which pool's model clients ask for, where it is not the first's.
 ASKED = {"promotion": OVERFLOW}
 # It needs a warm replica in that pool.

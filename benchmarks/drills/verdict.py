@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.drills.traffic import Asked
@@ -22,13 +22,15 @@ OURS = frozenset(
 class Injury:
     """`began` and `over` in seconds of the loop's clock: the process was back then. Requests at
     one of `replicas`, or any that were under way if `gateway`, may be hit by it. What is `planned`
-    may cost none of them its answer."""
+    may cost none of them its answer. `wrong`: what else was not as it should be, in words."""
 
     began: float
     over: float
     replicas: frozenset[str] = frozenset()
     gateway: bool = False
     planned: bool = False
+    wrong: Sequence[str] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     def hits(self, outcome: Asked) -> bool:
         if not outcome.overlaps(self.began, self.over):
@@ -52,6 +54,7 @@ class Judgement:
     left_over: Mapping[str, int]
     wrong: Sequence[str]
     skipped: str = ""
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_right(self) -> bool:
@@ -61,6 +64,7 @@ class Judgement:
         if self.skipped:
             return f"{self.name:26} skipped: {self.skipped}"
         says = "as it should be" if self.is_right else "; ".join(self.wrong)
+        says += "".join(f", {what} {number:g}" for what, number in self.measured.items())
         return (
             f"{self.name:26} {self.requests:5} {self.hit:4} {self.went_on:5}"
             f" {self.longest_gap_s:7.1f} {self.whole_after_s:7.1f}  {says}"
@@ -78,6 +82,7 @@ class Judgement:
             "longest_gap_s": round(self.longest_gap_s, 2),
             "whole_after_s": round(self.whole_after_s, 2),
             "left_over": dict(self.left_over),
+            **self.measured,
             "wrong": list(self.wrong),
         }
 
@@ -101,7 +106,7 @@ def judge(
     hit = [one for one in outcomes if fault.hits(one)]
     failed = [one for one in outcomes if one.code is not None]
     outside = [one for one in failed if not fault.hits(one)]
-    wrong = []
+    wrong = [*fault.wrong]
     if not outcomes:
         wrong.append("nothing was asked")
     if outside:
@@ -128,6 +133,7 @@ def judge(
         whole_after_s=max(0.0, whole_at - fault.over),
         left_over=left_over,
         wrong=wrong,
+        measured=fault.measured,
     )
 
 

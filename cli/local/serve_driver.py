@@ -132,7 +132,7 @@ def remove(request: dict[str, Any], emit: Emit) -> None:
     emit({"event": "removed"})
 
 
-def connect(address: str, local: bool) -> None:
+def _connect(address: str, local: bool) -> None:
     if local:
         # Ray would replace the loopback address with the machine's, where nothing listens.
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
@@ -214,7 +214,7 @@ def main() -> None:
 
     request = json.load(sys.stdin)
     try:
-        connect(request["address"], request["local"])
+        _connect(request["address"], request["local"])
         {"deploy": deploy, "update": update, "remove": remove}[request["action"]](request, emit)
     except (ConnectionError, RayServeException, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines()

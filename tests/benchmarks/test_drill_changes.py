@@ -1,9 +1,11 @@
-"""Rollouts, scale-downs and promotions as drills see them: what went, and that all are back."""
+"""Updates, scale-downs and promotions as drills see them: what went, and that all are back."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,19 +14,15 @@ from benchmarks.drills import scenarios
 from benchmarks.drills.fleet import DrilledFleet
 from benchmarks.drills.scenarios import OVERFLOW, POOL, SCENARIOS
 from benchmarks.drills.verdict import Injury
-from deployments.fleet.fleet import Fleet
-from deployments.fleet.fleet_file import parse_fleet
+from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from router import active
 from router.active import Active
-from router.fleet_settings import SettingsWriter, read_settings
 from router.redis_client import AsyncRedis, connect
-from tests.router.index_redis import control
-from tests.router.redis_process import RedisProcess
 
 FLEET = f"""
 name: drills
 pools:
-  {POOL}: {{model: org/one, replicas: 2}}
+  {POOL}: {{model: org/one, replicas: 2, env: {{A: "1"}}}}
   {OVERFLOW}: {{model: org/other, warm_replicas: 1, slo: {{interactive: {{ttft_s: 20}}}}}}
 """
 
@@ -33,34 +31,37 @@ class FakeFleet(DrilledFleet):
     """`told`: the roles of a pool's replicas, each time that it is asked; the last ones go on."""
 
     def __init__(self, redis_url: str, told: Sequence[dict[str, str]]) -> None:
-        self.description: Fleet = parse_fleet(FLEET, check_engine_args=False)
+        self.description = parse_fleet(FLEET, check_engine_args=False)
         self.redis_url = redis_url
-        self.scaled_to: list[int] = []
-        self.redeployed: list[str] = []
+        self.updates: list[dict[str, Any]] = []
         self._told = iter(told)
         self._last: dict[str, str] = {}
+        self._all_told = threading.Event()
 
     async def roles(self, pool: str) -> dict[str, str]:
-        self._last = next(self._told, self._last)
+        found = next(self._told, None)
+        if found is None:
+            self._all_told.set()
+        self._last = self._last if found is None else found
         return self._last
 
     async def status(self) -> dict[str, Any]:
-        return {POOL: {"states": {"RUNNING": len(self._last)}}}
+        replicas = [{"startup_s": 9.0} for _ in self._last]
+        return {POOL: {"states": {"RUNNING": len(self._last)}, "replicas": replicas}}
 
     async def is_whole(self) -> bool:
-        return len(self._last) == 2
+        return len(self._last) >= 2
 
-    def scale(self, pool: str, replicas: int) -> None:
-        self.scaled_to.append(replicas)
-
-    def redeploy(self, pool: str, **env: str) -> None:
-        assert env
-        self.redeployed.append(pool)
+    def update(self, pool: str, **fields: Any) -> None:
+        assert pool == POOL
+        self.updates.append(fields)
+        assert "env" not in fields or self._all_told.wait(60), "engines are replaced meanwhile"
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenarios, "PROMOTED_AFTER_S", 0.01)
+    monkeypatch.setattr(scenarios, "LOOK_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -80,10 +81,18 @@ async def drilled(name: str, fleet: DrilledFleet) -> Injury:
     return injury
 
 
-async def test_a_rollout_is_over_once_each_engine_is_another() -> None:
-    fleet = FakeFleet("", [both("a", "b"), both("b", "c"), both("c"), both("c", "d")])
-    assert (await drilled("rollout", fleet)).replicas == {"a", "b"}
-    assert fleet.redeployed == [POOL] and set(await fleet.roles(POOL)) == {"c", "d"}
+async def test_an_update_is_over_once_each_engine_is_another() -> None:
+    fleet = FakeFleet("", [both(*ids) for ids in ("abc", "bc", "bcd", "cd", "cde", "de", "def")])
+    injury = await drilled("update", fleet)
+    assert injury.replicas == {"a", "b", "c"} and set(await fleet.roles(POOL)) == set("def")
+    assert not injury.wrong and injury.measured["fewest_serving"] == 2
+    assert fleet.updates[0]["env"].keys() == {"A", "DRILLED_AT"}
+
+
+async def test_an_update_that_takes_two_of_three_engines_at_once_is_wrong() -> None:
+    leaving = both("a", "c") | {"a": "leaving"}
+    fleet = FakeFleet("", [both(*"abc"), leaving, both(*"cde"), both(*"def")])
+    assert (await drilled("update", fleet)).wrong == ("1 of 3 engines served (active, leaving)",)
 
 
 async def test_who_leaves_in_a_scale_down_is_hit_and_all_are_back() -> None:
@@ -94,7 +103,7 @@ async def test_who_leaves_in_a_scale_down_is_hit_and_all_are_back() -> None:
 
     fleet.is_whole = asked  # type: ignore[method-assign]
     assert (await drilled("scale-down", fleet)).replicas == {"b"}
-    assert fleet.scaled_to == [1, 2]
+    assert fleet.updates == [{"replicas": 1}, {"replicas": 2}]
 
 
 async def test_a_promotion_is_what_a_gateway_writes(redis: AsyncRedis, redis_url: str) -> None:
@@ -106,23 +115,14 @@ async def test_a_promotion_is_what_a_gateway_writes(redis: AsyncRedis, redis_url
     assert await active.read(redis, board) == Active(2, promoted=1)
 
 
-@pytest.fixture
-def client(server: RedisProcess) -> Iterator[Any]:
-    with control(server) as client:
-        yield client
-
-
-async def test_the_autoscaler_is_told_of_another_number_of_replicas(
-    redis: AsyncRedis, client: Any
+def test_a_changed_file_is_given_to_antefix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fleet = object.__new__(DrilledFleet)
-    fleet.description = parse_fleet(FLEET, check_engine_args=False)
-    fleet.client = client
-    gateway = SettingsWriter(redis, "drills")
-    gateway.give(json.dumps(fleet.description.model_dump(mode="json")))
-    await gateway.write()
-    fleet.scale(POOL, 1)
-    await gateway.write()  # it is not given anything newer
-    found = await read_settings(redis, "drills")
-    assert found is not None
-    assert Fleet.model_validate_json(found.fleet).pools[POOL].replicas == 1
+    fleet.home, fleet._file = tmp_path, tmp_path / "fleet.yaml"
+    fleet._file.write_text(FLEET)
+    run: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))
+    fleet.update(POOL, replicas=1)
+    assert run[0][-3:] == ["update", str(fleet._file), "--json"]
+    assert load_fleet(fleet._file, check_engine_args=False).pools[POOL].replicas == 1
