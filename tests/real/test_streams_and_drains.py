@@ -8,32 +8,22 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 import pytest
-import redis
+import yaml
 
 from cli.local import processes
-from deployments.fleet.applications import application_of
-from tests.real.conftest import RunningFleet
+from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
+from tests.real.conftest import FLEET_FILE, RunningFleet
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 STREAM_TOKENS = 150
-
-
-def scale(fleet: RunningFleet, pool: str, replicas: int) -> None:
-    """As gateways tell the autoscaler that were given another number of replicas."""
-    with redis.Redis.from_url(fleet.redis.url, decode_responses=True) as client:
-        (key,) = client.keys("*:settings")
-        given = json.loads(client.get(key))
-        settings = json.loads(given["fleet"])
-        settings["pools"][pool]["replicas"] = replicas
-        newer = {"version": given["version"] + 1, "fleet": json.dumps(settings)}
-        client.set(key, json.dumps(newer))
 
 
 async def eventually(
@@ -221,16 +211,27 @@ def engine_of_pool(run_id: str, pool: str, url: str) -> psutil.Process:
     raise AssertionError(f"no engine of pool {pool} listens at {url}")
 
 
-async def test_scale_down_lets_streams_finish(
-    http: aiohttp.ClientSession, fleet: RunningFleet
+async def test_an_update_restarts_only_what_it_must_and_streams_outlive_a_scale_down(
+    http: aiohttp.ClientSession, fleet: RunningFleet, tmp_path: Path
 ) -> None:
+    changed = yaml.safe_load(FLEET_FILE.read_text())
+    changed["pools"]["engine"]["replicas"] = 1
+    changed["pools"]["other"] |= {"env": {**changed["pools"]["other"]["env"], "EXAMPLE": "1"}}
+    file = tmp_path / "changed.yaml"
+    file.write_text(yaml.safe_dump(changed))
+    gateways = gateways_of(fleet)
+    engines, others = await replica_ids(http, "engine"), await replica_ids(http, "other")
     streams = [asyncio.create_task(finish(http, long_stream(fleet))) for _ in range(6)]
 
     async def all_started() -> bool:
         return await requests_in_engines(http) == 6
 
     await eventually(all_started, within_s=30)
-    await asyncio.to_thread(scale, fleet, "engine", 1)
+    update = await asyncio.to_thread(fleet.antefix, "update", str(file), "--json")
+    assert update.returncode == 0, update.stderr
+    told = json.loads(update.stdout)
+    assert (told["pools_restarted"], told["gateways_restarted"]) == (["other"], False)
+    assert told["reached_what_runs"] == ["pools.engine.replicas"]
     assert await asyncio.gather(*streams) == [(STREAM_TOKENS, "data: [DONE]")] * 6
 
     async def one_left() -> bool:
@@ -238,6 +239,21 @@ async def test_scale_down_lets_streams_finish(
 
     await eventually(one_left, within_s=60, every_s=0.5)
     assert await finish(http, long_stream(fleet, 4)) == (4, "data: [DONE]")
+    assert await replica_ids(http, "engine") < engines
+    assert not await replica_ids(http, "other") & others
+    assert gateways_of(fleet) == gateways
+
+
+async def replica_ids(http: aiohttp.ClientSession, pool: str) -> set[str]:
+    return {replica["replica"] for replica in (await status(http, pool))["replicas"]}
+
+
+def gateways_of(fleet: RunningFleet) -> set[int]:
+    state = fleet.home.state()
+    assert state is not None
+    title = f"ServeReplica:{GATEWAYS_APPLICATION}:"
+    found = processes.processes(state.run_id)
+    return {process.pid for process in found if title in " ".join(process.cmdline())}
 
 
 @pytest.fixture
