@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-resume \
-	bench-long-prompts bench-client
+	bench-long-prompts bench-client bench-scale
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -156,6 +156,9 @@ bench-routing: ## Measure the routing policies on real engines
 
 bench-gateways: ## Measure one index shared by 1, 2, 4 and 8 gateways
 	@$(BIN)/python -m benchmarks.gateways.run $(ARGS)
+
+bench-scale: ## Play 8 to 1,000 simulated replicas over a real Redis (ARGS="--sizes 8 1000")
+	@$(BIN)/python -m benchmarks.scale.run $(ARGS)
 
 bench-backtest: ## Play traces under our autoscaler, Ray Serve's, HPA and KEDA, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)

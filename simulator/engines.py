@@ -75,8 +75,8 @@ class Job:
         expected_cached: int = 0,
     ) -> Job:
         """A request of which only lengths are known, and hashes of the leading whole blocks of its
-        prompt, or of prompt and answer. What has no hash is never cached, and no event tells of
-        this request's blocks.
+        prompt, or of prompt and answer. What has no hash is never cached; events tell of the rest
+        without tokens.
         """
         return cls(
             ticket=ticket,
@@ -269,8 +269,6 @@ class SimulatedEngine:
             return
         job.taken += run
         job.blank -= len(run)
-        if not job.tokens:
-            return
         size, first = self._hardware.block_tokens, job.stored - len(run)
         parent = job.blocks[first - 1] if first else None
         tokens = job.tokens[first * size : job.stored * size]

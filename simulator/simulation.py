@@ -62,7 +62,7 @@ class Stack(Protocol):
 def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
     """Raises ValueError for a policy that does not exist or cannot begin, and for a request that
     never fits; RuntimeError if the policy leaves requests unanswered for ever."""
-    settings = replace(settings, hardware=_in_blocks_of(settings.hardware, trace.block_tokens))
+    settings = replace(settings, hardware=in_blocks_of(settings.hardware, trace.block_tokens))
     kind, _, argument = policy.partition(":")
     fixed = kind == "fixed" and argument.isdecimal() and int(argument) > 0
     replicas = int(argument) if fixed else settings.first_replicas
@@ -105,7 +105,7 @@ def _scheduled(
     elsewhere = overflow = rules = None
     if settings.overflow is not None:
         rules = settings.overflow.rules
-        hardware = _in_blocks_of(settings.overflow.hardware, trace.block_tokens)
+        hardware = in_blocks_of(settings.overflow.hardware, trace.block_tokens)
         elsewhere = SimulatedFleet(hardware, 0.0, settings.overflow.replicas)
         overflow = ScheduledFleet(elsewhere, PoolSettings(), segment_tokens, settings.seed)
     asked = PoolSettings(slos, settings.batch_queue, rules)
@@ -171,7 +171,7 @@ def _sample(
     )
 
 
-def _in_blocks_of(hardware: Hardware, block_tokens: int | None) -> Hardware:
+def in_blocks_of(hardware: Hardware, block_tokens: int | None) -> Hardware:
     """The same KV cache in the blocks that the trace's hashes stand for."""
     if block_tokens is None:
         return hardware

@@ -1,0 +1,135 @@
+"""Other ways to choose a replica, side by side; each is kinder to itself than reality would be.
+
+random             any
+least_loaded       fewest requests, counted exactly and at once
+consistent_hash    by the prompt's first block on a ring of virtual nodes, with bounded loads:
+                   a replica with a quarter more requests than the mean is passed by
+approximate_tree   each gateway remembers where it sent which prefix, as much as all caches
+                   hold; a third of the prompt must be known, and where loads are uneven the
+                   replica with the fewest of its own requests takes it
+oracle             sees every engine's cache as it is, and goes where most of the prompt is,
+                   whatever waits there; of equals, where the fewest requests are
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from types import MappingProxyType
+
+from benchmarks.gateways.gateway_process import OwnPlacements
+from benchmarks.scale.fleet import Router, SimulatedReplicas, Visit
+from simulator.traces import Request
+
+VIRTUAL_NODES = 100
+BOUND = 1.25
+# Known of the prompt for the tree to decide; how uneven loads may be, in requests and as a ratio.
+TREE_SHARE, UNEVEN_REQUESTS, UNEVEN_RATIO = 0.3, 64, 1.5
+
+
+class Chooser(Router):
+    def __init__(self, replicas: SimulatedReplicas, gateways: int, seed: int) -> None:
+        self._replicas = replicas
+        self._gateways = gateways
+        self._rng = random.Random(f"{type(self).__name__}/{seed}")
+
+    async def choose(self, number: int, request: Request, gateway: int, now: float) -> int:
+        return self.choice(request, gateway)
+
+    @abstractmethod
+    def choice(self, request: Request, gateway: int) -> int:
+        """The replica for it."""
+
+    def _fewest(self, requests: Sequence[int], among: Sequence[int] | None = None) -> int:
+        candidates = range(len(requests)) if among is None else among
+        least = min(requests[replica] for replica in candidates)
+        return self._rng.choice([r for r in candidates if requests[r] == least])
+
+
+class AnyReplica(Chooser):
+    def choice(self, request: Request, gateway: int) -> int:
+        return self._rng.randrange(len(self._replicas))
+
+
+class FewestRequests(Chooser):
+    def choice(self, request: Request, gateway: int) -> int:
+        return self._fewest(self._replicas.requests)
+
+
+class ConsistentHash(Chooser):
+    def __init__(self, replicas: SimulatedReplicas, gateways: int, seed: int) -> None:
+        super().__init__(replicas, gateways, seed)
+        self._ring = sorted(
+            (_point(b"%d/%d" % (replica, node)), replica)
+            for replica in range(len(replicas))
+            for node in range(VIRTUAL_NODES)
+        )
+        self._points = [point for point, _ in self._ring]
+
+    def choice(self, request: Request, gateway: int) -> int:
+        requests = self._replicas.requests
+        limit = BOUND * (sum(requests) + 1) / len(requests)
+        first = request.blocks[0] if request.blocks else self._rng.getrandbits(64)
+        at = bisect_right(self._points, _point(b"%d" % first))
+        passed: set[int] = set()
+        for step in range(len(self._ring)):
+            replica = self._ring[(at + step) % len(self._ring)][1]
+            if requests[replica] <= limit:
+                return replica
+            passed.add(replica)
+            if len(passed) == len(requests):
+                break
+        return self._fewest(requests)
+
+
+class ApproximateTree(Chooser):
+    def __init__(self, replicas: SimulatedReplicas, gateways: int, seed: int) -> None:
+        super().__init__(replicas, gateways, seed)
+        remembered = len(replicas) * replicas.hardware.blocks
+        self._trees = [OwnPlacements(remembered) for _ in range(gateways)]
+        self._own = [[0] * len(replicas) for _ in range(gateways)]
+
+    def choice(self, request: Request, gateway: int) -> int:
+        own, tree = self._own[gateway], self._trees[gateway]
+        keys = [b"%d" % block for block in request.blocks]
+        depths = tree.depths(keys)
+        deepest = max(depths.values(), default=0)
+        known = deepest * self._replicas.hardware.block_tokens / request.prompt_tokens
+        least, most = min(own), max(own)
+        if (most - least > UNEVEN_REQUESTS and most > UNEVEN_RATIO * least) or known < TREE_SHARE:
+            replica = self._fewest(own)
+        else:
+            replica = self._fewest(own, [r for r, depth in depths.items() if depth == deepest])
+        own[replica] += 1
+        tree.placed(keys, replica)
+        return replica
+
+    def ended(self, visit: Visit) -> None:
+        self._own[visit.gateway][visit.replica] -= 1
+
+
+class CacheOracle(Chooser):
+    def choice(self, request: Request, gateway: int) -> int:
+        depths = [engine.cached_blocks(request.blocks) for engine in self._replicas.engines]
+        deepest = max(depths)
+        among = [replica for replica, depth in enumerate(depths) if depth == deepest]
+        return self._fewest(self._replicas.requests, among)
+
+
+ORACLE = "oracle"
+CHOOSERS: Mapping[str, Callable[[SimulatedReplicas, int, int], Chooser]] = MappingProxyType(
+    {
+        "random": AnyReplica,
+        "least_loaded": FewestRequests,
+        "consistent_hash": ConsistentHash,
+        "approximate_tree": ApproximateTree,
+        ORACLE: CacheOracle,
+    }
+)
+
+
+def _point(name: bytes) -> int:
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big")

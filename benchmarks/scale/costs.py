@@ -1,0 +1,239 @@
+"""How the cost of a decision, an event and a replica grows, each over a factor of 100.
+
+    decision   a gateway's time from a prompt's tokens to a replica: segment keys, lookup, ranking;
+               with several gateways, hearing what the others announced between two of its own
+    event      a publisher's time to bring an engine's events to Redis: a prompt stored whole
+    replica    a gateway's time to read a board; and a replica's to write anew all that it holds
+
+Everything else is held as it is in `BASE`. What an axis has no part in is not measured: a gateway
+takes no part in an event, and nobody tells of a prompt's length in a load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import statistics
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import SchedulingRequest
+from benchmarks.index import pool
+from benchmarks.index.run import board_of
+from benchmarks.scale.patience import PATIENT_S, patiently
+from router import slots
+from router.cached_blocks import CachedBlocks
+from router.index import PrefixIndex
+from router.kv_events import BlockRemoved, BlockStored
+from router.load import LoadBoard
+from router.load_reader import LoadReader
+from router.policies import PlacementRequest
+from router.recent import Placed
+from router.redis_client import AsyncRedis, connect
+from router.segment_keys import KEY_BYTES, Namespace, SegmentHasher, pack
+
+SEGMENT_TOKENS, BLOCK_TOKENS = 128, 16
+FACTOR = 100
+STEPS = 5
+ROUNDS = 15
+RENEWED_AT_ONCE = 50
+HASHER = SegmentHasher(b"\0" * 32)
+NAMESPACE = Namespace("bench")
+
+
+@dataclass(frozen=True)
+class Size:
+    """`blocks`: of 16 tokens that one replica holds, for events and replicas; for decisions, of
+    128 tokens that the index holds."""
+
+    prompt_tokens: int = 8_192
+    replicas: int = 64
+    gateways: int = 1
+    blocks: int = 16_384
+
+
+BASE = Size()
+Call = Callable[[], Awaitable[float]]
+SMALLEST = {"prompt_tokens": 1_024, "replicas": 10, "gateways": 1, "blocks": 4_096}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """`seconds`: the median at each of `sizes`, which rise by FACTOR in all."""
+
+    cost: str
+    axis: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.cost}_by_{self.axis}"
+
+    @property
+    def factor(self) -> float:
+        """How many times as much the largest costs as the smallest."""
+        return self.seconds[-1] / self.seconds[0]
+
+    @property
+    def exponent(self) -> float:
+        """Of the power that fits: 0 is constant, 1 linear."""
+        return statistics.linear_regression(
+            [math.log(size) for size in self.sizes], [math.log(s) for s in self.seconds]
+        ).slope
+
+
+def sizes_of(axis: str) -> tuple[int, ...]:
+    least = SMALLEST[axis]
+    return tuple(round(least * FACTOR ** (step / (STEPS - 1))) for step in range(STEPS))
+
+
+async def measure(rounds: int = ROUNDS) -> list[Growth]:
+    """Each on a Redis of its own."""
+    found = []
+    for cost, (case, axes) in CASES.items():
+        for axis in axes:
+            seconds = []
+            for size in sizes_of(axis):
+                with pool.server() as url:
+                    call = await case(url, replace(BASE, **{axis: size}))
+                    taken = [await call() for _ in range(rounds + 1)]
+                seconds.append(statistics.median(taken[1:]))
+            found.append(Growth(cost, axis, sizes_of(axis), tuple(seconds)))
+    return found
+
+
+async def decision(url: str, size: Size) -> Call:
+    pool.fill(url, size.blocks, size.replicas)
+    now = 0.0
+    scheduler, other = PoolScheduler(lambda: now), PoolScheduler(lambda: now)
+    index = PrefixIndex(connect(url, decode=False), pool.POOL, PATIENT_S)
+    board = board_of(size.replicas)
+    other.board.update(board)
+    told: list[Placed] = []
+    other.announce = told.append
+    packed = pack([random.randrange(150_000) for _ in range(size.prompt_tokens)])
+    root = HASHER.root(NAMESPACE)
+    keys = HASHER.chain(root, packed, SEGMENT_TOKENS)[0]
+    pool.hold(url, keys, pool.depths_of("conversation", len(keys), size.replicas))
+
+    def asked(keys: Sequence[bytes], depths: Mapping[int, int] | None) -> SchedulingRequest:
+        return SchedulingRequest(PlacementRequest(size.prompt_tokens, tuple(keys)), depths, now)
+
+    async def call() -> float:
+        nonlocal now
+        now += 1.0
+        for gateway in (scheduler, other):
+            gateway.board.update(board)
+        told.clear()
+        for _ in range(size.gateways - 1):
+            fresh = [random.randbytes(KEY_BYTES) for _ in keys]
+            other.ended(other.place(asked(fresh, {})), None)
+        began = time.perf_counter()
+        for placed in told:
+            scheduler.heard(placed)
+        found = HASHER.chain(root, packed, SEGMENT_TOKENS)[0]
+        attempt = scheduler.place(asked(found, await index.lookup(found)))
+        taken = time.perf_counter() - began
+        scheduler.ended(attempt, None)
+        return taken
+
+    return call
+
+
+async def event(url: str, size: Size) -> Call:
+    """The prompt that came first goes when another is stored, for the cache is full."""
+    redis, slot, incarnation = connect(url, decode=False), size.replicas - 1, "bench"
+    assert await slots.claim(redis, pool.POOL, incarnation, slot) == slot
+    cached = CachedBlocks(HASHER, "bench", None, SEGMENT_TOKENS)
+    blocks = size.prompt_tokens // BLOCK_TOKENS
+    names = count()
+    held: list[list[bytes | int]] = []
+
+    def stored() -> BlockStored:
+        hashes: list[bytes | int] = [next(names) for _ in range(blocks)]
+        held.append(hashes)
+        tokens = array("H", random.randbytes(2 * BLOCK_TOKENS * blocks)).tolist()
+        return BlockStored(hashes, None, tokens, BLOCK_TOKENS, "GPU")
+
+    for _ in range(max(1, size.blocks // blocks)):
+        cached.apply([stored()])
+        keys = cached.take_changes().set
+        write = partial(slots.write_bits, redis, pool.POOL, slot, incarnation, keys, [])
+        assert await patiently(write)
+
+    async def call() -> float:
+        removed, new = BlockRemoved(held.pop(0)[::-1], "GPU"), stored()
+        began = time.perf_counter()
+        cached.apply([removed, new])
+        changes = cached.take_changes()
+        await patiently(
+            partial(
+                slots.write_bits,
+                redis,
+                pool.POOL,
+                slot,
+                incarnation,
+                changes.set,
+                changes.cleared,
+            )
+        )
+        return time.perf_counter() - began
+
+    return call
+
+
+async def board(url: str, size: Size) -> Call:
+    """All gateways read the board, one after the other."""
+    redis = connect(url)
+    loads = board_of(size.replicas)
+    for load in loads:
+        await patiently(partial(slots.claim, redis, pool.POOL, load.incarnation, load.slot))
+    readers = [
+        LoadReader(redis, pool.POOL, LoadBoard(time.monotonic)) for _ in range(size.gateways)
+    ]
+
+    async def call() -> float:
+        for start in range(0, len(loads), RENEWED_AT_ONCE):
+            beats = (
+                partial(slots.renew, redis, pool.POOL, load.slot, load.incarnation, load.to_json())
+                for load in loads[start : start + RENEWED_AT_ONCE]
+            )
+            await asyncio.gather(*map(patiently, beats))
+        began = time.perf_counter()
+        for reader in readers:
+            await patiently(reader.read)
+        return time.perf_counter() - began
+
+    return call
+
+
+async def return_of_all(url: str, size: Size) -> Call:
+    """What a replica holds is written anew, as after a flush of Redis."""
+    redis: AsyncRedis = connect(url, decode=False)
+    slot = await slots.claim(redis, pool.POOL, "bench", size.replicas - 1)
+    held = size.blocks * BLOCK_TOKENS // SEGMENT_TOKENS
+
+    async def call() -> float:
+        keys = [random.randbytes(KEY_BYTES) for _ in range(held)]
+        began = time.perf_counter()
+        for start in range(0, held, 1024):
+            part = keys[start : start + 1024]
+            await patiently(partial(slots.write_bits, redis, pool.POOL, slot, "bench", part, []))
+        return time.perf_counter() - began
+
+    return call
+
+
+CASES: Mapping[str, tuple[Callable[[str, Size], Awaitable[Call]], tuple[str, ...]]] = {
+    "decision": (decision, ("prompt_tokens", "replicas", "gateways", "blocks")),
+    "event": (event, ("prompt_tokens", "replicas", "blocks")),
+    "replica": (board, ("replicas", "gateways")),
+    "replica_anew": (return_of_all, ("blocks",)),
+}

@@ -1,0 +1,247 @@
+"""Our gateways and the replicas' publishers in virtual time, over a real Redis.
+
+Each gateway has a scheduler, a load board and an index of its own, as a gateway process has. It
+reads the board every READ_PERIOD_S, at another moment than the others, from snapshots as old; hears
+of the others' placements HEARD_AFTER_S after they were made; and looks each prompt up in Redis,
+where publishers write what the engines' KV events tell. Left out: leases (`redis_load` measures
+what they take of Redis), and the 5 ms in which a publisher gathers events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from autoscaling.pool_scheduler import PoolScheduler
+from autoscaling.scheduling import Attempt, SchedulingRequest
+from benchmarks.scale.fleet import Router, SimulatedReplicas, Visit
+from benchmarks.scale.patience import PATIENT_S, patiently
+from benchmarks.scale.traffic import tokens_of
+from router import slots
+from router.cached_blocks import CachedBlocks
+from router.index import PrefixIndex
+from router.kv_events import BlockStored, KvEvent
+from router.load import UNSEEN_S, LoadReport, ReplicaLoad
+from router.load_reader import READ_PERIOD_S
+from router.policies import PlacementRequest
+from router.recent import Placed
+from router.redis_client import AsyncRedis, connect
+from router.segment_keys import Namespace, SegmentHasher
+from simulator.traces import Request
+
+MODEL = "simulated"
+HEARD_AFTER_S = 0.002
+
+
+class _Publisher:
+    """One replica's part of the index, written when it is asked for."""
+
+    def __init__(self, redis: AsyncRedis, pool: str, hasher: SegmentHasher, tokens: int) -> None:
+        self._redis = redis
+        self._pool = pool
+        self._block_tokens = tokens
+        self._cached = CachedBlocks(hasher, MODEL, None, tokens)
+        self._events: list[KvEvent] = []
+        self._written = 0
+        self.slot = 0
+        self.incarnation = ""
+
+    async def claim(self, slot: int) -> None:
+        self.incarnation = f"{slot:016x}"
+        claim = partial(slots.claim, self._redis, self._pool, self.incarnation, slot)
+        self.slot = await patiently(claim)
+
+    def told(self, events: Sequence[KvEvent]) -> None:
+        self._events += events
+
+    async def write(self) -> None:
+        events, self._events = self._events, []
+        self._cached.apply([self._with_tokens(event) for event in events])
+        changes = self._cached.take_changes()
+        if not (changes.set or changes.cleared):
+            return
+        write = partial(
+            slots.write_bits,
+            self._redis,
+            self._pool,
+            self.slot,
+            self.incarnation,
+            changes.set,
+            changes.cleared,
+            self._written + 1,
+        )
+        assert await patiently(write), "the slot was taken away"
+        self._written += slots.batch_count(changes.set, changes.cleared)
+
+    def _with_tokens(self, event: KvEvent) -> KvEvent:
+        if not isinstance(event, BlockStored):
+            return event
+        packed = b"".join(tokens_of(int(h), self._block_tokens) for h in event.block_hashes)
+        return msgspec.structs.replace(event, token_ids=array("I", packed).tolist())
+
+
+@dataclass(eq=False)
+class _IndexedGateway:
+    scheduler: PoolScheduler
+    index: PrefixIndex
+    offset_s: float
+    read_at: float = -1.0
+    # how many of all announcements it has heard
+    heard: int = 0
+
+
+@dataclass(eq=False)
+class _Said:
+    """What a replica said of itself lately."""
+
+    sequence: int = 0
+    arrived: deque[tuple[float, str]] = field(default_factory=deque)
+
+
+class IndexedGateways(Router):
+    """`decision_s`: real seconds that each decision took, from segment keys to a replica."""
+
+    ticks: bool = True
+
+    def __init__(
+        self, url: str, pool: str, replicas: SimulatedReplicas, gateways: int, seed: int
+    ) -> None:
+        self._replicas = replicas
+        self._block_tokens = replicas.hardware.block_tokens
+        self._hasher = SegmentHasher(random.Random(seed).randbytes(32))
+        self._root = self._hasher.root(Namespace(MODEL))
+        self._now = 0.0
+        self._redis = connect(url, decode=False)
+        self._pool = pool
+        self._publishers = [
+            _Publisher(self._redis, pool, self._hasher, self._block_tokens)
+            for _ in range(len(replicas))
+        ]
+        self._dirty: set[int] = set()
+        self._gateways = [self._gateway(n, gateways, seed) for n in range(gateways)]
+        self._announced: list[tuple[float, int, Placed]] = []
+        self._attempts: dict[int, Attempt] = {}
+        self._said = [_Said() for _ in range(len(replicas))]
+        self._snapshots: deque[tuple[float, list[ReplicaLoad]]] = deque(maxlen=2)
+        self.decision_s: list[float] = []
+
+    async def begin(self) -> None:
+        for slot, publisher in enumerate(self._publishers):
+            await publisher.claim(slot)
+
+    async def aclose(self) -> None:
+        for gateway in self._gateways:
+            await gateway.index.aclose()
+        await self._redis.aclose()
+
+    async def choose(self, number: int, request: Request, gateway: int, now: float) -> int:
+        await asyncio.gather(*(self._publishers[replica].write() for replica in self._dirty))
+        self._dirty.clear()
+        here = self._gateways[gateway]
+        self._catch_up(gateway, here, now)
+        packed = b"".join(tokens_of(b, self._block_tokens) for b in request.blocks)
+        began = time.perf_counter()
+        keys, _ = self._hasher.chain(self._root, packed, self._block_tokens)
+        depths = await here.index.lookup(keys)
+        prompt = PlacementRequest(request.prompt_tokens, tuple(keys))
+        attempt = here.scheduler.place(SchedulingRequest(prompt, depths, now))
+        self.decision_s.append(time.perf_counter() - began)
+        assert attempt.chosen is not None
+        self._attempts[number] = attempt
+        return attempt.chosen.slot
+
+    def expected_cached(self, number: int) -> int:
+        chosen = self._attempts[number].chosen
+        return chosen.cached_tokens if chosen else 0
+
+    def tick(self, now: float) -> None:
+        loads = [self._load(replica, now) for replica in range(len(self._replicas))]
+        self._snapshots.append((now, loads))
+
+    def told(self, replica: int, events: Sequence[KvEvent]) -> None:
+        self._publishers[replica].told(events)
+        self._dirty.add(replica)
+
+    def submitted(self, visit: Visit, now: float) -> None:
+        ticket = self._attempts[visit.number].ticket
+        self._said[visit.replica].arrived.append((now, ticket))
+
+    def answering(self, visit: Visit, now: float) -> None:
+        self._now = now
+        attempt = self._attempts[visit.number]
+        load = self._replicas.engines[visit.replica].load()
+        told = self._said[visit.replica]
+        told.sequence += 1
+        report = LoadReport(
+            told.sequence, load["waiting"], load["running"], load["queued_prefill_tokens"]
+        )
+        scheduler = self._gateways[visit.gateway].scheduler
+        scheduler.answered(attempt, _name(visit.replica), report)
+        scheduler.observed(attempt, now - attempt.placed_at)
+
+    def ended(self, visit: Visit) -> None:
+        self._now = visit.ended_at
+        attempt = self._attempts.pop(visit.number)
+        self._gateways[visit.gateway].scheduler.ended(attempt, _name(visit.replica))
+
+    def _gateway(self, number: int, gateways: int, seed: int) -> _IndexedGateway:
+        rng = random.Random(f"scheduler/{number}/{seed}")
+        scheduler = PoolScheduler(lambda: self._now, rng=rng)
+        scheduler.announce = partial(self._announce, number)
+        index = PrefixIndex(self._redis, self._pool, PATIENT_S)
+        return _IndexedGateway(scheduler, index, READ_PERIOD_S * number / gateways)
+
+    def _announce(self, gateway: int, placed: Placed) -> None:
+        if len(self._gateways) > 1:
+            self._announced.append((self._now + HEARD_AFTER_S, gateway, placed))
+
+    def _catch_up(self, number: int, gateway: _IndexedGateway, now: float) -> None:
+        """What it has read and heard until now, in its order."""
+        for at, loads in self._snapshots:
+            # nobody comes to a gateway that has read nothing yet
+            read_at = at if gateway.read_at < 0.0 else at + gateway.offset_s
+            if gateway.read_at < read_at <= now:
+                self._hear(number, gateway, read_at)
+                gateway.read_at = self._now = read_at
+                gateway.scheduler.board.update(loads)
+        self._hear(number, gateway, now)
+        self._now = now
+
+    def _hear(self, number: int, gateway: _IndexedGateway, until: float) -> None:
+        while gateway.heard < len(self._announced):
+            at, teller, placed = self._announced[gateway.heard]
+            if at > until:
+                return
+            gateway.heard += 1
+            if teller != number:
+                self._now = at
+                gateway.scheduler.heard(placed)
+
+    def _load(self, replica: int, now: float) -> ReplicaLoad:
+        told = self._said[replica]
+        told.sequence += 1
+        while told.arrived and told.arrived[0][0] < now - UNSEEN_S:
+            told.arrived.popleft()
+        return ReplicaLoad(
+            replica_id=_name(replica),
+            slot=self._publishers[replica].slot,
+            incarnation=self._publishers[replica].incarnation,
+            url="",
+            node_ip="",
+            segment_tokens=self._block_tokens,
+            sequence=told.sequence,
+            arrived=tuple(ticket for _, ticket in told.arrived),
+            **self._replicas.engines[replica].load(),
+        )
+
+
+def _name(replica: int) -> str:
+    return f"r{replica:04}"

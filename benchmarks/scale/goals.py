@@ -1,0 +1,74 @@
+"""What was wanted of the fleet, and whether it came. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from benchmarks import report
+from benchmarks.scale.costs import FACTOR, Growth
+from benchmarks.scale.redis_cluster import ClusterFound
+from benchmarks.scale.redis_load import RedisLoad
+from benchmarks.scale.results import FleetSummary, oracle_of, share
+from benchmarks.scale.simulate import CONVERSATIONS, OURS
+
+HITS, VARIATION = 0.99, 0.04
+# What a peer published: one before a mean of 64 s without its router and 2.6 s with it.
+MEAN_TIMES, P99_TIMES = 25.0, 19.0
+PEER_MEAN_S = 63.7
+PEER_TRACE = "toolagent_trace"
+STAND_IN = "mooncake_conversation"
+
+
+def goals(
+    found: Sequence[FleetSummary],
+    redis: RedisLoad,
+    cluster: ClusterFound,
+    growths: Sequence[Growth],
+) -> dict[str, Any]:
+    judged = dict(_of_conversations(found))
+    for trace in (PEER_TRACE, STAND_IN):
+        if pair := saturated(found, trace):
+            random, ours = pair
+            mean = random.ttft_mean_s / ours.ttft_mean_s
+            p99 = random.ttft_p99_s / ours.ttft_p99_s
+            judged[f"{trace}_mean_ttft_of_random"] = report.goal(mean, at_least=MEAN_TIMES)
+            judged[f"{trace}_p99_ttft_of_random"] = report.goal(p99, at_least=P99_TIMES)
+    judged["redis_head_room_at_1000_replicas"] = report.goal(redis.head_room, at_least=1.0)
+    judged["wrong_lookups_on_a_cluster"] = report.goal(cluster.wrong, at_most=0)
+    for growth in growths:
+        judged[f"{growth.name}_growth"] = report.goal(growth.factor, at_most=FACTOR)
+    return judged
+
+
+def saturated(
+    found: Sequence[FleetSummary], trace: str
+) -> tuple[FleetSummary, FleetSummary] | None:
+    """Random and ours at that load of the trace at which random's mean comes nearest to what the
+    peer's requests had without its router."""
+    by_rate = {
+        (s.case.rate, s.case.policy): s
+        for s in found
+        if s.case.workload == trace and s.case.gateways == 1
+    }
+    rates = [rate for rate, policy in by_rate if policy == "random" and (rate, OURS) in by_rate]
+    if not rates:
+        return None
+    rate = min(rates, key=lambda rate: abs(by_rate[rate, "random"].ttft_mean_s - PEER_MEAN_S))
+    return by_rate[rate, "random"], by_rate[rate, OURS]
+
+
+def _of_conversations(found: Sequence[FleetSummary]) -> Iterator[tuple[str, Any]]:
+    ours = [s for s in found if s.case.policy == OURS and s.case.workload == CONVERSATIONS]
+
+    def place(s: FleetSummary) -> tuple[int, int]:
+        return s.case.replicas, s.case.gateways
+
+    for (replicas, gateways), same in groupby(sorted(ours, key=place), place):
+        one = next(same)
+        name = f"{replicas}_replicas_{gateways}_gateway{'s' if gateways > 1 else ''}"
+        if (oracle := oracle_of(found, one)) is not None:
+            hits = share(one.cached_ratio, oracle)
+            yield f"hits_of_oracle_{name}", report.goal(hits, at_least=HITS)
+        yield f"variation_{name}", report.goal(one.variation_requests, at_most=VARIATION)

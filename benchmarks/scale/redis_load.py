@@ -1,0 +1,195 @@
+"""What a fleet takes of Redis: each kind of call, as one that a replica or a gateway makes.
+
+A kind's cost is the CPU time that the server spent for it, with what it takes to read and to
+answer it, by the server's own account (INFO cpu). One Redis serves on one core; so its head-room
+is that core over the sum of rates times costs.
+
+    heartbeat      a replica's lease and load, ten times a second
+    board          a gateway's reading of all leases, ten times a second
+    lookup         of a prompt in the index, one a request
+    write          what an engine has cached and evicted since, one a request
+    announcement   of a placement, one a request
+    hearing        of an announcement, by each gateway
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from benchmarks.index import pool
+from benchmarks.index.run import board_of
+from benchmarks.scale.patience import PATIENT_S, patiently
+from router import slots
+from router.index import PrefixIndex
+from router.load import LoadBoard
+from router.load_reader import READ_PERIOD_S, LoadReader
+from router.placed_stream import EXPIRE_S, MAX_LENGTH, stream_key
+from router.publisher import HEARTBEAT_S
+from router.recent import Placed
+from router.redis_client import AsyncRedis, connect
+from router.segment_keys import KEY_BYTES
+
+CLIENTS = 16
+CALLS = {
+    "heartbeat": 4000,
+    "board": 20,
+    "lookup": 1500,
+    "write": 1500,
+    "announcement": 1500,
+    "hearing": 1500,
+}
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class RedisDemand:
+    """What a fleet asks of Redis: `requests` a second over all gateways, each with a prompt of
+    `segments`, of which `computed` are not cached; where caches are full, as many are evicted."""
+
+    replicas: int
+    gateways: int
+    requests: float
+    segments: int
+    computed: int
+
+    @property
+    def calls_per_s(self) -> dict[str, float]:
+        return {
+            "heartbeat": self.replicas / HEARTBEAT_S,
+            "board": self.gateways / READ_PERIOD_S,
+            "lookup": self.requests,
+            "write": self.requests,
+            "announcement": self.requests,
+            "hearing": self.requests * self.gateways,
+        }
+
+
+@dataclass(frozen=True)
+class RedisLoad:
+    """`cost_s`: CPU seconds of the server for one call of a kind."""
+
+    demand: RedisDemand
+    cost_s: dict[str, float]
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """The share of a core by kind."""
+        return {kind: rate * self.cost_s[kind] for kind, rate in self.demand.calls_per_s.items()}
+
+    @property
+    def head_room(self) -> float:
+        """How many times as much one Redis could serve."""
+        return 1.0 / sum(self.busy.values())
+
+
+async def measure(url: str, demand: RedisDemand) -> RedisLoad:
+    """On an empty Redis, which is left with a pool of so many replicas."""
+    clients = [connect(url, decode=False) for _ in range(CLIENTS)]
+    text = connect(url)
+    try:
+        incarnations = await _join(text, demand.replicas)
+        calls = await _calls(url, clients, text, demand, incarnations)
+        cost_s = {}
+        for kind, call in calls.items():
+            costs = []
+            for _ in range(ROUNDS):
+                for slot in range(demand.replicas):  # a lease is not to end meanwhile
+                    await patiently(partial(calls["heartbeat"], slot))
+                costs.append(await _cost(text, call, CALLS[kind]))
+            cost_s[kind] = statistics.median(costs)
+        return RedisLoad(demand, cost_s)
+    finally:
+        for client in (*clients, text):
+            await client.aclose()
+
+
+async def _join(redis: AsyncRedis, replicas: int) -> list[str]:
+    incarnations = [f"{slot:016x}" for slot in range(replicas)]
+    for slot, incarnation in enumerate(incarnations):
+        await patiently(partial(slots.claim, redis, pool.POOL, incarnation, slot))
+    return incarnations
+
+
+async def _calls(
+    url: str,
+    clients: Sequence[AsyncRedis],
+    text: AsyncRedis,
+    demand: RedisDemand,
+    incarnations: Sequence[str],
+) -> dict[str, Callable[[int], Awaitable[Any]]]:
+    rng = random.Random(1)
+    snapshots = [msgspec.json.encode(load).decode() for load in board_of(demand.replicas)]
+    prompts = [[rng.randbytes(KEY_BYTES) for _ in range(demand.segments)] for _ in range(32)]
+    for keys in prompts:
+        depths = pool.depths_of("conversation", demand.segments, demand.replicas)
+        pool.hold(url, keys, depths)
+    index = PrefixIndex(clients[0], pool.POOL, PATIENT_S)
+    reader = LoadReader(text, pool.POOL, LoadBoard(asyncio.get_running_loop().time))
+
+    async def heartbeat(number: int) -> None:
+        slot = number % demand.replicas
+        client = clients[number % CLIENTS]
+        assert await slots.renew(client, pool.POOL, slot, incarnations[slot], snapshots[slot])
+
+    async def lookup(number: int) -> None:
+        assert await index.lookup(prompts[number % len(prompts)]) is not None
+
+    async def write(number: int) -> None:
+        slot = number % demand.replicas
+        client = clients[number % CLIENTS]
+        fresh = [random.randbytes(KEY_BYTES) for _ in range(demand.computed)]
+        # what is evicted was written before, by a replica whose turn it is again
+        old, written[slot] = written.get(slot, []), fresh
+        assert await slots.write_bits(client, pool.POOL, slot, incarnations[slot], fresh, old)
+
+    async def announcement(number: int) -> None:
+        pipe = clients[number % CLIENTS].pipeline(transaction=False)
+        pipe.xadd(stream, {b"p": encoded}, maxlen=MAX_LENGTH, approximate=True)
+        pipe.expire(stream, EXPIRE_S)
+        await pipe.execute()
+
+    async def hearing(number: int) -> None:
+        streams: dict[Any, Any] = {stream: "0-0"}
+        assert await clients[number % CLIENTS].xread(streams, count=1)
+
+    async def board(number: int) -> None:
+        await reader.read()
+
+    written: dict[int, list[bytes]] = {}
+    stream = stream_key(pool.POOL)
+    announced = tuple(random.randbytes(8) for _ in range(demand.computed))
+    placed = Placed("gateway", "0" * 32, 1, "1", 10_000, 5_000, 0.5, (), announced)
+    encoded = msgspec.msgpack.encode(placed)
+    return {
+        "heartbeat": heartbeat,
+        "board": board,
+        "lookup": lookup,
+        "write": write,
+        "announcement": announcement,
+        "hearing": hearing,
+    }
+
+
+async def _cost(redis: AsyncRedis, call: Callable[[int], Awaitable[Any]], calls: int) -> float:
+    numbers = iter(range(calls))
+
+    async def some() -> None:
+        for number in numbers:
+            await patiently(partial(call, number))
+
+    before = await _cpu_s(redis)
+    await asyncio.gather(*(some() for _ in range(CLIENTS)))
+    return (await _cpu_s(redis) - before) / calls
+
+
+async def _cpu_s(redis: AsyncRedis) -> float:
+    info: Any = await redis.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])

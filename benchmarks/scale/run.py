@@ -1,0 +1,188 @@
+"""A fleet of up to 1,000 replicas: make bench-scale ARGS=--write
+
+Engines are simulated in virtual time (an A100's, from published figures), our gateways' scheduler,
+the publishers' code and Redis are real; random, least loaded, consistent hashing, an approximate
+prefix tree and an oracle are played beside ours. Conversations on fleets of several sizes and
+behind several gateways; Mooncake's and Azure's recorded traces at rising load on 8 replicas; what
+1,000 replicas take of one Redis, and three nodes of a Redis Cluster; and how costs grow over a
+factor of 100. As many simulations at a time as there are cores. Where the recorded traces cannot
+be had the rest is played, it says so in the end, and writes no page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks import public_data, report
+from benchmarks.index import pool
+from benchmarks.scale import costs, goals, page, plots, redis_cluster, redis_load
+from benchmarks.scale.choosers import CHOOSERS
+from benchmarks.scale.redis_load import RedisDemand
+from benchmarks.scale.results import FleetCase, FleetSummary, as_json, table
+from benchmarks.scale.simulate import CONVERSATIONS, OURS, WARM_UP, Simulation, capacity, run
+from common.errors import Problem
+from simulator import engine_profile, traces
+from simulator.engines import Hardware
+
+PROFILE = engine_profile.SHIPPED.with_name("llama-8b-a100.json")
+SIZES, GATEWAYS = (8, 32, 128), (1, 2, 4, 8)
+# Of one replica, about half of what it can do.
+CONVERSATION_RATE = 3.0
+GATEWAYS_OVER, TRACE_REPLICAS = 32, 8
+# Of what the fleet can do when nothing is cached.
+LOADS = (0.7, 0.9, 1.0, 1.1)
+# The peer's own: its trace at 0.8 of its speed, 23,608 requests in 59 minutes.
+PEER_SPEED = 0.8
+# A 10,000-token prompt in segments of 128, of which a third is cached.
+DEMAND = RedisDemand(replicas=1000, gateways=8, requests=1000.0, segments=78, computed=52)
+POOLS = 24
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+
+
+def policies() -> tuple[str, ...]:
+    return (OURS, *CHOOSERS)
+
+
+def sizes(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
+    for replicas in options.sizes:
+        for policy in policies():
+            case = FleetCase(CONVERSATIONS, policy, replicas, 1, CONVERSATION_RATE * replicas)
+            yield Simulation(case, hardware, options.seed, warm_up=WARM_UP)
+
+
+def gateways(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
+    """And the oracle, where `sizes` has it for another number of replicas."""
+    rate = CONVERSATION_RATE * GATEWAYS_OVER
+    cases = [
+        FleetCase(CONVERSATIONS, policy, GATEWAYS_OVER, count, rate)
+        for count in options.gateways
+        for policy in (OURS, "approximate_tree")
+    ]
+    cases.append(FleetCase(CONVERSATIONS, "oracle", GATEWAYS_OVER, 1, rate))
+    known = {simulation.case for simulation in sizes(options, hardware)}
+    for case in cases:
+        if case not in known:
+            yield Simulation(case, hardware, options.seed, warm_up=WARM_UP)
+
+
+def loads(file: Path, options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
+    trace = traces.read(file, options.seed)
+    most = capacity(trace, hardware) * TRACE_REPLICAS
+    requests = min(options.requests or len(trace.requests), len(trace.requests))
+    for load in options.loads:
+        for policy in policies():
+            case = FleetCase(trace.name, policy, TRACE_REPLICAS, 1, round(load * most, 2))
+            yield Simulation(case, hardware, options.seed, file, requests)
+
+
+def peers_own(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
+    if options.peer_trace is None:
+        return
+    trace = traces.read(options.peer_trace, options.seed)
+    rate = round(PEER_SPEED * len(trace.requests) / trace.seconds, 2)
+    for policy in policies():
+        case = FleetCase(trace.name, policy, TRACE_REPLICAS, 1, rate)
+        yield Simulation(case, hardware, options.seed, options.peer_trace, len(trace.requests))
+
+
+def play(simulations: Sequence[Simulation]) -> list[FleetSummary]:
+    """In their order, the longest first to begin with."""
+    order = sorted(range(len(simulations)), key=lambda i: -simulations[i].case.replicas)
+    with ProcessPoolExecutor() as cores:
+        running = {i: cores.submit(run, simulations[i]) for i in order}
+        found = []
+        for i in range(len(simulations)):
+            found.append(running[i].result())
+            print(page.told(found[-1]), flush=True)
+        return found
+
+
+def recorded() -> tuple[list[Path], str]:
+    """Mooncake's trace and Azure's; or none, and why."""
+    wanted = (public_data.CONVERSATION_TRACE, public_data.AZURE_TRACE)
+    try:
+        return [public_data.find(name) for name in wanted], ""
+    except Problem as error:
+        return [], str(error)
+
+
+def main() -> None:
+    options = _options()
+    began = time.monotonic()
+    engine = engine_profile.read(options.profile)
+    files, left_out = recorded()
+    if left_out and options.write:
+        sys.exit(f"The page would lack the recorded traces: {left_out}.")
+    try:
+        asked = [*sizes(options, engine.hardware), *gateways(options, engine.hardware)]
+        for file in files:
+            asked += loads(file, options, engine.hardware)
+        asked += peers_own(options, engine.hardware)
+    except Problem as error:
+        sys.exit(f"There is no trace to play: {error}.")
+    found = play(asked)
+    with pool.server() as url:
+        redis = uvloop.run(redis_load.measure(url, DEMAND))
+    with redis_cluster.cluster() as ports:
+        cluster = uvloop.run(redis_cluster.measure(ports, POOLS))
+    growths = uvloop.run(costs.measure())
+    judged = goals.goals(found, redis, cluster, growths)
+    print("\n" + table(found) + "\n")
+    if options.write:
+        DOCS.mkdir(parents=True, exist_ok=True)
+        text = page.page(
+            found,
+            judged,
+            redis,
+            cluster,
+            growths,
+            engine,
+            command=report.command("scale"),
+            minutes=(time.monotonic() - began) / 60,
+            machine=report.machine_in_words(),
+        )
+        (DOCS / "scale.md").write_text(text)
+        plots.draw_fleets(found, DOCS / "scale.svg")
+        plots.draw_costs(growths, DOCS / "scale-costs.svg")
+    figures: dict[str, Any] = {
+        "simulations": as_json(found),
+        "redis_busy": {kind: round(busy, 4) for kind, busy in redis.busy.items()},
+        "cluster_gain": round(cluster.gain, 2),
+        "growth": {
+            growth.name: {"factor": round(growth.factor, 2), "power": round(growth.exponent, 2)}
+            for growth in growths
+        },
+    }
+    report.finish("scale", figures, judged)
+    if left_out:
+        print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale.run", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of the fleet")
+    parser.add_argument("--gateways", type=int, nargs="+", default=GATEWAYS)
+    parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="of the traces")
+    parser.add_argument("--requests", type=int, default=2000, help="of each trace; 0: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--profile", type=Path, default=PROFILE, help="of the engines")
+    parser.add_argument("--peer-trace", type=Path, help="Mooncake's toolagent_trace.jsonl")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/scale.{md,svg}")
+    options = parser.parse_args()
+    if min(options.sizes) < 1 or min(options.gateways) < 1 or min(options.loads) <= 0:
+        parser.error("--sizes, --gateways and --loads must be above 0")
+    return options
+
+
+if __name__ == "__main__":
+    main()

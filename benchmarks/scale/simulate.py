@@ -1,0 +1,108 @@
+"""One simulation: requests, replicas and who chooses among them. A process of its own each."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.index import pool
+from benchmarks.scale.choosers import CHOOSERS
+from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
+from benchmarks.scale.gateways import IndexedGateways
+from benchmarks.scale.results import FleetCase, FleetSummary, summary
+from benchmarks.scale.traffic import ceiling, conversations, paced, shuffled_gateways
+from simulator import traces
+from simulator.engines import Hardware
+from simulator.simulation import in_blocks_of
+from simulator.traces import Trace
+
+OURS = "antefix"
+CONVERSATIONS = "conversations"
+POOL = "bench/scale"
+# In which caches fill.
+WARM_UP = 1 / 3
+# Of the synthetic traffic: that many, within these seconds.
+MOST_REQUESTS, MIN_SECONDS, MOST_SECONDS = 12_000, 15.0, 60.0
+# Requests that decode at once.
+FULL_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """`trace`: a recorded one, of which `requests` are played; None: `conversations`. `warm_up`:
+    the share of requests that do not count."""
+
+    case: FleetCase
+    hardware: Hardware
+    seed: int
+    trace: Path | None = None
+    requests: int = 0
+    warm_up: float = 0.0
+
+    def run(self) -> FleetSummary:
+        began = time.perf_counter()
+        traffic = self._traffic()
+        size = traffic.block_tokens or self.hardware.block_tokens
+        hardware = in_blocks_of(self.hardware, size)
+        gateways = shuffled_gateways(len(traffic.requests), self.case.gateways, self.seed)
+        replicas = SimulatedReplicas(hardware, self.case.replicas)
+        decision_s: Sequence[float] = ()
+        if self.case.policy == OURS:
+            with pool.server() as url:
+                playing = _ours(url, replicas, self.case, self.seed, traffic, gateways)
+                visits, decision_s = uvloop.run(playing)
+        else:
+            chooser = CHOOSERS[self.case.policy](replicas, self.case.gateways, self.seed)
+            visits = uvloop.run(VirtualFleet(replicas, chooser).play(traffic.requests, gateways))
+        most = ceiling(traffic.requests, size)
+        wall_s = time.perf_counter() - began
+        return summary(self.case, visits, most, self.warm_up, decision_s, wall_s)
+
+    def _traffic(self) -> Trace:
+        case = self.case
+        if self.trace is None:
+            seconds = min(MOST_SECONDS, max(MIN_SECONDS, MOST_REQUESTS / case.rate))
+            return conversations(self.seed, case.rate, seconds)
+        return paced(_read(self.trace, self.seed), self.requests, case.rate, self.seed)
+
+
+async def _ours(
+    url: str,
+    replicas: SimulatedReplicas,
+    case: FleetCase,
+    seed: int,
+    traffic: Trace,
+    gateways: Sequence[int],
+) -> tuple[list[Visit], list[float]]:
+    router = IndexedGateways(url, POOL, replicas, case.gateways, seed)
+    try:
+        await router.begin()
+        visits = await VirtualFleet(replicas, router).play(traffic.requests, gateways)
+        return visits, router.decision_s
+    finally:
+        await router.aclose()
+
+
+def run(simulation: Simulation) -> FleetSummary:
+    return simulation.run()
+
+
+@functools.cache
+def _read(file: Path, seed: int) -> Trace:
+    return traces.read(file, seed)
+
+
+def capacity(trace: Trace, hardware: Hardware) -> float:
+    """Requests of this kind that one replica can compute a second when nothing is cached.
+
+    With a full batch, so that what a step takes by itself is shared by all that decode in it.
+    """
+    prompts = sum(request.prompt_tokens for request in trace.requests) / len(trace.requests)
+    answers = sum(request.answer_tokens for request in trace.requests) / len(trace.requests)
+    decode_s = hardware.sequence_s + hardware.step_s / FULL_BATCH
+    return 1.0 / (prompts / hardware.prefill_rate + answers * decode_s)

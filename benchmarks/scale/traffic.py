@@ -1,0 +1,84 @@
+"""What is asked of the fleet: traces of a given rate, and the tokens that their blocks stand for.
+
+A trace knows a block by a number alone; `tokens_of` gives it tokens, so that gateways and replicas
+name it by the keys that real ones would. Equal numbers have equal tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import blake2b, shake_128
+from itertools import takewhile
+
+from benchmarks.gateways import traffic
+from router.segment_keys import TOKEN_BYTES
+from simulator.traces import Request, Trace
+
+CONVERSATION_BLOCK_TOKENS = 128
+
+
+def conversations(seed: int, rate: float, seconds: float) -> Trace:
+    """Chats of some turns, half of them behind a shared system prompt, at so many requests a
+    second."""
+    size = CONVERSATION_BLOCK_TOKENS
+    requests = []
+    for arrival in traffic.conversations(seed, rate, seconds):
+        packed = array("H")
+        for span in arrival.prompt:
+            packed.extend(span.token_ids())
+        blocks = _chained(packed.tobytes(), packed.itemsize * size)
+        requests.append(Request(arrival.due, len(packed), arrival.answer.tokens, blocks))
+    return Trace("conversations", tuple(requests), seconds, size)
+
+
+def paced(trace: Trace, requests: int, rate: float, seed: int) -> Trace:
+    """So many of the trace's first requests, at `rate` a second: faster or slower than recorded.
+
+    Where the trace has fewer, there are copies of it, that have nothing in common with each other.
+    """
+    copies = math.ceil(requests / len(trace.requests))
+    part = trace.requests[: math.ceil(requests / copies)]
+    lasted = part[-1].at - part[0].at
+    copied = replace(trace, requests=part, seconds=part[-1].at).scaled(copies, seed)
+    faster = requests / rate / lasted if lasted else 0.0
+    moved = [
+        replace(request, at=max(0.0, request.at - part[0].at) * faster)
+        for request in copied.requests
+    ]
+    return replace(trace, requests=tuple(moved[:requests]), seconds=requests / rate)
+
+
+def tokens_of(block: int, block_tokens: int) -> bytes:
+    """The block's tokens, packed as `segment_keys.pack` does."""
+    named = block.to_bytes(16, "big", signed=True)
+    return shake_128(named).digest(TOKEN_BYTES * block_tokens)
+
+
+def ceiling(requests: Iterable[Request], block_tokens: int) -> list[int]:
+    """Tokens of each request that one of those before it had too: what caches would have that
+    forget nothing, are shared by all and know of a request as soon as it comes."""
+    known: set[int] = set()
+    found = []
+    for request in requests:
+        whole = request.blocks[: (request.prompt_tokens - 1) // block_tokens]
+        found.append(block_tokens * sum(1 for _ in takewhile(known.__contains__, whole)))
+        known.update(request.blocks)
+    return found
+
+
+def shuffled_gateways(count: int, gateways: int, seed: int) -> Sequence[int]:
+    """To which gateway each of so many requests comes."""
+    rng = random.Random(f"gateways/{seed}")
+    return [rng.randrange(gateways) for _ in range(count)]
+
+
+def _chained(packed: bytes, block_bytes: int) -> tuple[int, ...]:
+    previous, blocks = b"", []
+    for start in range(0, len(packed) - block_bytes + 1, block_bytes):
+        previous = blake2b(previous + packed[start : start + block_bytes], digest_size=8).digest()
+        blocks.append(int.from_bytes(previous, "big"))
+    return tuple(blocks)

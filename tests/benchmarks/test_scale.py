@@ -1,0 +1,233 @@
+"""A fleet in virtual time: what it plays, who chooses, and what is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.scale import page, run
+from benchmarks.scale.choosers import (
+    AnyReplica,
+    ApproximateTree,
+    CacheOracle,
+    ConsistentHash,
+    FewestRequests,
+)
+from benchmarks.scale.costs import Growth
+from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
+from benchmarks.scale.gateways import IndexedGateways
+from benchmarks.scale.goals import goals, saturated
+from benchmarks.scale.redis_cluster import ClusterFound
+from benchmarks.scale.redis_load import RedisDemand, RedisLoad
+from benchmarks.scale.results import FleetCase, FleetSummary, summary, table
+from benchmarks.scale.traffic import ceiling, conversations, paced, shuffled_gateways, tokens_of
+from simulator import engine_profile
+from simulator.engines import Hardware, Job, SimulatedEngine
+from simulator.traces import Request, Trace
+
+BLOCK = 128
+HARDWARE = Hardware(block_tokens=BLOCK, blocks=512)
+CHAT = conversations(1, 12.0, 8.0)
+
+
+def asked(at: float, *blocks: int) -> Request:
+    return Request(at, BLOCK * len(blocks) + 10, 5, blocks)
+
+
+async def played(trace: Trace, replicas: int, gateways: int, url: str) -> list[Visit]:
+    fleet = SimulatedReplicas(HARDWARE, replicas)
+    router = IndexedGateways(url, "bench/test", fleet, gateways, 1)
+    try:
+        await router.begin()
+        to = shuffled_gateways(len(trace.requests), gateways, 1)
+        return await VirtualFleet(fleet, router).play(trace.requests, to)
+    finally:
+        await router.aclose()
+
+
+def cached(visits: list[Visit]) -> int:
+    return sum(visit.job.cached_tokens for visit in visits)
+
+
+def test_a_paced_trace_has_the_requests_and_the_rate_asked_for() -> None:
+    trace = Trace("hand", tuple(asked(10.0 + i, i) for i in range(100)), 110.0, BLOCK)
+    half = paced(trace, 50, 5.0, seed=1)
+    assert len(half.requests) == 50
+    assert half.requests[-1].at == pytest.approx(10.0)
+    twice = paced(trace, 200, 5.0, seed=1)
+    assert len(twice.requests) == 200
+    assert len({request.blocks for request in twice.requests}) == 200
+
+
+def test_a_next_turn_has_the_blocks_of_the_turn_before() -> None:
+    assert sum(ceiling(CHAT.requests, BLOCK)) > 0
+    assert all(len(request.blocks) == request.prompt_tokens // BLOCK for request in CHAT.requests)
+
+
+def test_equal_blocks_have_equal_tokens() -> None:
+    assert tokens_of(2**64 - 1, 16) == tokens_of(2**64 - 1, 16)
+    assert tokens_of(1, 16) != tokens_of(2, 16)
+    assert len(tokens_of(1, 16)) == 64
+
+
+async def test_a_fleet_of_one_does_what_its_engine_would() -> None:
+    requests = CHAT.requests[:40]
+    fleet = SimulatedReplicas(HARDWARE, 1)
+    visits = await VirtualFleet(fleet, AnyReplica(fleet, 1, 1)).play(requests, [0] * 40)
+    engine, jobs = SimulatedEngine(HARDWARE), []
+    for request in requests:
+        engine.advance(request.at)
+        jobs.append(Job.hashed("", request.prompt_tokens, request.answer_tokens, request.blocks))
+        engine.submit(jobs[-1], request.at)
+    engine.advance(float("inf"))
+    assert [visit.job.first_at for visit in visits] == [pytest.approx(j.first_at) for j in jobs]
+    assert [visit.job.cached_tokens for visit in visits] == [job.cached_tokens for job in jobs]
+
+
+async def test_gateways_find_through_redis_what_engines_have_cached(redis_url: str) -> None:
+    visits = await played(CHAT, 3, 1, redis_url)
+    fleet = SimulatedReplicas(HARDWARE, 3)
+    anywhere = await VirtualFleet(fleet, AnyReplica(fleet, 1, 1)).play(
+        CHAT.requests, [0] * len(CHAT.requests)
+    )
+    assert all(visit.ended_at >= visit.request.at for visit in visits)
+    most = sum(ceiling(CHAT.requests, BLOCK))
+    assert cached(anywhere) < 0.8 * most
+    assert cached(visits) > 0.9 * most
+
+
+async def test_several_gateways_find_as_much_as_one(redis_url: str) -> None:
+    assert cached(await played(CHAT, 3, 4, redis_url)) > 0.9 * sum(ceiling(CHAT.requests, BLOCK))
+
+
+def fleet_of(*requests: int) -> SimulatedReplicas:
+    fleet = SimulatedReplicas(HARDWARE, len(requests))
+    fleet.requests = list(requests)
+    return fleet
+
+
+def test_least_loaded_takes_the_replica_with_the_fewest_requests() -> None:
+    assert FewestRequests(fleet_of(2, 1, 3), 1, 1).choice(asked(0.0, 7), 0) == 1
+
+
+def test_consistent_hashing_keeps_a_prefix_at_one_replica_until_that_is_full() -> None:
+    fleet = fleet_of(0, 0, 0, 0)
+    ring = ConsistentHash(fleet, 1, 1)
+    first = {ring.choice(asked(0.0, 7, other), 0) for other in range(20)}
+    assert len(first) == 1
+    [replica] = first
+    fleet.requests = [3 if number == replica else 1 for number in range(4)]
+    assert ring.choice(asked(0.0, 7), 0) != replica
+
+
+def test_an_approximate_tree_knows_what_its_own_gateway_sent() -> None:
+    tree = ApproximateTree(fleet_of(0, 0, 0, 0), 2, 1)
+    sent = tree.choice(asked(0.0, 1, 2, 3), 0)
+    again = {tree.choice(asked(0.0, 1, 2, 3, 4), 0) for _ in range(10)}
+    assert again == {sent}
+    elsewhere = {tree.choice(asked(0.0, number, 1, 2), 1) for number in range(50, 54)}
+    assert elsewhere == {0, 1, 2, 3}
+
+
+def test_an_oracle_goes_where_most_is_cached() -> None:
+    fleet = fleet_of(0, 9, 0)
+    engine = fleet.engines[1]
+    engine.submit(Job.hashed("a", 3 * BLOCK, 1, [1, 2, 3]), 0.0)
+    engine.advance(float("inf"))
+    assert CacheOracle(fleet, 1, 1).choice(asked(0.0, 1, 2, 3, 4), 0) == 1
+
+
+def visit(number: int, replica: int, ttft_s: float, cached_tokens: int) -> Visit:
+    request = asked(float(number), number)
+    job = Job.hashed(str(number), request.prompt_tokens, 5, request.blocks)
+    job.first_at, job.cached_tokens = request.at + ttft_s, cached_tokens
+    return Visit(number, request, 0, replica, job, request.at + ttft_s + 1.0)
+
+
+CASE = FleetCase("conversations", "antefix", 2, 1, 6.0)
+VISITS = [visit(0, 0, 9.0, 0), visit(1, 0, 1.0, 69), visit(2, 1, 2.0, 69), visit(3, 1, 3.0, 0)]
+
+
+def test_a_summary_leaves_the_warm_up_out() -> None:
+    found = summary(CASE, VISITS, [0, 138, 69, 0], 0.25, [0.001, 0.002, 0.003], 1.0)
+    assert found.requests == 3
+    assert found.cached_ratio == pytest.approx(138 / (3 * 138))
+    assert found.of_ceiling == pytest.approx(138 / 207)
+    assert found.ttft_mean_s == pytest.approx(2.0)
+    assert found.variation_requests == pytest.approx(1 / 3)
+    assert found.decision_s == 0.002
+
+
+def found_at(rate: float, random_s: float, ours_s: float, name: str) -> list[FleetSummary]:
+    base = summary(CASE, VISITS, [0] * 4, 0.0, [], 1.0)
+    return [
+        replace(
+            base, case=FleetCase(name, policy, 8, 1, rate), ttft_mean_s=mean, ttft_p99_s=4 * mean
+        )
+        for policy, mean in (("random", random_s), ("antefix", ours_s))
+    ]
+
+
+FOUND = [
+    summary(CASE, VISITS, [0, 138, 69, 0], 0.0, [0.001], 1.0),
+    replace(
+        summary(CASE, VISITS, [0, 138, 69, 0], 0.0, [], 1.0), case=replace(CASE, policy="oracle")
+    ),
+    *found_at(4.0, 3.0, 1.0, "mooncake_conversation"),
+    *found_at(6.0, 60.0, 2.0, "mooncake_conversation"),
+    *found_at(8.0, 400.0, 300.0, "mooncake_conversation"),
+]
+LOAD = RedisLoad(
+    RedisDemand(1000, 8, 100.0, 80, 40),
+    dict.fromkeys(("heartbeat", "board", "lookup", "write", "announcement", "hearing"), 1e-5),
+)
+GROWTH = Growth("decision", "replicas", (10, 100, 1000), (0.001, 0.01, 0.1))
+LINEAR = replace(GROWTH, seconds=(0.001, 0.01, 0.09))
+
+
+def test_the_load_compared_is_the_one_that_the_peer_had() -> None:
+    pair = saturated(FOUND, "mooncake_conversation")
+    assert pair is not None
+    assert [s.case.rate for s in pair] == [6.0, 6.0]
+    assert saturated(FOUND, "toolagent_trace") is None
+
+
+def test_goals_are_told_as_they_are_met_or_missed() -> None:
+    judged = goals(FOUND, LOAD, ClusterFound([8, 8, 8], 0.001, 0), [LINEAR])
+    assert judged["hits_of_oracle_2_replicas_1_gateway"]["met"]
+    assert judged["variation_2_replicas_1_gateway"]["met"]
+    assert judged["mooncake_conversation_mean_ttft_of_random"]["figure"] == 30.0
+    assert judged["mooncake_conversation_p99_ttft_of_random"]["met"]
+    assert judged["decision_by_replicas_growth"]["met"]
+    slower = replace(GROWTH, seconds=(0.001, 0.01, 0.11))
+    missed = goals(FOUND, LOAD, ClusterFound([9, 9, 6], 0.001, 1), [slower])
+    assert not missed["decision_by_replicas_growth"]["met"]
+    assert not missed["wrong_lookups_on_a_cluster"]["met"]
+
+
+def test_growth_is_told_as_a_factor_and_a_power() -> None:
+    assert GROWTH.factor == pytest.approx(100)
+    assert GROWTH.exponent == pytest.approx(1)
+
+
+def test_head_room_is_one_core_over_all_calls() -> None:
+    # 10,000 heartbeats, 80 readings of the board, 300 calls of requests, 800 hearings
+    assert LOAD.head_room == pytest.approx(1 / (11_180 * 1e-5))
+
+
+def test_the_page_tells_every_goal_and_what_was_not_met() -> None:
+    slower = replace(GROWTH, seconds=(0.001, 0.01, 0.11))
+    cluster = ClusterFound([9, 9, 6], 0.001, 0)
+    judged = goals(FOUND, LOAD, cluster, [slower])
+    engine = engine_profile.read(run.PROFILE)
+    text = page.page(FOUND, judged, LOAD, cluster, [slower], engine, "make it", 1.0, "a machine.")
+    assert all(name.replace("_", " ") in text for name in judged)
+    assert "**no**" in text
+    assert "spread 9, 9 and 6" in text
+    assert table(FOUND).count("\n") == len(FOUND) + 1
+
+
+def test_every_policy_gets_requests_at_the_same_gateways() -> None:
+    assert shuffled_gateways(100, 4, 1) == shuffled_gateways(100, 4, 1)
+    assert set(shuffled_gateways(100, 4, 1)) == {0, 1, 2, 3}
