@@ -1,13 +1,16 @@
 """Settings of every test, one Redis for all tests of a module, and what was skipped."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
 from deployments.models.model import embedded_model
@@ -37,6 +40,10 @@ settings.register_profile(
 settings.load_profile("same")
 
 
+# Those that a test has because its file says so; Hypothesis, for one, gives others.
+OUR_MARKS = {"real", "cluster", "kubernetes", "kubernetes_long"}
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
@@ -57,6 +64,28 @@ def redis_url(server: RedisProcess) -> str:
     with control(server) as client:
         client.flushall()
     return server.url
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file is left out where `-m` asks for none of its tests: some import vLLM, or much else."""
+    asked = config.option.markexpr
+    if not asked or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text()
+    has = set(re.findall(r"mark\.(\w+)", " ".join(re.findall(r"^pytestmark = .*", text, re.M))))
+    names = set(re.findall(r"\w+", asked)) - {"and", "or", "not"} - has
+    may_have = [name for name in names if name not in OUR_MARKS or f"mark.{name}" in text]
+    expression = Expression.compile(asked)
+
+    def may_be_meant(given: tuple[bool, ...]) -> bool:
+        marks = has | set(compress(may_have, given))
+
+        def has_mark(name: str, /, **_: str | int | bool | None) -> bool:
+            return name in marks
+
+        return expression.evaluate(has_mark)
+
+    return None if any(map(may_be_meant, product((False, True), repeat=len(may_have)))) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

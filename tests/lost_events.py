@@ -33,7 +33,7 @@ from router.segment_keys import Namespace, SegmentHasher, index_secret
 POOL = "fleet/pool"
 SEGMENT_TOKENS = 128
 PROMPT = list(range(1000, 1900))
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 ENGINE_ARGS = {
     "dtype": "float32",
     "max_model_len": 1024,

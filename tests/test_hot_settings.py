@@ -27,11 +27,11 @@ from ray.serve._private.client import ServeControllerClient
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
-from cli.local.ports import free_ports
 from router.fleet_settings import settings_key
 from tests.fakes.engine import SECRET
 from tests.fakes.front import samples_of
 from tests.fakes.serve_fleet import TOKEN_S, config_of
+from tests.ports import free_ports
 from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
@@ -74,12 +74,7 @@ class Served:
         return found
 
     def pids(self) -> Pids:
-        """Of the replicas that run, by deployment."""
-        return {
-            name: {r["pid"] for r in of["replicas"] if r["state"] == "RUNNING"}
-            for application in self.details().values()
-            for name, of in application["deployments"].items()
-        }
+        return pids_of(self.details())
 
     def target(self, pool: str) -> int:
         told = self.details()[f"antefix-{pool}"]["deployments"][pool]
@@ -87,9 +82,12 @@ class Served:
 
     def settles(self) -> Pids:
         """Once every application runs and every replica is there; the processes."""
+        seen: list[Pids] = []
 
         def settled() -> bool:
-            return all(
+            details = self.details()
+            seen[:] = [pids_of(details)]
+            return bool(details) and all(
                 application["status"] == "RUNNING"
                 and all(
                     of["status"] == "HEALTHY"
@@ -98,11 +96,11 @@ class Served:
                     == of["target_num_replicas"]
                     for of in application["deployments"].values()
                 )
-                for application in self.details().values()
+                for application in details.values()
             )
 
         eventually(settled, self.details)
-        return self.pids()
+        return seen[0]
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         return json.loads(self.read(path, body))
@@ -139,6 +137,15 @@ class Served:
         """What an engine of the pool knows."""
         handle: Any = serve.get_deployment_handle(pool, f"antefix-{pool}")
         return handle.facts.remote().result(timeout_s=30)
+
+
+def pids_of(details: dict[str, Any]) -> Pids:
+    """Of the replicas that run, by deployment."""
+    return {
+        name: {r["pid"] for r in of["replicas"] if r["state"] == "RUNNING"}
+        for application in details.values()
+        for name, of in application["deployments"].items()
+    }
 
 
 def controller() -> ServeControllerClient:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.ports import free_ports
 from deployments.app import ENGINE_ENVIRONMENT
 from deployments.models.model import embedded_model
+from tests.ports import free_ports
 from tests.router.redis_process import running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]

@@ -16,9 +16,9 @@ import pytest
 import ray
 from ray import serve
 
-from cli.local.ports import free_ports
 from tests.fakes.engine import SECRET
 from tests.fakes.serve_fleet import STARTUP_S
+from tests.ports import free_ports
 from tests.ray_cluster import start_ray
 from tests.router.redis_process import RedisProcess
 from tests.test_hot_settings import KEY, ROOT, Served, kill

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -251,11 +252,13 @@ class AnyTraffic(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = HandClock()
-        self.small = PoolScheduler(self.clock)
+        # what a rule does must not differ from one run to the next
+        rng = random.Random(1)
+        self.small = PoolScheduler(self.clock, rng=rng)
         settings = PoolSettings(
             SLOS, BATCH_QUEUE, RULES, shadow_policy="least_loaded", interactive_queue=QUEUE
         )
-        self.large = PoolScheduler(self.clock, settings, self.small)
+        self.large = PoolScheduler(self.clock, settings, self.small, rng)
         self.announced: list[Placed] = []
         self.large.announce = self.small.announce = self.announced.append
         self.told: Counter[str] = Counter()

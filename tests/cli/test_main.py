@@ -16,11 +16,12 @@ from typer.testing import CliRunner, Result
 from cli.chat import MAX_TOKENS
 from cli.exit_codes import ExitCode
 from cli.local.home import FleetState, Home
-from cli.local.ports import free_ports, is_free
+from cli.local.ports import is_free
 from cli.main import app
 from cli.output import answering
 from deployments.fleet.applications import serve_config
 from tests.cli.fake_gateway import KEY, FakeGateway, running
+from tests.ports import free_ports
 
 FLEET = "name: test\npools: {engine: {model: embedded}}\n"
 

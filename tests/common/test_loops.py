@@ -134,5 +134,5 @@ def test_a_thread_goes_on_after_what_its_step_raised() -> None:
         threading.Event().wait()
 
     forever_in_thread("thread", step, fails="nothing was done", logger=logger)
-    assert again.wait(5)
+    assert again.wait(60)
     assert loops.failures["thread"] == 1

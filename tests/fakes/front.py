@@ -15,7 +15,6 @@ import aiohttp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cli.local.ports import free_ports
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
@@ -25,6 +24,7 @@ from tests.fakes import publishing
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.publishing import MODEL_PATH, Publishing
 from tests.fakes.serve_handle import FakeHandle
+from tests.ports import free_ports
 from tests.waiting import until
 
 KEY, OTHER_KEY = "sk-test", "sk-other"

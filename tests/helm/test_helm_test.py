@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cli.exit_codes import ExitCode
-from cli.local.ports import free_ports
 from tests.helm.fleets import values
 from tests.helm.helm import Object, all_of_kind, of_kind, render
+from tests.ports import free_ports
 
 NAME = "afx-antefix"
 

@@ -14,7 +14,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from cli.local.ports import free_ports
 from cli.local.redis_server import find_executable
 from tests.helm.fleets import values
 from tests.helm.helm import (
@@ -28,6 +27,7 @@ from tests.helm.helm import (
 )
 from tests.k8s.api import Api
 from tests.k8s.kinds import crd
+from tests.ports import free_ports
 
 PASSWORD = 'odd "quotes", \\ and $HOME `id` #'
 MEMORY_LIMIT = 100_000_000

@@ -3,20 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from itertools import islice
 from pathlib import Path
 
-from cli.local.ports import LOOPBACK, is_free
 from router.redis_client import AsyncRedis, connect
+from tests.ports import cluster_ports
 from tests.router.redis_process import RedisProcess, running
 
 
 @asynccontextmanager
 async def cluster_of(folder: Path, shards: int) -> AsyncIterator[list[RedisProcess]]:
     """The shards; the hash slots are spread over them evenly."""
-    # the shards speak to each other on port + 10000
-    free = (port for port in range(21000, 30000) if is_free(LOOPBACK, port))
-    ports = list(islice((port for port in free if is_free(LOOPBACK, port + 10000)), shards))
+    ports = cluster_ports(shards)
     with ExitStack() as stack:
         servers = [
             stack.enter_context(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cli.local import redis_server
 
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

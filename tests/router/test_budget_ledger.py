@@ -43,7 +43,7 @@ async def gateways(
     ledgers = [BudgetLedger(redis, FLEET, count, bucket_s, f"g{i}") for i in range(count)]
     tasks = [asyncio.create_task(ledger.run()) for ledger in ledgers]
     try:
-        await until(lambda: not any(ledger.by_share for ledger in ledgers), 20.0)
+        await until(lambda: not any(ledger.by_share for ledger in ledgers))
         yield ledgers
     finally:
         for task in tasks:
@@ -64,7 +64,7 @@ def granted(answers: Sequence[Granted | NotGranted]) -> list[Granted]:
 async def granted_in_time(
     ledger: BudgetLedger, budgets: Sequence[TenantBudget], tokens: int
 ) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while isinstance(await ledger.reserve(budgets, tokens), NotGranted):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -124,7 +124,7 @@ async def test_what_a_dead_gateway_counted_is_not_kept_for_ever(redis: AsyncRedi
         await granted_in_time(ledger, TOKENS, 10)
     assert await redis.exists(f"{KEY}:red")
     async with gateways(redis, 1, bucket_s=0.05, opened=False):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await redis.exists(f"{KEY}:red", f"{KEY}:scopes"):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -140,7 +140,7 @@ async def test_a_redis_that_forgets_is_told_before_anything_is_granted(
             ledger._book.began -= 2 * WINDOW
         await (redis.flushall() if forgotten == "all" else redis.delete(KEY))
         answers = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(granted(answers)) < 4:
                 answers += await all_at_once(ledgers, TOKENS, 10, 20)
         assert len(granted(answers)) == 4
@@ -157,16 +157,16 @@ async def test_without_redis_a_window_passes_and_then_each_has_its_share(
     server: RedisProcess, redis: AsyncRedis
 ) -> None:
     async with gateways(redis, 4, bucket_s=0.02) as ledgers:
-        await until(lambda: {ledger._book.beats.share for ledger in ledgers} == {0.25}, 20.0)
+        await until(lambda: {ledger._book.beats.share for ledger in ledgers} == {0.25})
         grants = granted(await all_at_once(ledgers, TOKENS, 1, 300))
         with control(server) as client:
             client.config_set("maxclients", 1)
             client.client_kill_filter(_type="normal", skipme=True)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while sum(one.by_share for one in grants) < 100:
                     grants += granted(await all_at_once(ledgers, TOKENS, 1, 300))
             client.config_set("maxclients", 10000)
-        await until(lambda: not any(ledger.by_share for ledger in ledgers), 20.0)
+        await until(lambda: not any(ledger.by_share for ledger in ledgers))
         for _ in range(20):
             grants += granted(await all_at_once(ledgers, TOKENS, 1, 300))
             await asyncio.sleep(0.05)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.local.ports import free_ports
 from router import demand
 from router.demand import (
     FORGET_S,
@@ -24,6 +23,7 @@ from router.demand import (
     tell,
 )
 from router.redis_client import AsyncRedis, connect
+from tests.ports import free_ports
 from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import cancelled, until

@@ -90,7 +90,7 @@ class Reader:
         async for batch in self.stream.batches():
             self.batches.append(batch)
 
-    async def read(self, count: int, within_s: float = 5.0) -> list[tuple[int | None, bool]]:
+    async def read(self, count: int, within_s: float = 60.0) -> list[tuple[int | None, bool]]:
         """The number and the `lost` of the first `count` batches."""
         await until(lambda: len(self.batches) >= count, within_s)
         return [(number_of(batch), batch.lost) for batch in self.batches]

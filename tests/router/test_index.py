@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import MovedError
 
-from cli.local.ports import free_ports
 from router.depth_search import CLOSER_READ, FIRST_READ
 from router.index import Depths, PrefixIndex
 from router.redis_client import AsyncRedis, connect
+from tests.ports import free_ports
 from tests.router.bitmaps import bitmaps_of
 from tests.router.index_redis import server_of
 from tests.router.redis_cluster import cluster_of
@@ -254,7 +254,7 @@ async def test_while_redis_is_in_trouble_lookups_end_in_time_and_afterwards_they
         assert index.breaker_open
         assert index.skipped >= 6
         await end()
-        await until(lambda: not index.breaker_open, within_s=20)
+        await until(lambda: not index.breaker_open)
         assert await lookup_in_the_end(index, 40) == {4: 20}
     told = [r.message for r in caplog.records if r.name == "router.index"]
     assert len(told) == 2
@@ -285,7 +285,7 @@ async def test_a_killed_redis_is_found_again_when_it_is_back(tmp_path: Path) -> 
             redis = connect(f"redis://127.0.0.1:{port}/0")
             await hold(redis, {2: 2}, 3)
             await redis.aclose()
-            await until(lambda: not index.breaker_open, within_s=20)
+            await until(lambda: not index.breaker_open)
             assert await lookup_in_the_end(index, 3) == {2: 2}
 
 
@@ -308,7 +308,7 @@ async def test_a_burst_at_a_frozen_redis_makes_no_more_than_a_few_connections(
             assert found == [None] * 100
         assert index.breaker_open
         server.process.send_signal(signal.SIGCONT)
-        await until(lambda: not index.breaker_open, within_s=20)
+        await until(lambda: not index.breaker_open)
         assert len(await redis.client_list()) <= before + 2
 
 
@@ -431,7 +431,7 @@ async def test_a_frozen_cluster_is_found_again_when_it_thaws(tmp_path: Path) -> 
             assert [await index.lookup(keys_of(3)) for _ in range(5)] == [None] * 5
             assert index.breaker_open
             server.process.send_signal(signal.SIGCONT)
-            await until(lambda: not index.breaker_open, within_s=20)
+            await until(lambda: not index.breaker_open)
             assert await lookup_in_the_end(index, 3) == {}
         await redis.aclose()
 

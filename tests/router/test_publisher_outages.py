@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.ports import free_ports
 from router import publisher, slots
 from router.redis_client import AsyncRedis, connect
 from router.slots import registry, segment_prefix
 from router.sweeper import Sweeper
+from tests.ports import free_ports
 from tests.router.index_engine import removed, replica_on, stored
 from tests.router.index_redis import POOL, bits, client_of, control
 from tests.router.redis_process import RedisProcess, running

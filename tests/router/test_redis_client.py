@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from cli.local.ports import free_ports
 from router.redis_client import AsyncRedis, connect
 from router.slots import claim, renew, withdraw
+from tests.ports import free_ports
 from tests.router.index_redis import live
 from tests.router.redis_cluster import cluster_of
 from tests.router.redis_process import RedisProcess, running
@@ -25,7 +25,7 @@ async def keeps_a_lease(url: str) -> None:
     """Claims a slot there, renews its lease, reads it and ends it."""
     redis: AsyncRedis = connect(url)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             slot = await claim(redis, "main", "a")
             lease = json.dumps({"incarnation": "a"})
             assert await renew(redis, "main", slot, "a", lease)

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from cli.local.ports import free_ports
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.redis_lane import Lane, open_lane
+from tests.ports import free_ports
 from tests.router.redis_process import RedisProcess
 from tests.router.test_redis_client import self_signed
 from tests.waiting import until

@@ -158,7 +158,7 @@ def narrow(cluster: None) -> Handle:
 
 
 async def replica_ids_of(handle: Handle) -> list[str]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         found: set[str] = set()
         while len(found) < REPLICAS:
             found |= set(await asyncio.gather(*(handle.who.remote() for _ in range(8))))
@@ -200,7 +200,7 @@ async def test_exchanges_at_once_inside_one_request_get_the_replicas_they_asked_
 ) -> None:
     replica_ids = await replica_ids_of(wide)
     caller = serve.get_deployment_handle("caller", "wide")
-    assert await asyncio.wait_for(caller.misrouted.remote(replica_ids, 10), 30) == 0
+    assert await asyncio.wait_for(caller.misrouted.remote(replica_ids, 10), 60) == 0
 
 
 @pytest.mark.real
@@ -215,13 +215,18 @@ async def test_a_request_waits_for_a_full_pool_without_spinning(
         backs_off.append(pending_request.routing_context.should_backoff)
         return groups
 
-    full = narrow.who.remote((), 2.0)
-    await asyncio.sleep(0.5)
-    monkeypatch.setattr(RankedRequestRouter, "choose_replicas", counted)
-    await asyncio.wait_for(narrow.who.remote(()), 60)
-    assert 1 < len(backs_off) < 30
+    for seconds in (2.0, 8.0, 32.0):  # on a busy machine it may be free again, or not yet taken
+        full = narrow.who.remote((), seconds)
+        await asyncio.sleep(seconds / 4)
+        backs_off.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(RankedRequestRouter, "choose_replicas", counted)
+            await asyncio.wait_for(narrow.who.remote(()), 120)
+        await full
+        if len(backs_off) > 1:
+            break
+    assert 1 < len(backs_off) < 15 * seconds
     assert all(backs_off)
-    await full
 
 
 @pytest.mark.real

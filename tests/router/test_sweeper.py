@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.local.ports import free_ports
 from router import slots, sweeper
 from router.redis_client import AsyncRedis, connect
 from router.slots import claim, registry, renew, write_bits
 from router.sweeper import Sweeper
+from tests.ports import free_ports
 from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, bits, client_of, control, names
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until

@@ -15,9 +15,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cli.local import redis_server
-from cli.local.ports import free_ports
 from cli.local.redis_server import RedisServer
 from common.errors import Problem
+from tests.ports import free_ports
 
 NO_RETRY = Retry(NoBackoff(), retries=0)
 

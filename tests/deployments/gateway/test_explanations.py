@@ -12,7 +12,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cli.local.ports import free_ports
 from deployments.gateway import explanations
 from deployments.gateway.explanations import (
     DECISIONS,
@@ -33,6 +32,7 @@ from tests.fakes.front import (
     Front,
     gateway_before,
 )
+from tests.ports import free_ports
 from tests.router.index_redis import client_of, control
 from tests.router.redis_process import RedisProcess, running
 from tests.sentences import assert_sentences

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running() -> AsyncIterator[tuple[Front, FakeEngine]]:
     engine = FakeEngine()
-    async with gateway_before(engine, max_body_bytes=2000, request_timeout_s=20.0) as front:
+    async with gateway_before(engine, max_body_bytes=2000, request_timeout_s=60.0) as front:
         yield front, engine
 
 

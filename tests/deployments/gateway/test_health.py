@@ -9,12 +9,12 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
-from cli.local.ports import free_ports
 from deployments.gateway import serve_controller
 from deployments.gateway.gateway import Gateway
 from tests.contract import events_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.ports import free_ports
 from tests.sentences import assert_sentences
 from tests.waiting import until
 

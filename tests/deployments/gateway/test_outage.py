@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from autoscaling import outage
-from cli.local.ports import free_ports
 from deployments.gateway import serve_controller
 from deployments.gateway.serve_controller import Replicas, Starting, replicas_of
 from deployments.gateway.status import admission_status
@@ -20,6 +19,7 @@ from tests.deployments.gateway.admitting import BATCH, BUSY, SLO, error_of, serv
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before
 from tests.fakes.publishing import Publishing
+from tests.ports import free_ports
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 

@@ -36,7 +36,7 @@ def second() -> FakeEngine:
 
 @pytest.fixture
 async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
-    async with gateway_before(first, second, request_timeout_s=20.0) as front:
+    async with gateway_before(first, second, request_timeout_s=60.0) as front:
         yield front
 
 
@@ -134,7 +134,7 @@ async def test_a_client_that_leaves_aborts_the_generation(
 
 async def test_a_deadline_before_the_first_byte_is_a_504(front: Front, first: FakeEngine) -> None:
     first.pauses_after = 1
-    async with front.post(headers={"x-antefix-timeout": "0.2"}) as answer:
+    async with front.post(headers={"x-antefix-timeout": "2"}) as answer:
         assert answer.status == 504
         error = await error_of(answer)
     assert (error["code"], error["type"]) == ("deadline_exceeded", "server_error")
@@ -143,7 +143,7 @@ async def test_a_deadline_before_the_first_byte_is_a_504(front: Front, first: Fa
 
 async def test_a_deadline_in_a_stream_is_an_error_event(front: Front, first: FakeEngine) -> None:
     first.pauses_after = 1
-    async with front.post(stream=True, headers={"x-antefix-timeout": "0.3"}) as answer:
+    async with front.post(stream=True, headers={"x-antefix-timeout": "2"}) as answer:
         assert answer.status == 200
         last = json.loads((await events_of(answer))[-1])
     assert last["error"]["code"] == "deadline_exceeded"
@@ -174,7 +174,7 @@ async def test_a_client_that_reads_nothing_holds_no_task_past_its_deadline(
     writer.write(head.encode() + b"\r\n" + body)
     state = front.gateway._server._server.server_state
     await until(lambda: state.tasks)
-    await until(lambda: not state.tasks, within_s=30)
+    await until(lambda: not state.tasks)
     # on a busy machine it may have gone already, or had so little to read that it was told all
     connections: list[Any] = [*state.connections]
     assert all(of.transport.is_closing() or of.cycle.response_complete for of in connections)

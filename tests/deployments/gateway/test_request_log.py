@@ -73,7 +73,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def front(log: Log, told: Collector, engine: FakeEngine) -> AsyncIterator[Front]:
-    async with gateway_before(engine, max_body_bytes=2000, request_timeout_s=20.0) as front:
+    async with gateway_before(engine, max_body_bytes=2000, request_timeout_s=60.0) as front:
         yield front
 
 
@@ -182,12 +182,12 @@ async def broken_off_in_its_stream(front: Front, engine: FakeEngine) -> None:
 
 async def out_of_time(front: Front, engine: FakeEngine) -> None:
     engine.pauses_after = 1
-    await ask(front, headers={"x-antefix-timeout": "0.2"})
+    await ask(front, headers={"x-antefix-timeout": "2"})
 
 
 async def out_of_time_in_its_stream(front: Front, engine: FakeEngine) -> None:
     engine.pauses_after = 1
-    await ask(front, headers={"x-antefix-timeout": "0.3"}, stream=True)
+    await ask(front, headers={"x-antefix-timeout": "2"}, stream=True)
 
 
 async def left_by_its_client(front: Front, engine: FakeEngine) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from starlette.responses import Response
 
-from cli.local.ports import free_ports
 from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     ENGINE_TTFT_HEADER,
@@ -19,6 +18,7 @@ from router.load import LoadReport
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.ports import free_ports
 from tests.router.redis_process import running
 from tests.waiting import until
 

@@ -79,13 +79,13 @@ async def serving(app: ASGIApp = echo, limits: ConnectionLimits = LIMITS) -> Asy
     try:
         yield served
     finally:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await server.drain()
 
 
 async def answer_on(reader: asyncio.StreamReader) -> Told:
     """Status, headers and JSON of the next answer."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers["content-length"]))

@@ -12,8 +12,8 @@ import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cli.local.ports import free_ports
 from deployments.process.http_server import HttpServer
+from tests.ports import free_ports
 
 
 def answering(text: str) -> ASGIApp:
