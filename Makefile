@@ -22,8 +22,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
-	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-resume \
-	bench-long-prompts bench-client bench-scale
+	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
+	bench-resume bench-long-prompts bench-client bench-scale
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -162,6 +162,9 @@ bench-scale: ## Play 8 to 1,000 simulated replicas over a real Redis (ARGS="--si
 
 bench-backtest: ## Play traces under our autoscaler, Ray Serve's, HPA and KEDA, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.run $(ARGS)
+
+bench-cold-starts: ## Kill engines and time their replacements, with prestart and without, ten minutes
+	@$(BIN)/python -m benchmarks.cold_starts.run $(ARGS)
 
 bench-startup: ## Play traces with replicas that take 5, 30 and 120 s to start, on simulated engines
 	@$(BIN)/python -m benchmarks.backtest.startup $(ARGS)

@@ -22,6 +22,7 @@ from ray.serve.context import _get_global_client
 
 from common.errors import Problem
 from deployments.autoscaler import autoscaling_config
+from deployments.engine import prestart
 from deployments.engine.replica import HEARD_S, EngineReplica
 from deployments.fleet.applications import (
     GATEWAYS_APPLICATION,
@@ -170,10 +171,13 @@ def placement_options(pool: Pool) -> dict[str, Any]:
     custom = dict(resources.custom)
     if resources.accelerator_type:
         custom[f"accelerator_type:{resources.accelerator_type}"] = 0.001
-    environment = {**ENGINE_ENVIRONMENT, **({} if _gpus(pool) else _CPU_ENVIRONMENT)}
+    on_cpus = {} if _gpus(pool) else _CPU_ENVIRONMENT
+    environment = {**ENGINE_ENVIRONMENT, **on_cpus, **pool.env}
+    if pool.prestart and not _spans_nodes(pool):  # the workers of those are Ray's, too
+        environment |= prestart.environment(environment)
     actor: dict[str, Any] = {
         "num_cpus": resources.cpus,
-        "runtime_env": {"env_vars": {**environment, **pool.env}},
+        "runtime_env": {"env_vars": environment},
     }
     if not _spans_nodes(pool):
         return {"ray_actor_options": {**actor, "num_gpus": _gpus(pool), "resources": custom}}

@@ -16,6 +16,8 @@ from k8s.needs import ClusterNeeds
 # beside the page cache: Kubernetes 1.34, vLLM 0.32.0, Ray 2.60.0, 2026-11-22. The chart's
 # templates/_memory.tpl has the same number.
 PROCESSES_BYTES = 1711 * 2**20
+# Each of the two that wait had 450 MiB of its own, beside what all share: the same day's versions.
+WAITING_BYTES = 2**30
 
 
 def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
@@ -24,7 +26,8 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
         limit = group.limits.get("memory")
         if not cache or limit is None:
             continue
-        need = cache + weights + PROCESSES_BYTES
+        processes = PROCESSES_BYTES + (WAITING_BYTES if group.name in needs.prestarted else 0)
+        need = cache + weights + processes
         title = f"memory of {group.name}"
         words = (
             f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
@@ -36,7 +39,7 @@ def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
                 "problem",
                 title,
                 f"a limit of {_gib(int(limit))} does not hold {words} and "
-                f"{_gib(PROCESSES_BYTES)} of processes: vLLM would refuse to start",
+                f"{_gib(processes)} of processes: vLLM would refuse to start",
                 f"set {group.settings}.resources.limits.memory to "
                 f"{ceil(need / 2**30)}Gi or more, or lower VLLM_CPU_KVCACHE_SPACE of "
                 f"fleet.pools.{group.name}",

@@ -80,7 +80,7 @@ class ClusterNeeds:
     `run_as` the user of pods, None where the cluster chooses it. `downloads` are the pools of
     which each pod downloads its weights, with the bytes of these where they are known;
     `cpu_caches` the bytes of KV cache and of weights, 0 where they are not known, that an engine
-    on CPUs is to hold.
+    on CPUs is to hold; `prestarted` the pools where processes wait for the next engine.
     """
 
     groups: tuple[PodGroup, ...]
@@ -99,6 +99,7 @@ class ClusterNeeds:
     run_as: int | None
     downloads: Mapping[str, int | None]
     cpu_caches: Mapping[str, tuple[int, int]]
+    prestarted: frozenset[str]
 
 
 def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
@@ -140,6 +141,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
             for name, pool in fleet.pools.items()
             if (kv_bytes := cpu_cache_bytes(pool))
         },
+        prestarted=frozenset(name for name, pool in fleet.pools.items() if pool.prestart),
     )
 
 

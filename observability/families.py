@@ -361,6 +361,18 @@ class ReplicaFamilies:
         self.startup = self._gauge(
             "antefix_replica_startup_seconds", "From the start of its actor until it was ready."
         )
+        self.start_phase = Gauge(
+            "antefix_replica_start_phase_seconds",
+            "Seconds of that start, by what was done: import vLLM, configure it, start the engine "
+            "with its weights, make its server.",
+            ["phase"],
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+        self.prestarted = self._gauge(
+            "antefix_replica_prestarted",
+            "1 when it started from a process that had waited for it (`prestart`), else 0.",
+        )
         self.waiting = self._gauge(
             "antefix_replica_waiting_requests", "Requests at the replica without a first token."
         )

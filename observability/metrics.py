@@ -193,6 +193,12 @@ class ReplicaMetrics:
         if calibrated is not None:
             self._families.calibrated.set(calibrated)
 
+    def started(self, phases: Mapping[str, float], prestarted: bool) -> None:
+        """Seconds of its start, by phase, and whether its process had waited for it."""
+        for phase, seconds in phases.items():
+            self._families.start_phase.labels(phase).set(seconds)
+        self._families.prestarted.set(prestarted)
+
     def queue(self, waiting: int, running: int, queued_prefill_tokens: int) -> None:
         self._families.waiting.set(waiting)
         self._families.running.set(running)

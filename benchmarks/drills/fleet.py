@@ -53,6 +53,14 @@ class DrilledFleet:
         """The actors, whose children are vLLM's."""
         return self._titled(f"ServeReplica:{application_of(pool)}:")
 
+    def in_waiting(self) -> list[psutil.Process]:
+        """Workers that wait for an engine, each with an engine's process (`prestart`)."""
+        return [
+            worker
+            for worker in self._titled("ray::IDLE")
+            if any("spawn_main" in " ".join(_words(child)) for child in worker.children())
+        ]
+
     def controller(self) -> psutil.Process:
         (found,) = self._titled("ServeController")
         return found

@@ -29,12 +29,14 @@ from starlette.routing import Mount, Route
 
 from common.failure import gist
 from common.loops import Loops, failures, forever
+from deployments.engine import prestart
 from deployments.engine.confirming import Confirming
 from deployments.engine.hang import EngineHealth
 from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
+from deployments.engine.vllm.core_process import without_gc
 from deployments.engine.witness import Witness
 from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
@@ -66,8 +68,6 @@ PROBE_PERIOD_S = 1.0
 # Whether it is promoted, a replica need not know sooner: a request tells it, too.
 BOARD_PERIOD_S = 1.0
 SETTINGS_PERIOD_S = 2.0
-# Where they share cores, gateways go first: they have little to do and every token waits for it.
-NICENESS = 5
 # Until all gateways have read that a replica listens no more: it tells, and they read, ten times a
 # second, and a request that was placed just before is on its way.
 HEARD_S = 0.5
@@ -102,10 +102,12 @@ class EngineReplica:
         self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
         began = time.monotonic()
-        os.nice(NICENESS)
+        had_waited = prestart.begin()
         self._witness, self._health = Witness(), EngineHealth.HEALTHY
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
-        from deployments.engine.vllm.adapter import VllmEngine
+        with without_gc():
+            from deployments.engine.vllm.adapter import VllmEngine
+        imported_s = time.monotonic() - began
 
         adopt_logs("engine")
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
@@ -159,6 +161,8 @@ class EngineReplica:
         self._started_at, self._startup_s = time.time(), time.monotonic() - began
         self._known_by = asyncio.get_running_loop().time() + PUBLISHED_WITHIN_S
         self._metrics = ReplicaMetrics(self._startup_s, pool.prefill_rate)
+        phases = {"import": imported_s, **self._engine.start_phases}
+        self._metrics.started(phases, had_waited)
         self._publisher.start(self._events.batches)
         self._loops = Loops()
         self._watch = self._loops.start(
@@ -176,6 +180,8 @@ class EngineReplica:
         if self._engine.can_sleep:
             self._loops.start("load_board", self._board_reader.run(BOARD_PERIOD_S))
             self._loops.start("sleep_mode", self._sleeper.run())
+        if prestart.KEY in os.environ:
+            self._loops.start("prestart", prestart.keep())
         node = ray.get_runtime_context().get_node_id()
         drained = node_drain.follow(node, self._leave, lambda: self._tickets.running)
         self._loops.start("node_drain", drained)

@@ -31,8 +31,8 @@ COLD_FOR_GATEWAYS = (
 # A change restarts the engines of the pool.
 COLD_FOR_POOL = (
     *("engine_args", "env", "max_ongoing_requests", "max_queued_requests", "model"),
-    *("prefill_rate", "quality", "resources", "segment_tokens", "served_model_name"),
-    "speculation",
+    *("prefill_rate", "prestart", "quality", "resources", "segment_tokens"),
+    *("served_model_name", "speculation"),
 )
 # A change restarts nothing.
 HOT = (

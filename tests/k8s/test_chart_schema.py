@@ -120,6 +120,7 @@ EVERY_KEY: dict[str, Any] = {
             "served_model_name": "large",
             "replicas": 2,
             "warm_replicas": 1,
+            "prestart": True,
             "autoscaling": {
                 "min_replicas": 0,
                 "max_replicas": 4,

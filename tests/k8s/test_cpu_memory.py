@@ -56,6 +56,19 @@ def test_what_fits_is_told_with_what_is_known(model: str, limit: str, seen: str)
     assert (severity, shown[: len(seen)]) == ("ok", seen)
 
 
+def test_processes_that_wait_for_the_next_engine_are_counted() -> None:
+    severity, seen, remedy = told(
+        on_cpus("meta-llama/Llama-3.2-1B-Instruct", prestart=True), "8Gi"
+    )["memory of llama"]
+    assert (severity, "2.67 GiB of processes" in seen) == ("problem", True)
+    assert remedy.startswith("set engine.resources.limits.memory to 9Gi or more")
+    values = CHART / "values" / "laptop-kind.yaml"
+    asks = ("--set", "fleet.pools.overflow.prestart=true")
+    with pytest.raises(HelmError, match=r"set it to 5Gi or more"):
+        render(values, *asks, "--set", "engine.resources.limits.memory=4Gi")
+    render(values, *asks, "--set", "engine.resources.limits.memory=5Gi")
+
+
 def test_an_engine_that_is_told_of_no_cache_is_not_judged() -> None:
     assert told(on_cpus(space=""), "1Gi") == {}
 

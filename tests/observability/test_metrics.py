@@ -121,6 +121,7 @@ def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
     told = {name: value for (name,), value in samples.items() if not name.endswith("_created")}
     assert told == {
         "antefix_replica_startup_seconds": 12.5,
+        "antefix_replica_prestarted": 0,
         "antefix_replica_waiting_requests": 1,
         "antefix_replica_running_requests": 2,
         "antefix_replica_queued_prefill_tokens": 300,
@@ -129,6 +130,15 @@ def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
         "antefix_engine_suspicions_total": 0,
         "antefix_engine_hangs_total": 0,
     }
+
+
+def test_a_start_is_told_by_phase() -> None:
+    metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
+    metrics.started({"import": 6.0, "engine": 5.5}, prestarted=True)
+    samples = samples_of(generate_latest(metrics._families.registry).decode())
+    assert samples["antefix_replica_start_phase_seconds", "import"] == 6.0
+    assert samples["antefix_replica_start_phase_seconds", "engine"] == 5.5
+    assert samples["antefix_replica_prestarted",] == 1
 
 
 @pytest.mark.parametrize("result", ["ok", "failed", "skipped"])

@@ -67,10 +67,13 @@ def long_stream(fleet: RunningFleet, tokens: int = STREAM_TOKENS) -> dict[str, A
 
 async def finish(http: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, str]:
     """Tokens received, and how the stream ended."""
-    async with http.post("/v1/completions", json=body) as answer:
+    async with http.post("/v1/completions", json={**body, "return_token_ids": True}) as answer:
         assert answer.status == 200, await answer.text()
-        text = (await answer.read()).decode()
-    return text.count('"text":'), text.strip().splitlines()[-1]
+        lines = (await answer.text()).strip().splitlines()
+    said = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    choices = [choice for one in said for choice in one.get("choices", ())]
+    # on a busy machine an event may have several
+    return sum(len(choice["token_ids"] or ()) for choice in choices), lines[-1]
 
 
 async def test_the_first_token_leaves_at_once(
@@ -179,6 +182,12 @@ async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
     }
     body = {**long_stream(fleet, 40), "stream": False}
 
+    async def somebody_waits() -> bool:
+        return bool(in_waiting(state.run_id))
+
+    await eventually(somebody_waits, within_s=240, every_s=1)
+    ((worker, core),) = in_waiting(state.run_id)
+
     async def ask() -> int:
         async with http.post("/v1/completions", json=body) as answer:
             await answer.read()
@@ -198,13 +207,30 @@ async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
         return len(alive) == 2 and alive != {*before} and now["states"] == {"RUNNING": 2}
 
     await eventually(replaced, within_s=240, every_s=1)
+    assert title_of("engine") in " ".join(worker.cmdline())
+    assert "EngineCore" in " ".join(core.cmdline())
+
+
+def in_waiting(run_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
+    """Worker processes that wait for an engine, each with the engine's own (`prestart`)."""
+    return [
+        (process, child)
+        for process in processes.processes(run_id)
+        if "ray::IDLE" in " ".join(process.cmdline())
+        for child in process.children()
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
+
+
+def title_of(pool: str) -> str:
+    return f"ServeReplica:{application_of(pool)}:"
 
 
 def engine_of_pool(run_id: str, pool: str, url: str) -> psutil.Process:
     """vLLM's engine process below the replica actor of the pool that listens there."""
     port = int(url.rpartition(":")[2])
     for process in processes.processes(run_id):
-        if f"ServeReplica:{application_of(pool)}:" not in " ".join(process.cmdline()):
+        if title_of(pool) not in " ".join(process.cmdline()):
             continue
         if port in {at.laddr.port for at in process.net_connections("tcp")}:
             return next(of for of in process.children() if "EngineCore" in " ".join(of.cmdline()))

@@ -35,7 +35,7 @@ from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, Schedule
 from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.step_time import StepTime
-from deployments.engine.vllm import constraints, speculation, streams
+from deployments.engine.vllm import constraints, core_process, speculation, streams
 from deployments.engine.vllm.args import parse
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.heartbeat import HEARTBEAT
@@ -258,7 +258,7 @@ class VllmEngine:
     is in tokens, 0 when it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV
     events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens
     each, and computes at most `max_step_tokens` a step. `can_sleep` where it was started with
-    vLLM's sleep mode.
+    vLLM's sleep mode. `start_phases`: seconds of its start, by what it did.
     """
 
     def __init__(
@@ -284,6 +284,7 @@ class VllmEngine:
         self.max_step_tokens = int(scheduler.max_num_batched_tokens)
         self.max_model_len = int(engine.model_config.max_model_len)
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
+        self.start_phases: Mapping[str, float] = {}
 
     @classmethod
     async def start(
@@ -299,6 +300,7 @@ class VllmEngine:
 
         Raises what vLLM raises: a replica that cannot load must not start.
         """
+        began = time.monotonic()
         args = parse(model, served_model_name, engine_args)
         _import_parser_plugins(args)
         stats = EngineStats()
@@ -322,13 +324,16 @@ class VllmEngine:
         speculation.measure(config, when_slower, _speculation_file(folder.name))
         if heartbeat is not None:
             os.environ[HEARTBEAT] = str(heartbeat)
-        engine = _WatchedEngine.from_vllm_config(
-            config,
-            usage_context=UsageContext.OPENAI_API_SERVER,
-            stat_loggers=[lambda vllm_config, engine_index: stats],
-            enable_log_requests=False,
-            disable_log_stats=False,
-        )
+        configured = time.monotonic()
+        with core_process.begun_by_us():
+            engine = _WatchedEngine.from_vllm_config(
+                config,
+                usage_context=UsageContext.OPENAI_API_SERVER,
+                stat_loggers=[lambda vllm_config, engine_index: stats],
+                enable_log_requests=False,
+                disable_log_stats=False,
+            )
+        loaded = time.monotonic()
         os.environ.pop(HEARTBEAT, None)
         engine.watch()
         engine.resuming = Resuming(engine, made_by(model, engine_args))
@@ -341,7 +346,13 @@ class VllmEngine:
         streams.tell_mistakes(responses)
         engine.resuming.no_responses = why_no_responses(responses)
         keep_ids()
-        return cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
+        started = cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
+        started.start_phases = {
+            "configure": configured - began,
+            "engine": loaded - configured,
+            "server": time.monotonic() - loaded,
+        }
+        return started
 
     def queue(self) -> tuple[int, int, int]:
         """As `_WatchedEngine.queue`."""

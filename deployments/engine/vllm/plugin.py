@@ -31,7 +31,20 @@ def register() -> None:
     _sleep_while_waiting()
     _keep_seeds_for_tokens_that_count()
     _rank_logprobs_without_compiling()
+    _inspect_models_here()
     resuming_core.register()
+
+
+def _inspect_models_here() -> None:
+    """Let an engine's first start on a machine, or in a pod, do without a third import of vLLM.
+
+    vLLM looks at a model's class in a process of its own, so as not to initialise CUDA in this one,
+    and keeps what it found in the user's cache. Source: vllm/model_executor/models/registry.py of
+    vLLM 0.32.
+    """
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda look: look()
 
 
 def _say_what_the_engine_does() -> None:

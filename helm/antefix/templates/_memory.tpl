@@ -15,7 +15,8 @@
 {{- if eq $pool.model "embedded" -}}
 {{- $weights = index $embedded ($args.dtype | default "bfloat16") | default 269030016.0 -}}
 {{- end -}}
-{{- $need := addf $cache $weights $processes -}}
+{{- $waiting := ternary 1073741824.0 0.0 ($pool.prestart | default false) -}}
+{{- $need := addf $cache $weights $processes $waiting -}}
 {{- if lt (include "antefix.bytes" $limit | float64) $need -}}
 {{- $own := (index $.Values.pools $name | default dict).resources | empty | ternary "engine" (printf "pools.%s" $name) -}}
 {{- $wrong = append $wrong (printf "%s.resources.limits.memory is %s: vLLM would refuse to start engines of %s, whose KV cache, weights and processes take %.2f GiB, so set it to %dGi or more, or lower VLLM_CPU_KVCACHE_SPACE" $own $limit $name (divf $need 1073741824.0) (divf $need 1073741824.0 | ceil | int64)) -}}

@@ -2,10 +2,13 @@
 nothing for a request.
 """
 
+import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +30,13 @@ def test_vllm_finds_it() -> None:
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test."""
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+    from vllm.model_executor.models import registry
     from vllm.v1.sample import sampler
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     changed: list[tuple[Any, str]] = [(SpinCondition, "__init__"), (SpinCondition, "wait")]
     changed += [(CPUModelRunner, "sample_tokens"), (sampler, "batched_count_greater_than")]
+    changed += [(registry, "_run_in_subprocess")]
     for place, name in changed:
         monkeypatch.setattr(place, name, getattr(place, name))
     for _ in range(2):  # vLLM may have loaded it in this process before
@@ -95,3 +100,22 @@ def test_logprobs_are_ranked_without_compiling(registered: None) -> None:
         of_tokens = sampler.Sampler.gather_logprobs(logprobs, 1, torch.tensor([2, 0]))
     assert of_tokens.selected_token_ranks.tolist() == [2, 1]
     assert of_tokens.logprob_token_ids.tolist() == [[2, 1], [0, 0]]
+
+
+def test_a_model_is_looked_at_without_another_import_of_vllm(
+    registered: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from vllm.model_executor.models import registry
+
+    def look() -> Any:
+        monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+        return registry._LazyRegisteredModel(
+            module_name="vllm.model_executor.models.llama", class_name="LlamaForCausalLM"
+        ).inspect_model_cls()
+
+    monkeypatch.setattr(registry.subprocess, "run", lambda *args, **kwargs: pytest.fail("another"))
+    found = look()
+    assert found.architecture == "LlamaForCausalLM" and found.is_text_generation_model
+    assert list(tmp_path.rglob("*LlamaForCausalLM*"))
+    # as it was kept, in JSON
+    assert json.dumps(asdict(look())) == json.dumps(asdict(found))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import importlib.util
 import inspect
 import itertools
 import logging
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.engine.vllm import adapter
+from deployments.engine.vllm import adapter, core_process
 from deployments.engine.vllm.adapter import NO_HOSTS, EngineStats, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.heartbeat import HEARTBEAT
@@ -118,6 +119,23 @@ def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert told is not run_busy_loop
     _say_what_the_engine_does()
     assert proc.run_busy_loop is told
+
+
+def test_the_engine_s_process_can_be_begun_by_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.engine import utils
+
+    # as on CPUs, and in Ray's actors
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    source = inspect.getsource(utils.CoreEngineProcManager.__init__)
+    for said in ("context = get_mp_context()", "context.Process(", "target=", "name=", "kwargs="):
+        assert said in source
+    assert "proc.start()" in source
+    with core_process.begun_by_us():
+        ours = utils.get_mp_context()
+        process = ours.Process(target=print, name="EngineCore", kwargs={})
+        assert isinstance(process, core_process._EngineProcess)
+    for name in core_process._MODULES:
+        assert importlib.util.find_spec(name), name
 
 
 @pytest.mark.parametrize(("reports_reuse", "mode"), [(False, "incremental"), (True, "full")])

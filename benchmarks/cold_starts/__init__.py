@@ -1,0 +1,1 @@
+"""How soon an engine that is killed is back."""

@@ -1,0 +1,343 @@
+"""A pair of processes in waiting, from which a pool's next engine on this node starts.
+
+Ray begins a worker process when an actor is to start in it. A replica of a pool with `prestart`
+asks its node's raylet for one with the same environment before that. In it Ray runs `warm_up`,
+before any actor: it imports all that a replica does, and begins the process of an engine, which
+imports vLLM as well (`core_process`). Ray gives the worker to the next replica with that
+environment on this node, and then another is asked for.
+
+    <temporary folder>/antefix-<uid>/prestarts/<Ray node>-<environment>/
+        asked    what an engine's process is to find in its environment; who takes this away waits
+        wanted   touched by the replicas: who waits and is not wanted any more ends
+        waits    locked by who waits
+
+It takes memory, which it gives back where little is left, but no GPU. Who waits ends with its
+raylet, where nobody wants it, and where what it has imported has changed on the disk. Where
+anything of it fails, a start goes the ordinary way. Source: Ray 2.60, whose memory monitor ends an
+idle worker of less than 1 GiB never, but would end an engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, NoReturn
+
+import ray
+from ray._common.utils import get_system_memory
+from ray._private.utils import get_used_memory
+from ray._private.worker import global_worker
+
+from common.loops import forever
+from common.private_folder import made_private, user_folder
+from deployments.engine.vllm import core_process
+
+logger = logging.getLogger("ray.serve")
+
+# Ray's, for what a worker process runs before it is given anything to do.
+HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+KEY = "ANTEFIX_PRESTART"
+# Where they share cores, gateways go first: they have little to do and every token waits for it.
+NICENESS = 5
+
+# A replica that has just come is needed more than the next.
+SETTLE_S = 15.0
+PERIOD_S = 5.0
+# Who was asked for and has not come.
+ASKED_S = 60.0
+# A replica asks so often in so long, lest what cannot live here is begun again and again.
+ASKS, ASKS_S = 3, 3600.0
+# After the node's last replica: one that is replaced, and a pool that scales to zero and back.
+WANTED_S = 600.0
+# Ray keeps the process of an actor that is not started after all.
+UNUSED_S = 3600.0
+FORGOTTEN_S = 24 * 3600.0
+# What the two take, and which part of the node's memory is not theirs to take: Ray ends workers
+# that run something where 95 % are used.
+MEMORY_BYTES, USED_AT_MOST = 2**30, 0.9
+# Ray does not end who is idle before.
+KEEP_ALIVE_S = 365 * 24 * 3600
+RPC_S = 10.0
+# Modules whose change makes who waits an engine of before.
+CODE = ("autoscaling.", "common.", "deployments.", "observability.", "router.", "vllm.version")
+
+
+def environment(of_engines: Mapping[str, str]) -> dict[str, str]:
+    """What is to be added to the environment of a pool's engines."""
+    told = json.dumps(sorted(of_engines.items())).encode()
+    key = hashlib.sha256(told).hexdigest()[:16]
+    return {HOOK: f"{__name__}.{warm_up.__name__}", KEY: key}
+
+
+def folder_of(node_id: str) -> Path:
+    """Of this process's environment."""
+    return user_folder() / "prestarts" / f"{node_id}-{os.environ[KEY]}"
+
+
+def _make(folder: Path) -> None:
+    """Raises OSError where that is no folder of this user's alone."""
+    made_private(user_folder())
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "wanted").touch()
+
+
+def warm_up() -> None:
+    """In a new worker process of Ray's, which it ends if this raises."""
+    try:
+        # who asks a process without one begins one
+        if ray.is_initialized():
+            folder = folder_of(ray.get_runtime_context().get_node_id())
+            threading.Thread(target=_end_unless_needed, args=(folder,), daemon=True).start()
+            _make(folder)
+            _wait_in(folder)
+    except Exception:
+        logger.exception("no engine starts from this process in waiting")
+
+
+# The lock of this process, while it waits or after it did, and how nice its threads are to be.
+_lock: IO[str] | None = None
+_niceness = 0
+# Either a replica begins or the process ends.
+_deciding, _has_begun = threading.Lock(), False
+
+
+def _wait_in(folder: Path) -> None:
+    global _lock, _niceness
+    mine = folder / f"asked-{os.getpid()}"
+    try:
+        (folder / "asked").rename(mine)
+    except FileNotFoundError:  # an actor is to start in this one
+        return
+    changes = json.loads(mine.read_text())
+    mine.unlink()
+    _lock = _taken(folder / "waits")
+    if _lock is None:
+        return
+    _niceness = os.nice(NICENESS)
+    core_process.keep_one(changes)
+    _import_all()
+
+
+def _taken(path: Path) -> IO[str] | None:
+    """Its lock, None where another waits. A replica that looks has it for a moment, too."""
+    lock = path.open("a")
+    for _ in range(20):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return lock
+    lock.close()
+    return None
+
+
+def _import_all() -> None:
+    with core_process.without_gc():
+        import deployments.engine.replica
+        import deployments.engine.vllm.adapter  # noqa: F401
+
+
+def _end_unless_needed(folder: Path) -> None:
+    """Until a replica begins here, or Ray has chosen this process for one."""
+    since, raylet, seen = time.monotonic(), os.getppid(), dict[str, int]()
+    while not _is_taken():
+        if os.getppid() != raylet:
+            needed = False
+        elif is_waiting():
+            needed = _unwanted_s(folder) < WANTED_S and _holds(0) and _is_as_on_disk(seen)
+        else:
+            needed = time.monotonic() - since < UNUSED_S
+        if not needed:
+            with _deciding:
+                if not _is_taken():
+                    os._exit(0)
+        time.sleep(PERIOD_S)
+
+
+def _is_taken() -> bool:
+    return _has_begun or not global_worker.actor_id.is_nil()
+
+
+def _is_as_on_disk(seen: dict[str, int]) -> bool:
+    """Whether no module has changed. `seen`: file -> mtime in ns when it was first looked at."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name.startswith(CODE):
+            try:
+                changed_at = Path(file).stat().st_mtime_ns
+            except OSError:
+                return False
+            if seen.setdefault(file, changed_at) != changed_at:
+                return False
+    return True
+
+
+def _unwanted_s(folder: Path) -> float:
+    try:
+        return time.time() - (folder / "wanted").stat().st_mtime
+    except OSError:
+        return FORGOTTEN_S
+
+
+def _holds(more_bytes: int) -> bool:
+    """Whether the node, or this container, has room for so much more memory."""
+    used_bytes: int = get_used_memory()  # type: ignore[no-untyped-call]
+    of_bytes: int = get_system_memory()
+    return used_bytes + more_bytes <= USED_AT_MOST * of_bytes
+
+
+def is_waiting() -> bool:
+    return _lock is not None and not _lock.closed
+
+
+def somebody_waits_in(folder: Path) -> bool:
+    with (folder / "waits").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def begin() -> bool:
+    """A replica begins in this process. Whether that was waiting for it."""
+    global _has_begun
+    with _deciding:
+        _has_begun = True
+    waited = is_waiting()
+    if _lock is not None:
+        _lock.close()
+    if waited:  # in another thread, and Linux has a niceness for each
+        os.setpriority(os.PRIO_PROCESS, 0, _niceness)
+    else:
+        os.nice(NICENESS)
+    return waited
+
+
+async def keep() -> NoReturn:
+    """A replica's part, from when its engine runs: that somebody waits for the next one."""
+    await asyncio.sleep(SETTLE_S)
+    replica: Prestart | None = None
+
+    async def look() -> None:
+        nonlocal replica
+        if replica is None:
+            of_ray = ray.get_runtime_context()
+            runtime_env = of_ray.get_runtime_env_string()  # type: ignore[no-untyped-call]
+            replica = Prestart(folder_of(of_ray.get_node_id()), runtime_env)
+        await replica.look()
+
+    fails = "no process waits for the pool's next engine on this node"
+    outages = (OSError,)
+    await forever("prestart", look, PERIOD_S, fails=fails, logger=logger, outages=outages)
+
+
+class Prestart:
+    """A replica's part: that somebody waits in the `folder`. `runtime_env` as Ray told it."""
+
+    def __init__(self, folder: Path, runtime_env: str) -> None:
+        self._folder = folder
+        self._runtime_env = runtime_env
+        self._asked_at: list[float] = []
+        self._has_told = ""
+
+    async def look(self) -> None:
+        _make(self._folder)
+        if somebody_waits_in(self._folder):
+            self._has_told = ""
+        elif not self._is_coming():
+            if why := self._why_not():
+                self._tell(why)
+            else:
+                _forget_others(self._folder)
+                await asyncio.to_thread(self._ask)
+
+    def _is_coming(self) -> bool:
+        asked = self._folder / "asked"
+        try:
+            if abs(time.time() - asked.stat().st_mtime) < ASKED_S:
+                return True
+            asked.unlink()
+        except FileNotFoundError:
+            pass
+        return False
+
+    def _why_not(self) -> str:
+        now = time.monotonic()
+        self._asked_at = [at for at in self._asked_at if now - at < ASKS_S]
+        if len(self._asked_at) >= ASKS:
+            return f"{ASKS} that were begun in the last hour did not come or are gone"
+        if not _holds(MEMORY_BYTES):
+            return f"it has too little memory left for {MEMORY_BYTES >> 20} MiB more"
+        return ""
+
+    def _tell(self, why: str) -> None:
+        if why != self._has_told:
+            self._has_told = why
+            logger.warning(
+                "no process waits for the pool's next engine on this node, which starts the"
+                " ordinary way: %s",
+                why,
+            )
+
+    def _ask(self) -> None:
+        mine = self._folder / f"asks-{os.getpid()}"
+        mine.write_text(json.dumps(core_process.changes()))
+        asked = self._folder / "asked"
+        try:
+            os.link(mine, asked)
+        except FileExistsError:  # another replica was first
+            return
+        finally:
+            mine.unlink()
+        try:
+            prestart_worker(self._runtime_env)
+        except BaseException:
+            asked.unlink(missing_ok=True)
+            raise
+        self._asked_at.append(time.monotonic())
+
+
+def _forget_others(folder: Path) -> None:
+    """Those of nodes and environments that are gone: Ray names a node anew at each start."""
+    for other in folder.parent.iterdir():
+        if other != folder and _unwanted_s(other) >= FORGOTTEN_S:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def prestart_worker(runtime_env: str) -> None:
+    """Have this node's raylet begin one more worker process with that environment.
+
+    Raises ConnectionError where it does not answer.
+    """
+    import grpc  # type: ignore[import-untyped]
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import node_manager_pb2 as messages
+    from ray.core.generated import node_manager_pb2_grpc as services
+    from ray.core.generated.common_pb2 import Language  # type: ignore[attr-defined]
+
+    node = global_worker.node
+    assert node is not None
+    request = messages.PrestartWorkersRequest(  # type: ignore[attr-defined]
+        language=Language.PYTHON, keep_alive_duration_secs=KEEP_ALIVE_S, num_workers=1
+    )
+    request.runtime_env_info.serialized_runtime_env = runtime_env
+    request.runtime_env_info.runtime_env_config.setup_timeout_seconds = 600
+    address = f"{node.node_ip_address}:{node.node_manager_port}"
+    with init_grpc_channel(address) as channel:
+        raylet = services.NodeManagerServiceStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            raylet.PrestartWorkers(request, timeout=RPC_S)
+        except grpc.RpcError as error:
+            raise ConnectionError(f"the raylet at {address} does not answer: {error!r}") from error

@@ -1,0 +1,293 @@
+"""The process of vLLM's engine: begun by us, before it is needed where that is asked for.
+
+vLLM spawns its EngineCore once it has read its configuration; the new process then imports vLLM,
+which takes as long as all the rest of a small engine's start. Here the same spawned process is
+told over a pipe what it is to run, so that it may have been begun, and have imported vLLM, earlier
+(`keep_one`). It is exec'd with the environment that vLLM would have given it. Where that turns out
+to be another, or anything else is not as it should be, one is begun at that moment, or vLLM begins
+its own. Nothing is forked; no weights are loaded and no device is touched before an engine asks.
+
+Imports are a fifth less work without the garbage collector, which finds nothing among modules.
+Source: `CoreEngineProcManager` in vllm/v1/engine/utils.py of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import multiprocessing
+import multiprocessing.spawn
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
+from typing import Any
+
+import psutil
+
+from deployments.engine.vllm.heartbeat import HEARTBEAT
+
+logger = logging.getLogger("ray.serve")
+
+# Variable -> value, None: not set.
+Changes = Mapping[str, str | None]
+
+# How long an engine waits for a process that was begun and has not imported all yet: where that
+# takes minutes, one that is begun anew takes them as well. And how long for one that does nothing.
+READY_S, QUIET_S, _LITTLE_S = 300.0, 3.0, 0.1
+# Computes, or waits for a core or a disk.
+_AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+_ASKED, _READY = "are you ready", "ready"
+_MODULES = (
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.distributed.kv_events",
+    "deployments.engine.vllm.plugin",
+    "deployments.engine.vllm.measured_schedulers",
+)
+_WORKERS = {"cpu": "vllm.v1.worker.cpu_worker", "cuda": "vllm.v1.worker.gpu_worker"}
+_NAME = "EngineCore"
+# Whether it is set is read at import; where it leads, a folder for each replica, with each metric.
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+_SPAWN = multiprocessing.get_context("spawn")
+# Before Ray has told this process which actor it is, where this is imported by Ray's hook.
+_AT_FIRST = dict(os.environ)
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """For imports alone: nothing that makes garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class CoreProcess:
+    """A process that becomes an engine once it is told of it, and ends with whoever began it.
+
+    `changes`: its environment is this process's with these. It imports the `modules` at once.
+    """
+
+    def __init__(
+        self, changes: Changes, modules: Sequence[str] = (), name: str | None = _NAME
+    ) -> None:
+        self._told, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_become, args=(theirs, modules), name=name)
+        with _environment(changes):
+            self._environment = dict(os.environ)
+            self.process.start()
+        theirs.close()
+        self._imports = bool(modules)
+        # multiprocessing waits for its children when it ends: this one waits for us
+        self._at_exit = Finalize(self, self._told.close, exitpriority=10)
+
+    def why_not(self, name: str = _NAME) -> str:
+        """Why it cannot be the engine's process `name` of this process; empty: it can."""
+        if name != self.process.name:
+            return f"it is to be {name}"
+        if os.fsdecode(multiprocessing.spawn.get_executable()) != sys.executable:
+            return "it is to be begun by another program"
+        other = _read_at_import(_changes_since(self._environment))
+        if self._environment.get(_METRICS) and os.environ.get(_METRICS):
+            other.pop(_METRICS, None)
+        if other:
+            return f"it has another environment: {', '.join(other)}"
+        if self._imports and not self._is_ready():
+            return "it has not imported vLLM"
+        return ""
+
+    def _is_ready(self) -> bool:
+        try:
+            self._told.send(_ASKED)
+            return self._answers() and self._told.recv() == _READY
+        except (EOFError, OSError, psutil.Error):
+            return False
+
+    def _answers(self) -> bool:
+        began, spent_s, process = time.monotonic(), -1.0, psutil.Process(self.process.pid)
+        while not self._told.poll(QUIET_S):
+            before_s, times = spent_s, process.cpu_times()
+            spent_s = times.user + times.system
+            hangs = process.status() not in _AT_WORK and spent_s - before_s < _LITTLE_S
+            if hangs or time.monotonic() - began > READY_S:
+                return False
+        return True
+
+    def run(self, target: Callable[..., None], kwargs: Mapping[str, Any]) -> None:
+        """Raises whatever keeps these from being sent; then it is of no more use."""
+        job = ForkingPickler.dumps((target, kwargs))
+        path = multiprocessing.spawn.get_preparation_data(self.process.name)["sys_path"]
+        self._told.send((_changes_since(self._environment), path))
+        self._told.send_bytes(job)
+        self._at_exit()
+
+    def end(self) -> None:
+        self._at_exit()
+        self.process.kill()
+        self.process.join()
+
+
+def _become(told: Connection, modules: Sequence[str]) -> None:
+    """In the new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with without_gc():
+        if modules and not _import_all(modules):
+            return
+        try:
+            if modules and told.recv() == _ASKED:
+                told.send(_READY)
+            changes, sys.path[:] = told.recv()
+            job = told.recv_bytes()
+        except (EOFError, ConnectionError):  # whoever began it has ended, or does without
+            return
+        told.close()
+        _apply(changes)
+        target, kwargs = pickle.loads(job)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    target(**kwargs)
+
+
+def _import_all(modules: Sequence[str]) -> bool:
+    """False where that has touched a device."""
+    for name in modules:
+        importlib.import_module(name)
+    if platforms := sys.modules.get("vllm.platforms"):
+        worker = _WORKERS.get(platforms.current_platform.device_type)
+        if worker is not None:
+            importlib.import_module(worker)
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.cuda.is_initialized()
+
+
+class _EngineProcess:
+    """What vLLM takes for its `multiprocessing.Process`; which process that is, `start` decides."""
+
+    def __init__(self, vllm_s_own: Any, target: Callable[..., None], kwargs: Any) -> None:
+        self._process = vllm_s_own
+        self._target = target
+        self._kwargs = kwargs
+
+    def start(self) -> None:
+        global _changes
+        _changes = _read_at_import(_changes_since(_AT_FIRST))
+        began = _kept_or_new(self._process.name)
+        try:
+            began.run(self._target, self._kwargs)
+        except Exception as error:  # what cannot be sent over a pipe, or a process that has ended
+            logger.warning("the engine's process is begun anew by vLLM: %r", error)
+            began.end()
+            self._process.start()
+        else:
+            self._process = began.process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+
+class _Context:
+    """vLLM's own context for processes, but for how a process begins."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def Process(self, *, target: Any, name: str, kwargs: Any) -> _EngineProcess:  # noqa: N802
+        return _EngineProcess(
+            self._own.Process(target=target, name=name, kwargs=kwargs), target, kwargs
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+_kept: CoreProcess | None = None
+_changes: Changes = {}
+
+
+def keep_one(changes: Changes) -> None:
+    """Begin the process of this process's next engine, with the environment that engines had whose
+    `changes()` these are."""
+    global _kept
+    _kept = CoreProcess(changes, _MODULES)
+
+
+def changes() -> Changes:
+    """What an engine's process found otherwise in its environment than this process at first: known
+    from when an engine has begun."""
+    return _changes
+
+
+def _kept_or_new(name: str) -> CoreProcess:
+    global _kept
+    kept, _kept = _kept, None
+    if kept is not None:
+        began = time.monotonic()
+        why = kept.why_not(name)
+        if not why:
+            waited_s = time.monotonic() - began
+            logger.info("the engine's process had begun before, %.1f s were waited for", waited_s)
+            return kept
+        logger.info("the engine's process that had begun is of no use: %s", why)
+        kept.end()
+    return CoreProcess({}, name=name)
+
+
+@contextlib.contextmanager
+def begun_by_us() -> Iterator[None]:
+    """vLLM's engines that begin meanwhile do so here."""
+    from vllm.v1.engine import utils
+
+    own = utils.get_mp_context
+
+    def context() -> Any:
+        found = own()
+        return _Context(found) if found.get_start_method() == "spawn" else found
+
+    utils.get_mp_context = context
+    try:
+        yield
+    finally:
+        utils.get_mp_context = own
+
+
+def _changes_since(before: Mapping[str, str]) -> dict[str, str | None]:
+    names = before.keys() | os.environ.keys()
+    return {n: os.environ.get(n) for n in sorted(names) if before.get(n) != os.environ.get(n)}
+
+
+def _is_read_later(name: str) -> bool:
+    """Variables that nothing has read before an engine begins: Ray's, and which devices it has."""
+    return name == HEARTBEAT or name.startswith("RAY_") or name.endswith("_VISIBLE_DEVICES")
+
+
+def _read_at_import(changes: Changes) -> dict[str, str | None]:
+    return {name: value for name, value in changes.items() if not _is_read_later(name)}
+
+
+@contextlib.contextmanager
+def _environment(changes: Changes) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    try:
+        _apply(changes)
+        yield
+    finally:
+        _apply(before)
+
+
+def _apply(changes: Changes) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
