@@ -45,7 +45,7 @@ def page(
     )
     demand = redis.demand
     return f"""\
-# A fleet of up to 1,000 replicas
+# A fleet of up to {max(s.case.replicas for s in found):,} replicas
 
 `{command}`: {minutes:.0f} minutes,
 {machine}
