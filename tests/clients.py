@@ -66,11 +66,16 @@ async def one_request(
 class Service:
     """Clients behind a load balancer, which asks each gateway whether it is serving.
 
-    They keep their connections, as real ones do, and ask without a pause.
+    They keep their connections, as real ones do, and pause for `pause_s` after each answer.
     """
 
     def __init__(
-        self, headers: dict[str, str], gateways: list[str], model: str, clients: int = 4
+        self,
+        headers: dict[str, str],
+        gateways: list[str],
+        model: str,
+        clients: int = 4,
+        pause_s: float = 0.0,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self.errors: list[str] = []
@@ -80,6 +85,7 @@ class Service:
         self._gateways = gateways
         self._model = model
         self._clients = clients
+        self._pause_s = pause_s
 
     def run(self) -> None:
         asyncio.run(self._run())
@@ -121,3 +127,4 @@ class Service:
                 self.outcomes.append(outcome)
             except (aiohttp.ClientError, TimeoutError) as error:
                 self.errors.append(f"{gateway}: {error!r}")
+            await asyncio.sleep(self._pause_s)

@@ -217,6 +217,8 @@ def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster
         [f"http://{address}:{port}" for address in (old[GATEWAY], spare[GATEWAY])],
         "smollm2-135m-instruct",
         clients=3,
+        # what is rolled out meanwhile needs the cores, too
+        pause_s=0.2,
     )
     traffic = cluster.nodes.begin_outside(service.run)
     fleet = fleet_of(yaml.safe_load(cluster.service["spec"]["serveConfigV2"]))

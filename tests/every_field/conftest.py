@@ -41,7 +41,7 @@ class Served:
         return [process.pid for process in self.processes if not process.is_running()]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("engine") / "log"
     environment = {

@@ -19,12 +19,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from cli.local.home import Home
-from cli.local.ports import free_ports
 from deployments.wire.engine_pass import EnginePasses
-from tests.real.seen_fleet import seen, traces
+from tests.ports import free_ports
 from tests.router.redis_process import running
-
-__all__ = ["seen", "traces"]
 
 FLEET_FILE = Path(__file__).with_name("fleet.yaml")
 START_SECONDS = 600

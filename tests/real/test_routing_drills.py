@@ -35,6 +35,8 @@ LATE_MS = 150.0
 WITHIN_S = 60.0
 PREFIXES = 4
 CLIENTS = 2
+# What is repaired meanwhile needs the cores, too.
+PAUSE_S = 0.2
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Traffic:
                 if not may_be_cut:
                     raise
                 self.cut += 1
+            await asyncio.sleep(PAUSE_S)
 
     async def hit_ratio(self) -> float:
         return hit_ratio([await self.ask() for _ in range(PREFIXES)])

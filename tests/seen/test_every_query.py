@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.collector import Told
 from tests.prometheus import asked_for, needs_gpus, queries
-from tests.real.seen_fleet import BURST, SECRET_PROMPT, SPAN_ID, TRACE_ID, Seen, antefix
+from tests.seen.conftest import BURST, SECRET_PROMPT, SPAN_ID, TRACE_ID, Seen, antefix
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -50,10 +50,6 @@ def test_a_metric_that_is_renamed_leaves_a_query_without_data(seen: Seen, was: s
     assert asked
     for query in asked:
         assert seen.prometheus.query(query.replace(was, was.replace("_", "_renamed_", 1))) == []
-
-
-async def test_the_failure_pages(seen: Seen) -> None:
-    await until(lambda: "AntefixAvailabilityBudgetBurn" in seen.alerts(), WITHIN_S)
 
 
 def test_all_rules_are_evaluated_without_an_error(seen: Seen) -> None:
@@ -100,3 +96,8 @@ def test_a_prompt_is_in_no_log_and_a_request_is(seen: Seen) -> None:
     assert SECRET_PROMPT not in done.stdout
     ended = [json.loads(line) for line in done.stdout.splitlines() if '"request_id"' in line]
     assert len(ended) > BURST
+
+
+async def test_the_failure_pages(seen: Seen) -> None:
+    """The last: it takes the longest to be told."""
+    await until(lambda: "AntefixAvailabilityBudgetBurn" in seen.alerts(), WITHIN_S)

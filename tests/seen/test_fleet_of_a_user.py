@@ -19,7 +19,7 @@ import pytest
 
 from cli.exit_codes import ExitCode
 from cli.local import processes
-from tests.real.seen_fleet import MODEL, OTHER_MODEL, SEEN_FILE, Seen, antefix
+from tests.seen.conftest import MODEL, OTHER_MODEL, SEEN_FILE, Seen, antefix
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -142,7 +142,7 @@ def test_a_crash_leaves_nothing_that_blocks_the_next_up(
     crashed, api_key = seen.state().run_id, seen.home.keys().api_key
     raylet = next(p for p in processes.processes(crashed) if p.name() == "raylet")
     raylet.kill()
-    raylet.wait(10)
+    raylet.wait(60)
     assert antefix(seen.home.folder, "status").returncode == ExitCode.NOT_RUNNING
     request.getfixturevalue("foreground")
     assert seen.home.keys().api_key == api_key

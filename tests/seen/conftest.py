@@ -1,5 +1,8 @@
 """A fleet that has one of everything, with Prometheus beside it: it serves, is overloaded and loses
 an engine. Then every query is put to it, and last, as it is a fleet like any user's, it crashes.
+
+Not in tests/real, whose fleet has ended by now: an idle fleet of three engines takes a fifth of two
+cores.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from tests.missing import program
 from tests.prometheus import Prometheus
 from tests.real.conversations import text
 
-SEEN_FILE = Path(__file__).with_name("seen.yaml")
+SEEN_FILE = Path(__file__).with_name("fleet.yaml")
 TRACE_ID, SPAN_ID, SECRET_PROMPT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "Xyzzy."
 MODEL, OTHER_MODEL = "smollm2-135m-instruct", "smollm2-135m-other"
 # Several times what one engine can begin within the SLO's two seconds.
