@@ -71,6 +71,17 @@ def _needs_no_worker(args: AsyncEngineArgs) -> bool:
     )
 
 
+def _keep_a_slot_for_no_adapter(args: AsyncEngineArgs, adapters: int) -> None:
+    """Keep vLLM's CPU build from answering requests to the model itself with an adapter's weights.
+
+    In a batch that an adapter's request shares, its kernels take the last slot for those without
+    one (`lora_b_weights[-1]` in vllm/lora/ops/torch_ops/lora_ops.py of vLLM 0.32): it stays empty.
+    """
+    args.max_loras = max(args.max_loras, adapters + 1)
+    if args.max_cpu_loras is not None:
+        args.max_cpu_loras = max(args.max_cpu_loras, args.max_loras)
+
+
 class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
     """What the load board needs of vLLM's statistics, learned as the engine runs."""
 
@@ -310,6 +321,8 @@ class VllmEngine:
         vllm_args.allowed_media_domains = vllm_args.allowed_media_domains or NO_HOSTS
         if _needs_no_worker(vllm_args):
             vllm_args.distributed_executor_backend = _ONE_PROCESS
+        if vllm_args.enable_lora and current_platform.is_cpu():
+            _keep_a_slot_for_no_adapter(vllm_args, len(args.lora_modules or ()))
         if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
             os.environ.update(traces)  # vLLM's own processes look for the rest of it there
             vllm_args.otlp_traces_endpoint = traces[TRACES_ENDPOINT]

@@ -170,6 +170,22 @@ async def test_an_adapter_has_its_own_say(http: aiohttp.ClientSession) -> None:
     assert of_adapter.token_ids != (await ask(http, path, asked(path, SEEDED))).token_ids
 
 
+async def test_an_adapter_has_no_say_in_an_answer_of_the_model_itself(
+    http: aiohttp.ClientSession,
+) -> None:
+    """Which on CPUs it had, where requests to both were in one batch."""
+    path, body = STREAMS["adapter"]
+    of_adapter = asked(path, body | {"max_tokens": 100})
+    of_model = asked(path, GREEDY | {"stream": True, "max_tokens": 60, "logprobs": True})
+    alone = await ask(http, path, of_model)
+    beside, *_ = await asyncio.gather(
+        ask(http, path, of_model), *(ask(http, path, of_adapter) for _ in range(3))
+    )
+    said = joined(alone.events)["choices"]
+    assert len(said[0]["logprobs"]["content"]) == 60
+    assert near(joined(beside.events)["choices"], said)
+
+
 async def test_more_than_the_prompt_may_be_cached(http: aiohttp.ClientSession) -> None:
     """An engine ends at once where it takes that for a prompt's share of the cache."""
     body = GREEDY | {"prompt": "Once", "max_tokens": 170, "presence_penalty": 0.5, "stream": True}
