@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from starlette.types import Send
 
 from benchmarks.engine_host import hear, say
 from benchmarks.observability.engines import ENGINES
@@ -129,13 +128,12 @@ def _replace(where: Any, name: str, by: object) -> None:
         setattr(where, name, by)
 
 
-async def _pass_on_alone(
-    self: Relay, place: Reservation, upstream: aiohttp.ClientResponse, send: Send
-) -> None:
+async def _pass_on_alone(self: Relay, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
     reader = EventReader(self._so_far)
     async for piece in upstream.content.iter_any():
         if chunk := reader.passed_on(piece):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            body = {"type": "http.response.body", "body": chunk, "more_body": True}
+            await self._client._tell(body)
 
 
 def _tell_nothing(*args: object) -> dict[str, Any]:

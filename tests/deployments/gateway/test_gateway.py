@@ -159,7 +159,7 @@ async def test_no_page_runs_scripts_from_elsewhere(front: Front) -> None:
         assert await error_of(answer) == (404, "unknown_url", None, "not_found_error")
 
 
-@pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "soon", "20.1", ""])
+@pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "soon", "60.1", ""])
 async def test_a_timeout_that_is_none_or_too_long_is_refused(front: Front, asked: str) -> None:
     async with front.post(headers={"x-antefix-timeout": asked}) as answer:
         told = await error_of(answer)
