@@ -262,6 +262,8 @@ class IndexPublisher:
             if not await tenancy.write_next():
                 self._fenced(tenancy)
         self._writing_since = None
+        if self._waiting_since is not None:  # behind what an earlier attempt had left
+            self._work.set()
 
     def _take_changes(self, tenancy: _Tenancy) -> None:
         tenancy.add(self._cached.take_changes())

@@ -84,6 +84,23 @@ async def test_what_happened_while_redis_was_frozen_is_made_good(
         assert set(bits(server)) == set(replica.cached.keys())
 
 
+async def test_what_came_behind_a_write_that_failed_is_written_though_nothing_comes_after_it(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with replica_on(redis, [stored(1)]) as replica:
+        await replica.until_exact(server, 2)
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            replica.feed.put(stored(2))
+            await until(lambda: not replica.publisher.synced)
+            # while the first write is under way, which is given up and repeated
+            replica.feed.put(stored(3))
+            await asyncio.sleep(1.5 * slots.REDIS_TIMEOUT_S)
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        await replica.until_exact(server, 6)
+
+
 async def test_a_redis_that_went_back_in_time_gets_a_new_incarnation(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
