@@ -188,14 +188,16 @@ def _pools(fleet: Fleet, ours: Mapping[str, ApplicationStatusOverview]) -> dict[
 def _failure(status: ApplicationStatusOverview) -> str:
     """Why it will not run; empty while it may. Serve itself would try twenty times in silence."""
     for name, deployment in status.deployments.items():
-        if "failed to start" in deployment.message or deployment.status.value in (
-            "UNHEALTHY",
-            "DEPLOY_FAILED",
+        if "failed to start" in deployment.message or (
+            deployment.status.value == "DEPLOY_FAILED"
+            # of one that had started the health check failed: Serve replaces it
+            or (
+                deployment.status.value == "UNHEALTHY"
+                and deployment.status_trigger.value != "HEALTH_CHECK_FAILED"
+            )
         ):
             return f"{name}: {deployment.message}"
-    if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
-        return status.message
-    return ""
+    return status.message if status.status == ApplicationStatus.DEPLOY_FAILED else ""
 
 
 def _delay(ours: Mapping[str, ApplicationStatusOverview]) -> str:

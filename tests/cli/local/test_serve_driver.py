@@ -3,9 +3,16 @@
 from typing import Any
 
 import pytest
+from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger
+from ray.serve.schema import (
+    ApplicationStatus,
+    ApplicationStatusOverview,
+    DeploymentStatusOverview,
+)
 
 from cli.local import serve_driver
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
+from deployments.fleet.fleet import Fleet
 
 
 class SlowServe:
@@ -44,3 +51,42 @@ def test_a_fleet_is_removed_when_its_last_stream_has_ended(monkeypatch: pytest.M
     assert told == [{"event": "removed"}]
     assert slow.deleted == {"antefix", "antefix-engine"}
     assert slow.shut_down and slow.applications == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "trigger", "message", "says"),
+    [
+        ("HEALTHY", "CONFIG_UPDATE_COMPLETED", "", ""),
+        ("UPDATING", "CONFIG_UPDATE_STARTED", "1 to be scheduled", ""),
+        ("UPDATING", "CONFIG_UPDATE_STARTED", "it failed to start 1 times", "it failed to start"),
+        # of a replica that had started, which Ray Serve replaces
+        ("UNHEALTHY", "HEALTH_CHECK_FAILED", "A replica's health check failed.", ""),
+        ("UNHEALTHY", "REPLICA_STARTUP_FAILED", "no memory", "no memory"),
+        ("DEPLOY_FAILED", "HEALTH_CHECK_FAILED", "too often", "too often"),
+        ("DEPLOY_FAILED", "INTERNAL_ERROR", "no target", "no target"),
+    ],
+)
+def test_a_fleet_is_waited_for_until_what_ails_it_cannot_end_by_itself(
+    status: str, trigger: str, message: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that died during an update was told of as the update's failure."""
+    monkeypatch.setattr(serve_driver, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(serve_driver, "_pools", lambda fleet, ours: {})
+    deployment = DeploymentStatusOverview(
+        DeploymentStatus(status), DeploymentStatusTrigger(trigger), {}, message
+    )
+    of = ApplicationStatus.UNHEALTHY if status == "UNHEALTHY" else ApplicationStatus.DEPLOYING
+    found = iter(
+        [
+            ApplicationStatusOverview(of, message, 0.0, {"engine": deployment}),
+            ApplicationStatusOverview(ApplicationStatus.RUNNING, "", 0.0, {}),
+        ]
+    )
+    monkeypatch.setattr(serve_driver, "_ours", lambda: {"antefix-engine": next(found)})
+    told: list[dict[str, Any]] = []
+    serve_driver._follow(
+        Fleet.model_validate({"name": "a", "pools": {"b": {"model": "c"}}}), told.append
+    )
+    last = told[-1]
+    assert last["event"] == ("failed" if says else "running")
+    assert says in last.get("message", "")
