@@ -51,14 +51,14 @@ class ObservedGatewaySettings:
     folder: Path
 
 
-class _NoSlots:
+class NoSlots:
     """A pool's handle to Ray Serve, where no reservation is as quick as the engine.
 
     Every request goes to the best replica at once, as it does while there is room.
     """
 
     @property
-    def hold(self) -> _NoSlots:
+    def hold(self) -> NoSlots:
         return self
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ class _NoSlots:
         yield
 
 
-class _Gateway(Gateway):
+class LoneGateway(Gateway):
     """Ends when told to; Python cannot await the `__del__` that Ray Serve awaits."""
 
     def __del__(self) -> None:  # type: ignore[override]
@@ -148,9 +148,9 @@ async def gateway(settings: ObservedGatewaySettings, pipe: Connection) -> None:
     os.environ["ANTEFIX_METRICS_FOLDER"] = str(settings.folder / "metrics")
     log = RotatingFileHandler(settings.folder / "gateway.log", "a", LOG_BYTES, LOG_FILES)
     logging.getLogger("ray.serve").handlers = [log]
-    here = object.__new__(_Gateway)
+    here = object.__new__(LoneGateway)
     secrets = Secrets(settings.keys, settings.secret, settings.redis_url)
-    no_slots: Any = lambda pool: _NoSlots()  # noqa: E731
+    no_slots: Any = lambda pool: NoSlots()  # noqa: E731
     await here.__init__(settings.fleet, secrets, no_slots)  # type: ignore[misc]
     await here.reconfigure(settings_of(settings.fleet.model_dump(mode="json")))
     try:

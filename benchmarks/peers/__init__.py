@@ -1,0 +1,1 @@
+"""The same engines behind this router and behind others."""

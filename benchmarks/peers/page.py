@@ -1,0 +1,130 @@
+"""docs/benchmarks/peers.md, and the tables that the command prints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event
+from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
+from benchmarks.peers.results import PeerRun, Runs, Spread, ratio
+from benchmarks.peers.routers import OURS, ROUTERS
+from benchmarks.small_model import LAYERS
+
+HEADINGS = (
+    "Router", "Mean TTFT, ms", "Ours by it", "p99 TTFT, ms", "Ours by it", "Cached",
+    "CPU, ms a request", "Failed",
+)  # fmt: skip
+
+
+def tables(found: Runs) -> str:
+    """One for each case, in Markdown, padded so that it reads in a terminal too."""
+    cases = dict.fromkeys(case for case, _ in found)
+    return "\n\n".join(f"### {_title(case)}\n\n{_table(found, case)}" for case in cases)
+
+
+def _title(name: str) -> str:
+    case = CASES[name]
+    if not case.says:
+        return name
+    measured = "" if case.event is Event.NONE else "; then the second half is measured"
+    return f"{name}: {case.workload}, {case.says}{measured}"
+
+
+def _table(found: Runs, case: str) -> str:
+    rows = [HEADINGS, *(_row(found, case, router) for of, router in found if of == case)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
+
+
+def _row(found: Runs, case: str, router: str) -> tuple[str, ...]:
+    def spread(figure: Callable[[PeerRun], float], digits: int) -> str:
+        return _words(Spread.of([figure(run) for run in found[case, router]]), digits)
+
+    def ours_by_it(judged: str) -> str:
+        of = None if router == OURS else ratio(found, case, router, judged)
+        if of is None:
+            return ""
+        return f"**{_words(of, 2)}**" if of.median > 1 else _words(of, 2)
+
+    return (
+        ROUTERS[router].says,
+        spread(lambda run: 1000 * run.ttft_mean, 0),
+        ours_by_it("mean_ttft"),
+        spread(lambda run: 1000 * run.ttft_p99, 0),
+        ours_by_it("p99_ttft"),
+        spread(lambda run: run.cached_ratio, 3),
+        spread(lambda run: run.cpu_ms_a_request, 1),
+        str(sum(run.failed for run in found[case, router])),
+    )
+
+
+def _words(of: Spread, digits: int) -> str:
+    median, least, most = (f"{figure:.{digits}f}" for figure in (of.median, of.least, of.most))
+    return median if least == most else f"{median} ({least} to {most})"
+
+
+def page(found: Runs, goals: Mapping[str, Any], command: str, minutes: float, machine: str) -> str:
+    """The whole document. `machine` is what `report.machine_in_words` says."""
+    missed = [name for name, goal in goals.items() if not goal["met"]]
+    routers = dict.fromkeys(router for _, router in found)
+    requirements = dict.fromkeys(filter(None, (ROUTERS[name].requirement for name in routers)))
+    return f"""\
+# Beside other routers
+
+<!-- Written by `{command}`. -->
+
+{ENGINES} real vLLM engines serve the same requests behind each router in turn. For every seed and
+case the routers come in another order; each is started anew, in front of engines whose caches are
+empty. Beside ours: {", ".join(f"`{one}`" for one in requirements)}. `{command}`: {minutes:.0f}
+minutes, {machine}
+
+{len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.
+
+TTFT counts from when a request was due, at the client. *Cached* is the share of prompt tokens that
+the engines say they had. *CPU* is that of all the router's processes, of ours with its Redis, by
+the requests of a run. Figures are the median of the seeds and, in brackets, the least and the most;
+*Ours by it* compares the same requests of one seed, and **where it is above 1 ours is behind**.
+
+{tables(found)}
+
+## Goals
+
+{_goal_table(goals)}
+
+Where nothing is out of the usual, ours is to be the best, or so near that some seed has it there.
+Where a router has to know what engines hold, since what it remembers of its own requests is wrong
+or not all, ours is to be the best in the median.
+
+## How to read this
+
+- **The model** is the first {LAYERS} layers of the embedded one, so that two cores compute prompts
+  at a speed at which routing matters. Times are not a GPU's: compare them with each other.
+- **The engines are replicas of ours**, with all they publish, for whichever router is in front: the
+  others reach vLLM's own application at a port of its own, without our gate before it. Ray is left
+  out: a gateway of ours sends a request to a replica without asking it, while that has room.
+- **Engines, routers, Redis and the client share the machine's cores.** A router that takes much CPU
+  takes it from the engines.
+- **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts. Each
+  of several smg tells the others what it knows (`--enable-mesh`). All else is as it comes.
+- **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
+  tokens. Where something happens between two halves, no request is under way then, and none fails.
+- Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:
+  `benchmarks/peers/cases.py`. How each router is set: `benchmarks/peers/routers.py`.
+"""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names) or "none"
+
+
+def _goal_table(goals: Mapping[str, Any]) -> str:
+    lines = ["| Goal | Best other | Figure | Range | Met |", "| -- | -- | -- | -- | -- |"]
+    for name, goal in goals.items():
+        other = ROUTERS[goal["other"]].says if "other" in goal else ""
+        spread = "{} to {}".format(*goal["range"]) if "range" in goal else ""
+        met = "yes" if goal["met"] else "**no**"
+        figure = f"{goal['figure']:g}"
+        lines.append(f"| {name.replace('_', ' ')} | {other} | {figure} | {spread} | {met} |")
+    return "\n".join(lines)

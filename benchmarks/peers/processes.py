@@ -1,0 +1,104 @@
+"""Processes that the benchmark starts: what they say, the CPU time they use, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+STOP_S = 20.0
+LAST_WORDS = 2000
+
+
+class Launched:
+    """`asked`: a line of JSON for its stdin, for a module of ours, which ends when that is closed
+    and says one line of JSON when it is ready. Everything else it writes goes to `log`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        asked: Any = None,
+    ) -> None:
+        self.log = log
+        self._is_ours = asked is not None
+        with log.open("a") as lines:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if self._is_ours else lines,
+                stderr=lines,
+                env={**os.environ, **(environment or {})},
+                # Ctrl-C is the benchmark's to act on
+                start_new_session=True,
+            )
+        if self._is_ours:
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # `said` tells why
+                self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+                self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def said(self, within_s: float) -> Any:
+        """What it says. Raises RuntimeError, with the end of its log, when that does not come."""
+        pipe = self._process.stdout
+        assert pipe is not None
+        ready, _, _ = select.select([pipe], [], [], within_s)
+        line = pipe.readline() if ready else b""
+        if not line.endswith(b"\n"):
+            raise RuntimeError(self.failure())
+        return json.loads(line)
+
+    def failure(self) -> str:
+        state = "ended" if self.has_ended else "does not get ready"
+        return f"{self.log.stem} {state}:\n{self.log.read_text()[-LAST_WORDS:]}"
+
+    def stop(self) -> None:
+        """It and all that it has started."""
+        tree = _tree(self.pid)
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        if not self._is_ours:
+            self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for child in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Of these processes and all that they have started, those that have ended included."""
+    used = 0.0
+    for process in (one for pid in pids for one in _tree(pid)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            of = process.cpu_times()
+            used += of.user + of.system + of.children_user + of.children_system
+    return used
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []

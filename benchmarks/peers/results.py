@@ -1,0 +1,159 @@
+"""From what came of all requests to figures and goals. Pure.
+
+A run is one case behind one router with one seed. Routers are compared seed by seed, since one seed
+is the same requests for all: a ratio is the median of the seeds', and its range is theirs. What is
+told of a router alone is the median of its runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import report
+from benchmarks.peers.cases import CASES
+from benchmarks.peers.routers import OURS
+from loadgen.player import SentRequest
+from loadgen.summary import cached_ratio, distribution, ttft_s
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """Times in seconds, of requests that were answered; `cached_ratio` of their prompts' tokens;
+    `cpu_s` the router's processes used; `failure`: what the first of the `failed` said."""
+
+    case: str
+    router: str
+    seed: int
+    requests: int
+    failed: int
+    failure: str
+    ttft_mean: float
+    ttft_p99: float
+    cached_ratio: float
+    cpu_s: float
+
+    @property
+    def cpu_ms_a_request(self) -> float:
+        return 1000 * self.cpu_s / self.requests
+
+
+def run_of(case: str, router: str, seed: int, sent: Sequence[SentRequest], cpu_s: float) -> PeerRun:
+    """Raises RuntimeError where no request was answered, or none says what was cached."""
+    failed = [request for request in sent if request.error is not None]
+    failure = f"{failed[0].error}: {failed[0].reason}" if failed else ""
+    whole = [request for request in sent if request.error is None]
+    ttft = distribution(map(ttft_s, whole))
+    cached = cached_ratio(whole)
+    if ttft is None or cached is None:
+        raise RuntimeError(f"{case} behind {router}: {failure or 'no answer says what was cached'}")
+    return PeerRun(
+        case,
+        router,
+        seed,
+        len(sent),
+        len(failed),
+        failure,
+        ttft["mean"],
+        ttft["p99"],
+        cached,
+        cpu_s,
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of some runs."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Spread:
+        return cls(statistics.median(figures), min(figures), max(figures))
+
+
+Runs = Mapping[tuple[str, str], Sequence[PeerRun]]
+"""By case and router."""
+
+
+def grouped(runs: Sequence[PeerRun]) -> Runs:
+    """In the order that they come in."""
+    found: dict[tuple[str, str], list[PeerRun]] = defaultdict(list)
+    for run in runs:
+        found[run.case, run.router].append(run)
+    return found
+
+
+# What the goals are about: each is to be as small as can be, so what is not cached is told here.
+JUDGED: Mapping[str, Callable[[PeerRun], float]] = {
+    "mean_ttft": lambda run: run.ttft_mean,
+    "p99_ttft": lambda run: run.ttft_p99,
+    "uncached": lambda run: 1 - run.cached_ratio,
+}
+
+
+def ratio(runs: Runs, case: str, router: str, judged: str) -> Spread | None:
+    """Ours by another router's, below 1 where ours is better; None where either has no run."""
+    figure = JUDGED[judged]
+    ours, theirs = (
+        {run.seed: figure(run) for run in runs.get((case, name), ())} for name in (OURS, router)
+    )
+    paired = [_by(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    return Spread.of(paired) if paired else None
+
+
+def _by(ours: float, theirs: float) -> float:
+    if not theirs:  # all was cached
+        return 1.0 if not ours else float("inf")
+    return ours / theirs
+
+
+def hardest(runs: Runs, case: str, judged: str) -> tuple[str, Spread] | None:
+    """The other router that comes out best beside ours, by the median."""
+    beside = {
+        router: found
+        for of, router in runs
+        if of == case and router != OURS and (found := ratio(runs, case, router, judged))
+    }
+    return max(beside.items(), key=lambda pair: pair[1].median) if beside else None
+
+
+def goals(runs: Runs) -> dict[str, Any]:
+    """Ours by the best other: where nothing is out of the usual, at most 1 in some seed, for then
+    chance alone could tell them apart; where a router has to know, below 1 in the median. And none
+    of ours may fail."""
+    judged: dict[str, Any] = {}
+    for case in dict.fromkeys(case for case, _ in runs):
+        for name in JUDGED:
+            if (found := hardest(runs, case, name)) is None:
+                continue
+            router, spread = found
+            met = spread.median < 1 if CASES[case].says else spread.least <= 1
+            judged[f"{case}_{name}_by_best_other"] = {
+                **report.goal(spread.median, at_most=1.0),
+                "range": [round(spread.least, 4), round(spread.most, 4)],
+                "other": router,
+                "met": met,
+            }
+    failed = sum(run.failed for (_, router), of in runs.items() if router == OURS for run in of)
+    return {**judged, "failed": report.goal(failed, at_most=0)}
+
+
+def figures(runs: Runs) -> dict[str, Any]:
+    """For the line of JSON: medians, with what each seed came to."""
+    return {
+        f"{case}/{router}": {
+            "requests": sum(run.requests for run in of),
+            "failed": sum(run.failed for run in of),
+            "ttft_mean_ms": [round(1000 * run.ttft_mean, 1) for run in of],
+            "ttft_p99_ms": [round(1000 * run.ttft_p99, 1) for run in of],
+            "cached_ratio": [round(run.cached_ratio, 4) for run in of],
+            "cpu_ms_a_request": round(statistics.median(run.cpu_ms_a_request for run in of), 2),
+        }
+        for (case, router), of in runs.items()
+    }

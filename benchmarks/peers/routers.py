@@ -1,0 +1,175 @@
+"""The routers that are compared, and how each is started in front of the same engines.
+
+Each is set as its own documentation has it for vLLM over HTTP, and is else as it comes. Those that
+can be told of engines' KV events are; those that can tell each other what they know do.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.environments import environment
+from benchmarks.peers.processes import Launched
+from cli.local.ports import LOOPBACK, free_ports
+from deployments.fleet.fleet import Fleet
+
+SMG, VLLM_ROUTER, LITELLM = "smg==1.13.0", "vllm-router==0.1.17", "litellm[proxy]==1.106.2"
+OURS, ROUND_ROBIN = "antefix", "round_robin"
+
+
+@dataclass(frozen=True)
+class Backends:
+    """The engines, as routers are told of them, one of each for each engine. `fleet`, `secret` and
+    Redis: as our gateway is. KV events and their replay are at `events` and `replays`."""
+
+    fleet: Fleet
+    secret: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    redis_pid: int
+    model: str
+    urls: tuple[str, ...]
+    events: tuple[str, ...]
+    replays: tuple[str, ...]
+    block_size: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one gateway among those of its router. `peers`: ports that gateways hear each other at,
+    the own one at `number`."""
+
+    folder: Path
+    number: int
+    port: int
+    peers: tuple[int, ...]
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+
+Command = Callable[[Backends, Place], list[str]]
+
+
+@dataclass(frozen=True)
+class PeerRouter:
+    """`requirement`: what pip calls it and its version, empty for ours. `command`: its program and
+    arguments; `environment`: variables it is started with."""
+
+    says: str
+    requirement: str = ""
+    command: Command | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Before anything is measured: it may take minutes to install."""
+        if self.requirement:
+            environment(self.requirement)
+
+    def start(self, backends: Backends, place: Place) -> tuple[Launched, dict[str, str]]:
+        """A gateway of it that may not be ready yet, and what headers requests need."""
+        log = place.folder / f"gateway-{place.number}.log"
+        if self.command is None:
+            return _start_ours(backends, place, log)
+        program, *arguments = self.command(backends, place)
+        command = [str(environment(self.requirement) / program), *arguments]
+        return Launched(command, log, self.environment), {}
+
+
+def places(folder: Path, count: int) -> list[Place]:
+    ports = free_ports(2 * count)
+    peers = tuple(ports[count:])
+    return [Place(folder, number, ports[number], peers) for number in range(count)]
+
+
+def _start_ours(backends: Backends, place: Place, log: Path) -> tuple[Launched, dict[str, str]]:
+    key = secrets.token_hex(16)
+    fleet: dict[str, Any] = backends.fleet.model_dump(mode="json", exclude_unset=True)
+    fleet["gateway"] = {"host": LOOPBACK, "port": place.port}
+    asked = {
+        "fleet": fleet,
+        "api_keys": {key: "default"},
+        "secret": backends.secret,
+        "redis_url": backends.redis_url,
+        "engines": len(backends.urls),
+    }
+    command = [sys.executable, "-m", "benchmarks.peers.gateway"]
+    metrics = {"ANTEFIX_METRICS_FOLDER": str(place.folder / "metrics")}
+    return Launched(command, log, metrics, asked), {"authorization": f"Bearer {key}"}
+
+
+def _listening(place: Place) -> list[str]:
+    (metrics,) = free_ports(1)
+    return [*("--host", LOOPBACK, "--port", str(place.port)), *("--prometheus-port", str(metrics))]
+
+
+def _smg(backends: Backends, place: Place) -> list[str]:
+    command = ["smg", "launch", "--worker-urls", *backends.urls, "--policy", "cache_aware"]
+    command += [*_listening(place), "--log-level", "warn"]
+    if len(place.peers) > 1:
+        own = place.peers[place.number]
+        others = [f"{LOOPBACK}:{port}" for port in place.peers if port != own]
+        command += ["--enable-mesh", "--mesh-server-name", f"gateway-{place.number}"]
+        command += ["--mesh-host", LOOPBACK, "--mesh-port", str(own), "--mesh-peer-urls", *others]
+    return command
+
+
+def _vllm_router(policy: str) -> Command:
+    def command(backends: Backends, place: Place) -> list[str]:
+        told = ["vllm-router", "--worker-urls", *backends.urls, "--policy", policy]
+        told += [*_listening(place), "--log-level", "warning"]
+        if policy == "kv_aware":
+            for url, events, replay in zip(
+                backends.urls, backends.events, backends.replays, strict=True
+            ):
+                told += ["--kv-event-source", f"{url}={events}"]
+                told += ["--kv-event-replay-source", f"{url}={replay}"]
+            told += ["--kv-event-block-size", str(backends.block_size)]
+            told += ["--kv-event-model", backends.model]
+        return told
+
+    return command
+
+
+def _litellm(backends: Backends, place: Place) -> list[str]:
+    engines = [
+        {
+            "model_name": backends.model,
+            "litellm_params": {
+                "model": f"hosted_vllm/{backends.model}",
+                "api_base": f"{url}/v1",
+                "api_key": "none",
+            },
+        }
+        for url in backends.urls
+    ]
+    file = place.folder / f"litellm-{place.number}.yaml"
+    file.write_text(json.dumps({"model_list": engines}))  # YAML, too
+    return ["litellm", "--config", str(file), "--host", LOOPBACK, "--port", str(place.port)]
+
+
+ROUTERS: Mapping[str, PeerRouter] = {
+    OURS: PeerRouter("ours"),
+    ROUND_ROBIN: PeerRouter("vllm-router, `round_robin`", VLLM_ROUTER, _vllm_router("round_robin")),
+    "smg": PeerRouter("smg, `cache_aware`", SMG, _smg),
+    "vllm_router": PeerRouter(
+        "vllm-router, `cache_aware`", VLLM_ROUTER, _vllm_router("cache_aware")
+    ),
+    "vllm_router_kv": PeerRouter("vllm-router, `kv_aware`", VLLM_ROUTER, _vllm_router("kv_aware")),
+    "litellm": PeerRouter(
+        "LiteLLM's proxy, its default",
+        LITELLM,
+        _litellm,
+        {
+            # it would ask the internet what models cost
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+        },
+    ),
+}

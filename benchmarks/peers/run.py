@@ -1,0 +1,105 @@
+"""Other routers in front of the same engines: make bench-peers ARGS="--seeds 3 --write"
+
+Two real vLLM engines serve the same traffic behind each router in turn: for each seed and case the
+routers come in another order, each started anew, with empty caches. `cases.py` has what is asked of
+them, `routers.py` how they are set. Peers are installed from PyPI into environments of their own,
+the first time. A small run: --routers antefix round_robin smg --workloads multi_turn --seeds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks import report
+from benchmarks.peers import engines, page, results
+from benchmarks.peers.bench import PeersBench, client
+from benchmarks.peers.cases import CASES
+from benchmarks.peers.results import PeerRun
+from benchmarks.peers.routers import ROUTERS, Backends
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "peers.md"
+
+
+async def measure(
+    backends: Backends, cases: Sequence[str], options: argparse.Namespace
+) -> list[PeerRun]:
+    runs: list[PeerRun] = []
+    order = random.Random(0)
+    async with client() as http:
+        bench = PeersBench(http, backends)
+        for seed in range(1, options.seeds + 1):
+            for case in cases:
+                for router in order.sample(options.routers, len(options.routers)):
+                    runs.append(await bench.run(case, router, seed, options.requests))
+                    _tell(runs[-1])
+    return runs
+
+
+def _tell(run: PeerRun) -> None:
+    if run.failed:
+        print(f"{run.failed} failed; the first: {run.failure}", file=sys.stderr)
+    print(
+        f"seed {run.seed} {run.case:16} {run.router:14} {run.requests:3} requests,"
+        f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p99 {1000 * run.ttft_p99:.0f},"
+        f" cached {run.cached_ratio:.3f}, router's CPU {run.cpu_ms_a_request:.1f} ms a request",
+        flush=True,
+    )
+
+
+def main() -> None:
+    options = _options()
+    signal.signal(signal.SIGTERM, _interrupt)
+    for router in options.routers:
+        ROUTERS[router].prepare()
+    began = time.monotonic()
+    runs: list[PeerRun] = []
+    for small_caches in (False, True):
+        cases = [name for name in options.workloads if CASES[name].small_caches is small_caches]
+        if not cases:
+            continue
+        with (
+            tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
+            engines.running(Path(folder), small_caches) as backends,
+        ):
+            runs += asyncio.run(measure(backends, cases, options))
+    rank = {name: i for i, name in enumerate((*options.workloads, *options.routers))}
+    found = results.grouped(sorted(runs, key=lambda run: (rank[run.case], rank[run.router])))
+    judged = results.goals(found)
+    print("\n" + page.tables(found) + "\n")
+    if options.write:
+        minutes = (time.monotonic() - began) / 60
+        command = report.command("peers")
+        PAGE.write_text(page.page(found, judged, command, minutes, report.machine_in_words()))
+    report.finish("peers", results.figures(found), judged)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers.run", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="how often each run is repeated")
+    parser.add_argument("--requests", type=int, default=60, help="of a run, about")
+    for name, choices in (("routers", tuple(ROUTERS)), ("workloads", tuple(CASES))):
+        parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/peers.md")
+    options = parser.parse_args()
+    if options.seeds < 1 or options.requests < 1:
+        parser.error("--seeds and --requests must be at least 1")
+    return options
+
+
+def _interrupt(signal_number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()
