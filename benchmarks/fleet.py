@@ -46,10 +46,12 @@ def running(fleet_file: Path, keys: Mapping[str, str] | None = None) -> Iterator
             up = subprocess.run(
                 [*antefix, "up", str(fleet_file), "--port", "0", "--json"],
                 env=env,
-                check=True,
+                check=False,
                 stdout=subprocess.PIPE,
                 text=True,
             )
+            if up.returncode:
+                raise RuntimeError(f"the fleet did not start: {up.stdout}")
             yield _described(json.loads(up.stdout), Home(Path(folder)))
         finally:
             subprocess.run([*antefix, "down", "--now"], env=env, check=False)

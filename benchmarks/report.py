@@ -27,13 +27,18 @@ def goal(figure: float, *, at_most: float | None = None, at_least: float | None 
     return {"figure": round(figure, 4), "at_least": at_least, "met": figure >= at_least}
 
 
+# Measurements whose command is not `make bench-NAME`.
+OF_OTHER_NAMES = frozenset({"drills", "soak"})
+
+
 def command(benchmark: str) -> str:
     """The command that makes this very run."""
+    name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
     arguments = shlex.join(sys.argv[1:])
-    return f"make bench-{benchmark}" + (f' ARGS="{arguments}"' if arguments else "")
+    return f"make {name}" + (f' ARGS="{arguments}"' if arguments else "")
 
 
 def finish(benchmark: str, figures: dict[str, Any], goals: dict[str, Any]) -> None:
     """The last line a benchmark prints. It exits 0 whether its goals are met or not."""
-    result = {"benchmark": benchmark, "figures": figures, "goals": goals, **machine()}
-    print(json.dumps(result))
+    of = {"benchmark": benchmark, "command": command(benchmark)}
+    print(json.dumps({**of, "figures": figures, "goals": goals, **machine()}))

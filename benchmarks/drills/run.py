@@ -23,6 +23,7 @@ import yaml
 
 from benchmarks import report
 from benchmarks.drills.fleet import DrilledFleet, NotWithin, eventually
+from benchmarks.drills.page import page
 from benchmarks.drills.scenarios import (
     ASKED,
     CLOCK,
@@ -44,6 +45,7 @@ from cli import stream_client
 from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "drills.md"
 LAYERS = 4
 # Of requests before it, so that streams are under way; and that have to succeed one after the
 # other before a fleet is called whole.
@@ -108,12 +110,8 @@ def on_a_fleet(
         return asyncio.run(drill_all(names, fleet))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
-    )
-    names = parser.parse_args().only or list(SCENARIOS)
+def run(names: Sequence[str]) -> list[Judgement]:
+    """Each of these drills, on the fleet that it takes."""
     description = yaml.safe_load(FLEET.read_text())
     for pool in description["pools"].values():
         pool["model"] = str(small_model(LAYERS))
@@ -125,10 +123,26 @@ def main() -> None:
     verdicts = on_a_fleet(others, description, small_disk())
     verdicts += on_a_fleet(clocks, description, settable_clock())
     description["pools"][POOL]["replicas"] = 3
-    verdicts += on_a_fleet(three, description, nullcontext())
-    wrong = sum(not one.is_right for one in verdicts)
-    figures = {one.name: one.figures() for one in verdicts}
-    report.finish("drills", figures, {"drills_that_went_wrong": report.goal(wrong, at_most=0)})
+    return verdicts + on_a_fleet(three, description, nullcontext())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
+    )
+    parser.add_argument("--runs", type=int, default=1, help="of all of it, one after the other")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/drills.md")
+    options = parser.parse_args()
+    names = options.only or list(SCENARIOS)
+    verdicts = [run(names) for _ in range(options.runs)]
+    wrong = sum(not one.is_right for of_run in verdicts for one in of_run)
+    runs = [{one.name: one.figures() for one in of_run} for of_run in verdicts]
+    if options.write:
+        PAGE.write_text(page(runs, report.command("drills"), report.machine_in_words()))
+    report.finish(
+        "drills", {"runs": runs}, {"drills_that_went_wrong": report.goal(wrong, at_most=0)}
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,14 @@ DISK_BYTES = 512 * 1024 * 1024
 # Where Linux distributions and the Python package have libfaketime's library.
 _LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
 _OFFSET = "FAKETIME_TIMESTAMP_FILE"
+_RULES = {
+    "FAKETIME_CACHE_DURATION": "1",  # seconds after which it looks at the file again
+    # a machine's clock is set, and not how long something takes
+    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    "DONT_FAKE_MONOTONIC": "1",
+    "NO_FAKE_STAT": "1",
+}
+_AHEAD_S = 3600
 _LEFT_BY_IT = ("faketime_shm_*", "sem.faketime_sem_*")
 
 
@@ -71,11 +81,7 @@ def settable_clock() -> Iterator[None]:
             with _environment(
                 LD_PRELOAD=" ".join(filter(None, [library(), os.environ.get("LD_PRELOAD")])),
                 **{_OFFSET: str(offset)},
-                FAKETIME_CACHE_DURATION="1",  # seconds after which it looks at the file again
-                # a machine's clock is set, and not how long something takes
-                FAKETIME_DONT_FAKE_MONOTONIC="1",
-                DONT_FAKE_MONOTONIC="1",
-                NO_FAKE_STAT="1",
+                **_RULES,
             ):
                 yield
         finally:
@@ -95,16 +101,31 @@ def set_clock(seconds: int) -> None:
 
 def library() -> str:
     """Raises Problem."""
-    found = [path for pattern in _LIBRARIES for path in sorted(Path("/").glob(pattern[1:]))]
     package = importlib.util.find_spec("libfaketime")
-    for folder in (package.submodule_search_locations or []) if package else []:
-        found += sorted(Path(folder).glob("vendor/libfaketime/src/libfaketime.so.1"))
-    if not found:
-        raise Problem(
-            "there is no libfaketime, which sets the clock of the fleet's processes alone",
-            "install it: apt-get install libfaketime, or pip install libfaketime",
-        )
-    return str(found[0])
+    found = [
+        path
+        for folder in (package.submodule_search_locations or [] if package else [])
+        for path in Path(folder).glob("vendor/libfaketime/src/libfaketime.so.1")
+    ]
+    found += [path for pattern in _LIBRARIES for path in sorted(Path("/").glob(pattern[1:]))]
+    for path in found:
+        if _sets_clocks(path):
+            return str(path)
+    remedy = "install it: pip install libfaketime"
+    if found:
+        raise Problem(f"{found[0]} sets no clock, or lets no Python sleep (0.9.10 does so)", remedy)
+    raise Problem("there is no libfaketime, which sets the clock of the fleet's processes", remedy)
+
+
+def _sets_clocks(path: Path) -> bool:
+    begins = time.time()
+    asked = subprocess.run(
+        [sys.executable, "-c", "import time; time.sleep(0.001); print(time.time())"],
+        env={**os.environ, **_RULES, "LD_PRELOAD": str(path), "FAKETIME": f"+{_AHEAD_S}"},
+        capture_output=True,
+        check=False,
+    )
+    return asked.returncode == 0 and float(asked.stdout) >= begins + _AHEAD_S
 
 
 def _left_in_memory() -> set[Path]:

@@ -19,7 +19,7 @@ from benchmarks.resume.kinds import KINDS, Kind
 from cli.stream_client import Endpoint
 
 POOL = "engine"
-CLIENTS = 16
+CLIENTS = 32
 # Prompts of each kind.
 PROMPTS = 2
 # For the second of two engines that are killed one after the other.

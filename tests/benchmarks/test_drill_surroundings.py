@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import subprocess
@@ -87,6 +88,20 @@ def test_the_machines_own_disk_is_not_filled(tmp_path: Path) -> None:
     with pytest.raises(Problem, match="others have too"):
         surroundings.fill(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_sets_no_clock_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian 12 has one under which no Python process can sleep."""
+    (bad := tmp_path / "libfaketime.so.1").write_text("")
+    monkeypatch.setattr(surroundings, "_LIBRARIES", [str(bad)])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Problem, match=rf"{bad} sets no clock.*pip install libfaketime"):
+        surroundings.library()
+    monkeypatch.setattr(surroundings, "_LIBRARIES", [])
+    with pytest.raises(Problem, match="there is no libfaketime"):
+        surroundings.library()
 
 
 def test_a_clock_is_set_for_who_is_started_and_for_nobody_else(

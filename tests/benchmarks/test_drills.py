@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.drills import traffic as drills_traffic
+from benchmarks.drills.page import page
 from benchmarks.drills.traffic import LONG_TOKENS, Asked, Stream, Traffic
 from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge, unseen
 from cli.stream_client import Endpoint
@@ -80,6 +81,18 @@ def test_a_drill_that_could_not_be_done_is_told_so_and_is_not_wrong() -> None:
     assert skipped.is_right and skipped.row().endswith("skipped: it takes root: run it as root")
     assert skipped.figures() == {"skipped": "it takes root: run it as root"}
     assert not unseen("one", wrong="nobody came back").is_right
+
+
+def test_the_page_tells_of_each_drill_what_all_runs_came_to() -> None:
+    skipped = unseen("cut-off", skipped="it takes root: run it as root")
+    right = judge("killed", [WHOLE, told("engine_unavailable")], FAULT, 21.5, NOTHING)
+    wrong = judge("killed", [WHOLE], FAULT, 20.2, {"slots": 1})
+    runs = [{one.name: one.figures() for one in (of, skipped)} for of in (right, wrong)]
+    written = page(runs, "make drills", "Today.")
+    assert "Requests are those of all 2 runs" in written
+    row = "| `killed` | 3 | 3 | 2 | 1 `engine_unavailable` | 0.0 | 1.5 | 1 of 2: left over: {"
+    assert row in written
+    assert "| `cut-off` |  |  |  |  |  |  | skipped: it takes root: run it as root |" in written
 
 
 def traffic(front: Front) -> Traffic:
