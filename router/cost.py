@@ -1,7 +1,7 @@
 """Predicted time to first token (TTFT), in seconds: the one currency of every decision.
 
     TTFT = wait + step under way + (prompt - cached) / prefill rate
-    wait = queued prefill / prefill rate + max(KV pressure, sequence pressure)
+    wait = max(queued prefill / prefill rate, KV pressure, sequence pressure)
 
 `predict_ttft` is physics: what the replica has told, and no constant of ours. `TtftCorrection`
 learns what the physics leaves out (HTTP, tokenizing, a rate that is off) as one affine map
@@ -20,22 +20,37 @@ from router.sharing import NodeSharing
 def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
     """Seconds until this replica would begin with a prompt placed there now; 0: nobody waits.
 
-    The prompts ahead of it are prefilled at the replica's learned rate, once there is room for
-    one sequence more and in the KV cache.
+    The prompts ahead of it are prefilled at the replica's learned rate while those that run make
+    room for them: the slower of the two is what it waits for, not their sum.
     """
     queue = load.queued_prefill_tokens / load.prefill_rate
-    return queue + max(kv_pressure(load, prompt_tokens), sequence_pressure(load))
+    return max(queue, kv_pressure(load, prompt_tokens), sequence_pressure(load))
 
 
 def sequence_pressure(load: ReplicaLoad) -> float:
     """Seconds until those that run and those ahead have left a sequence free.
 
-    A full engine ends one every `decode_s / max_sequences` seconds. 0 while there is a free one.
+    By Little's law a full engine ends `max_sequences` of them in `decode_s`. 0 while there is a
+    free one.
     """
     if load.max_sequences == 0:
         return 0.0
     ahead = load.waiting + load.running + 1 - load.max_sequences
     return ahead * load.decode_s / load.max_sequences if ahead > 0 else 0.0
+
+
+def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
+    """Seconds until running requests have made room for the backlog and this prompt.
+
+    By Little's law a full KV cache gives back all its tokens in `decode_s`: a request that ends
+    leaves its prompt's as well as its answer's. 0 while the prompts fit, when the capacity is
+    unknown, and when nothing runs.
+    """
+    if load.kv_capacity_tokens == 0 or load.running == 0:
+        return 0.0
+    free = (1.0 - load.kv_use) * load.kv_capacity_tokens
+    missing = load.queued_prefill_tokens + prompt_tokens - free
+    return missing * load.decode_s / load.kv_capacity_tokens if missing > 0.0 else 0.0
 
 
 def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) -> float:
@@ -63,21 +78,6 @@ def step_under_way_s(load: ReplicaLoad) -> float:
     if not (load.waiting or load.running):
         return 0.0
     return (load.step_s + load.running * load.sequence_s) / 2.0
-
-
-def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
-    """Seconds until running requests have made room for the backlog and this prompt.
-
-    A full engine admits a prompt when running requests end. In a steady state it frees at
-    least what they write, `running / inter_token_latency` tokens a second (each gives back its
-    prompt as well), so this is an upper bound: full replicas are avoided rather early. 0 while
-    the prompts fit, when the capacity is unknown, and when nothing runs.
-    """
-    if load.kv_capacity_tokens == 0 or load.running == 0:
-        return 0.0
-    free = (1.0 - load.kv_use) * load.kv_capacity_tokens
-    missing = load.queued_prefill_tokens + prompt_tokens - free
-    return missing * load.inter_token_latency / load.running if missing > 0.0 else 0.0
 
 
 # A second of prefill here delays those who come here next: counted this often beside the request

@@ -169,11 +169,13 @@ class LoadBoard:
         learned = [load.prefill_rate for load in loads if load.prefill_learned]
         rates = learned or [load.prefill_rate for load in loads]
         rate = sum(rates) / max(1, len(rates))
+        answers = [load.decode_s for load in loads if load.decode_s > 0.0]
+        decode_s = sum(answers) / max(1, len(answers))
         self.active_seen = current
-        self._told = {
-            load.replica_id: self._newest(msgspec.structs.replace(load, prefill_rate=rate))
-            for load in loads
-        }
+        alike = [
+            msgspec.structs.replace(load, prefill_rate=rate, decode_s=decode_s) for load in loads
+        ]
+        self._told = {load.replica_id: self._newest(load) for load in alike}
         self._replica_in = {load.slot: load.replica_id for load in loads}
         was_read, self._read_at = self.is_read, self._clock()
         if is_open:

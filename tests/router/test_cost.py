@@ -66,9 +66,13 @@ def test_the_step_under_way_is_half_over(fields: dict[str, Any], expected: float
     ("fields", "expected"),
     [
         ({"kv_use": 0.5}, 0.0),  # the prompt fits
-        ({"kv_use": 0.95}, 50 * 0.02 / 10),
-        ({"kv_use": 0.95, "queued_prefill_tokens": 100}, 150 * 0.02 / 10),
-        ({"kv_use": 0.95, "running": 20}, 50 * 0.02 / 20),
+        ({"kv_use": 0.95}, 50 * 4.0 / 1000),
+        ({"kv_use": 0.95, "running": 20}, 50 * 4.0 / 1000),
+        ({"kv_use": 0.95, "decode_s": 8.0}, 50 * 8.0 / 1000),
+        # what is ahead takes room too, and is prefilled meanwhile
+        ({"kv_use": 0.95, "queued_prefill_tokens": 100}, 150 * 4.0 / 1000 - 0.1),
+        ({"kv_use": 0.95, "queued_prefill_tokens": 100, "prefill_rate": 100.0}, 0.0),
+        ({"kv_use": 0.95, "decode_s": 0.0}, 0.0),  # none has ended yet
         ({"kv_use": 0.95, "kv_capacity_tokens": 0}, 0.0),  # nobody knows
         ({"kv_use": 0.95, "running": 0}, 0.0),  # nothing runs that could make room
     ],
@@ -76,7 +80,7 @@ def test_the_step_under_way_is_half_over(fields: dict[str, Any], expected: float
 def test_what_does_not_fit_the_kv_cache_waits_for_running_requests_to_end(
     fields: dict[str, Any], expected: float
 ) -> None:
-    full = {"kv_capacity_tokens": 1000, "running": 10, "inter_token_latency": 0.02}
+    full = {"kv_capacity_tokens": 1000, "running": 10, "decode_s": 4.0}
     replica = load("full", **{**full, **fields})
     roomy = replace(replica, kv_capacity_tokens=0)
     assert predict_ttft(replica, 100) - predict_ttft(roomy, 100) == pytest.approx(expected)
@@ -153,6 +157,9 @@ def test_a_full_engine_ends_a_sequence_now_and_then() -> None:
     assert wait_s(full, 100) == pytest.approx(2 * 4.0 / 8)
     assert wait_s(replace(full, waiting=0, running=7), 100) == 0.0
     assert wait_s(replace(full, max_sequences=0), 100) == 0.0
+    # meanwhile the prompts ahead are prefilled
+    assert wait_s(replace(full, queued_prefill_tokens=500), 100) == pytest.approx(1.0)
+    assert wait_s(replace(full, queued_prefill_tokens=1500), 100) == pytest.approx(1.5)
 
 
 def test_nobody_waits_where_nothing_is_queued_and_the_cache_has_room() -> None:

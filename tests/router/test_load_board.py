@@ -201,6 +201,12 @@ def test_all_replicas_are_taken_to_prefill_at_the_mean_rate(board: LoadBoard) ->
     assert {load.prefill_rate for load in board.loads().values()} == {200.0}
 
 
+def test_all_replicas_are_taken_to_answer_for_as_long_as_the_mean(board: LoadBoard) -> None:
+    told = [load("a", decode_s=2.0), load("b", slot=1, decode_s=4.0), load("new", slot=2)]
+    board.update(told)
+    assert {load.decode_s for load in board.loads().values()} == {3.0}
+
+
 def test_snapshots_that_are_too_old_are_none(board: LoadBoard, clock: Clock) -> None:
     clock.now += slots.LEASE_S
     assert board.loads() and board.is_read

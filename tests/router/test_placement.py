@@ -179,6 +179,21 @@ def test_a_shadow_is_recorded_with_its_regret_and_not_followed() -> None:
     assert shadow.regret_s == pytest.approx(-1.024)
 
 
+def test_a_prefix_is_not_left_for_a_slightly_shorter_queue_where_all_caches_are_full() -> None:
+    loads = pool(
+        2,
+        running=10,
+        kv_use=0.95,
+        kv_capacity_tokens=10_000,
+        decode_s=10.0,
+        inter_token_latency=0.1,
+        queued_prefill_tokens=2000,
+    )
+    loads["r1"] = replace(loads["r1"], queued_prefill_tokens=2500)
+    assert decided(loads, {1: 8}).replica_ids[0] == "r1"
+    assert decided(loads).replica_ids[0] == "r0"
+
+
 def test_a_candidate_explains_itself_in_json() -> None:
     candidate = decided(pool(1, kv_use=0.5), {0: 2}).ranked[0]
     explained = json.loads(msgspec.json.encode(candidate))
