@@ -22,10 +22,12 @@ from loadgen.player import Player, SentRequest
 from loadgen.run import KEEP_IDLE_S
 from loadgen.workloads import Conversation
 
-READY_S, TRY_S, AGAIN_S = 120.0, 10.0, 0.2
+READY_S, TRY_S, AGAIN_S = 240.0, 10.0, 0.2
 # Requests to each gateway before any that counts, so that it knows every engine.
 FIRST_REQUESTS = 4
 RESET_S, SETTLE_S = 20.0, 1.0
+# Processes that Ray Serve LLM has beside its router.
+ENGINES = ("ray::ServeReplica:default:LLMServer", "VLLM::")
 # A run that takes so much longer than its arrivals hangs.
 GRACE_S = 120.0
 
@@ -87,9 +89,9 @@ class PeersBench:
         talks: Sequence[Conversation],
         form: RequestForm,
     ) -> PeerRun:
-        before = cpu_seconds(front.pids)
+        before = cpu_seconds(front.pids, ENGINES)
         sent = await self._play(front, talks, form, seed)
-        return run_of(name, router, seed, sent, cpu_seconds(front.pids) - before)
+        return run_of(name, router, seed, sent, cpu_seconds(front.pids, ENGINES) - before)
 
     async def _play(
         self, front: _Front, talks: Sequence[Conversation], form: RequestForm, seed: int
@@ -111,7 +113,7 @@ class PeersBench:
                     started.append(gateway)
                     headers |= more
                 for gateway, place in zip(started, at, strict=True):
-                    if router == OURS:
+                    if gateway.says_when_ready:
                         await asyncio.to_thread(gateway.said, READY_S)
                     await self._until_ready(gateway, place.url, headers)
                 await asyncio.sleep(SETTLE_S)

@@ -40,6 +40,8 @@ def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
         "max_num_seqs": 16,
         "enforce_eager": True,
         "enable_prompt_tokens_details": True,
+        # vllm-router's kv_aware asks engines for a prompt's tokens
+        "enable_scale_out": True,
     }
     if small_caches:
         engine_args["num_gpu_blocks_override"] = SMALL_CACHE_BLOCKS
@@ -88,4 +90,5 @@ def running(folder: Path, small_caches: bool = False) -> Iterator[Backends]:
             events=tuple(engine["events"] for engine in told),
             replays=tuple(engine["replay"] for engine in told),
             block_size=told[0]["block_size"],
+            variables=ENVIRONMENT,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event
@@ -65,11 +65,20 @@ def _words(of: Spread, digits: int) -> str:
     return median if least == most else f"{median} ({least} to {most})"
 
 
-def page(found: Runs, goals: Mapping[str, Any], command: str, minutes: float, machine: str) -> str:
-    """The whole document. `machine` is what `report.machine_in_words` says."""
+def page(
+    found: Runs,
+    unmeasured: Sequence[str],
+    goals: Mapping[str, Any],
+    command: str,
+    minutes: float,
+    machine: str,
+) -> str:
+    """The whole document. `machine` is what `report.machine_in_words` says, `unmeasured` which runs
+    came to nothing, and why."""
     missed = [name for name, goal in goals.items() if not goal["met"]]
     routers = dict.fromkeys(router for _, router in found)
-    requirements = dict.fromkeys(filter(None, (ROUTERS[name].requirement for name in routers)))
+    releases = dict.fromkeys(filter(None, (ROUTERS[name].release for name in routers)))
+    lost = "".join(f"\nNot measured: {one}\n" for one in unmeasured)
     return f"""\
 # Beside other routers
 
@@ -77,15 +86,16 @@ def page(found: Runs, goals: Mapping[str, Any], command: str, minutes: float, ma
 
 {ENGINES} real vLLM engines serve the same requests behind each router in turn. For every seed and
 case the routers come in another order; each is started anew, in front of engines whose caches are
-empty. Beside ours: {", ".join(f"`{one}`" for one in requirements)}. `{command}`: {minutes:.0f}
+empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}. `{command}`: {minutes:.0f}
 minutes, {machine}
 
 {len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.
-
+{lost}
 TTFT counts from when a request was due, at the client. *Cached* is the share of prompt tokens that
 the engines say they had. *CPU* is that of all the router's processes, of ours with its Redis, by
-the requests of a run. Figures are the median of the seeds and, in brackets, the least and the most;
-*Ours by it* compares the same requests of one seed, and **where it is above 1 ours is behind**.
+the requests of a run; not of engines. Figures are the median of the seeds and, in brackets, the
+least and the most; *Ours by it* compares the same requests of one seed, and **where it is above 1
+ours is behind**.
 
 {tables(found)}
 
@@ -106,8 +116,11 @@ or not all, ours is to be the best in the median.
   out: a gateway of ours sends a request to a replica without asking it, while that has room.
 - **Engines, routers, Redis and the client share the machine's cores.** A router that takes much CPU
   takes it from the engines.
-- **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts. Each
-  of several smg tells the others what it knows (`--enable-mesh`). All else is as it comes.
+- **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts.
+  **smg** is beside itself where there are several: with `--enable-mesh` each tells the others what
+  it knows. **Ray Serve LLM** starts engines of its own, with the same arguments, so it is not in
+  cases where the router alone is restarted or the engines' caches are reset; its KV-aware router
+  cannot be had with this vLLM. All else is as it comes.
 - **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
   tokens. Where something happens between two halves, no request is under way then, and none fails.
 - Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:

@@ -29,18 +29,18 @@ class Launched:
         asked: Any = None,
     ) -> None:
         self.log = log
-        self._is_ours = asked is not None
+        self.says_when_ready = asked is not None
         with log.open("a") as lines:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if self._is_ours else lines,
+                stdout=subprocess.PIPE if self.says_when_ready else lines,
                 stderr=lines,
                 env={**os.environ, **(environment or {})},
                 # Ctrl-C is the benchmark's to act on
                 start_new_session=True,
             )
-        if self._is_ours:
+        if self.says_when_ready:
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # `said` tells why
                 self._process.stdin.write(json.dumps(asked).encode() + b"\n")
@@ -74,7 +74,7 @@ class Launched:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        if not self._is_ours:
+        if not self.says_when_ready:
             self._process.terminate()
         try:
             self._process.wait(STOP_S)
@@ -86,11 +86,14 @@ class Launched:
                 child.kill()
 
 
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """Of these processes and all that they have started, those that have ended included."""
+def cpu_seconds(pids: Iterable[int], without: Sequence[str] = ()) -> float:
+    """Of these processes and all that they have started, those that have ended included, but for
+    those that are called as one of `without`."""
     used = 0.0
     for process in (one for pid in pids for one in _tree(pid)):
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+            if without and process.cmdline()[0].startswith(tuple(without)):
+                continue
             of = process.cpu_times()
             used += of.user + of.system + of.children_user + of.children_system
     return used

@@ -1,7 +1,7 @@
 """The routers that are compared, and how each is started in front of the same engines.
 
-Each is set as its own documentation has it for vLLM over HTTP, and is else as it comes. Those that
-can be told of engines' KV events are; those that can tell each other what they know do.
+Each is set as its own documentation has it for vLLM over HTTP, and is else as it comes. One that
+can be told of engines' KV events is.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.cases import PeerCase
 from benchmarks.peers.environments import environment
 from benchmarks.peers.processes import Launched
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
 
 SMG, VLLM_ROUTER, LITELLM = "smg==1.13.0", "vllm-router==0.1.17", "litellm[proxy]==1.106.2"
+# Ray and vLLM are those that we have: it lacks this alone.
+RAY_LLM = "pyarrow==26.0.1"
 OURS, ROUND_ROBIN = "antefix", "round_robin"
 
 
 @dataclass(frozen=True)
 class Backends:
     """The engines, as routers are told of them, one of each for each engine. `fleet`, `secret` and
-    Redis: as our gateway is. KV events and their replay are at `events` and `replays`."""
+    Redis: as our gateway is. KV events and their replay are at `events` and `replays`. `variables`
+    of their environment, for engines that are to be like them."""
 
     fleet: Fleet
     secret: str = field(repr=False)
@@ -37,6 +42,7 @@ class Backends:
     events: tuple[str, ...]
     replays: tuple[str, ...]
     block_size: int
+    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -60,17 +66,31 @@ Command = Callable[[Backends, Place], list[str]]
 @dataclass(frozen=True)
 class PeerRouter:
     """`requirement`: what pip calls it and its version, empty for ours. `command`: its program and
-    arguments; `environment`: variables it is started with."""
+    arguments; `variables` of the environment it is started with. `asked`: what is written to it, if
+    it is a program of the benchmark's. `has_engines`: it cannot do without its own, which start
+    with it. `tells_others`: its gateways tell each other what they know."""
 
     says: str
     requirement: str = ""
     command: Command | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    asked: Callable[[Backends, Place], dict[str, Any]] | None = None
+    has_engines: bool = False
+    tells_others: bool = False
+
+    @property
+    def release(self) -> str:
+        """As pip has it; empty for ours."""
+        return f"ray=={metadata.version('ray')}" if self.has_engines else self.requirement
+
+    def suits(self, case: PeerCase) -> bool:
+        """Engines of its own would be restarted with it; alone there is nobody to tell."""
+        return not case.says if self.has_engines else case.gateways > 1 or not self.tells_others
 
     def prepare(self) -> None:
         """Before anything is measured: it may take minutes to install."""
         if self.requirement:
-            environment(self.requirement)
+            environment(self.requirement, beside_ours=self.has_engines)
 
     def start(self, backends: Backends, place: Place) -> tuple[Launched, dict[str, str]]:
         """A gateway of it that may not be ready yet, and what headers requests need."""
@@ -78,8 +98,9 @@ class PeerRouter:
         if self.command is None:
             return _start_ours(backends, place, log)
         program, *arguments = self.command(backends, place)
-        command = [str(environment(self.requirement) / program), *arguments]
-        return Launched(command, log, self.environment), {}
+        programs = environment(self.requirement, beside_ours=self.has_engines)
+        asked = self.asked(backends, place) if self.asked else None
+        return Launched([str(programs / program), *arguments], log, self.variables, asked), {}
 
 
 def places(folder: Path, count: int) -> list[Place]:
@@ -111,13 +132,16 @@ def _listening(place: Place) -> list[str]:
 
 def _smg(backends: Backends, place: Place) -> list[str]:
     command = ["smg", "launch", "--worker-urls", *backends.urls, "--policy", "cache_aware"]
-    command += [*_listening(place), "--log-level", "warn"]
-    if len(place.peers) > 1:
-        own = place.peers[place.number]
-        others = [f"{LOOPBACK}:{port}" for port in place.peers if port != own]
-        command += ["--enable-mesh", "--mesh-server-name", f"gateway-{place.number}"]
-        command += ["--mesh-host", LOOPBACK, "--mesh-port", str(own), "--mesh-peer-urls", *others]
-    return command
+    return [*command, *_listening(place), "--log-level", "warn"]
+
+
+def _smg_mesh(backends: Backends, place: Place) -> list[str]:
+    own = place.peers[place.number]
+    others = [f"{LOOPBACK}:{port}" for port in place.peers if port != own]
+    return [
+        *(*_smg(backends, place), "--enable-mesh", "--mesh-server-name", f"gateway-{place.number}"),
+        *("--mesh-host", LOOPBACK, "--mesh-port", str(own), "--mesh-peer-urls", *others),
+    ]
 
 
 def _vllm_router(policy: str) -> Command:
@@ -154,14 +178,48 @@ def _litellm(backends: Backends, place: Place) -> list[str]:
     return ["litellm", "--config", str(file), "--host", LOOPBACK, "--port", str(place.port)]
 
 
+def _ray_llm(prefix_aware: bool) -> Callable[[Backends, Place], dict[str, Any]]:
+    def asked(backends: Backends, place: Place) -> dict[str, Any]:
+        ((_, pool),) = backends.fleet.pools.items()
+        return {
+            "model": backends.model,
+            "model_folder": pool.model,
+            "engine_args": pool.engine_args,
+            "engines": len(backends.urls),
+            "variables": backends.variables,
+            "prefix_aware": prefix_aware,
+            "host": LOOPBACK,
+            "port": place.port,
+        }
+
+    return asked
+
+
+def _ray_program(backends: Backends, place: Place) -> list[str]:
+    return ["python", str(Path(__file__).with_name("ray_llm.py"))]
+
+
 ROUTERS: Mapping[str, PeerRouter] = {
     OURS: PeerRouter("ours"),
     ROUND_ROBIN: PeerRouter("vllm-router, `round_robin`", VLLM_ROUTER, _vllm_router("round_robin")),
     "smg": PeerRouter("smg, `cache_aware`", SMG, _smg),
+    "smg_mesh": PeerRouter(
+        "smg, `cache_aware`, `--enable-mesh`", SMG, _smg_mesh, tells_others=True
+    ),
     "vllm_router": PeerRouter(
         "vllm-router, `cache_aware`", VLLM_ROUTER, _vllm_router("cache_aware")
     ),
     "vllm_router_kv": PeerRouter("vllm-router, `kv_aware`", VLLM_ROUTER, _vllm_router("kv_aware")),
+    "ray_llm": PeerRouter(
+        *("Ray Serve LLM, its default", RAY_LLM, _ray_program),
+        asked=_ray_llm(prefix_aware=False),
+        has_engines=True,
+    ),
+    "ray_llm_prefix": PeerRouter(
+        *("Ray Serve LLM, `PrefixCacheAffinityRouter`", RAY_LLM, _ray_program),
+        asked=_ray_llm(prefix_aware=True),
+        has_engines=True,
+    ),
     "litellm": PeerRouter(
         "LiteLLM's proxy, its default",
         LITELLM,

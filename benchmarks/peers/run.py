@@ -24,24 +24,36 @@ from benchmarks.peers import engines, page, results
 from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.results import PeerRun
-from benchmarks.peers.routers import ROUTERS, Backends
+from benchmarks.peers.routers import OURS, ROUTERS, Backends
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "peers.md"
 
 
 async def measure(
     backends: Backends, cases: Sequence[str], options: argparse.Namespace
-) -> list[PeerRun]:
+) -> tuple[list[PeerRun], list[str]]:
+    """The runs; and of those that came to nothing, which and why, since a peer's failure is no
+    reason to lose the others'."""
     runs: list[PeerRun] = []
+    unmeasured: list[str] = []
     order = random.Random(0)
     async with client() as http:
         bench = PeersBench(http, backends)
         for seed in range(1, options.seeds + 1):
             for case in cases:
-                for router in order.sample(options.routers, len(options.routers)):
-                    runs.append(await bench.run(case, router, seed, options.requests))
-                    _tell(runs[-1])
-    return runs
+                routers = [name for name in options.routers if ROUTERS[name].suits(CASES[case])]
+                for router in order.sample(routers, len(routers)):
+                    try:
+                        runs.append(await bench.run(case, router, seed, options.requests))
+                    except (RuntimeError, TimeoutError) as error:
+                        if router == OURS:
+                            raise
+                        print(f"{case} behind {router}: {error!r}", file=sys.stderr, flush=True)
+                        last = (str(error).splitlines() or ["not in time"])[-1]
+                        unmeasured.append(f"{case} behind {router}, seed {seed}: {last}")
+                    else:
+                        _tell(runs[-1])
+    return runs, unmeasured
 
 
 def _tell(run: PeerRun) -> None:
@@ -62,6 +74,7 @@ def main() -> None:
         ROUTERS[router].prepare()
     began = time.monotonic()
     runs: list[PeerRun] = []
+    unmeasured: list[str] = []
     for small_caches in (False, True):
         cases = [name for name in options.workloads if CASES[name].small_caches is small_caches]
         if not cases:
@@ -70,7 +83,9 @@ def main() -> None:
             tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
             engines.running(Path(folder), small_caches) as backends,
         ):
-            runs += asyncio.run(measure(backends, cases, options))
+            measured, missing = asyncio.run(measure(backends, cases, options))
+        runs += measured
+        unmeasured += missing
     rank = {name: i for i, name in enumerate((*options.workloads, *options.routers))}
     found = results.grouped(sorted(runs, key=lambda run: (rank[run.case], rank[run.router])))
     judged = results.goals(found)
@@ -78,7 +93,9 @@ def main() -> None:
     if options.write:
         minutes = (time.monotonic() - began) / 60
         command = report.command("peers")
-        PAGE.write_text(page.page(found, judged, command, minutes, report.machine_in_words()))
+        PAGE.write_text(
+            page.page(found, unmeasured, judged, command, minutes, report.machine_in_words())
+        )
     report.finish("peers", results.figures(found), judged)
 
 

@@ -14,6 +14,7 @@ from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
 from benchmarks.peers.page import page
 from benchmarks.peers.processes import Launched, cpu_seconds
 from benchmarks.peers.results import PeerRun, Runs, goals, grouped, ratio, run_of
+from benchmarks.peers.routers import ROUTERS
 from loadgen.planning import RequestForm
 from loadgen.player import SentRequest
 
@@ -112,7 +113,7 @@ def test_a_request_of_ours_that_fails_misses_a_goal_and_anothers_does_not() -> N
 
 def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None:
     found = of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
-    text = page(found, goals(found), "make bench-peers", 12.0, "some machine")
+    text = page(found, [], goals(found), "make bench-peers", 12.0, "some machine")
     rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
     by_router = {row[1]: row for row in rows if len(row) > 8}
     assert by_router["ours"][2:4] == ["250 (200 to 300)", ""]
@@ -122,7 +123,8 @@ def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None
     assert "3 of 4 goals are met" not in text
     assert "Missed: none." in text
     found = of(EXACT, antefix=(0.2,), smg=(0.1,))
-    text = page(found, goals(found), "make bench-peers", 12.0, "some machine")
+    text = page(found, ["smg fell"], goals(found), "make bench-peers", 12.0, "some machine")
+    assert "\nNot measured: smg fell\n" in text
     assert "cache reset mean ttft by best other" in text.partition("Missed: ")[2].splitlines()[0]
     assert "### cache_reset: multi_turn, one engine's cache is reset" in text
 
@@ -195,3 +197,24 @@ def test_what_does_not_get_ready_is_told_with_the_end_of_its_log(tmp_path: Path)
             started.said(within_s=60)
     finally:
         started.stop()
+
+
+def test_a_process_that_is_called_an_engine_is_not_the_routers(tmp_path: Path) -> None:
+    shell = ["sh", "-c", f"exec {sys.executable} -c '{BUSY}'"]
+    started = Launched(shell, tmp_path / "busy.log", asked={"cpu_s": 0.2})
+    try:
+        started.said(within_s=60)
+        assert cpu_seconds([started.pid]) >= 0.1
+        assert cpu_seconds([started.pid], without=("engine", sys.executable)) == 0
+    finally:
+        started.stop()
+
+
+def test_a_router_is_in_the_cases_that_can_tell_something_of_it() -> None:
+    suited = {
+        name: {case for case, of in CASES.items() if router.suits(of)}
+        for name, router in ROUTERS.items()
+    }
+    assert suited["antefix"] == suited["smg"] == suited["litellm"] == {*CASES}
+    assert suited["smg_mesh"] == {"two_gateways", "four_gateways"}
+    assert suited["ray_llm"] == {case for case, of in CASES.items() if not of.says}
