@@ -81,7 +81,8 @@ def step_under_way_s(load: ReplicaLoad) -> float:
 
 
 # A second of prefill here delays those who come here next: counted this often beside the request
-# itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy.
+# itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy. It does
+# not grow with a backlog: 15 crowds few replicas, and first tokens came later under saturation.
 OTHERS = 3.0
 
 

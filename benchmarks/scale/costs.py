@@ -215,17 +215,19 @@ async def board(url: str, size: Size) -> Call:
 
 
 async def return_of_all(url: str, size: Size) -> Call:
-    """What a replica holds is written anew, as after a flush of Redis."""
+    """What a replica holds is written anew, after a flush of Redis."""
     redis: AsyncRedis = connect(url, decode=False)
-    slot = await slots.claim(redis, pool.POOL, "bench", size.replicas - 1)
     held = size.blocks * BLOCK_TOKENS // SEGMENT_TOKENS
 
     async def call() -> float:
+        await redis.flushdb()
+        slot = await slots.claim(redis, pool.POOL, "bench", size.replicas - 1)
         keys = [random.randbytes(KEY_BYTES) for _ in range(held)]
         began = time.perf_counter()
         for start in range(0, held, 1024):
             part = keys[start : start + 1024]
-            await patiently(partial(slots.write_bits, redis, pool.POOL, slot, "bench", part, []))
+            write = partial(slots.write_bits, redis, pool.POOL, slot, "bench", part, [])
+            assert await patiently(write)
         return time.perf_counter() - began
 
     return call

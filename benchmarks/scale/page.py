@@ -97,7 +97,7 @@ holds, for an event and a replica; of {SEGMENT_TOKENS} tokens that the index hol
   gateways placed since its last one.
 - *event*: a publisher's time to bring to Redis that a prompt was stored, and another evicted.
 - *replica*: the time in which all gateways read the board once, one after the other.
-- *replica anew*: a replica's time to write all that it holds, as after a flush of Redis.
+- *replica anew*: a replica's time to write all that it holds, after a flush of Redis.
 
 A gateway has no part in an event, and no load tells of a prompt's length.
 
@@ -113,7 +113,9 @@ A gateway has no part in an event, and no load tells of a prompt's length.
   ran as there are cores.
 - **conversations**: chats of 3 to 7 turns, half of them behind one of 8 system prompts
   (`benchmarks/gateways/traffic.py`); the first third is warm-up. Of recorded traces all counts.
-  They come faster or slower than recorded; a rate is of all replicas.
+  They come faster or slower than recorded; a rate is of all replicas. *Requests* are those that
+  count. With fewer than some hundreds for a replica, hits lack what each replica computes once,
+  system prompts above all.
 - **Others**: `benchmarks/scale/choosers.py`. All but the tree know the numbers of requests exactly
   and at once, which no real one does; ours are up to 0.2 s old.
 - **The engines** ({engine.source["engine"]}):

@@ -13,7 +13,7 @@ from benchmarks.gateways.results import percentile, variation
 from benchmarks.scale.fleet import Visit
 
 HEADINGS = (
-    "Replicas", "Gateways", "Requests/s", "Policy", "Cached", "Of oracle", "Of ceiling",
+    "Replicas", "Gateways", "Requests/s", "Requests", "Policy", "Cached", "Of oracle", "Of ceiling",
     "Mean TTFT, s", "p50", "p99", "CoV requests", "CoV tokens", "CoV in flight", "Decision, ms",
 )  # fmt: skip
 
@@ -144,6 +144,7 @@ def _row(s: FleetSummary, oracle: float | None) -> tuple[str, ...]:
         f"{s.case.replicas:,}",
         str(s.case.gateways),
         f"{s.case.rate:g}",
+        f"{s.requests:,}",
         s.case.policy,
         f"{s.cached_ratio:.3f}",
         "" if oracle is None else f"{share(s.cached_ratio, oracle):.3f}",
