@@ -105,8 +105,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=3, help="how often each run is repeated")
     parser.add_argument("--requests", type=int, default=60, help="of a run, about")
-    for name, choices in (("routers", tuple(ROUTERS)), ("workloads", tuple(CASES))):
-        parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
+    cases, routers = tuple(CASES), tuple(ROUTERS)
+    parser.add_argument("--workloads", nargs="+", choices=cases, default=cases)
+    # those with engines of their own take minutes to start, for each run
+    quick = tuple(name for name in routers if not ROUTERS[name].has_engines)
+    parser.add_argument(
+        "--routers", nargs="+", choices=routers, default=quick, help=f"else {', '.join(quick)}"
+    )
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/peers.md")
     options = parser.parse_args()
     if options.seeds < 1 or options.requests < 1:
