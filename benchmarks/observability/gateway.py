@@ -132,8 +132,7 @@ async def _pass_on_alone(self: Relay, place: Reservation, upstream: aiohttp.Clie
     reader = EventReader(self._so_far)
     async for piece in upstream.content.iter_any():
         if chunk := reader.passed_on(piece):
-            body = {"type": "http.response.body", "body": chunk, "more_body": True}
-            await self._client._tell(body)
+            await self._client._give(chunk)
 
 
 def _tell_nothing(*args: object) -> dict[str, Any]:

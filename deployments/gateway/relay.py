@@ -110,7 +110,7 @@ class Relay(Response):
         self._mover = Mover(self._request.record, self._so_far, self._ask_to_go_on)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._client.goes_to(send)
+        self._client.goes_to(scope, send)
         work = asyncio.ensure_future(self._answer())
         gone = asyncio.ensure_future(client_gone(receive))
         timeout = max(0.0, self._request.deadline - asyncio.get_running_loop().time())

@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.gateway.errors import ApiError
 from deployments.gateway.rejoining import RESUME_HEADER
 from deployments.gateway.request import EngineRequest
+from deployments.process.pieces import Pieces, pieces_of
 
 # A client that reads nothing must not hold its request's task past the deadline.
 LAST_WORDS_S = 1.0
@@ -31,10 +32,12 @@ class ToldAnswer:
         self._request = request
         self._told = told
         self._send: Send | None = None
+        self._pieces: Pieces
+        self._clock = asyncio.get_running_loop().time
         self._last_piece_at: float | None = None
 
-    def goes_to(self, send: Send) -> None:
-        self._send = send
+    def goes_to(self, scope: Scope, send: Send) -> None:
+        self._send, self._pieces = send, pieces_of(scope)
 
     async def start(
         self,
@@ -55,12 +58,19 @@ class ToldAnswer:
         await self._tell({"type": "http.response.start", "status": status, "headers": raw})
 
     async def piece(self, chunk: bytes) -> None:
+        """It must not be empty."""
         if self.streaming:
-            at = asyncio.get_running_loop().time()
+            at = self._clock()
             if self._last_piece_at is not None:
                 self._request.record.gaps_s.append(at - self._last_piece_at)
             self._last_piece_at = at
-        await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._give(chunk)
+
+    async def _give(self, chunk: bytes) -> None:
+        if self._pieces.take_one:
+            self._pieces.write(chunk)
+        else:
+            await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self, rest: bytes = b"") -> None:
         await self._tell({"type": "http.response.body", "body": rest, "more_body": False})

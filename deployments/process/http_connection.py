@@ -28,6 +28,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from deployments.process.pieces import EXTENSION, ChunkedPieces
+
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 8192
@@ -189,6 +191,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
         self._answering = cycle
+        cycle.scope["extensions"] = {EXTENSION: {"pieces": ChunkedPieces(cycle)}}
         super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
 
     def _break_off(self) -> bool:
