@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.gateway.errors import ApiError
 from deployments.gateway.rejoining import RESUME_HEADER
 from deployments.gateway.request import EngineRequest
-from deployments.process.pieces import Pieces, pieces_of
+from deployments.process.pieces import AnswerPieces, pieces_of
 
 # A client that reads nothing must not hold its request's task past the deadline.
 LAST_WORDS_S = 1.0
@@ -32,7 +32,7 @@ class ToldAnswer:
         self._request = request
         self._told = told
         self._send: Send | None = None
-        self._pieces: Pieces
+        self._pieces: AnswerPieces
         self._clock = asyncio.get_running_loop().time
         self._last_piece_at: float | None = None
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 EXTENSION = "antefix.pieces"
 
 
-class Pieces(Protocol):
+class AnswerPieces(Protocol):
     """Of one answer."""
 
     @property
@@ -25,9 +25,9 @@ class Pieces(Protocol):
         """It leaves at once; it must not be empty."""
 
 
-def pieces_of(scope: Scope) -> Pieces:
+def pieces_of(scope: Scope) -> AnswerPieces:
     """What its server offers; on another server none is taken."""
-    offered: Pieces = scope.get("extensions", {}).get(EXTENSION, {}).get("pieces", _NONE)
+    offered: AnswerPieces = scope.get("extensions", {}).get(EXTENSION, {}).get("pieces", _NONE)
     return offered
 
 

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from deployments.process.pieces import Pieces, pieces_of
+from deployments.process.pieces import AnswerPieces, pieces_of
 from tests.deployments.process.connections import serving
 from tests.waiting import until
 
@@ -75,7 +75,7 @@ async def test_none_is_taken_of_an_answer_with_a_length(method: str) -> None:
 
 
 async def test_none_is_taken_while_the_client_takes_none() -> None:
-    all_pieces: list[Pieces] = []
+    all_pieces: list[AnswerPieces] = []
     written = 0
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +101,7 @@ async def test_none_is_taken_while_the_client_takes_none() -> None:
 
 
 async def test_none_is_taken_once_the_client_has_left() -> None:
-    found: list[Pieces] = []
+    found: list[AnswerPieces] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start())
