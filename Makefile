@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
-	bench-resume bench-long-prompts bench-client bench-scale bench-peers
+	bench-resume bench-long-prompts bench-client bench-scale bench-peers bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -198,6 +198,9 @@ bench-client: ## Compare what antefix bench measures with vllm bench serve, on o
 
 bench-peers: ## Compare with other routers, on the same engines (ARGS="--routers antefix smg --seeds 1")
 	@$(BIN)/python -m benchmarks.peers.run $(ARGS)
+
+bench-summary: ## Write docs/benchmarks/README.md from what benchmarks printed (ARGS="FILE ...")
+	@$(BIN)/python -m benchmarks.summary $(ARGS)
 
 soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
 	@$(BIN)/python -m benchmarks.soak.run $(ARGS)

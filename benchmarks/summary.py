@@ -1,0 +1,134 @@
+"""What was measured, on one page: make bench-summary ARGS="FILE ..."
+
+Each FILE is what a benchmark printed, which ends with its result. Results are kept in
+docs/benchmarks/results.json, the last of each benchmark, and docs/benchmarks/README.md is written
+from them. Without a FILE only the page is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import Problem
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+RESULTS, PAGE = DOCS / "benchmarks" / "results.json", DOCS / "benchmarks" / "README.md"
+# Whose page is not NAME.md.
+OWN_PAGES = {"drills": "../drills.md", "resume": "../resuming.md", "budgets": "../budgets.md"}
+
+Results = Mapping[str, Mapping[str, Any]]
+
+# Where we win and where we lose, in figures of results; what was not measured is left out.
+LINES: Sequence[str] = (
+    "**An engine that dies cuts nothing**: {resume[goals][hit][figure]:.0f} answers were hit by"
+    " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
+    " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up to"
+    " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
+    "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
+    " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
+    "**Under saturation** a random choice has"
+    " {scale[goals][mooncake_conversation_mean_ttft_of_random][figure]:.1f} times our mean TTFT,"
+    " on the recorded trace at hand; a peer reports 24.6 times on its own.",
+)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The result that a benchmark's output ends with. Raises Problem."""
+    try:
+        last = path.read_text(encoding="utf-8").strip().rpartition("\n")[2]
+        result: dict[str, Any] = json.loads(last)
+        result["benchmark"], result["figures"], result["goals"]
+    except OSError as error:
+        raise Problem(f"{path} cannot be read: {error.strerror}", "name another file") from None
+    except (ValueError, KeyError, TypeError):
+        raise Problem(
+            f"{path} does not end with the line of JSON that a benchmark ends with",
+            "keep all that it prints: make bench-index | tee index.out",
+        ) from None
+    return result
+
+
+def page(results: Results) -> str:
+    """The whole document."""
+    return f"""\
+# What was measured
+
+<!-- Written by `make bench-summary` from results.json. -->
+
+{_lines(LINES, results)}
+
+## Results that are kept
+
+All figures of each benchmark's last run that was kept are in [results.json](results.json).
+
+| Benchmark | Command | Goals met | Measured |
+| -- | -- | -- | -- |
+{_rows(_benchmarks(results))}
+
+Other pages beside this one are of runs before results were kept; each begins with its command,
+machine and date.
+
+## Goals that were missed
+
+| Benchmark | Goal | Figure | Wanted |
+| -- | -- | -- | -- |
+{_rows(_missed(results))}
+"""
+
+
+def _lines(templates: Sequence[str], results: Results) -> str:
+    told = []
+    for template in templates:
+        with contextlib.suppress(KeyError):
+            told.append(f"- {template.format(**results)}")
+    return "\n".join(told)
+
+
+def _benchmarks(results: Results) -> Iterator[Sequence[object]]:
+    for name, result in sorted(results.items()):
+        of_page = OWN_PAGES.get(name, f"{name}.md")
+        link = f"[{name}]({of_page})" if (PAGE.parent / of_page).exists() else name
+        met = [goal["met"] for goal in result["goals"].values()]
+        where = f"{result['date']}, {result['cores']} cores of {result['cpu']}"
+        yield link, f"`{result['command']}`", f"{sum(met)} of {len(met)}", where
+
+
+def _missed(results: Results) -> Iterator[Sequence[object]]:
+    for name, result in sorted(results.items()):
+        for what, goal in result["goals"].items():
+            if not goal["met"]:
+                least = "at_least" in goal
+                wanted = (
+                    f"at least {goal['at_least']:g}" if least else f"at most {goal['at_most']:g}"
+                )
+                yield name, what.replace("_", " "), f"{goal['figure']:g}", wanted
+
+
+def _rows(rows: Iterator[Sequence[object]]) -> str:
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.summary", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("file", type=Path, nargs="*")
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    try:
+        for path in parser.parse_args().file:
+            result = read(path)
+            results[result.pop("benchmark")] = result
+    except Problem as problem:
+        sys.exit(f"error: {problem}")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()
