@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.drills.scenarios import OF_THREE
+
 HEAD = ("Drill", "Requests", "Hit", "Went on", "Told", "Longest gap, s", "Whole after, s", "Right")
 
 
@@ -24,6 +26,17 @@ answered that did not go on. Requests are those of all {len(runs)} runs together
 longest, *right* the runs that were as they should be.
 
 {_table([HEAD, ["--"] * len(HEAD), *(_row(name, runs) for name in runs[0])])}
+{_updates([run[OF_THREE] for run in runs if "took_s" in run.get(OF_THREE, {})])}"""
+
+
+def _updates(updates: Sequence[Mapping[str, Any]]) -> str:
+    if not updates:
+        return ""
+    fewest = min(of["fewest_serving"] for of in updates)
+    took = ", ".join(f"{of['took_s']:.0f} ({of['one_start_s']:.0f})" for of in updates)
+    return f"""
+While `{OF_THREE}` replaced three engines at least {fewest} of them served. It took so many seconds,
+and what an engine itself does of its start so many on average: {took}.
 """
 
 

@@ -179,13 +179,17 @@ async def update(fleet: DrilledFleet) -> Injury:
     await eventually("all engines are new ones", all_are_new)
     over = now()
     starts_s = [replica["startup_s"] for replica in (await fleet.status())[POOL]["replicas"]]
-    too_few = f"{fewest} of {len(before)} engines served ({seen}), {not_known} of {looks} unknown"
+    wrong = []
+    if fewest < len(before) - 1:
+        wrong.append(f"{fewest} of {len(before)} engines served ({seen})")
+    if not_known > looks / 2:
+        wrong.append(f"how many served was not known at {not_known} of {looks} looks")
     return Injury(
         began,
         over,
         before,
         planned=True,
-        wrong=() if fewest >= len(before) - 1 and not_known < looks / 2 else (too_few,),
+        wrong=tuple(wrong),
         measured={
             "fewest_serving": fewest,
             "looks": looks,

@@ -18,6 +18,7 @@ from tests.waiting import until
 FAULT = Injury(10.0, 20.0, frozenset({"hit"}))
 OF_A_GATEWAY = Injury(10.0, 20.0, gateway=True)
 WHOLE = Asked(9.0, 11.0, "hit")
+ONE = {"one_start_s": 27.2}
 NOTHING: dict[str, int] = {"slots": 0}
 
 
@@ -93,6 +94,18 @@ def test_the_page_tells_of_each_drill_what_all_runs_came_to() -> None:
     row = "| `killed` | 3 | 3 | 2 | 1 `engine_unavailable` | 0.0 | 1.5 | 1 of 2: left over: {"
     assert row in written
     assert "| `cut-off` |  |  |  |  |  |  | skipped: it takes root: run it as root |" in written
+
+
+def test_the_page_tells_how_long_updates_took_and_how_many_served() -> None:
+    updates = [
+        Injury(10.0, 20.0, planned=True, measured={"fewest_serving": of, "took_s": 81.6} | ONE)
+        for of in (3, 2)
+    ]
+    runs = [{"update": judge("update", [WHOLE], of, 21.0, NOTHING).figures()} for of in updates]
+    written = page(runs, "make drills", "Today.")
+    assert "replaced three engines at least 2 of them served" in written
+    assert written.endswith("82 (27), 82 (27).\n")
+    assert "three engines" not in page([{"update": {"skipped": "no"}}], "make drills", "Today.")
 
 
 def traffic(front: Front) -> Traffic:
