@@ -43,7 +43,7 @@ RIM = {
 IMPURE = {
     "ray",
     "vllm",
-    "fastapi",
+    "starlette",
     "torch",
     "redis",
     "zmq",

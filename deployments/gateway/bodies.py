@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway import request_body

@@ -23,10 +23,10 @@ from weakref import WeakSet
 import aiohttp
 import ray
 import yaml
-from fastapi import FastAPI, Request
 from ray import serve
 from ray.serve.handle import DeploymentHandle
-from starlette.requests import ClientDisconnect
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from common.loops import Loops, failures, forever
@@ -332,11 +332,11 @@ class Gateway:
             # last: it writes what all have counted
             self._requests.refresh(now)
 
-    def _app(self) -> FastAPI:
-        # `answer_errors` redirects
-        app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    def _app(self) -> Starlette:
+        app = Starlette()
+        app.router.redirect_slashes = False  # `answer_errors` does
         for path in INFERENCE_PATHS:
-            app.add_api_route(path, self.infer, methods=["POST"])
+            app.add_route(path, self.infer, methods=["POST"])
         self._inquiries.add_to(app)
         self._health.add_to(app)
         add_page(app)

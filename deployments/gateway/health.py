@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 
 import aiohttp
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from common.loops import Loops
@@ -38,24 +39,24 @@ class Health:
         self._peers = Peers.from_environment()
         self._session = session
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: Starlette) -> None:
         for name, answer in (("live", self.live), ("ready", self.ready), ("serving", self.serving)):
-            app.add_api_route(f"/health/{name}", answer, methods=["GET"])
+            app.add_route(f"/health/{name}", answer, methods=["GET"])
 
-    async def live(self) -> Response:
+    async def live(self, request: Request) -> Response:
         """200 while all that runs beside the requests does, else 503 and what has ended."""
         of = {"cluster": self._peers.cluster}
         if ended := self._loops.ended:
             return _unavailable({"status": "broken", "ended_loops": ended, **of})
         return JSONResponse({"status": "live", **of})
 
-    async def ready(self) -> Response:
+    async def ready(self, request: Request) -> Response:
         """200 when every pool has a running replica, else 503 and which has none."""
         if waiting := await pools_ready(self.pools, self._controller):
             return _unavailable({"status": "starting", "waiting_for_pools": waiting})
         return JSONResponse({"status": "ready"})
 
-    async def serving(self) -> Response:
+    async def serving(self, request: Request) -> Response:
         """200 while this gateway should get requests: since it could serve, until it leaves.
 
         For load balancers. A pool that is lost later is not this gateway's fault, and what it says

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable, Collection
 
-from fastapi import FastAPI, Request
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deployments.fleet.fleet import Fleet
@@ -45,7 +46,7 @@ class Inquiries:
         self._explanations = explanations
         self._inference_paths = inference_paths
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: Starlette) -> None:
         for path, answer in (
             ("/v1/models", self.models),
             ("/v1/models/{model:path}", self.model),
@@ -54,7 +55,7 @@ class Inquiries:
             ("/antefix/decisions", self.decisions),
             ("/openapi.json", self.openapi),
         ):
-            app.add_api_route(path, answer, methods=["GET"])
+            app.add_route(path, answer, methods=["GET"])
 
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights
@@ -62,7 +63,8 @@ class Inquiries:
         cards = [card for of in pools for card in of if rights.may_use(card["id"])]
         return JSONResponse({"object": "list", "data": cards})
 
-    async def model(self, request: Request, model: str) -> Response:
+    async def model(self, request: Request) -> Response:
+        model = request.path_params["model"]
         self._holder_of(request).rights.check_model(model)
         cards = await self._pools.cards[self._pools.of_model(model).name].models()
         return JSONResponse(next(card for card in cards if card["id"] == model))
@@ -75,9 +77,9 @@ class Inquiries:
         )
         return JSONResponse(status)
 
-    async def explain(self, request: Request, request_id: str) -> Response:
+    async def explain(self, request: Request) -> Response:
         """Why a request of this key's tenant, or any for an operator, went where it went."""
-        holder = self._holder_of(request)
+        holder, request_id = self._holder_of(request), request.path_params["request_id"]
         loads = holder.sees_loads(self._fleet().gateway)
         try:
             # the page shows an operator everybody's decisions, and leads here
@@ -109,7 +111,7 @@ class Inquiries:
             asked_by[:-1] + b', "decisions": ' + found + b"}", media_type="application/json"
         )
 
-    async def openapi(self) -> Response:
+    async def openapi(self, request: Request) -> Response:
         for cards in self._pools.cards.values():
             if (described := await cards.openapi(self._inference_paths)) is not None:
                 return JSONResponse(described)

@@ -11,7 +11,7 @@ import hashlib
 from functools import partial
 from pathlib import Path
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,7 +33,7 @@ _HEADERS = {
 }
 
 
-def add_page(app: FastAPI) -> None:
+def add_page(app: Starlette) -> None:
     """Serve the page at /antefix/, its files at /antefix/assets/NAME."""
     for file in Path(__file__).parent.iterdir():
         if media_type := _MEDIA_TYPES.get(file.suffix):
