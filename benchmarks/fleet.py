@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.ending import stopped_in_the_end
 from cli.local.home import Home
 from cli.stream_client import Endpoint
 from deployments.wire.engine_pass import EnginePasses
@@ -37,7 +38,7 @@ def running(fleet_file: Path, keys: Mapping[str, str] | None = None) -> Iterator
 
     `keys`: tenant to API key, of tenants beside `default`, which has to be an operator then.
     """
-    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+    with stopped_in_the_end(), tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
         lines = [f"{tenant}={key}\n" for tenant, key in (keys or {}).items()]
         Home(Path(folder)).keys_file.write_text("".join(["# see antefix keys\n", *lines]))
         env = {**os.environ, "ANTEFIX_HOME": folder}

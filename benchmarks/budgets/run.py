@@ -25,7 +25,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +38,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.budgets.gateway_process import FLEET
+from benchmarks.ending import stopped_in_the_end
 from cli.local import redis_server
 from cli.local.ports import free_ports
 from router.budget_book import books_of
@@ -271,6 +271,7 @@ async def measure(
         await pieces.end()
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-budgets")
     parser.add_argument("--chaos-seconds", type=float, default=CHAOS_S)
@@ -279,8 +280,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--litellm", metavar="PYTHON")
     asked = parser.parse_args()
-    # whatever ends it, no process of it stays
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     chaos_s = 0.0 if asked.quick else asked.chaos_seconds
     with tempfile.TemporaryDirectory() as folder:
         figures = asyncio.run(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.small_model import small_model
 from benchmarks.trace_player import poisson
 from cli.local.ports import LOOPBACK, free_ports
@@ -255,6 +256,7 @@ well: the ranges say by how much.
 """
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each client, in turns")

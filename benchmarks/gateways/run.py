@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import uvloop
 
 from benchmarks import engine_host, report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.engine_host import HostReport, HostSettings
 from benchmarks.gateways import gateway_process, page
 from benchmarks.gateways.gateway_process import GatewayProcessSettings
@@ -204,9 +205,9 @@ def _tell(s: GatewaysSummary) -> None:
         print("this machine was too busy for that run to mean much", file=sys.stderr)
 
 
+@stopped_in_the_end()
 def main() -> None:
     options = _options()
-    signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
     try:
         found = measure(options)
@@ -251,10 +252,6 @@ def _options() -> argparse.Namespace:
     if min(options.rate, options.seconds) <= 0 or options.warm_up < 0:
         parser.error("--rate and --seconds must be above 0")
     return options
-
-
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

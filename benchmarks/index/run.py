@@ -24,6 +24,7 @@ from redis.asyncio import Redis
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import alternatives, page, pool, publishing
 from loadgen.summary import percentile
 from router.index import BUDGET_S, PrefixIndex
@@ -235,6 +236,7 @@ async def measure_publishing(url: str, results: Results) -> None:
     results.goals["published_block_events_per_s"] = report.goal(rate, at_least=EVENTS_GOAL)
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/index.{md,svg}")

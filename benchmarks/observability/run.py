@@ -24,11 +24,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import uvloop
 
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.observability import engines, gateway, page
 from benchmarks.observability.engines import EnginesSettings
 from benchmarks.observability.gateway import ObservedGatewaySettings
@@ -198,9 +199,9 @@ def _fleet(port: int, metrics_port: int) -> Mapping[str, Any]:
     }
 
 
+@stopped_in_the_end()
 def main() -> None:
     options = _options()
-    signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
         folder = Path(name)
@@ -241,10 +242,6 @@ def _options() -> argparse.Namespace:
     if options.turns < 1 or options.seconds <= 0 or options.warm_up < 0:
         parser.error("--turns must be at least 1 and --seconds above 0")
     return options
-
-
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.overhead import gateway_cost
 from benchmarks.overhead.played import playing
@@ -82,6 +83,7 @@ def real() -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
+@stopped_in_the_end()
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.run")
     parser.add_argument("--played", action="store_true", help="only with engines that are played")

@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.peers import engines, page, results
 from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
@@ -67,9 +66,9 @@ def _tell(run: PeerRun) -> None:
     )
 
 
+@stopped_in_the_end()
 def main() -> None:
     options = _options()
-    signal.signal(signal.SIGTERM, _interrupt)
     for router in options.routers:
         ROUTERS[router].prepare()
     began = time.monotonic()
@@ -117,10 +116,6 @@ def _options() -> argparse.Namespace:
     if options.seeds < 1 or options.requests < 1:
         parser.error("--seeds and --requests must be at least 1")
     return options
-
-
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import aiohttp
 import yaml
@@ -173,7 +172,6 @@ def write_docs(text: str, found: results.Summaries) -> None:
 
 def main() -> None:
     options = _options()
-    signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
     description = yaml.safe_load(FLEET.read_text())
     description["pools"]["engine"]["model"] = str(small_model())
@@ -204,10 +202,6 @@ def _options() -> argparse.Namespace:
     if options.seeds < 1 or options.seconds <= 0:
         parser.error("--seeds and --seconds must be above 0")
     return options
-
-
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 import uvloop
 
 from benchmarks import public_data, report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import pool
 from benchmarks.scale import costs, goals, page, plots, redis_cluster, redis_load
 from benchmarks.scale.choosers import CHOOSERS
@@ -114,6 +115,7 @@ def recorded() -> tuple[list[Path], str]:
         return [], str(error)
 
 
+@stopped_in_the_end()
 def main() -> None:
     options = _options()
     began = time.monotonic()

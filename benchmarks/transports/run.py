@@ -20,6 +20,7 @@ import sys
 from typing import Any
 
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 
 MARK = "TRANSPORT "
 WAYS: dict[str, dict[str, str]] = {
@@ -57,6 +58,7 @@ async def measure_in_turn() -> dict[str, Any]:
     return figures
 
 
+@stopped_in_the_end()
 def main() -> None:
     figures = asyncio.run(measure_in_turn())
     chosen = figures["straight"]
