@@ -20,7 +20,7 @@ from common.errors import Problem
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS, PAGE = DOCS / "benchmarks" / "results.json", DOCS / "benchmarks" / "README.md"
 # Whose page is not NAME.md.
-OWN_PAGES = {"drills": "../drills.md", "resume": "../resuming.md", "budgets": "../budgets.md"}
+OWN_PAGES = {"resume": "../resuming.md", "budgets": "../budgets.md"}
 
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -30,6 +30,9 @@ LINES: Sequence[str] = (
     " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
     " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up to"
     " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
+    "**What is broken under traffic** (processes killed and frozen, networks and disks, clocks,"
+    " updates): {drills[goals][drills_that_went_wrong][figure]:.0f} drills went otherwise than they"
+    " should.",
     "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
     " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
     "**Under saturation** a random choice has"

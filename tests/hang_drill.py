@@ -5,7 +5,7 @@
 
 Each round starts real engines with their witnesses, stops one process of each (SIGSTOP) while it is
 idle, computes a prompt or decodes, has another wait for ever for a lock in a step, and looks how
-soon the witness ends all of them; or so many `--moments` are drawn from these by chance. Then one
+soon the witness ends all of them; or that many `--moments` are drawn by chance, of stops. Then one
 engine is kept full of 4,000-token prompts while spinners take every core from it: nobody may
 suspect it. Prints each; the last line is JSON, with the counts of each kind of process.
 """
@@ -241,7 +241,8 @@ async def main() -> int:
         (folder / "split").mkdir()
         split_model(folder / "split")
         drills = [tuple(one) for one in asked.only or DRILLS]
-        moments = random.choices(drills, k=asked.moments) or drills * asked.rounds
+        stops = [one for one in drills if one[1] != "step"] or drills
+        moments = random.choices(stops, k=asked.moments) if asked.moments else drills * asked.rounds
         found = []
         for what, when in moments:
             found.append(await frozen(folder, what, when))
