@@ -116,6 +116,8 @@ class _EngineWatch:
         self._replica_fd = _opened(replica, path)
         self._core: int | None = None
         self._core_fd: int | None = None
+        # of the engine, when its loop began: its workers are there by then
+        self._at_first: list[int] = []
         self._judge = Judge()
         self._beats = 0
         self._seen: tuple[float, processes.Threads] | None = None
@@ -142,11 +144,11 @@ class _EngineWatch:
         waits = core.phase is LoopPhase.STEP or replica.probe > 0
         stalls = waits and core.beats == self._beats
         self._beats = core.beats
-        stopped = "T" in (processes.state(self._core or 0), processes.state(self._replica))
+        # a worker, too: while the engine is idle nothing waits for it
+        stopped = any(processes.state(pid) == "T" for pid in (self._replica, *self._at_first))
         quiet = False
         if stalls and self._core is not None:
-            quiet, one_stopped = self._are_quiet(self._core, now)
-            stopped = stopped or one_stopped
+            quiet = self._are_quiet(self._core, now)
         else:
             self._seen = None
         return Look(
@@ -166,19 +168,18 @@ class _EngineWatch:
             return
         self._core_fd = _opened(core.pid, self._path)
         self._core = core.pid if self._core_fd is not None else None
+        self._at_first = self._engine()
 
-    def _are_quiet(self, core: int, now: float) -> tuple[bool, bool]:
-        """Whether the engine's threads were, since the last look; and whether one is stopped."""
+    def _are_quiet(self, core: int, now: float) -> bool:
+        """Whether the engine's threads were, since the last look."""
         last = self._seen
         try:
             threads = processes.threads(processes.with_children(core))
         except OSError:  # nothing is known, so nothing counts
             self._seen = None
-            return False, False
+            return False
         self._seen = now, threads
-        stopped = any(thread.state == "T" for thread in threads.values())
-        quiet = last is not None and processes.were_quiet(last[1], threads, now - last[0])
-        return quiet, stopped
+        return last is not None and processes.were_quiet(last[1], threads, now - last[0])
 
     def _end(self) -> None:
         ours = self._engine()

@@ -1,11 +1,13 @@
 """A replica and its engine with nothing in them, and a real witness: python -m tests.fakes.watched
 
-The engine is "idle", or "stuck" in a step. When it is, the replica writes its process id and the
-witness's; it leaves by itself when it is told that the engine hangs.
+The engine is "idle", or "stuck" in a step, and has a worker. When it is, the replica writes the
+process ids of the engine, its worker and the witness; it leaves by itself when it is told that the
+engine hangs.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -14,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from autoscaling.step_bound import TELLING_STEPS
+from deployments.engine import processes
 from deployments.engine.hang import EngineHealth
-from deployments.engine.vllm.heartbeat import CoreHeart, HeartbeatFile, LoopPhase
+from deployments.engine.vllm.heartbeat import STACKS_SIGNAL, CoreHeart, HeartbeatFile, LoopPhase
 from deployments.engine.witness import Witness
 
 STEP = SimpleNamespace(
@@ -31,6 +34,8 @@ STEP = SimpleNamespace(
 
 
 def engine(path: Path, does: str) -> None:
+    faulthandler.register(STACKS_SIGNAL, chain=False)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     heart = CoreHeart(HeartbeatFile(path), hidden_size=64)
     for _ in range(TELLING_STEPS):
         heart.began(STEP)
@@ -48,7 +53,8 @@ def replica(does: str) -> None:
     file = HeartbeatFile(witness.path)
     while file.core.phase is not (LoopPhase.STEP if does == "stuck" else LoopPhase.IDLE):
         time.sleep(0.01)
-    print(core.pid, witness.pid, flush=True)
+    (worker,) = processes.with_children(core.pid)[1:]
+    print(core.pid, worker, witness.pid, flush=True)
     while witness.verdict[0] is not EngineHealth.HUNG:
         witness.beat()
         time.sleep(0.05)

@@ -23,11 +23,13 @@ LEFT_BY_ITSELF = 3
 class Watched:
     replica: asyncio.subprocess.Process
     core: int
+    worker: int
     witness: int
 
     async def said(self) -> str:
         assert self.replica.stdout is not None
-        return (await self.replica.stdout.readline()).decode()
+        async with asyncio.timeout(60.0):
+            return (await self.replica.stdout.readline()).decode()
 
     @property
     def core_is_gone(self) -> bool:
@@ -46,20 +48,24 @@ async def watched(does: str, folder: Path) -> AsyncIterator[Watched]:
         env={**os.environ, "TMPDIR": str(folder)},
     )
     assert replica.stdout is not None
-    core, witness = map(int, (await replica.stdout.readline()).split())
+    core, worker, witness = map(int, (await replica.stdout.readline()).split())
     try:
-        yield Watched(replica, core, witness)
+        yield Watched(replica, core, worker, witness)
     finally:
         if replica.returncode is None:
             replica.kill()
         await replica.wait()
         await until(lambda: not list(folder.glob("antefix-heartbeat-*")))
-        await until(lambda: processes.state(core) in "XZ")
+        await until(lambda: all(processes.state(pid) in "XZ" for pid in (core, worker)))
 
 
-async def test_a_stopped_engine_is_ended_after_its_replica_has_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["core", "worker"])
+async def test_a_stopped_engine_is_ended_after_its_replica_has_left(
+    tmp_path: Path, which: str
+) -> None:
+    """A worker, too, though nothing waits for it while the engine is idle."""
     async with watched("idle", tmp_path) as one:
-        os.kill(one.core, signal.SIGSTOP)
+        os.kill(getattr(one, which), signal.SIGSTOP)
         assert "stopped" in await one.said()
         assert await one.replica.wait() == LEFT_BY_ITSELF
         await until(lambda: one.core_is_gone)
