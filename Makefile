@@ -208,7 +208,7 @@ soak: ## Watch a fleet under mixed traffic for what grows (ARGS="--minutes 60")
 drills: ## Break a fleet's parts under traffic and say what came of it (only=NAME for one)
 	@$(BIN)/python -m benchmarks.drills.run $(if $(only),--only $(only)) $(ARGS)
 
-drill-hangs: ## Freeze real engines' processes at moments=100 by chance, half a minute each (ARGS=)
+drill-hangs: ## Freeze real engines at moments=100 by chance, half a minute each (ARGS="--starved-minutes 60")
 	@$(BIN)/python -m tests.hang_drill --moments $(or $(moments),100) $(ARGS)
 
 clean: ## Remove what was installed and cached inside this repository

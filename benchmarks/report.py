@@ -28,7 +28,7 @@ def goal(figure: float, *, at_most: float | None = None, at_least: float | None 
 
 
 # Measurements whose command is not `make bench-NAME`.
-OF_OTHER_NAMES = frozenset({"drills", "soak"})
+OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
 
 def command(benchmark: str) -> str:

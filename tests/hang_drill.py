@@ -1,13 +1,14 @@
 """Engines that are frozen at random moments, and one that is only starved.
 
-    make drill-hangs moments=100
-    python -m tests.hang_drill --rounds 3 --starved-minutes 5
+    make drill-hangs moments=100 ARGS="--starved-minutes 60"
+    python -m tests.hang_drill --rounds 3
 
 Each round starts real engines with their witnesses, stops one process of each (SIGSTOP) while it is
 idle, computes a prompt or decodes, has another wait for ever for a lock in a step, and looks how
 soon the witness ends all of them; or that many `--moments` are drawn by chance, of stops. Then one
-engine is kept full of 4,000-token prompts while spinners take every core from it: nobody may
-suspect it. Prints each; the last line is JSON, with the counts of each kind of process.
+engine after the other compiles and is kept full of 4,000-token prompts while spinners take every
+core from it: nobody may suspect it. Prints each; the last line is JSON, with the counts of each
+kind of process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from typing import Any
 import aiohttp
 import psutil
 
+from benchmarks import report
 from deployments.models.model import embedded_model
 from tests.split_model import split_model
 from tests.waiting import until
@@ -53,7 +55,9 @@ DRILLS = [
 # Goal: found within that, and a predicted step.
 FOUND_WITHIN_S = 5.0
 # The machine may be busy with something else.
-STARTS_IN_S, ENDS_IN_S = 300.0, 120.0
+STARTS_IN_S, ENDS_IN_S = 900.0, 120.0
+# Each of those that are starved compiles anew.
+STARVED_EACH_MINUTES = 10.0
 
 
 class WatchedEngine:
@@ -109,9 +113,10 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @asynccontextmanager
-async def watched_engine(folder: Path, workers: int = 1) -> AsyncIterator[WatchedEngine]:
-    engine_args = ENGINE_ARGS | ({"tensor_parallel_size": workers} if workers > 1 else {})
-    asked = {"model": str(folder), "engine_args": engine_args}
+async def watched_engine(
+    folder: Path, env: Mapping[str, str] = {}, **engine_args: Any
+) -> AsyncIterator[WatchedEngine]:
+    asked = {"model": str(folder), "engine_args": ENGINE_ARGS | engine_args}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.watched_engine", json.dumps(asked)),
         stdin=asyncio.subprocess.PIPE,
@@ -122,6 +127,7 @@ async def watched_engine(folder: Path, workers: int = 1) -> AsyncIterator[Watche
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_HOST_IP": "127.0.0.1",
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # a drill's own function is sent to it
+            **env,
         },
     )
     assert process.stdout is not None and process.stdin is not None
@@ -146,7 +152,8 @@ async def frozen(folder: Path, what: str, when: str) -> dict[str, Any]:
     """Freeze the process while the engine does that; when was it suspected, and all of it gone?
     `folder` has the models."""
     model, workers = (folder / "split", 2) if what == "worker" else (folder / "whole", 1)
-    async with watched_engine(model, workers) as engine, aiohttp.ClientSession() as http:
+    watched = watched_engine(model, tensor_parallel_size=workers)
+    async with watched as engine, aiohttp.ClientSession() as http:
         for _ in range(3):  # it learns how long its steps take
             await engine.ask(http, 600, 24)
         sizes = {"prefill": (PROMPT_TOKENS, 2), "decode": (8, 2000)}
@@ -183,30 +190,54 @@ def _spin() -> None:
         pass
 
 
-async def starved(folder: Path, minutes: float) -> dict[str, Any]:
-    """One engine, full of long prompts, while spinners come and go on every core."""
+@asynccontextmanager
+async def cores_taken() -> AsyncIterator[None]:
+    """Spinners come and go on every core."""
     spinning = multiprocessing.get_context("spawn")
-    async with watched_engine(folder) as engine, aiohttp.ClientSession() as http:
-        ends, answered = time.monotonic() + 60 * minutes, 0
 
-        async def client() -> None:
-            nonlocal answered
-            while time.monotonic() < ends and not engine.verdicts:
-                with suppress(aiohttp.ClientError):
-                    await engine.ask(http, random.choice([8, 600, PROMPT_TOKENS]), 24)
-                    answered += 1
-
-        clients = [asyncio.create_task(client()) for _ in range(8)]
-        while time.monotonic() < ends and not engine.verdicts:
+    async def take() -> None:
+        while True:
             spinners = [spinning.Process(target=_spin) for _ in range(4 * (os.cpu_count() or 1))]
-            for one in spinners:
-                one.start()
-            await asyncio.sleep(20.0)
-            for one in spinners:
-                one.kill()
+            try:
+                for one in spinners:
+                    one.start()
+                await asyncio.sleep(20.0)
+            finally:
+                for one in spinners:
+                    one.kill()
             await asyncio.sleep(5.0)
-        await asyncio.gather(*clients)
-        return {"minutes": minutes, "answered": answered, "verdicts": engine.verdicts}
+
+    taking = asyncio.create_task(take())
+    try:
+        yield
+    finally:
+        taking.cancel()
+        await asyncio.wait([taking])
+
+
+async def starved(folder: Path, minutes: float) -> dict[str, Any]:
+    """One engine, while the cores are taken: it compiles, then it is full of long prompts."""
+    answered = 0
+    with tempfile.TemporaryDirectory() as compiled:
+        watched = watched_engine(folder, {"VLLM_CACHE_ROOT": compiled}, enforce_eager=False)
+        began = time.monotonic()
+        async with cores_taken(), watched as engine, aiohttp.ClientSession() as http:
+            started_s = time.monotonic() - began
+
+            async def client() -> None:
+                nonlocal answered
+                while time.monotonic() < began + 60 * minutes and not engine.verdicts:
+                    with suppress(aiohttp.ClientError):
+                        await engine.ask(http, random.choice([8, 600, PROMPT_TOKENS]), 24)
+                        answered += 1
+
+            await asyncio.gather(*(client() for _ in range(8)))
+            return {
+                "minutes": round((time.monotonic() - began) / 60, 1),
+                "started_s": round(started_s, 1),
+                "answered": answered,
+                "verdicts": engine.verdicts,
+            }
 
 
 def counts(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -228,7 +259,21 @@ def counts(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
-async def main() -> int:
+def goals(found: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of what was asked for."""
+    judged = {}
+    if found:
+        late = sum(one["suspected_s"] > FOUND_WITHIN_S for one in found)
+        judged["found_late"] = report.goal(late, at_most=0)
+        wrong = sum(not one["ok"] for one in found)
+        judged["not_told_by_a_broken_connection"] = report.goal(wrong, at_most=0)
+    if alone:
+        alarms = sum(len(one["verdicts"]) for one in alone)
+        judged["false_alarms"] = report.goal(alarms, at_most=0)
+    return judged
+
+
+async def main() -> None:
     parser = argparse.ArgumentParser(description="Freeze and starve real engines.")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--moments", type=int, default=0, help="so many, by chance, not rounds")
@@ -247,11 +292,14 @@ async def main() -> int:
         for what, when in moments:
             found.append(await frozen(folder, what, when))
             print(*(f"{name} {value}" for name, value in found[-1].items()), flush=True)
+        alone: list[dict[str, Any]] = []
         minutes = asked.starved_minutes
-        alone = await starved(folder / "whole", minutes) if minutes else None
-    print(json.dumps({"counts": counts(found), "frozen": found, "starved": alone}))
-    return 0 if all(one["ok"] for one in found) and not (alone and alone["verdicts"]) else 1
+        while (left := minutes - sum(one["minutes"] for one in alone)) > 0:
+            alone.append(await starved(folder / "whole", min(left, STARVED_EACH_MINUTES)))
+            print(*(f"{name} {value}" for name, value in alone[-1].items()), flush=True)
+    figures = {"counts": counts(found), "frozen": found, "starved": alone}
+    report.finish("drill-hangs", figures, goals(found, alone))
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    asyncio.run(main())

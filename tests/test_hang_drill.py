@@ -1,6 +1,6 @@
 """How drills of hanging engines are counted."""
 
-from tests.hang_drill import counts
+from tests.hang_drill import counts, goals
 
 
 def of(what: str, suspected_s: float, ok: bool = True) -> dict[str, object]:
@@ -27,3 +27,18 @@ def test_moments_are_counted_by_the_kind_of_process() -> None:
             "gone_at_most_s": 4.0,
         },
     }
+
+
+def test_a_process_that_is_found_late_or_whose_client_is_not_told_misses_a_goal() -> None:
+    judged = goals([of("core", 5.5), of("core", 0.7), of("replica", 0.6, ok=False)], [])
+    assert {name: (goal["figure"], goal["met"]) for name, goal in judged.items()} == {
+        "found_late": (1, False),
+        "not_told_by_a_broken_connection": (1, False),
+    }
+    assert all(goal["met"] for goal in goals([of("core", 0.7)], []).values())
+
+
+def test_an_engine_that_is_suspected_while_it_is_starved_misses_a_goal() -> None:
+    starved = {"minutes": 10.0, "verdicts": [{"verdict": "SUSPECT", "why": "its step"}]}
+    assert goals([], [starved, starved | {"verdicts": []}])["false_alarms"]["figure"] == 1
+    assert goals([], [starved | {"verdicts": []}])["false_alarms"]["met"]

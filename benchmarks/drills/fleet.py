@@ -61,6 +61,9 @@ class DrilledFleet:
             if any("spawn_main" in " ".join(_words(child)) for child in worker.children())
         ]
 
+    async def somebody_waits(self) -> bool:
+        return bool(self.in_waiting())
+
     def controller(self) -> psutil.Process:
         (found,) = self._titled("ServeController")
         return found

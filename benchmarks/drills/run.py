@@ -110,11 +110,12 @@ def on_a_fleet(
         return asyncio.run(drill_all(names, fleet))
 
 
-def run(names: Sequence[str]) -> list[Judgement]:
+def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
     """Each of these drills, on the fleet that it takes."""
     description = yaml.safe_load(FLEET.read_text())
     for pool in description["pools"].values():
         pool["model"] = str(small_model(LAYERS))
+    description["pools"][POOL]["prestart"] = prestart
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM
     print(HEADING, flush=True)
@@ -132,10 +133,13 @@ def main() -> None:
         "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
     )
     parser.add_argument("--runs", type=int, default=1, help="of all of it, one after the other")
+    parser.add_argument(
+        "--prestart", action="store_true", help="processes wait for the first pool's next engine"
+    )
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/drills.md")
     options = parser.parse_args()
     names = options.only or list(SCENARIOS)
-    verdicts = [run(names) for _ in range(options.runs)]
+    verdicts = [run(names, options.prestart) for _ in range(options.runs)]
     wrong = sum(not one.is_right for of_run in verdicts for one in of_run)
     runs = [{one.name: one.figures() for one in of_run} for of_run in verdicts]
     if options.write:

@@ -29,6 +29,8 @@ SET_BY_S, AFTER_SET_S = 3600, 10.0
 # Before one of two takes all traffic, and before the other is promoted.
 PROMOTED_AFTER_S = 3.0
 LOOK_EVERY_S = 0.2
+# What engines read when they start, and answers do not depend on.
+UPDATED = {"max_num_seqs": 9}
 POOL, OVERFLOW = "engine", "other"
 
 Scenario = Callable[[DrilledFleet], Awaitable[Injury]]
@@ -157,9 +159,12 @@ async def clock_set(fleet: DrilledFleet, seconds: int) -> Injury:
 
 async def update(fleet: DrilledFleet) -> Injury:
     """A field that engines read when they start is changed: all of the pool's are replaced."""
+    pool = fleet.description.pools[POOL]
+    if pool.prestart:
+        await eventually("processes wait for the next engine", fleet.somebody_waits)
     before, began = frozenset(await fleet.roles(POOL)), now()
-    env = {**fleet.description.pools[POOL].env, "DRILLED_AT": f"{began:.0f}"}
-    updating = asyncio.create_task(asyncio.to_thread(fleet.update, POOL, env=env))
+    engine_args = {**pool.engine_args, **UPDATED}
+    updating = asyncio.create_task(asyncio.to_thread(fleet.update, POOL, engine_args=engine_args))
     fewest, seen = len(before), ""
     looks = not_known = 0
     while not updating.done():

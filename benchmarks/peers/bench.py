@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 
+from benchmarks import report
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, halves, planned
 from benchmarks.peers.processes import Launched, cpu_seconds
 from benchmarks.peers.results import PeerRun, run_of
@@ -91,7 +92,8 @@ class PeersBench:
     ) -> PeerRun:
         before = cpu_seconds(front.pids, ENGINES)
         sent = await self._play(front, talks, form, seed)
-        return run_of(name, router, seed, sent, cpu_seconds(front.pids, ENGINES) - before)
+        cpu_s = cpu_seconds(front.pids, ENGINES) - before
+        return run_of(name, router, seed, sent, cpu_s, report.machine_in_words())
 
     async def _play(
         self, front: _Front, talks: Sequence[Conversation], form: RequestForm, seed: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
-from benchmarks.peers.results import PeerRun, Runs, Spread, ratio
+from benchmarks.peers.results import PeerRun, Runs, Spread, Unmeasured, ratio
 from benchmarks.peers.routers import OURS, ROUTERS
 from benchmarks.small_model import LAYERS
 
@@ -65,30 +65,30 @@ def _words(of: Spread, digits: int) -> str:
     return median if least == most else f"{median} ({least} to {most})"
 
 
-def page(
-    found: Runs,
-    unmeasured: Sequence[str],
-    goals: Mapping[str, Any],
-    command: str,
-    minutes: float,
-    machine: str,
-) -> str:
-    """The whole document. `machine` is what `report.machine_in_words` says, `unmeasured` which runs
-    came to nothing, and why."""
+def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]) -> str:
+    """The whole document."""
     missed = [name for name, goal in goals.items() if not goal["met"]]
     routers = dict.fromkeys(router for _, router in found)
     releases = dict.fromkeys(filter(None, (ROUTERS[name].release for name in routers)))
-    lost = "".join(f"\nNot measured: {one}\n" for one in unmeasured)
+    runs = [run for of in found.values() for run in of]
+    machines = "".join(f"- {on}\n" for on in sorted({run.on for run in runs}))
+    lost = "".join(
+        f"\nNot measured: {one.case} behind {one.router}, seed {one.seed}: {one.why}\n"
+        for one in unmeasured
+    )
     return f"""\
 # Beside other routers
 
-<!-- Written by `{command}`. -->
+<!-- Written by `make bench-peers ARGS="--write"`. -->
 
 {ENGINES} real vLLM engines serve the same requests behind each router in turn. For every seed and
 case the routers come in another order; each is started anew, in front of engines whose caches are
-empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}. `{command}`: {minutes:.0f}
-minutes, {machine}
+empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}.
 
+`make bench-peers ARGS="--write"`, some forty minutes a seed, {len({run.seed for run in runs})} of
+them. [Each run](peers.jsonl) was measured
+
+{machines}
 {len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.
 {lost}
 TTFT counts from when a request was due, at the client. *Cached* is the share of prompt tokens that

@@ -23,7 +23,8 @@ from loadgen.summary import cached_ratio, distribution, ttft_s
 @dataclass(frozen=True)
 class PeerRun:
     """Times in seconds, of requests that were answered; `cached_ratio` of their prompts' tokens;
-    `cpu_s` the router's processes used; `failure`: what the first of the `failed` said."""
+    `cpu_s` the router's processes used; `failure`: what the first of the `failed` said; `on` what
+    machine, in words."""
 
     case: str
     router: str
@@ -35,13 +36,26 @@ class PeerRun:
     ttft_p99: float
     cached_ratio: float
     cpu_s: float
+    on: str = ""
 
     @property
     def cpu_ms_a_request(self) -> float:
         return 1000 * self.cpu_s / self.requests
 
 
-def run_of(case: str, router: str, seed: int, sent: Sequence[SentRequest], cpu_s: float) -> PeerRun:
+@dataclass(frozen=True)
+class Unmeasured:
+    """A run that came to nothing, and why: a peer's failure is no reason to lose the others'."""
+
+    case: str
+    router: str
+    seed: int
+    why: str
+
+
+def run_of(
+    case: str, router: str, seed: int, sent: Sequence[SentRequest], cpu_s: float, on: str
+) -> PeerRun:
     """Raises RuntimeError where no request was answered, or none says what was cached."""
     failed = [request for request in sent if request.error is not None]
     failure = f"{failed[0].error}: {failed[0].reason}" if failed else ""
@@ -61,6 +75,7 @@ def run_of(case: str, router: str, seed: int, sent: Sequence[SentRequest], cpu_s
         ttft["p99"],
         cached,
         cpu_s,
+        on,
     )
 
 

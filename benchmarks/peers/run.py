@@ -4,6 +4,9 @@ Two real vLLM engines serve the same traffic behind each router in turn: for eac
 routers come in another order, each started anew, with empty caches. `cases.py` has what is asked of
 them, `routers.py` how they are set. Peers are installed from PyPI into environments of their own,
 the first time. A small run: --routers antefix round_robin smg --workloads multi_turn --seeds 1
+
+With --write runs are kept in peers.jsonl beside the page, and those that are there are not run
+again: it can be ended and goes on where it was. Delete the file to measure anew.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ import asyncio
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,37 +24,54 @@ from benchmarks.ending import stopped_in_the_end
 from benchmarks.peers import engines, page, results
 from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
-from benchmarks.peers.results import PeerRun
+from benchmarks.peers.kept_runs import KeptRuns
+from benchmarks.peers.results import PeerRun, Unmeasured
 from benchmarks.peers.routers import OURS, ROUTERS, Backends
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "peers.md"
+DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
+PAGE, RUNS = DOCS / "peers.md", DOCS / "peers.jsonl"
+REQUESTS = 60
 
 
-async def measure(
-    backends: Backends, cases: Sequence[str], options: argparse.Namespace
-) -> tuple[list[PeerRun], list[str]]:
-    """The runs; and of those that came to nothing, which and why, since a peer's failure is no
-    reason to lose the others'."""
-    runs: list[PeerRun] = []
-    unmeasured: list[str] = []
-    order = random.Random(0)
+Wanted = Sequence[tuple[str, int, Sequence[str]]]
+"""Cases and seeds, each with its routers."""
+
+
+def wanted_of(options: argparse.Namespace, kept: KeptRuns) -> Wanted:
+    """What is not kept yet."""
+    suited = {
+        case: [name for name in options.routers if ROUTERS[name].suits(CASES[case])]
+        for case in options.workloads
+    }
+    return [
+        (case, seed, routers)
+        for seed in range(1, options.seeds + 1)
+        for case, routers in suited.items()
+        if not kept.have(case, seed, routers)
+    ]
+
+
+async def measure(backends: Backends, wanted: Wanted, requests: int, kept: KeptRuns) -> None:
     async with client() as http:
         bench = PeersBench(http, backends)
-        for seed in range(1, options.seeds + 1):
-            for case in cases:
-                routers = [name for name in options.routers if ROUTERS[name].suits(CASES[case])]
-                for router in order.sample(routers, len(routers)):
-                    try:
-                        runs.append(await bench.run(case, router, seed, options.requests))
-                    except (RuntimeError, TimeoutError) as error:
-                        if router == OURS:
-                            raise
-                        print(f"{case} behind {router}: {error!r}", file=sys.stderr, flush=True)
-                        last = (str(error).splitlines() or ["not in time"])[-1]
-                        unmeasured.append(f"{case} behind {router}, seed {seed}: {last}")
-                    else:
-                        _tell(runs[-1])
-    return runs, unmeasured
+        for case, seed, routers in wanted:
+            shuffled = random.Random(f"{case} {seed}").sample(routers, len(routers))
+            runs = [await _run(bench, case, router, seed, requests) for router in shuffled]
+            kept.replace(case, seed, runs)
+
+
+async def _run(
+    bench: PeersBench, case: str, router: str, seed: int, requests: int
+) -> PeerRun | Unmeasured:
+    try:
+        run = await bench.run(case, router, seed, requests)
+    except (RuntimeError, TimeoutError) as error:
+        if router == OURS:
+            raise
+        print(f"{case} behind {router}: {error!r}", file=sys.stderr, flush=True)
+        return Unmeasured(case, router, seed, (str(error).splitlines() or ["not in time"])[-1])
+    _tell(run)
+    return run
 
 
 def _tell(run: PeerRun) -> None:
@@ -71,30 +90,26 @@ def main() -> None:
     options = _options()
     for router in options.routers:
         ROUTERS[router].prepare()
-    began = time.monotonic()
-    runs: list[PeerRun] = []
-    unmeasured: list[str] = []
+    kept = KeptRuns(RUNS if options.write else None)
     for small_caches in (False, True):
-        cases = [name for name in options.workloads if CASES[name].small_caches is small_caches]
-        if not cases:
+        wanted = [
+            one for one in wanted_of(options, kept) if CASES[one[0]].small_caches is small_caches
+        ]
+        if not wanted:
             continue
         with (
             tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
             engines.running(Path(folder), small_caches) as backends,
         ):
-            measured, missing = asyncio.run(measure(backends, cases, options))
-        runs += measured
-        unmeasured += missing
-    rank = {name: i for i, name in enumerate((*options.workloads, *options.routers))}
-    found = results.grouped(sorted(runs, key=lambda run: (rank[run.case], rank[run.router])))
+            asyncio.run(measure(backends, wanted, options.requests, kept))
+    rank = {name: i for i, name in enumerate((*CASES, *ROUTERS))}
+    found = results.grouped(
+        sorted(kept.measured, key=lambda run: (rank[run.case], rank[run.router], run.seed))
+    )
     judged = results.goals(found)
     print("\n" + page.tables(found) + "\n")
     if options.write:
-        minutes = (time.monotonic() - began) / 60
-        command = report.command("peers")
-        PAGE.write_text(
-            page.page(found, unmeasured, judged, command, minutes, report.machine_in_words())
-        )
+        PAGE.write_text(page.page(found, kept.unmeasured, judged))
     report.finish("peers", results.figures(found), judged)
 
 
@@ -103,7 +118,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks.peers.run", description=(__doc__ or "").partition("\n\n")[2]
     )
     parser.add_argument("--seeds", type=int, default=3, help="how often each run is repeated")
-    parser.add_argument("--requests", type=int, default=60, help="of a run, about")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="of a run, about")
     cases, routers = tuple(CASES), tuple(ROUTERS)
     parser.add_argument("--workloads", nargs="+", choices=cases, default=cases)
     # those with engines of their own take minutes to start, for each run
@@ -111,10 +126,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--routers", nargs="+", choices=routers, default=quick, help=f"else {', '.join(quick)}"
     )
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/peers.md")
+    parser.add_argument(
+        "--write", action="store_true", help="docs/benchmarks/peers.md and the runs beside it"
+    )
     options = parser.parse_args()
     if options.seeds < 1 or options.requests < 1:
         parser.error("--seeds and --requests must be at least 1")
+    if options.write and options.requests != REQUESTS:
+        parser.error(f"with --write runs have {REQUESTS} requests, as those have that are kept")
     return options
 
 

@@ -22,7 +22,7 @@ from router.redis_client import AsyncRedis, connect
 FLEET = f"""
 name: drills
 pools:
-  {POOL}: {{model: org/one, replicas: 2, env: {{A: "1"}}}}
+  {POOL}: {{model: org/one, replicas: 2, engine_args: {{max_num_seqs: 8}}}}
   {OVERFLOW}: {{model: org/other, warm_replicas: 1, slo: {{interactive: {{ttft_s: 20}}}}}}
 """
 
@@ -55,7 +55,8 @@ class FakeFleet(DrilledFleet):
     def update(self, pool: str, **fields: Any) -> None:
         assert pool == POOL
         self.updates.append(fields)
-        assert "env" not in fields or self._all_told.wait(60), "engines are replaced meanwhile"
+        if "engine_args" in fields:
+            assert self._all_told.wait(60), "engines are replaced meanwhile"
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +87,7 @@ async def test_an_update_is_over_once_each_engine_is_another() -> None:
     injury = await drilled("update", fleet)
     assert injury.replicas == {"a", "b", "c"} and set(await fleet.roles(POOL)) == set("def")
     assert not injury.wrong and injury.measured["fewest_serving"] == 2
-    assert fleet.updates[0]["env"].keys() == {"A", "DRILLED_AT"}
+    assert fleet.updates == [{"engine_args": {"max_num_seqs": 9}}]
 
 
 async def test_an_update_that_takes_two_of_three_engines_at_once_is_wrong() -> None:

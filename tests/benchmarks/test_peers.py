@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
+from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.page import page
 from benchmarks.peers.processes import Launched, cpu_seconds
-from benchmarks.peers.results import PeerRun, Runs, goals, grouped, ratio, run_of
+from benchmarks.peers.results import (
+    PeerRun,
+    Runs,
+    Unmeasured,
+    goals,
+    grouped,
+    ratio,
+    run_of,
+)
 from benchmarks.peers.routers import ROUTERS
 from loadgen.planning import RequestForm
 from loadgen.player import SentRequest
@@ -48,7 +57,7 @@ def sent(ttft: float | None, cached: int = 50) -> SentRequest:
 
 
 def test_a_run_tells_of_the_requests_that_were_answered_and_counts_the_others() -> None:
-    found = run_of(USUAL, "smg", 1, [sent(0.1), sent(0.3), sent(None)], cpu_s=0.06)
+    found = run_of(USUAL, "smg", 1, [sent(0.1), sent(0.3), sent(None)], cpu_s=0.06, on="here")
     assert (found.requests, found.failed, found.failure) == (3, 1, "http_503: no worker")
     assert found.ttft_mean == pytest.approx(0.2)
     assert found.cached_ratio == 0.5
@@ -57,13 +66,13 @@ def test_a_run_tells_of_the_requests_that_were_answered_and_counts_the_others() 
 
 def test_a_router_behind_which_nothing_is_answered_is_no_figure() -> None:
     with pytest.raises(RuntimeError, match="no worker"):
-        run_of(USUAL, "smg", 1, [sent(None)], cpu_s=0.0)
+        run_of(USUAL, "smg", 1, [sent(None)], cpu_s=0.0, on="here")
 
 
 def test_a_router_that_hides_what_was_cached_is_no_figure() -> None:
     request = dataclasses.replace(sent(0.1), cached_tokens=None)
     with pytest.raises(RuntimeError, match="no answer says what was cached"):
-        run_of(USUAL, "smg", 1, [request], cpu_s=0.0)
+        run_of(USUAL, "smg", 1, [request], cpu_s=0.0, on="here")
 
 
 def test_routers_are_compared_on_the_seeds_that_both_have() -> None:
@@ -113,7 +122,7 @@ def test_a_request_of_ours_that_fails_misses_a_goal_and_anothers_does_not() -> N
 
 def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None:
     found = of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
-    text = page(found, [], goals(found), "make bench-peers", 12.0, "some machine")
+    text = page(found, [], goals(found))
     rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
     by_router = {row[1]: row for row in rows if len(row) > 8}
     assert by_router["ours"][2:4] == ["250 (200 to 300)", ""]
@@ -123,10 +132,39 @@ def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None
     assert "3 of 4 goals are met" not in text
     assert "Missed: none." in text
     found = of(EXACT, antefix=(0.2,), smg=(0.1,))
-    text = page(found, ["smg fell"], goals(found), "make bench-peers", 12.0, "some machine")
-    assert "\nNot measured: smg fell\n" in text
+    text = page(found, [Unmeasured(EXACT, "litellm", 1, "it fell")], goals(found))
+    assert "\nNot measured: cache_reset behind litellm, seed 1: it fell\n" in text
     assert "cache reset mean ttft by best other" in text.partition("Missed: ")[2].splitlines()[0]
     assert "### cache_reset: multi_turn, one engine's cache is reset" in text
+
+
+def test_runs_that_are_kept_are_not_run_again(tmp_path: Path) -> None:
+    file, routers = tmp_path / "peers.jsonl", ["antefix", "smg", "litellm"]
+    ours, smg = (run(USUAL, router, 1, 0.1) for router in routers[:2])
+    fell = Unmeasured(USUAL, "litellm", 1, "it fell")
+    KeptRuns(file).replace(USUAL, 1, [ours, smg, fell])
+    kept = KeptRuns(file)
+    assert (kept.measured, kept.unmeasured) == ([ours, smg], [fell])
+    assert kept.have(USUAL, 1, routers) and kept.have(USUAL, 1, ["smg"])
+    assert not kept.have(USUAL, 2, routers) and not kept.have(EXACT, 1, routers)
+
+
+def test_one_more_router_has_all_run_again_that_it_is_compared_with(tmp_path: Path) -> None:
+    kept = KeptRuns(tmp_path / "peers.jsonl")
+    other = run(USUAL, "antefix", 2, 0.3)
+    kept.replace(USUAL, 1, [run(USUAL, "antefix", 1, 0.1)])
+    kept.replace(USUAL, 2, [other])
+    assert not kept.have(USUAL, 1, ["antefix", "smg"])
+    again = [run(USUAL, "antefix", 1, 0.2), run(USUAL, "smg", 1, 0.2)]
+    kept.replace(USUAL, 1, again)
+    assert KeptRuns(tmp_path / "peers.jsonl").measured == [other, *again]
+
+
+def test_a_line_that_is_no_run_is_named_with_its_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "peers.jsonl"
+    file.write_text('{"case": "multi_turn", "ttft": 1}\n')
+    with pytest.raises(ValueError, match=r"'ttft': 1.* is no run of this release: delete its line"):
+        KeptRuns(file)
 
 
 @pytest.mark.parametrize("name", CASES)
