@@ -21,7 +21,9 @@ def backtest(
     policy: Annotated[
         str,
         typer.Option(
-            help="antefix, fixed:N, serve-default or serve-default:TARGET (Ray Serve's own),"
+            help="antefix, fixed:N, all-at:SECONDS (all replicas are asked for then: the most that"
+            " any policy attains that asks no sooner), serve-default or serve-default:TARGET (Ray"
+            " Serve's own),"
             " hpa-waiting:TARGET, hpa-concurrency:TARGET (Kubernetes' HPA on what waits or is in"
             " a pod), keda-waiting:TARGET, keda-concurrency:TARGET; another's scaling under our"
             " routing with +ours behind it; or all: antefix, serve-default and fixed:MAX."

@@ -36,6 +36,19 @@ class ScaledGateway(SimulatedGateway):
         return {}
 
 
+class AllAt:
+    """An autoscaler that asks for all replicas at a time, in seconds of the trace: the most that
+    any could attain that asks no sooner."""
+
+    def __init__(self, at: float, replicas: int) -> None:
+        self._at = at
+        self._replicas = replicas
+
+    def scale(self, fleet: SimulatedFleet, queued: int, now: float) -> None:
+        if now >= self._at:
+            fleet.scale_to(self._replicas, now)
+
+
 class PlainStack:
     """A fleet with the usual routing: a `simulation.Stack`."""
 

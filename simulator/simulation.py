@@ -2,6 +2,7 @@
 
     run(trace, settings, policy)    antefix    ours: autoscaler, gateway and warm replicas
                                     fixed:N    our gateway over N replicas
+                                    all-at:S   over all there may be, asked for S seconds in
                                     PEER       another autoscaler, and the usual routing
                                     PEER+ours  another autoscaler over our gateway
 
@@ -23,7 +24,7 @@ from simulator import kubernetes
 from simulator.engines import Hardware
 from simulator.fleet import Call, Progress, SimulatedFleet
 from simulator.gateway import ScheduledFleet, SimulatedGateway
-from simulator.peers import Autoscaler, PlainStack, ScaledGateway
+from simulator.peers import AllAt, Autoscaler, PlainStack, ScaledGateway
 from simulator.traces import Trace
 from simulator.types import FleetSettings, Result, Sample
 
@@ -31,8 +32,9 @@ TICK_S = 1.0
 # A policy that leaves requests unanswered for so long after the last one came never serves them.
 MAX_TAIL_S = 86_400.0
 KNOWN = (
-    "antefix, fixed:N, serve-default, serve-default:T, hpa-waiting:T, hpa-concurrency:T,"
-    " keda-waiting:T, keda-concurrency:T, and each but the first two with +ours behind it"
+    "antefix, fixed:N, all-at:SECONDS, serve-default, serve-default:T, hpa-waiting:T,"
+    " hpa-concurrency:T, keda-waiting:T, keda-concurrency:T, and each but the first three with"
+    " +ours behind it"
 )
 OVER_OURS = "+ours"
 
@@ -75,11 +77,15 @@ def run(trace: Trace, settings: FleetSettings, policy: str) -> Result:
 
         pool, elsewhere = _scheduled(trace, settings, fleet)
         return _play(trace, settings, policy, fleet, elsewhere, AutoscaledGateway(pool, settings))
+    if kind == "all-at" and argument.isdecimal():
+        pool, elsewhere = _scheduled(trace, settings, fleet)
+        stack = ScaledGateway(pool, AllAt(float(argument), settings.max_replicas))
+        return _play(trace, settings, policy, fleet, elsewhere, stack)
     peer = policy.removesuffix(OVER_OURS)
     autoscaler = kubernetes.autoscaler(peer, settings) or _serve(peer, settings)
     if peer == policy:
-        stack = PlainStack(fleet, autoscaler, settings.seed)
-        return _play(trace, settings, policy, fleet, None, stack)
+        plain = PlainStack(fleet, autoscaler, settings.seed)
+        return _play(trace, settings, policy, fleet, None, plain)
     pool, elsewhere = _scheduled(trace, settings, fleet)
     return _play(trace, settings, policy, fleet, elsewhere, ScaledGateway(pool, autoscaler))
 

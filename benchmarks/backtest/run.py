@@ -2,10 +2,11 @@
 
 Every trace is played on simulated engines (simulator/simulation.py) under our policy, without warm
 replicas, with one and with two; under Ray Serve's autoscaler, Kubernetes' HPA and KEDA, each with
-several targets, with the usual routing and some with ours; and on as many fixed replicas as there
-may be. Synthetic ones are played for several seeds; tables have the mean, goals count the worst.
-As many traces as there are cores are played at a time. Where the recorded ones cannot be had the
-others are played alone, it says so in the end, and writes no page.
+several targets, with the usual routing and some with ours; on as many fixed replicas as there may
+be; and, where it is known when more begins to come, with all asked for then. Synthetic ones are
+played for several seeds; tables have the mean, goals count the worst. As many traces as there are
+cores are played at a time. Where the recorded ones cannot be had the others are played alone, it
+says so in the end, and writes no page.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ KUBERNETES_OURS = tuple(
 )
 # Where there is no beginning to what comes, the fleet has some size already.
 FIRST = {"noise": 4}
+# When more begins to come: who does not know the future asks no sooner.
+MORE_AT = {"ramp": 0, "cliff": 300}
 # A peer published 95.8 % at this many replicas on average, of 8 at most, for 2-10-1 requests/s.
 PEER_REPLICAS = 5.93
 ATTAINMENT = {"ramp": 0.999, "cliff": 0.95, "bursts": 0.97}
@@ -137,6 +140,7 @@ def play(scenario: Scenario, engine: EngineProfile) -> ScenarioResult:
         *(f"{SERVE}:{target}" for target in TARGETS),
         *KUBERNETES,
         *KUBERNETES_OURS,
+        *((all_at(scenario.name),) if scenario.name in MORE_AT else ()),
         fixed,
     )
     summaries: dict[str, list[SimulationSummary]] = {policy: [] for policy in policies}
@@ -156,6 +160,11 @@ def play(scenario: Scenario, engine: EngineProfile) -> ScenarioResult:
     return ScenarioResult(scenario, summaries, plotted)
 
 
+def all_at(trace: str) -> str:
+    """The policy that asks for all replicas once more begins to come."""
+    return f"all-at:{MORE_AT[trace]}"
+
+
 def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
     by_name = {each.scenario.name: each.summaries for each in found}
     judged = {}
@@ -165,6 +174,10 @@ def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
         for policy, words in ((OURS, ""), (WARM_2, "_with_2_warm")):
             worst = min(s.attainment for s in by_name[name][policy])
             judged[f"{name}_attainment{words}"] = report.goal(worst, at_least=wanted)
+        if name in MORE_AT:
+            judged[f"{name}_attainment"]["without_foresight_at_most"] = round(
+                min(s.attainment for s in by_name[name][all_at(name)]), 4
+            )
     most = max(s.average_replicas for s in by_name["ramp"][OURS])
     judged["ramp_average_replicas"] = report.goal(most, at_most=PEER_REPLICAS)
     for each in found:

@@ -25,6 +25,7 @@ OVERFLOW = OverflowPool(
 POLICIES = (
     "antefix",
     "fixed:2",
+    "all-at:10",
     "serve-default",
     "serve-default:0.5",
     "serve-default+ours",
@@ -171,6 +172,13 @@ def test_the_slo_may_be_one_of_tokens_too() -> None:
     assert run(steady(5, 1.0), strict, "fixed:1").attainment == 0.0
 
 
+def test_all_replicas_at_a_time_are_what_no_policy_attains_that_asks_later() -> None:
+    cliff = Trace("cliff", tuple(Request(30.0 + i / 4, 400, 10) for i in range(200)), 90.0)
+    most, ours = (run(cliff, POOL, policy) for policy in ("all-at:30", "antefix"))
+    assert [sample.target for sample in most.samples[28:32]] == [1, 1, 4, 4]
+    assert 1.0 > most.attainment >= ours.attainment
+
+
 @pytest.mark.parametrize(
     "policy",
     [
@@ -186,6 +194,8 @@ def test_the_slo_may_be_one_of_tokens_too() -> None:
         "serve-default:",
         "hpa-waiting",
         "keda-cpu:2",
+        "all-at:x",
+        "all-at:10+ours",
         "best",
     ],
 )
