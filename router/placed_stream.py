@@ -6,7 +6,9 @@
 `append` never waits and never raises: what Redis cannot take is dropped and counted, for an
 old placement helps nobody. The reader starts where the stream was 5 s ago, comes back by itself
 after an outage, a flush, a failover or a clock that went back, and tells nothing twice. A
-gateway that hears nothing places by snapshots alone.
+gateway that hears nothing places by snapshots alone. What comes within PAUSE_S of what was told
+or heard before is told or heard with the next: a placement by itself waits for nothing, and many
+cost a gateway and Redis a few calls.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import msgspec
 from common.loops import forever
 from router.recent import Placed
 from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.redis_lane import KeptLane
 from router.slots import Script
 
 logger = logging.getLogger(__name__)
@@ -36,6 +39,7 @@ LOOK_BACK_MS = 5000
 BLOCK_MS = 1000
 READ_TIMEOUT_S = 2.0
 READ_COUNT = 256
+PAUSE_S = 0.005
 
 _WHERE = Script("""
 local now = redis.call('TIME')
@@ -63,6 +67,8 @@ class PlacedStream:
     ) -> None:
         self._redis = redis
         self._key = stream_key(pool)
+        # a read holds up what comes after it
+        self._telling, self._hearing = (KeptLane(redis, self._key.encode()) for _ in range(2))
         self._gateway = gateway
         self._heard = heard
         self._queue: asyncio.Queue[Placed] = asyncio.Queue(QUEUE_LENGTH)
@@ -81,10 +87,15 @@ class PlacedStream:
     async def run(self) -> None:
         """Write and read until cancelled."""
         logged = partial(forever, logger=logger, outages=REDIS_FAILURES)
-        await asyncio.gather(
-            logged("placements_told", self._write, fails=f"placements not told in {self._key}"),
-            logged("placements_heard", self._read, fails=f"placements not read from {self._key}"),
-        )
+        told, heard = f"placements not told in {self._key}", f"placements not read from {self._key}"
+        try:
+            await asyncio.gather(
+                logged("placements_told", self._write, PAUSE_S, fails=told),
+                logged("placements_heard", self._read, fails=heard),
+            )
+        finally:
+            await self._telling.aclose()
+            await self._hearing.aclose()
 
     async def _write(self) -> None:
         batch = [await self._queue.get()]
@@ -99,12 +110,10 @@ class PlacedStream:
             raise
 
     async def _send(self, batch: list[Placed]) -> None:
-        async with asyncio.timeout(WRITE_TIMEOUT_S):
-            pipe = self._redis.pipeline(transaction=False)
-            for placed in batch:
-                pipe.xadd(self._key, {b"p": _encode(placed)}, maxlen=MAX_LENGTH, approximate=True)
-            pipe.expire(self._key, EXPIRE_S)
-            await pipe.execute()
+        add = "XADD", self._key, "MAXLEN", "~", MAX_LENGTH, "*", b"p"
+        async with self._telling.within(WRITE_TIMEOUT_S) as lane:
+            told = [lane.send(*add, _encode(placed)) for placed in batch]
+            await asyncio.gather(*told, lane.send("EXPIRE", self._key, EXPIRE_S))
 
     async def _read(self) -> None:
         afresh, self._afresh = self._afresh, True
@@ -125,29 +134,31 @@ class PlacedStream:
     async def _read_more(self) -> bool:
         """Whether anything came."""
         assert self._last is not None
-        streams: dict[Any, Any] = {self._key: "{}-{}".format(*self._last)}
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            reply = await self._redis.xread(streams, count=READ_COUNT, block=BLOCK_MS)
-        entries = _entries(reply)
-        for entry_id, fields in entries:
+        after = "{}-{}".format(*self._last)
+        read = "XREAD", "COUNT", READ_COUNT, "BLOCK", BLOCK_MS, "STREAMS", self._key, after
+        async with self._hearing.within(READ_TIMEOUT_S) as lane:
+            reply = await lane.call(*read)
+        for entry_id, fields in (entries := _entries(reply)):
             self._last = _parsed(entry_id)
             self._hear(fields)
+        if entries:
+            await asyncio.sleep(PAUSE_S)
         return bool(entries)
 
-    def _hear(self, fields: dict[bytes, bytes]) -> None:
+    def _hear(self, fields: list[bytes]) -> None:
         try:
-            placed = _decode(fields[b"p"])
-        except (KeyError, msgspec.DecodeError):
+            placed = _decode(fields[fields.index(b"p") + 1])
+        except (ValueError, IndexError, msgspec.DecodeError):
             return  # from a gateway of another version
         if placed.gateway != self._gateway:
             self._heard(placed)
 
 
-def _entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """One stream's entries: RESP2 replies [[key, entries]], RESP3 {key: [entries]}."""
-    if isinstance(reply, dict):
-        return [entry for [entries] in reply.values() for entry in entries]
-    return [entry for _, entries in reply or () for entry in entries]
+def _entries(reply: Any) -> list[tuple[bytes, list[bytes]]]:
+    """One stream's entries, each with its fields and their values in turn: RESP2 replies
+    [[key, entries]], RESP3 {key: entries}."""
+    streams = reply.items() if isinstance(reply, dict) else reply or ()
+    return [entry for _, entries in streams for entry in entries]
 
 
 def _parsed(entry_id: bytes) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import hiredis
@@ -50,18 +51,22 @@ class Lane(asyncio.Protocol):
 
     async def call(self, *command: str | bytes | int | float, deadline: float | None = None) -> Any:
         """The reply to a command, of which strings are bytes. Raises as `mget` does."""
-        if self.closed:
-            raise RedisConnectionError("connection lost")
-        loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(reply)
-        self._transport.write(hiredis.pack_command(cast(Any, command)))
+        reply, loop = self.send(*command), asyncio.get_running_loop()
         timer = loop.call_at(deadline, _expire, loop, reply) if deadline is not None else None
         try:
             return await reply
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def send(self, *command: str | bytes | int | float) -> asyncio.Future[Any]:
+        """Has the reply when it comes, so that several commands are sent together."""
+        if self.closed:
+            raise RedisConnectionError("connection lost")
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(reply)
+        self._transport.write(hiredis.pack_command(cast(Any, command)))
+        return reply
 
     async def aclose(self) -> None:
         self._fail("closed by us")
@@ -110,6 +115,33 @@ def _expire(loop: asyncio.AbstractEventLoop, reply: asyncio.Future[Any]) -> None
 def _give_up(reply: asyncio.Future[Any]) -> None:
     if not reply.done():
         reply.set_exception(TimeoutError())
+
+
+class KeptLane:
+    """A lane to the server that holds the key, opened when it is asked for, and anew after what was
+    done with it has failed in any way: another server may have the key now."""
+
+    def __init__(self, redis: AsyncRedis, key: bytes) -> None:
+        self._redis = redis
+        self._key = key
+        self._lane: Lane | None = None
+
+    @asynccontextmanager
+    async def within(self, seconds: float) -> AsyncIterator[Lane]:
+        """For what takes no longer, the opening included. Raises REDIS_FAILURES."""
+        try:
+            async with asyncio.timeout(seconds):
+                if self._lane is None or self._lane.closed:
+                    self._lane = await open_lane(self._redis, self._key)
+                yield self._lane
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await lane.aclose()
 
 
 async def open_lane(redis: AsyncRedis, key: bytes) -> Lane:

@@ -9,7 +9,7 @@ is that core over the sum of rates times costs.
     lookup         of a prompt in the index, one a request
     write          what an engine has cached and evicted since, one a request
     announcement   of a placement, one a request
-    hearing        of an announcement, by each gateway
+    hearing        of what was announced since the last time, by each gateway
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from router import slots
 from router.index import PrefixIndex
 from router.load import LoadBoard
 from router.load_reader import READ_PERIOD_S, LoadReader
-from router.placed_stream import EXPIRE_S, MAX_LENGTH, stream_key
+from router.placed_stream import EXPIRE_S, MAX_LENGTH, PAUSE_S, stream_key
 from router.publisher import HEARTBEAT_S
 from router.recent import Placed
 from router.redis_client import AsyncRedis, connect
@@ -61,6 +61,12 @@ class RedisDemand:
     computed: int
 
     @property
+    def heard_at_once(self) -> int:
+        """Announcements that a gateway hears of in one call: the first, and what came in the pause
+        after the call before."""
+        return round(1 + self.requests * PAUSE_S)
+
+    @property
     def calls_per_s(self) -> dict[str, float]:
         return {
             "heartbeat": self.replicas / HEARTBEAT_S,
@@ -68,7 +74,7 @@ class RedisDemand:
             "lookup": self.requests,
             "write": self.requests,
             "announcement": self.requests,
-            "hearing": self.requests * self.gateways,
+            "hearing": self.requests * self.gateways / self.heard_at_once,
         }
 
 
@@ -158,7 +164,7 @@ async def _calls(
 
     async def hearing(number: int) -> None:
         streams: dict[Any, Any] = {stream: "0-0"}
-        assert await clients[number % CLIENTS].xread(streams, count=1)
+        assert await clients[number % CLIENTS].xread(streams, count=demand.heard_at_once)
 
     async def board(number: int) -> None:
         await reader.read()

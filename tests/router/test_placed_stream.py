@@ -10,7 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from router.placed_stream import EXPIRE_S, MAX_LENGTH, QUEUE_LENGTH, PlacedStream, stream_key
+from router.placed_stream import (
+    EXPIRE_S,
+    MAX_LENGTH,
+    PAUSE_S,
+    QUEUE_LENGTH,
+    PlacedStream,
+    stream_key,
+)
 from router.recent import Placed
 from router.redis_client import connect
 from tests.router.index_redis import POOL, TOPOLOGIES, control, server_of
@@ -76,6 +83,23 @@ async def test_placements_are_heard_in_order_and_once(server: RedisProcess) -> N
         await until(lambda: tickets[-1] in two.tickets)
         assert [of for of in two.tickets if of != "connected"] == tickets
         assert one.stream.dropped == 0
+
+
+async def test_what_many_place_is_heard_in_few_reads(server: RedisProcess) -> None:
+    def reads() -> int:
+        with control(server) as client:
+            return int(client.info("commandstats").get("cmdstat_xread", {}).get("calls", 0))
+
+    clock = asyncio.get_running_loop().time
+    async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+        await _heard(one, two, "connected")
+        before, began = reads(), clock()
+        for number in range(500):
+            one.stream.append(placed(f"t{number}"))
+            await asyncio.sleep(0.001)
+        await until(lambda: "t499" in two.tickets)
+        # of each gateway, those that find nothing included
+        assert reads() - before <= 2 * ((clock() - began) / PAUSE_S + 3)
 
 
 async def test_a_gateway_that_starts_hears_the_last_seconds_and_nothing_older(
