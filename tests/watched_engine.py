@@ -2,15 +2,18 @@
 
 Takes {"model", "engine_args"} as JSON in its own argument. When it serves, it writes one line of
 JSON, its URL and the process ids of the engine, and goes on until its stdin ends, or it is ended.
-Whenever the witness's verdict changes it writes it, a line of JSON each. For a line on stdin the
-engine's next step waits for a lock that nobody frees.
+Whenever the witness's verdict changes it writes it, a line of JSON each. For the line "step" on
+stdin the engine's next step waits for a lock that nobody frees; for "mute" it goes on, and nobody
+hears any more what it makes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
+import queue
 import sys
 import threading
 from typing import Any
@@ -33,6 +36,17 @@ def _wait_in_the_next_step(worker: Any) -> None:
         lock.acquire()
 
     worker.execute_model = wait
+
+
+def _be_mute(worker: Any) -> None:
+    """In the engine's process, which has this worker in its own."""
+    from vllm.v1.engine.core import EngineCoreProc
+
+    for frame in inspect.stack():
+        if isinstance(core := frame.frame.f_locals.get("self"), EngineCoreProc):
+            core.output_queue = queue.Queue()
+            return
+    raise AssertionError("no engine called this")
 
 
 async def serve(asked: dict[str, Any], said: Any) -> None:
@@ -60,15 +74,22 @@ async def serve(asked: dict[str, Any], said: Any) -> None:
                 os._exit(1)
             await asyncio.sleep(WATCH_PERIOD_S)
 
-    tasks = asyncio.create_task(probe()), asyncio.create_task(watch())
+    tasks: tuple[asyncio.Task[Any], ...] = (
+        asyncio.create_task(probe()),
+        asyncio.create_task(watch()),
+    )
     processes = {
         child.pid: " ".join(child.cmdline())
         for child in psutil.Process().children(recursive=True)
         if "tracker" not in " ".join(child.cmdline())
     }
     print(json.dumps({"url": url, "processes": processes}), file=said, flush=True)
-    while await asyncio.to_thread(sys.stdin.readline):
-        await engine._engine.collective_rpc(_wait_in_the_next_step)
+    while what := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        if what == "mute":  # of that, too
+            unheard = asyncio.create_task(engine._engine.collective_rpc(_be_mute))
+            tasks = *tasks, unheard
+        else:
+            await engine._engine.collective_rpc(_wait_in_the_next_step)
         print(json.dumps({"verdict": "WAITS", "why": "it was asked to"}), file=said, flush=True)
     for task in tasks:
         task.cancel()

@@ -2,11 +2,12 @@
 
 Time counts only while nothing of the engine computes, waits for a core or for a disk. An engine on
 a machine without cores to give is therefore never suspected for it: a hang is found later there.
-Three things are told apart:
+Four things are told apart:
 
     stopped   a process is in the kernel's state T, which nothing of ours ever asks for
     a step    the one under way takes longer than any of its size may (`autoscaling.step_bound`)
     silence   the engine is idle, and does not answer its replica, whose event loop runs
+    mute      it goes from step to step, between which it would answer, and does not
 
 A suspect gets no more requests and may become healthy again; a verdict of hung is final.
 """
@@ -55,6 +56,9 @@ class HangLimits:
 
 STOPPED = HangLimits(0.5, 3.0)
 SILENT = HangLimits(3.0, 8.0)
+# What an engine answers passes a thread that has to have a core beside its steps, so this is
+# patient; and so many times it has said meanwhile what it does, some three times a step.
+MUTE, MUTE_BEATS = HangLimits(8.0, 15.0), 60
 
 
 def step_limits(bound_s: float) -> HangLimits:
@@ -72,7 +76,8 @@ class Judge:
         self._restart()
 
     def _restart(self) -> None:
-        self._stopped_s = self._step_s = self._silent_s = 0.0
+        self._stopped_s = self._step_s = self._silent_s = self._mute_s = 0.0
+        self._mute_beats = 0
 
     def look(self, look: Look) -> EngineHealth:
         last, self._last = self._last, look
@@ -91,18 +96,29 @@ class Judge:
             self._silent_s = 0.0
         elif look.replica_beats != last.replica_beats:
             self._silent_s += quiet_s
+        self._listen(look, last, counted_s)
         self._verdict = self._judged(look)
         return self._verdict
+
+    def _listen(self, look: Look, last: Look, counted_s: float) -> None:
+        """Whether an engine that goes on answers."""
+        if not look.probe or look.probe != last.probe:
+            self._mute_s, self._mute_beats = 0.0, 0
+        elif look.beats != last.beats and look.replica_beats != last.replica_beats:
+            self._mute_s += counted_s
+            self._mute_beats += look.beats - last.beats
 
     def _judged(self, look: Look) -> EngineHealth:
         if look.phase is LoopPhase.UNWATCHED:
             return EngineHealth.HEALTHY
         worst, step = EngineHealth.HEALTHY, step_limits(look.bound_s)
         step_s = self._step_s if look.phase is LoopPhase.STEP else 0.0
+        mute_s = self._mute_s if self._mute_beats >= MUTE_BEATS else 0.0
         for counted_s, limits, why in (
             (self._stopped_s, STOPPED, "a process of it is stopped (state T)"),
             (step_s, step, f"its step took longer than the {look.bound_s:.2f} s that it may"),
             (self._silent_s, SILENT, "it is idle and does not answer its replica"),
+            (mute_s, MUTE, "it goes on and does not answer its replica"),
         ):
             if counted_s < limits.suspect_s:
                 continue

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from deployments.engine.hang import (
     LATE_S,
+    MUTE,
+    MUTE_BEATS,
     PERIOD_S,
     SILENT,
     STOPPED,
@@ -80,6 +82,39 @@ def test_a_stopped_process_is_suspected_at_once_and_hung_soon() -> None:
 def test_an_idle_engine_that_does_not_answer_is_found() -> None:
     looked = Looked()
     assert looked.seconds_until(EngineHealth.HUNG, probe=1) <= SILENT.hung_s + 2 * PERIOD_S
+
+
+def goes_on(looked: Looked, verdict: EngineHealth, beats: int, within_s: float = 60.0) -> float:
+    """Seconds until that is the verdict on an engine that steps, and leaves a question open."""
+    began = looked.seen.at
+    while looked.again(phase=LoopPhase.STEP, beats=looked.seen.beats + beats, probe=1) < verdict:
+        assert looked.seen.at - began < within_s, "never"
+    return looked.seen.at - began
+
+
+def test_an_engine_that_goes_on_and_does_not_answer_is_found() -> None:
+    looked = Looked()
+    assert goes_on(looked, EngineHealth.SUSPECT, beats=30) >= MUTE.suspect_s
+    goes_on(looked, EngineHealth.HUNG, beats=30)
+    assert looked.seen.at <= MUTE.hung_s + 2 * PERIOD_S
+    assert "goes on and does not answer" in looked.judge.why
+
+
+def test_an_engine_of_long_steps_may_take_as_long_to_answer() -> None:
+    """It takes a question between two steps."""
+    looked, steps = Looked(), MUTE_BEATS // 3
+    for _ in range(steps - 1):
+        for beats in (1, 1, 1, *[0] * 9):
+            now = {"beats": looked.seen.beats + beats, "probe": 1, "quiet": False}
+            assert looked.again(phase=LoopPhase.STEP, **now) is EngineHealth.HEALTHY
+
+
+def test_an_engine_that_answers_while_it_steps_is_healthy() -> None:
+    looked = Looked()
+    for number in range(1, 500):
+        for probe in (number, number, number, 0):
+            now = {"beats": looked.seen.beats + 30, "probe": probe}
+            assert looked.again(phase=LoopPhase.STEP, **now) is EngineHealth.HEALTHY
 
 
 def test_an_idle_engine_that_answers_is_healthy() -> None:
