@@ -351,7 +351,7 @@ class PoolScheduler:
         if served_by is None:
             shares.settle(tenant, -attempt.work_s)
             return
-        load = self.board.loads().get(served_by)
+        load = self.board.load_of(served_by)
         if computed is None or load is None:
             return
         tokens = computed.tokens
@@ -398,7 +398,7 @@ class PoolScheduler:
         self.heard(placed)
         self.announce(placed)
         # a guess without loads is no prediction, and who sleeps must wake first
-        load = self.board.loads().get(chosen.replica_id)
+        load = self.board.load_of(chosen.replica_id)
         is_telling = placement.policy != BLIND and load is not None and not load.asleep
         work_s = self._work_s(request, chosen)
         self.admission.shares.charge(request.tenant, work_s)
@@ -415,7 +415,7 @@ class PoolScheduler:
 
     def _work_s(self, request: SchedulingRequest, on: Candidate) -> float:
         """Engine seconds that the request is expected to take there."""
-        load = self.board.loads().get(on.replica_id)
+        load = self.board.load_of(on.replica_id)
         if load is None:
             return 0.0
         tokens = max(0, request.prompt.prompt_tokens - on.cached_tokens)

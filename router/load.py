@@ -227,6 +227,10 @@ class LoadBoard:
         """The live replicas that take traffic, by replica id; empty while Redis does not answer."""
         return self._live(slice(None, self._active_count))
 
+    def load_of(self, replica_id: str) -> ReplicaLoad | None:
+        """Of a live replica, whether it takes traffic or not; None: it is not known."""
+        return self._loads.get(replica_id) if self.is_read else None
+
     def warm(self) -> Mapping[str, ReplicaLoad]:
         """The other live replicas, the next to be promoted first."""
         return self._live(slice(self._active_count, None))

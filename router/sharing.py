@@ -29,10 +29,14 @@ class NodeSharing:
     def __init__(self) -> None:
         self._logs: dict[int, float] = {}
         self._seen: Counter[int] = Counter()
+        # as they follow from the logarithms: each decision asks for every replica's
+        self._factors: dict[int, float] = {}
 
     def factor(self, working: int) -> float:
         """How many times as long a first token takes there as it does on the whole."""
-        return math.exp(self._log(min(working, MOST_WORKING)))
+        if (known := self._factors.get(working)) is None:
+            known = self._factors[working] = math.exp(self._log(min(working, MOST_WORKING)))
+        return known
 
     def observe(self, working: int, times: float) -> None:
         """A first token took `times` as long as was expected with the factor; above 0."""
@@ -44,6 +48,7 @@ class NodeSharing:
         surprise = max(-MAX_SURPRISE, min(MAX_SURPRISE, math.log(times)))
         moved = before + surprise / (self._seen[working] + PRIOR)
         self._logs[working] = max(-MAX_LOG, min(MAX_LOG, moved))
+        self._factors.clear()
 
     def _log(self, working: int) -> float:
         """Of a number that was not seen yet, as of the nearest that was."""
@@ -57,11 +62,15 @@ class NodeSharing:
 def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> dict[str, int]:
     """Replica id -> how many engines of its node would work if it had one request more, itself
     included; 0 where no other is on its node, or where that is not known."""
-    there = Counter(load.node_ip for load in loads.values())
-    idle = {replica_id for replica_id, load in loads.items() if not (load.waiting or load.running)}
-    working = there - Counter(loads[replica_id].node_ip for replica_id in idle)
+    there: dict[str, int] = {}
+    busy: dict[str, int] = {}
+    for load in loads.values():
+        node = load.node_ip
+        there[node] = there.get(node, 0) + 1
+        if load.waiting or load.running:
+            busy[node] = busy.get(node, 0) + 1
     return {
-        replica_id: working[load.node_ip] + (replica_id in idle)
+        replica_id: busy.get(load.node_ip, 0) + (not (load.waiting or load.running))
         if load.node_ip and there[load.node_ip] > 1
         else 0
         for replica_id, load in loads.items()
