@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, cast
 
+import msgspec
 from redis.exceptions import NoScriptError
 
 from router.redis_client import AsyncRedis
@@ -302,8 +302,17 @@ async def live(redis: AsyncRedis, pool: str, beside: str) -> tuple[dict[int, str
     return snapshots, found[0]
 
 
+class _Incarnation(msgspec.Struct):
+    """What of a lease says whose it is: all else is left unread."""
+
+    incarnation: str
+
+
+_decode = msgspec.json.Decoder(_Incarnation).decode
+
+
 def _incarnation_of(lease: str) -> str | None:
     try:
-        return str(json.loads(lease)["incarnation"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return _decode(lease).incarnation
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
