@@ -18,7 +18,7 @@ from benchmarks.drills import surroundings
 from benchmarks.drills.cut_off import cut_off
 from benchmarks.drills.fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.drills.verdict import Injury
-from router import active
+from router import active as active_replicas
 from router.redis_client import connect
 
 FROZEN_S = 15.0
@@ -167,14 +167,20 @@ async def update(fleet: DrilledFleet) -> Injury:
     updating = asyncio.create_task(asyncio.to_thread(fleet.update, POOL, engine_args=engine_args))
     fewest, seen = len(before), ""
     looks = not_known = 0
+    # when each of the old ones was seen to leave, and each new one to serve
+    left, came = dict[str, float](), dict[str, float]()
     while not updating.done():
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            roles = (await fleet.roles(POOL)).values()
-            looks += 1
+            told = await fleet.roles(POOL)
+            roles, looks = told.values(), looks + 1
+            active = {replica for replica, role in told.items() if role == "active"}
             if "unknown" in roles:  # its gateway has not read the board for a while
                 not_known += 1
-            elif (serving := sum(role == "active" for role in roles)) < fewest:
-                fewest, seen = serving, ", ".join(sorted(roles))
+            else:
+                left |= {old: now() for old in before - active - left.keys()}
+                came |= {new: now() for new in active - before - came.keys()}
+                if len(active) < fewest:
+                    fewest, seen = len(active), ", ".join(sorted(roles))
         await asyncio.sleep(LOOK_EVERY_S)
     await updating
 
@@ -184,6 +190,8 @@ async def update(fleet: DrilledFleet) -> Injury:
     await eventually("all engines are new ones", all_are_new)
     over = now()
     starts_s = [replica["startup_s"] for replica in (await fleet.status())[POOL]["replicas"]]
+    pairs = zip(sorted(left.values()), sorted(came.values()), strict=False)
+    gaps_s = [serves - leaves for leaves, serves in pairs]
     wrong = []
     if fewest < len(before) - 1:
         wrong.append(f"{fewest} of {len(before)} engines served ({seen})")
@@ -201,6 +209,8 @@ async def update(fleet: DrilledFleet) -> Injury:
             "not_known": not_known,
             "took_s": round(over - began, 1),
             "one_start_s": round(statistics.mean(starts_s), 1),
+            "first_left_after_s": round(min(left.values(), default=over) - began, 1),
+            "from_leaving_to_next_s": round(statistics.mean(gaps_s) if gaps_s else 0.0, 1),
         },
     )
 
@@ -230,10 +240,10 @@ async def promotion(fleet: DrilledFleet) -> Injury:
     board, began = fleet.description.board_of(OVERFLOW), now()
     redis = connect(fleet.redis_url)
     try:
-        await active.publish(redis, board, 1, await active.read(redis, board))
+        await active_replicas.publish(redis, board, 1, await active_replicas.read(redis, board))
         await asyncio.sleep(PROMOTED_AFTER_S)
-        if (seen := await active.read(redis, board)) is not None:
-            await active.promote(redis, board, seen)
+        if (seen := await active_replicas.read(redis, board)) is not None:
+            await active_replicas.promote(redis, board, seen)
     finally:
         await redis.aclose()
 

@@ -87,6 +87,8 @@ async def test_an_update_is_over_once_each_engine_is_another() -> None:
     injury = await drilled("update", fleet)
     assert injury.replicas == {"a", "b", "c"} and set(await fleet.roles(POOL)) == set("def")
     assert not injury.wrong and injury.measured["fewest_serving"] == 2
+    assert injury.measured["first_left_after_s"] >= 0
+    assert injury.measured["from_leaving_to_next_s"] >= 0
     assert fleet.updates == [{"engine_args": {"max_num_seqs": 9}}]
 
 
