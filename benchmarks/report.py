@@ -14,8 +14,10 @@ def machine_in_words() -> str:
     """One sentence for a page: where and when it was measured."""
     of = machine()
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
+    autogroups = ", with autogroups" if of["autogroups"] else ""
     return (
-        f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}, {versions}."
+        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']},"
+        f" {versions}."
     )
 
 

