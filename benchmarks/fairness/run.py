@@ -22,6 +22,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks import report
+from benchmarks.fairness.page import page
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.overload.run import ANSWER_TOKENS, FLEET, PROMPT_TOKENS, OverloadBench, quantile
 from benchmarks.recording import write_down
@@ -44,6 +46,7 @@ PHASE_S, SETTLE_S = 40.0, 8.0
 # Until a gateway has heard of both tenants, what comes first stands in the engines.
 BEGIN_S = 5.0
 GOAL = 1.1
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "fairness.md"
 
 
 @dataclass
@@ -153,7 +156,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="of each phase, in turns")
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
+    parser.add_argument("--write", action="store_true", help="docs/benchmarks/fairness.md")
     options = parser.parse_args()
+    began = time.monotonic()
     with running(FLEET) as fleet:
         figures = asyncio.run(measure(fleet, options.rounds, 5.0, options.record))
     full, flooded = figures["full"], figures["flooded"]
@@ -166,6 +171,10 @@ def main() -> None:
     }
     alone = figures["alone"]["ttft_p99_s"]
     figures["p99_ttft_beside_a_flood_of_that_alone"] = round(flooded["ttft_p99_s"] / alone, 3)
+    if options.write:
+        minutes = (time.monotonic() - began) / 60
+        command = report.command("fairness")
+        PAGE.write_text(page(figures, goals, command, minutes, report.machine_in_words()))
     report.finish("fairness", figures, goals)
 
 

@@ -1,0 +1,71 @@
+"""docs/benchmarks/fairness.md; the same figures give the same bytes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+KINDS = {"alone": "alone", "full": "in a full pool", "flooded": "beside the flood"}
+HEAD = (
+    "The first tenant's requests", "Requests", "Refused", "TTFT p50, s", "p99",
+    "p99 of each round", "p99 at the gateway", "Sent late, p99",
+)  # fmt: skip
+
+
+def page(
+    figures: Mapping[str, Any],
+    goals: Mapping[str, Any],
+    command: str,
+    minutes: float,
+    machine: str,
+) -> str:
+    """The whole document. `machine` is what `report.machine_in_words` says."""
+    rounds = len(figures["full"]["ttft_p99_s_of_each_round"])
+    full, flooded = figures["full"], figures["flooded"]
+    rows = [HEAD, ("--",) * len(HEAD), *(_row(words, figures[of]) for of, words in KINDS.items())]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    judged = "\n".join(
+        f"| {name.replace('_', ' ')} | {goal['figure']:g} | at most {goal['at_most']:g} |"
+        f" {'yes' if goal['met'] else '**no**'} |"
+        for name, goal in goals.items()
+    )
+    return f"""\
+# What one tenant's flood costs another
+
+<!-- Written by `{command}`. -->
+
+`{command}`: {minutes:.0f} minutes,
+{machine}
+
+Two real engines, two tenants. One sends {figures["own_requests_per_s"]:.1f} short requests a
+second, a quarter of what the fleet can serve of them. The other leaves the pool a quarter more than
+full, or floods it with four times that: {full["others_offered"]} requests were offered, of which
+{full["others_served"]} were served, and {flooded["others_offered"]}, of which
+{flooded["others_served"]} were. {rounds} rounds of each, in an order of chance; in both phases of a
+round the first tenant's requests are due at the same times.
+
+{table}
+
+| Goal | Figure | Wanted | Met |
+| -- | -- | -- | -- |
+{judged}
+
+Times count from when a request was due. *Sent late* is what of them is the benchmark's own
+client's, which shares the cores with the engines; *at the gateway* they count from when a request
+came there. The p99 beside the flood is
+{figures["p99_ttft_beside_a_flood_of_that_alone"]:g} times that of the tenant alone: what sharing a
+full pool costs at all.
+"""
+
+
+def _row(words: str, of: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        words,
+        str(of["requests"]),
+        str(of["refused"]),
+        f"{of['ttft_p50_s']:.2f}",
+        f"{of['ttft_p99_s']:.2f}",
+        ", ".join(f"{p99:.1f}" for p99 in of["ttft_p99_s_of_each_round"]),
+        f"{of['ttft_p99_s_at_the_gateway']:.2f}",
+        f"{of['sent_late_p99_s']:.2f}",
+    )
