@@ -20,7 +20,11 @@ from common.errors import Problem
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS, PAGE = DOCS / "benchmarks" / "results.json", DOCS / "benchmarks" / "README.md"
 # Whose page is not NAME.md.
-OWN_PAGES = {"resume": "../resuming.md", "budgets": "../budgets.md"}
+OWN_PAGES = {
+    "resume": "../resuming.md",
+    "budgets": "../budgets.md",
+    "drill-hangs": "../drills.md",
+}
 
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -30,6 +34,9 @@ LINES: Sequence[str] = (
     " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
     " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up to"
     " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
+    "**An engine that hangs is found**: of those frozen at moments by chance"
+    " {drill-hangs[goals][found_late][figure]:.0f} were found later than after 5 s;"
+    " {drill-hangs[goals][false_alarms][figure]:.0f} were suspected that were only starved.",
     "**What is broken under traffic** (processes killed and frozen, networks and disks, clocks,"
     " updates): {drills[goals][drills_that_went_wrong][figure]:.0f} drills went otherwise than they"
     " should.",

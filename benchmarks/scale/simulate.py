@@ -28,7 +28,7 @@ POOL = "bench/scale"
 WARM_UP = 1 / 3
 # Of the synthetic traffic: that many, within these seconds. A shared system prompt comes to each
 # replica once; in a minute that alone would be a hundredth of all hits.
-MOST_REQUESTS, MIN_SECONDS, MOST_SECONDS = 12_000, 15.0, 240.0
+MOST_REQUESTS, MIN_SECONDS, MOST_SECONDS = 50_000, 15.0, 240.0
 # Requests that decode at once.
 FULL_BATCH = 32
 
