@@ -42,6 +42,8 @@ LINES: Sequence[str] = (
     " should.",
     "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
     " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
+    "**A tenant that floods** a full pool makes another's p99 of the time to first token"
+    " {fairness[goals][p99_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f} times as long.",
     "**Under saturation** a random choice has"
     " {scale[goals][mooncake_conversation_mean_ttft_of_random][figure]:.1f} times our mean TTFT,"
     " on the recorded trace at hand; a peer reports 24.6 times on its own.",
