@@ -94,7 +94,13 @@ machine and date.
 
 | Benchmark | Goal | Figure | Wanted |
 | -- | -- | -- | -- |
-{_rows(_missed(results))}
+{_rows(_goals(results, met=False))}
+
+## Goals that were met, of benchmarks without a page
+
+| Benchmark | Goal | Figure | Wanted |
+| -- | -- | -- | -- |
+{_rows(_goals({name: of for name, of in results.items() if not _page_of(name)}, met=True))}
 """
 
 
@@ -108,17 +114,22 @@ def _lines(templates: Sequence[str], results: Results) -> str:
 
 def _benchmarks(results: Results) -> Iterator[Sequence[object]]:
     for name, result in sorted(results.items()):
-        of_page = OWN_PAGES.get(name, f"{name}.md")
-        link = f"[{name}]({of_page})" if (PAGE.parent / of_page).exists() else name
+        of_page = _page_of(name)
+        link = f"[{name}]({of_page})" if of_page else name
         met = [goal["met"] for goal in result["goals"].values()]
         where = f"{result['date']}, {result['cores']} cores of {result['cpu']}"
         yield link, f"`{result['command']}`", f"{sum(met)} of {len(met)}", where
 
 
-def _missed(results: Results) -> Iterator[Sequence[object]]:
+def _page_of(name: str) -> str | None:
+    page = OWN_PAGES.get(name, f"{name}.md")
+    return page if (PAGE.parent / page).exists() else None
+
+
+def _goals(results: Results, met: bool) -> Iterator[Sequence[object]]:
     for name, result in sorted(results.items()):
         for what, goal in result["goals"].items():
-            if not goal["met"]:
+            if goal["met"] is met:
                 least = "at_least" in goal
                 wanted = (
                     f"at least {goal['at_least']:g}" if least else f"at most {goal['at_most']:g}"

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from autoscaling.admission import MAX_RETRY_AFTER_S
 from autoscaling.outlook import MAX_DOUBT, Outlook
 from autoscaling.overflow import OverflowRules
-from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from autoscaling.pool_scheduler import DOUBT_ERRORS, PoolScheduler, PoolSettings
 from autoscaling.scheduling import Attempt, Considered, Decision, SchedulingRequest
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
@@ -344,7 +344,7 @@ class AnyTraffic(RuleBasedStateMachine):
         if ranked:
             admission = self.large.admission
             due_s += (admission.queue.work_s + admission.interactive.work_s) / len(ranked)
-        doubt = min(MAX_DOUBT, self.large.correction.error or 0.0)
+        doubt = min(MAX_DOUBT, DOUBT_ERRORS * (self.large.correction.error or 0.0))
         return due_s - SLOS[asked.priority].ttft_s / (1.0 + doubt)
 
     def follow(self, pool: PoolScheduler, decision: Decision, excess_s: float) -> None:
