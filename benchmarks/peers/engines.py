@@ -83,6 +83,7 @@ def running(folder: Path, small_caches: bool = False) -> Iterator[Backends]:
         yield Backends(
             fleet=fleet,
             secret=secret,
+            api_key=secrets.token_hex(16),
             redis_url=redis.url,
             redis_pid=redis.pid,
             model=MODEL,

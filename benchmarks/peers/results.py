@@ -161,6 +161,11 @@ def goals(runs: Runs) -> dict[str, Any]:
 
 def figures(runs: Runs) -> dict[str, Any]:
     """For the line of JSON: medians, with what each seed came to."""
+
+    def ours_by_it(case: str, router: str) -> dict[str, float]:
+        found = {name: ratio(runs, case, router, name) for name in JUDGED}
+        return {name: round(of.median, 4) for name, of in found.items() if of is not None}
+
     return {
         f"{case}/{router}": {
             "requests": sum(run.requests for run in of),
@@ -169,6 +174,7 @@ def figures(runs: Runs) -> dict[str, Any]:
             "ttft_p99_ms": [round(1000 * run.ttft_p99, 1) for run in of],
             "cached_ratio": [round(run.cached_ratio, 4) for run in of],
             "cpu_ms_a_request": round(statistics.median(run.cpu_ms_a_request for run in of), 2),
+            **({} if router == OURS else {"ours_by_it": ours_by_it(case, router)}),
         }
         for (case, router), of in runs.items()
     }

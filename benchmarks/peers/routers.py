@@ -7,7 +7,6 @@ can be told of engines' KV events is.
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,12 +28,14 @@ OURS, ROUND_ROBIN = "antefix", "round_robin"
 
 @dataclass(frozen=True)
 class Backends:
-    """The engines, as routers are told of them, one of each for each engine. `fleet`, `secret` and
-    Redis: as our gateway is. KV events and their replay are at `events` and `replays`. `variables`
-    of their environment, for engines that are to be like them."""
+    """The engines, as routers are told of them, one of each for each engine. `fleet`, `secret`,
+    Redis and the key that clients have: as our gateways are. KV events and their replay are at
+    `events` and `replays`. `variables` of their environment, for engines that are to be like them.
+    """
 
     fleet: Fleet
     secret: str = field(repr=False)
+    api_key: str = field(repr=False)
     redis_url: str = field(repr=False)
     redis_pid: int
     model: str
@@ -110,19 +111,18 @@ def places(folder: Path, count: int) -> list[Place]:
 
 
 def _start_ours(backends: Backends, place: Place, log: Path) -> tuple[Launched, dict[str, str]]:
-    key = secrets.token_hex(16)
     fleet: dict[str, Any] = backends.fleet.model_dump(mode="json", exclude_unset=True)
     fleet["gateway"] = {"host": LOOPBACK, "port": place.port}
     asked = {
         "fleet": fleet,
-        "api_keys": {key: "default"},
+        "api_keys": {backends.api_key: "default"},
         "secret": backends.secret,
         "redis_url": backends.redis_url,
         "engines": len(backends.urls),
     }
     command = [sys.executable, "-m", "benchmarks.peers.gateway"]
     metrics = {"ANTEFIX_METRICS_FOLDER": str(place.folder / "metrics")}
-    return Launched(command, log, metrics, asked), {"authorization": f"Bearer {key}"}
+    return Launched(command, log, metrics, asked), {"authorization": f"Bearer {backends.api_key}"}
 
 
 def _listening(place: Place) -> list[str]:

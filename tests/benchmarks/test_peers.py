@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.peers import routers
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
+from benchmarks.peers.engines import fleet_of
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.page import page
 from benchmarks.peers.processes import Launched, cpu_seconds
@@ -18,12 +20,13 @@ from benchmarks.peers.results import (
     PeerRun,
     Runs,
     Unmeasured,
+    figures,
     goals,
     grouped,
     ratio,
     run_of,
 )
-from benchmarks.peers.routers import ROUTERS
+from benchmarks.peers.routers import ROUTERS, Backends, places
 from loadgen.planning import RequestForm
 from loadgen.player import SentRequest
 
@@ -103,6 +106,14 @@ def test_where_a_router_has_to_know_ours_must_be_better(
     judged = goals(of(case, antefix=ours, smg=(1.0, 1.0, 1.0)))
     assert judged[f"{case}_mean_ttft_by_best_other"]["met"] is met
     assert judged[f"{case}_p99_ttft_by_best_other"]["met"] is met
+
+
+def test_the_result_says_how_ours_compares_with_each_other() -> None:
+    told = figures(of(USUAL, antefix=(1.0, 3.0, 2.0), smg=(2.0, 2.0, 2.0)))
+    assert told["multi_turn/antefix"]["ttft_mean_ms"] == [1000.0, 3000.0, 2000.0]
+    assert "ours_by_it" not in told["multi_turn/antefix"]
+    same = {"mean_ttft": 1.0, "p99_ttft": 1.0, "uncached": 1.0}
+    assert told["multi_turn/smg"]["ours_by_it"] == same
 
 
 def test_fewer_cached_tokens_are_worse_whatever_the_time() -> None:
@@ -246,6 +257,29 @@ def test_a_process_that_is_called_an_engine_is_not_the_routers(tmp_path: Path) -
         assert cpu_seconds([started.pid], without=("engine", sys.executable)) == 0
     finally:
         started.stop()
+
+
+def test_all_gateways_of_ours_take_the_same_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routers, "Launched", lambda command, log, variables, asked: asked)
+    backends = Backends(
+        fleet=fleet_of(tmp_path, small_caches=False, metrics_port=9),
+        secret="secret",
+        api_key="key",
+        redis_url="redis://127.0.0.1:1",
+        redis_pid=0,
+        model="small",
+        urls=(),
+        events=(),
+        replays=(),
+        block_size=16,
+        variables={},
+    )
+    for place in places(tmp_path, 2):
+        asked, headers = ROUTERS["antefix"].start(backends, place)
+        assert headers == {"authorization": "Bearer key"}
+        assert asked["api_keys"].keys() == {"key"}  # type: ignore[index]
 
 
 def test_a_router_is_in_the_cases_that_can_tell_something_of_it() -> None:
