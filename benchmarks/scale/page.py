@@ -7,10 +7,22 @@ from itertools import groupby
 from typing import Any
 
 from benchmarks.scale.costs import BASE, BLOCK_TOKENS, FACTOR, SEGMENT_TOKENS, Growth
-from benchmarks.scale.goals import PEER_MEAN_S, STAND_IN, saturated
+from benchmarks.scale.goals import PEER_MEAN_S, STAND_IN, saturated, times
+from benchmarks.scale.published import (
+    GROUPS,
+    LEAST_S,
+    PODS,
+    QUESTION_TOKENS,
+    STAGES,
+    SYSTEM_TOKENS,
+    USERS,
+    WORKLOAD,
+)
 from benchmarks.scale.redis_cluster import NODES, ClusterFound
 from benchmarks.scale.redis_load import RedisLoad
 from benchmarks.scale.results import FleetSummary, table
+from benchmarks.scale.simulate import CHAT_LOAD, EPISODES, OURS
+from benchmarks.scale.traffic import EPISODE_S
 from simulator.engine_profile import EngineProfile
 
 
@@ -63,6 +75,8 @@ Beside it the same requests are played under other ways to choose.
 
 {_peer(found)}
 
+{_published(found)}
+
 ## What was played
 
 {sections}
@@ -113,7 +127,11 @@ A gateway has no part in an event, and no load tells of a prompt's length.
   ran as there are cores.
 - **conversations**: chats of 3 to 7 turns, half of them behind one of 8 system prompts
   (`benchmarks/gateways/traffic.py`); the first third is warm-up. Of recorded traces all counts.
-  They come faster or slower than recorded; a rate is of all replicas. *Requests* are those that
+  They come faster or slower than recorded; a rate is of all replicas.
+- **multi_turn, shared_system** and the others of [antefix bench](../bench.md) come at {CHAT_LOAD:g}
+  of what the fleet can do when nothing is cached, in {EPISODES} episodes of {EPISODE_S:g} s with
+  new words in each: much of the time is when a prefix is nowhere, or not yet everywhere.
+- *Requests* are those that
   count. With fewer than some hundreds for a replica, hits lack what each replica computes once,
   system prompts above all.
 - **Others**: `benchmarks/scale/choosers.py`. All but the tree know the numbers of requests exactly
@@ -139,6 +157,43 @@ def _peer(found: Sequence[FleetSummary]) -> str:
         " is depends on the load more than on the router: below, the ratio falls to little, and"
         " above, where ours is saturated too, it falls as well."
     )
+
+
+def _published(found: Sequence[FleetSummary]) -> str:
+    """Their stages and ours, one beside the other."""
+    rows = []
+    for rate, stage in STAGES.items():
+        of = {s.case.policy: s for s in found if (s.case.workload, s.case.rate) == (WORKLOAD, rate)}
+        if not of:
+            continue
+        published = stage.random, stage.estimated, stage.precise
+        played = of["random"], of["approximate_tree"], of[OURS]
+        cells = [
+            f"{rate:g}",
+            *(f"{one.mean_s:.2f}, {one.p90_s:.2f}" for one in published),
+            "{:.0f} and {:.0f}".format(*stage.times),
+            *(f"{one.ttft_mean_s:.2f}, {one.ttft_p90_s:.2f}" for one in played),
+            "{:.0f} and {:.0f}".format(*times(of["random"], of[OURS])),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    if not rows:
+        return ""
+    return f"""\
+llm-d publishes a load with all that came of it: {GROUPS} system prompts of {SYSTEM_TOKENS:,} tokens
+with {USERS} questions of {QUESTION_TOKENS:,} each, which fill 73 % of the KV caches of {PODS} pods
+with two H100 each (llm-d-kv-cache, benchmarking/73-capacity). The same is played here, with engines
+as fast as its figures say. Mean and p90 of the seconds to the first token, theirs and in the
+simulation:
+
+| Requests/s | Theirs: random | estimated | precise | Times | Played: random | approximate tree \
+| antefix | Times |
+| -- | -- | -- | -- | -- | -- | -- | -- | -- |
+{chr(10).join(rows)}
+
+*Times*: how many times later first tokens came at random. Of what was played the {LEAST_S:.2f} s
+are added to both that a first token took there with hardly any load: a simulated one has no way
+to go. Theirs is a real cluster and this a simulation, whose engines are estimated: what can be
+compared is how far a router gets from its own random."""
 
 
 def _goal_table(goals: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from benchmarks.scale.results import FleetSummary
 from benchmarks.scale.simulate import CONVERSATIONS
 from benchmarks.scale.simulate import OURS as OUR_POLICY
 from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
+from loadgen.workloads import WORKLOADS
 
 # Told apart by colour-blind readers too.
 COLOURS = {
@@ -27,8 +28,8 @@ AXES = ("prompt_tokens", "replicas", "gateways", "blocks")
 
 def draw_fleets(found: Sequence[FleetSummary], file: Path) -> None:
     """Cached tokens and spread by the number of replicas; times by each trace's load."""
-    recorded = list(dict.fromkeys(s.case.workload for s in found))
-    recorded.remove(CONVERSATIONS)
+    played = dict.fromkeys(s.case.workload for s in found)
+    recorded = [name for name in played if name not in (CONVERSATIONS, *WORKLOADS)]
     with drawn(file, (2.6 * (2 + len(recorded)), 2.9), 1, 2 + len(recorded), top=0.9) as (
         figure,
         (axes,),

@@ -42,6 +42,7 @@ class FleetSummary:
     ceiling_ratio: float
     ttft_mean_s: float
     ttft_p50_s: float
+    ttft_p90_s: float
     ttft_p99_s: float
     variation_requests: float
     variation_tokens: float
@@ -87,6 +88,7 @@ def summary(
         ceiling_ratio=sum(most_cached[begin:]) / prompt_tokens,
         ttft_mean_s=statistics.fmean(ttfts),
         ttft_p50_s=percentile(ttfts, 0.50),
+        ttft_p90_s=percentile(ttfts, 0.90),
         ttft_p99_s=percentile(ttfts, 0.99),
         variation_requests=over_replicas([1.0] * len(counted), counted),
         variation_tokens=over_replicas(computed, counted),
@@ -121,6 +123,7 @@ def as_json(found: Sequence[FleetSummary]) -> dict[str, Mapping[str, float]]:
             "of_ceiling": round(s.of_ceiling, 4),
             "ttft_mean_s": round(s.ttft_mean_s, 3),
             "ttft_p50_s": round(s.ttft_p50_s, 3),
+            "ttft_p90_s": round(s.ttft_p90_s, 3),
             "ttft_p99_s": round(s.ttft_p99_s, 3),
             "variation_requests": round(s.variation_requests, 4),
             "variation_tokens": round(s.variation_tokens, 4),

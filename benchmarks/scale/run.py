@@ -24,12 +24,22 @@ import uvloop
 from benchmarks import public_data, report
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import pool
-from benchmarks.scale import costs, goals, page, plots, redis_cluster, redis_load
+from benchmarks.scale import costs, goals, page, plots, published, redis_cluster, redis_load
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.redis_load import RedisDemand
 from benchmarks.scale.results import FleetCase, FleetSummary, as_json, table
-from benchmarks.scale.simulate import CONVERSATIONS, OURS, WARM_UP, Simulation, capacity, run
+from benchmarks.scale.simulate import (
+    CHAT_LOAD,
+    CONVERSATIONS,
+    OURS,
+    WARM_UP,
+    Simulation,
+    capacity,
+    run,
+)
+from benchmarks.scale.traffic import chats
 from common.errors import Problem
+from loadgen.workloads import WORKLOADS
 from simulator import engine_profile, traces
 from simulator.engines import Hardware
 
@@ -40,6 +50,8 @@ CONVERSATION_RATE = 3.0
 GATEWAYS_OVER, TRACE_REPLICAS = 32, 8
 # Of what the fleet can do when nothing is cached.
 LOADS = (0.7, 0.9, 1.0, 1.1)
+# At which a workload is looked at for how long its prompts are.
+CHAT_RATE = 10.0
 # The peer's own: its trace at 0.8 of its speed, 23,608 requests in 59 minutes.
 PEER_SPEED = 0.8
 # A 10,000-token prompt in segments of 128, of which a third is cached.
@@ -74,6 +86,14 @@ def gateways(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simula
             yield Simulation(case, hardware, options.seed, warm_up=WARM_UP)
 
 
+def chat_workloads(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
+    for workload in WORKLOADS:
+        most = capacity(chats(workload, options.seed, CHAT_RATE, 1), hardware) * TRACE_REPLICAS
+        for policy in policies():
+            case = FleetCase(workload, policy, TRACE_REPLICAS, 1, round(CHAT_LOAD * most, 2))
+            yield Simulation(case, hardware, options.seed)
+
+
 def loads(file: Path, options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
     trace = traces.read(file, options.seed)
     most = capacity(trace, hardware) * TRACE_REPLICAS
@@ -82,6 +102,14 @@ def loads(file: Path, options: argparse.Namespace, hardware: Hardware) -> Iterat
         for policy in policies():
             case = FleetCase(trace.name, policy, TRACE_REPLICAS, 1, round(load * most, 2))
             yield Simulation(case, hardware, options.seed, file, requests)
+
+
+def published_load(options: argparse.Namespace) -> Iterator[Simulation]:
+    hardware = engine_profile.read(published.PROFILE).hardware
+    for rate in published.STAGES:
+        for policy in policies():
+            case = FleetCase(published.WORKLOAD, policy, published.PODS, 1, rate)
+            yield Simulation(case, hardware, options.seed, warm_up=published.warm_up(rate))
 
 
 def peers_own(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
@@ -125,9 +153,10 @@ def main() -> None:
         sys.exit(f"The page would lack the recorded traces: {left_out}.")
     try:
         asked = [*sizes(options, engine.hardware), *gateways(options, engine.hardware)]
+        asked += chat_workloads(options, engine.hardware)
         for file in files:
             asked += loads(file, options, engine.hardware)
-        asked += peers_own(options, engine.hardware)
+        asked += [*peers_own(options, engine.hardware), *published_load(options)]
     except Problem as error:
         sys.exit(f"There is no trace to play: {error}.")
     found = play(asked)

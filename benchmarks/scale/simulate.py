@@ -11,11 +11,13 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.index import pool
+from benchmarks.scale import published
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.results import FleetCase, FleetSummary, summary
-from benchmarks.scale.traffic import ceiling, conversations, paced, shuffled_gateways
+from benchmarks.scale.traffic import ceiling, chats, conversations, paced, shuffled_gateways
+from loadgen.workloads import WORKLOADS
 from simulator import traces
 from simulator.engines import Hardware
 from simulator.simulation import in_blocks_of
@@ -29,14 +31,16 @@ WARM_UP = 1 / 3
 # Of the synthetic traffic: that many, within these seconds. A shared system prompt comes to each
 # replica once; in a minute that alone would be a hundredth of all hits.
 MOST_REQUESTS, MIN_SECONDS, MOST_SECONDS = 50_000, 15.0, 240.0
+# Of each workload of `antefix bench`; its load is of what the fleet can do when nothing is cached.
+EPISODES, CHAT_LOAD = 5, 0.7
 # Requests that decode at once.
 FULL_BATCH = 32
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """`trace`: a recorded one, of which `requests` are played; None: `conversations`. `warm_up`:
-    the share of requests that do not count."""
+    """`trace`: a recorded one, of which `requests` are played; None: made here, as the case's
+    workload says. `warm_up`: the share of requests that do not count."""
 
     case: FleetCase
     hardware: Hardware
@@ -66,6 +70,10 @@ class Simulation:
 
     def _traffic(self) -> Trace:
         case = self.case
+        if case.workload in WORKLOADS:
+            return chats(case.workload, self.seed, case.rate, EPISODES)
+        if case.workload == published.WORKLOAD:
+            return published.shared_prefixes(self.seed, case.rate)
         if self.trace is None:
             seconds = min(MOST_SECONDS, max(MIN_SECONDS, MOST_REQUESTS / case.rate))
             return conversations(self.seed, case.rate, seconds)

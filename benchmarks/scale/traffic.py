@@ -6,19 +6,28 @@ name it by the keys that real ones would. Equal numbers have equal tokens.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b, shake_128
 from itertools import takewhile
+from typing import TypeVar
 
 from benchmarks.gateways import traffic
+from loadgen.workloads import WORKLOADS, Conversation
+from loadgen.workloads import conversations as talks
 from router.segment_keys import TOKEN_BYTES
 from simulator.traces import Request, Trace
 
 CONVERSATION_BLOCK_TOKENS = 128
+CHAT_BLOCK_TOKENS, CHAT_ANSWER_TOKENS = 16, 60
+# Of an episode; the next begins with prompts that nobody has seen.
+EPISODE_S = 30.0
+
+Parts = TypeVar("Parts", bytes, list[str])
 
 
 def conversations(seed: int, rate: float, seconds: float) -> Trace:
@@ -30,9 +39,34 @@ def conversations(seed: int, rate: float, seconds: float) -> Trace:
         packed = array("H")
         for span in arrival.prompt:
             packed.extend(span.token_ids())
-        blocks = _chained(packed.tobytes(), packed.itemsize * size)
+        blocks = _chained(_parts(packed.tobytes(), packed.itemsize * size))
         requests.append(Request(arrival.due, len(packed), arrival.answer.tokens, blocks))
     return Trace("conversations", tuple(requests), seconds, size)
+
+
+def chats(workload: str, seed: int, rate: float, episodes: int) -> Trace:
+    """One of the workloads of `antefix bench`, so many times anew. A word is a token; a turn comes
+    when its client has thought, as if answers took no time."""
+    arrivals = WORKLOADS[workload].arrivals(EPISODE_S, rate)
+    requests = [
+        request
+        for episode in range(episodes)
+        for talk in talks(workload, 1000 * seed + episode, EPISODE_S, arrivals)
+        for request in _turns(talk, episode * EPISODE_S)
+    ]
+    requests.sort(key=lambda request: request.at)
+    return Trace(workload, tuple(requests), episodes * EPISODE_S, CHAT_BLOCK_TOKENS)
+
+
+def _turns(talk: Conversation, begins: float) -> Iterator[Request]:
+    at = begins + talk.arrives_at
+    for turn in talk.turns:
+        at += turn.think_s
+        said = [json.dumps(tool) for tool in turn.tools]
+        said += [f"{message.role} {message.content}" for message in turn.messages]
+        words = " ".join(said).split()
+        blocks = _chained([" ".join(part).encode() for part in _parts(words, CHAT_BLOCK_TOKENS)])
+        yield Request(at, len(words), turn.answer_tokens or CHAT_ANSWER_TOKENS, blocks)
 
 
 def paced(trace: Trace, requests: int, rate: float, seed: int) -> Trace:
@@ -76,9 +110,14 @@ def shuffled_gateways(count: int, gateways: int, seed: int) -> Sequence[int]:
     return [rng.randrange(gateways) for _ in range(count)]
 
 
-def _chained(packed: bytes, block_bytes: int) -> tuple[int, ...]:
+def _parts(whole: Parts, length: int) -> list[Parts]:
+    """All that are so long."""
+    return [whole[at : at + length] for at in range(0, len(whole) - length + 1, length)]
+
+
+def _chained(parts: Iterable[bytes]) -> tuple[int, ...]:
     previous, blocks = b"", []
-    for start in range(0, len(packed) - block_bytes + 1, block_bytes):
-        previous = blake2b(previous + packed[start : start + block_bytes], digest_size=8).digest()
+    for part in parts:
+        previous = blake2b(previous + part, digest_size=8).digest()
         blocks.append(int.from_bytes(previous, "big"))
     return tuple(blocks)

@@ -1,0 +1,111 @@
+"""A load that a peer published, with all that came of it: llm-d's shared prefixes on eight pods.
+
+Source: llm-d-kv-cache, benchmarking/73-capacity/README.md: inference-perf's `shared_prefix` data,
+Qwen3 32B, two H100 a pod, 307,328 tokens of KV each, of which the prompts fill 73 %. Each stage is
+played after a warm-up of its own: there, one followed the other on the same pods. Those with 35 and
+more requests a second are left out: answers fill the caches then, where a simulated engine lets
+requests wait, and vLLM lets them in and preempts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import MappingProxyType
+
+from simulator import engine_profile
+from simulator.traces import Request, Trace
+
+WORKLOAD = "llm_d_shared_prefixes"
+PROFILE = engine_profile.SHIPPED.with_name("qwen-32b-2h100.json")
+PODS = 8
+GROUPS, USERS = 150, 5
+SYSTEM_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 6000, 1200, 1000
+BLOCK_TOKENS = 128
+WARM_UP_RATE, WARM_UP_S = 15.0, 50.0
+# Until what the warm-up began has ended: none of it is under way when a stage begins.
+SETTLE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Published:
+    """Seconds to the first token, of one router at one rate."""
+
+    mean_s: float
+    p90_s: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`seconds` of so many requests a second, and what came of it under some of the peer's
+    schedulers: `random`, `estimated` (what it has sent where) and `precise` (KV events)."""
+
+    seconds: float
+    random: Published
+    estimated: Published
+    precise: Published
+
+    @property
+    def is_saturated(self) -> bool:
+        """At random, requests come faster than they are answered."""
+        return self.random.mean_s > 10.0
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """How many times sooner than at random first tokens came with KV events: mean and p90."""
+        return self.random.mean_s / self.precise.mean_s, self.random.p90_s / self.precise.p90_s
+
+
+STAGES: Mapping[float, Stage] = MappingProxyType(
+    {
+        10.0: Stage(20, Published(0.826, 1.398), Published(0.271, 0.499), Published(0.335, 0.6)),
+        20.0: Stage(38, Published(25.073, 70.273), Published(0.329, 0.6), Published(0.363, 0.6)),
+        30.0: Stage(
+            25, Published(32.212, 86.182), Published(0.373, 0.708), Published(0.296, 0.509)
+        ),
+    }
+)
+# What a first token took where hardly anybody asked, 3 requests a second with KV events: no wait,
+# but the way there and back, and what is computed of a cached prompt.
+LEAST_S = 0.291
+
+
+def shared_prefixes(seed: int, rate: float) -> Trace:
+    """The warm-up, and the stage with that rate. Prompts come in turn, in an order by chance."""
+    rng = random.Random(f"{WORKLOAD}/{seed}")
+    prompts = [(group, user) for group in range(GROUPS) for user in range(USERS)]
+    rng.shuffle(prompts)
+    times = _poisson(rng, 0.0, WARM_UP_RATE, WARM_UP_S)
+    begins = WARM_UP_S + SETTLE_S
+    times += _poisson(rng, begins, rate, STAGES[rate].seconds)
+    requests = [
+        Request(
+            at,
+            SYSTEM_TOKENS + QUESTION_TOKENS,
+            ANSWER_TOKENS,
+            _blocks(*prompts[number % len(prompts)]),
+        )
+        for number, at in enumerate(times)
+    ]
+    return Trace(WORKLOAD, tuple(requests), begins + STAGES[rate].seconds, BLOCK_TOKENS)
+
+
+def warm_up(rate: float) -> float:
+    """The share of the requests that comes before the stage with that rate."""
+    before = WARM_UP_RATE * WARM_UP_S
+    return before / (before + rate * STAGES[rate].seconds)
+
+
+def _poisson(rng: random.Random, begins: float, rate: float, seconds: float) -> list[float]:
+    """So many arrivals as come in so long on average."""
+    return sorted(begins + rng.random() * seconds for _ in range(round(rate * seconds)))
+
+
+def _blocks(group: int, user: int) -> tuple[int, ...]:
+    shared, whole = (t // BLOCK_TOKENS for t in (SYSTEM_TOKENS, SYSTEM_TOKENS + QUESTION_TOKENS))
+    names = [f"{group}/{i}" if i < shared else f"{group}/{user}/{i}" for i in range(whole)]
+    return tuple(
+        int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") for name in names
+    )
