@@ -65,6 +65,7 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         "gateway_cpu_ms_per_request_of_100000_prompt_tokens": statistics.median(found[2]),
         "gateway_cpu_us_per_token": 1000 * per_token_ms,
         "streamed_tokens_per_s_and_core": 1000 / per_token_ms,
+        "gateway_cpu_ms_per_s_idle": meter.idle_ms_per_s,
     }
 
 
@@ -76,19 +77,20 @@ class _Meter:
     def __init__(self, fleet: PlayedFleet, http: aiohttp.ClientSession) -> None:
         self._fleet = fleet
         self._http = http
-        self._idle = 0.0
+        self.idle_ms_per_s = 0.0
 
     async def look_idle(self) -> None:
         before, began = self._fleet.cpu_s(), time.perf_counter()
         await asyncio.sleep(IDLE_S)
-        self._idle = (self._fleet.cpu_s() - before) / (time.perf_counter() - began)
+        used = self._fleet.cpu_s() - before
+        self.idle_ms_per_s = 1000 * used / (time.perf_counter() - began)
 
     async def cpu_ms(self, requests: Sequence[bytes], clients: int) -> float:
         """For each request of a round."""
         before = self._fleet.cpu_s()
         played = await play(self._http, [self._fleet.gateway], requests, clients, ROUND_S)
-        used = self._fleet.cpu_s() - before - self._idle * played.seconds
-        return 1000 * used / played.requests
+        used_ms = 1000 * (self._fleet.cpu_s() - before) - self.idle_ms_per_s * played.seconds
+        return used_ms / played.requests
 
 
 async def _ttfts(fleet: PlayedFleet, http: aiohttp.ClientSession) -> dict[str, list[float]]:

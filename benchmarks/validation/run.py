@@ -33,7 +33,7 @@ LOADS, PHASE_S = (0.4, 0.8, 2.0), 60.0
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
 QUANTILES = (0.5, 0.9, 0.99)
 # A simulator that is off by more would say little about a policy.
-ERROR_GOAL = 0.25
+ERROR_GOAL = 0.10
 
 
 @dataclass(frozen=True)
