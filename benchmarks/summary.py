@@ -28,7 +28,7 @@ OWN_PAGES = {
 
 Results = Mapping[str, Mapping[str, Any]]
 
-# Where we win and where we lose, in figures of results; what was not measured is left out.
+# Where we win and where we lose, in ten lines of figures; what was not measured is left out.
 LINES: Sequence[str] = (
     "**An engine that dies cuts nothing**: {resume[goals][hit][figure]:.0f} answers were hit by"
     " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
@@ -36,17 +36,37 @@ LINES: Sequence[str] = (
     " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
     "**An engine that hangs is found**: of those frozen at moments by chance"
     " {drill-hangs[goals][found_late][figure]:.0f} were found later than after 5 s;"
-    " {drill-hangs[goals][false_alarms][figure]:.0f} were suspected that were only starved.",
-    "**What is broken under traffic** (processes killed and frozen, networks and disks, clocks,"
-    " updates): {drills[goals][drills_that_went_wrong][figure]:.0f} drills went otherwise than they"
-    " should.",
+    " {drill-hangs[goals][false_alarms][figure]:.0f} were suspected that were only starved. Of the"
+    " drills under traffic (processes killed and frozen, networks and disks, clocks, updates)"
+    " {drills[goals][drills_that_went_wrong][figure]:.0f} went otherwise than they should.",
+    "**Beside the best other router**, in front of the same two engines: the mean time to first"
+    " token of conversations is"
+    " {peers[goals][four_gateways_mean_ttft_by_best_other][figure]:.2f} times its own through four"
+    " gateways, {peers[goals][router_restarted_mean_ttft_by_best_other][figure]:.2f} after the"
+    " router was restarted and"
+    " {peers[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} through one gateway; that of"
+    " short prompts is {peers[goals][short_mean_ttft_by_best_other][figure]:.2f} times.",
+    "**A router's CPU** for a request of those conversations: ours with its Redis"
+    " {peers[figures][multi_turn/antefix][cpu_ms_a_request]:.1f} ms, smg's"
+    " {peers[figures][multi_turn/smg][cpu_ms_a_request]:.1f}.",
+    "**Without a machine's noise**, in simulation: of the best other way to choose, ours has"
+    " {scale[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} times the mean time to first"
+    " token of conversations, {scale[goals][shared_system_mean_ttft_by_best_other][figure]:.2f} of"
+    " shared system prompts and {scale[goals][no_reuse_mean_ttft_by_best_other][figure]:.2f} where"
+    " nothing is reused.",
+    "**Three times its capacity**: {overload[goals][goodput_of_that_at_capacity][figure]:.2f} times"
+    " as many requests hold their SLO as at capacity; the p99 of those let in is"
+    " {overload[goals][p99_ttft_of_the_slo][figure]:.2f} of it.",
     "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
     " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
     "**A tenant that floods** a full pool makes another's p99 of the time to first token"
     " {fairness[goals][p99_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f} times as long.",
-    "**Under saturation** a random choice has"
-    " {scale[goals][mooncake_conversation_mean_ttft_of_random][figure]:.1f} times our mean TTFT,"
-    " on the recorded trace at hand; a peer reports 24.6 times on its own.",
+    "**Under saturation**, in simulation, a random choice has"
+    " {scale[goals][llm_d_shared_prefixes_at_20_mean_ttft_of_random][figure]:.0f} and"
+    " {scale[goals][llm_d_shared_prefixes_at_30_mean_ttft_of_random][figure]:.0f} times our mean"
+    " TTFT on the load that llm-d published, which reports 69 and 109 times of its own; on"
+    " Mooncake's conversations"
+    " {scale[goals][mooncake_conversation_mean_ttft_of_random][figure]:.1f} times.",
     "**A gateway adds** {overhead[goals][added_ttft_ms_p50_at_concurrency_1][figure]:.1f} ms to a"
     " first token at the median, and takes"
     " {overhead[figures][played_gateway_cpu_ms_per_request]:.1f} ms of CPU for a request of 500"
