@@ -101,7 +101,6 @@ class Parts:
         nothing: Any = _Nothing()
         pool, watch, reporter = self.pool, self._watch, self.pool.reporter
         told = METRICS in parts
-        self._gateway._watch = watch if parts & {METRICS, LOG} else nothing
         routing = self._routing if told else nothing
         pool._routing_metrics = pool.reader._metrics = reporter._metrics = routing
         pool._admission_metrics = self._admission if told else nothing
