@@ -84,10 +84,6 @@ def step_under_way_s(load: ReplicaLoad) -> float:
 # itself. In a queue at utilisation u it is u / (1 - u) times; 3 is a pool that is 3/4 busy. It does
 # not grow with a backlog: 15 crowds few replicas, and first tokens came later under saturation.
 OTHERS = 3.0
-# This share of its own prefill a request pays in full, however popular the prefix is: it waits for
-# it. With none, popular prefixes are computed where they need not be; with more, requests crowd
-# where they are.
-OWN = 0.1
 
 
 def price(popularity: float, traffic_share: float, replicas: int) -> float:
@@ -114,15 +110,12 @@ def score(
     """What placing a prompt here costs all together, in seconds: what `prefix` ranks by.
 
     Its wait, plus the request's own prefill for itself and, OTHERS times, for those it delays.
-    Of what is not cached here, the leading `popular_tokens` cost their `price`, but for the share
-    OWN of them, the rest 1.
+    Of what is not cached here, the leading `popular_tokens` cost their `price`, the rest 1.
     """
-    own = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
-    charged = (1.0 + OTHERS) * own
+    charged: float = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
     if popular_tokens > cached_tokens:
-        popular = min(own, popular_tokens - cached_tokens)
-        charged -= (1.0 - price) * (1.0 + OTHERS - OWN) * popular
-    return wait_s + load.inter_token_latency + charged / load.prefill_rate
+        charged -= (1.0 - price) * min(charged, popular_tokens - cached_tokens)
+    return wait_s + load.inter_token_latency + (1.0 + OTHERS) * charged / load.prefill_rate
 
 
 # How many observations are remembered: each one's weight halves in about 45.

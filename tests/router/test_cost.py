@@ -13,7 +13,6 @@ from router.cost import (
     MAX_SLOPE,
     MIN_SLOPE,
     OTHERS,
-    OWN,
     TtftCorrection,
     predict_ttft,
     price,
@@ -146,19 +145,11 @@ def test_a_score_counts_a_requests_own_prefill_for_others_too() -> None:
 
 
 def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
-    others = 1 + OTHERS - OWN
     assert score(load(), 0.0, 1000, 128, 640, 0.1) == pytest.approx(
-        (51.2 * others + 512 * OWN + 360 * (1 + OTHERS)) / 1000
+        (51.2 + 360) / 1000 * (1 + OTHERS)
     )
     assert score(load(), 0.0, 1000, 640, 640, 0.1) == pytest.approx(0.36 * (1 + OTHERS))
-
-
-def test_a_request_waits_for_its_own_prefill_however_popular_its_prefix_is() -> None:
-    assert score(load(), 0.0, 100, 0, 640, 0.0) == pytest.approx(0.1 * OWN)
-    # so it goes where the prefix is, if the wait there is shorter than a share of computing it
-    there, anew = (score(load(), w, 1000, c, 900, 0.0) for w, c in ((0.08, 900), (0.0, 0)))
-    assert there < anew
-    assert score(load(), 0.1, 1000, 900, 900, 0.0) > anew
+    assert score(load(), 0.0, 100, 0, 640, 0.0) == pytest.approx(0.0)
 
 
 def test_a_full_engine_ends_a_sequence_now_and_then() -> None:

@@ -109,10 +109,10 @@ def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
     assert decided(loads, {0: 8}).replica_ids[0] == "r1"
 
 
-def test_a_popular_prefix_goes_where_the_load_is_least_unless_the_wait_for_it_is_short() -> None:
+def test_a_popular_prefix_goes_where_the_load_is_least() -> None:
     loads = pool(2)
-    for queued, popularity, chosen in (200, 30.0, "r1"), (200, 1.0, "r0"), (50, 30.0, "r0"):
-        loads["r0"] = replace(loads["r0"], queued_prefill_tokens=queued)
+    loads["r0"] = replace(loads["r0"], queued_prefill_tokens=100)
+    for popularity, chosen in (30.0, "r1"), (1.0, "r0"):
         recent = Recent(depths={0: 8}, popularity=popularity, traffic_share=0.5)
         assert decided(loads, {0: 8}, recent).replica_ids[0] == chosen
 
