@@ -138,6 +138,8 @@ def _benchmarks(results: Results) -> Iterator[Sequence[object]]:
         link = f"[{name}]({of_page})" if of_page else name
         met = [goal["met"] for goal in result["goals"].values()]
         where = f"{result['date']}, {result['cores']} cores of {result['cpu']}"
+        if note := result["figures"].get("note"):
+            where += f" ({note})"
         yield link, f"`{result['command']}`", f"{sum(met)} of {len(met)}", where
 
 

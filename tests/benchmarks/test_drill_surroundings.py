@@ -53,7 +53,7 @@ def test_a_process_that_is_cut_off_reaches_nobody_until_it_is_not() -> None:
                     assert not _is_heard(heard, 1)
                 assert _is_heard(heard, 60)
             except Problem as problem:
-                pytest.skip(problem.message)
+                pytest.skip(f"{problem.message}: {problem.remedy}")
             finally:
                 sender.kill()
     tables = subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True)
@@ -75,7 +75,7 @@ def test_a_small_disk_is_full_and_then_gone(monkeypatch: pytest.MonkeyPatch) -> 
     with surroundings.small_disk():
         disk = Path(tempfile.gettempdir())
         if str(disk) == before:
-            pytest.skip("this machine lets nobody mount a disk")
+            pytest.skip("no disk may be mounted here: run the tests as root")
         filler = surroundings.fill(disk)
         with pytest.raises(OSError, match="No space left"):
             (disk / "more").write_bytes(b"0")

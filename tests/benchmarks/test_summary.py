@@ -44,6 +44,15 @@ def test_the_page_has_each_result_and_each_goal_that_was_missed(
     assert "hits of oracle" not in page
 
 
+def test_what_is_to_be_known_of_a_result_is_on_the_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "LINES", [])
+    result = printed(capsys, 0.2)
+    result["figures"]["note"] = "ended early"
+    assert f"cores of {result['cpu']} (ended early) |" in summary.page({"index": result})
+
+
 def test_what_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
     (file := tmp_path / "index.out").write_text("Traceback\n")
     with pytest.raises(Problem, match=r"index\.out does not end with the line of JSON"):

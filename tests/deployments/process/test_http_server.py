@@ -39,7 +39,7 @@ async def test_it_serves_ipv6() -> None:
     try:
         url = await server.start("::1")
     except OSError:
-        pytest.skip("this machine has no IPv6")
+        pytest.skip("this machine has no IPv6: give its loopback ::1")
     assert await get(url) == "here"
     await server.drain()
 
