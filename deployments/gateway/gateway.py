@@ -39,6 +39,7 @@ from deployments.gateway.bodies import Bodies
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_fields import refuse_engine_fields
+from deployments.gateway.engine_stream import connector
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
@@ -128,9 +129,7 @@ class Gateway:
         self._keys = ApiKeys(secrets.api_keys)
         self._wrong_keys = WrongKeys()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=60, socket_factory=impatient_socket
-            ),
+            connector=connector(limit=0, keepalive_timeout=60, socket_factory=impatient_socket),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             auto_decompress=False,
         )

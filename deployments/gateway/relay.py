@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
+from deployments.gateway.engine_stream import pieces
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
 from deployments.gateway.rejoining import (
@@ -415,18 +416,22 @@ class Relay(Response):
             return
         record = self._request.record
         reader = EventReader(self._so_far)
+
+        def passed_on(piece: bytes) -> bool:
+            if self._mover.move is not None or not self._client.keeps_up:
+                return False
+            if chunk := reader.passed_on(piece):
+                self._client.piece_now(chunk)
+            self._look_at_end(reader, place)
+            return True
+
         try:
-            async for piece in upstream.content.iter_any():
+            async for piece in pieces(upstream, passed_on):
                 if self._mover.move is not None:
                     await self._mover.look()
                 if chunk := reader.passed_on(piece):
                     await self._client.piece(chunk)
-                if (error := reader.error) is not None:
-                    told = error.for_client(self._request.request_id)
-                    raise ReplicaFailed(place.replica_id, error.is_dead, told)
-                if reader.is_taken_over:
-                    self._reader = None
-                    raise TakenOver
+                self._look_at_end(reader, place)
             if rest := reader.rest():
                 await self._client.piece(rest)
         except aiohttp.ClientError:
@@ -435,6 +440,15 @@ class Relay(Response):
         # of an engine that went on with it, its own alone
         told_tokens = None if self._resume is not None else reader.output_tokens
         record.output_tokens = self._so_far.output_tokens if told_tokens is None else told_tokens
+
+    def _look_at_end(self, reader: EventReader, place: Reservation) -> None:
+        """Raises ReplicaFailed and TakenOver, where the engine said so."""
+        if (error := reader.error) is not None:
+            told = error.for_client(self._request.request_id)
+            raise ReplicaFailed(place.replica_id, error.is_dead, told)
+        if reader.is_taken_over:
+            self._reader = None
+            raise TakenOver
 
     async def _pass_on_whole(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
         """Its tokens come as they are made; the client gets an answer in one piece."""

@@ -57,20 +57,30 @@ class ToldAnswer:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         await self._tell({"type": "http.response.start", "status": status, "headers": raw})
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether `piece_now` may be called."""
+        return self._pieces.take_one
+
+    def piece_now(self, chunk: bytes) -> None:
+        """As `piece`, without waiting for the client."""
+        self._gap()
+        self._pieces.write(chunk)
+
     async def piece(self, chunk: bytes) -> None:
         """It must not be empty."""
+        if self.keeps_up:
+            self.piece_now(chunk)
+        else:
+            self._gap()
+            await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    def _gap(self) -> None:
         if self.streaming:
             at = self._clock()
             if self._last_piece_at is not None:
                 self._request.record.gaps_s.append(at - self._last_piece_at)
             self._last_piece_at = at
-        await self._give(chunk)
-
-    async def _give(self, chunk: bytes) -> None:
-        if self._pieces.take_one:
-            self._pieces.write(chunk)
-        else:
-            await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self, rest: bytes = b"") -> None:
         await self._tell({"type": "http.response.body", "body": rest, "more_body": False})
