@@ -15,6 +15,7 @@ from router import active, slots
 from router.lease_signature import LeaseSigner
 from router.load import LoadBoard, ReplicaLoad
 from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.redis_lane import KeptLane
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class LoadReader:
         signer: LeaseSigner | None = None,
     ) -> None:
         self._redis = redis
+        self._lane = KeptLane(redis, slots.slots_key(pool).encode())
         self._signer = signer
         self.forged = 0
         self._pool = pool
@@ -45,22 +47,33 @@ class LoadReader:
         # A reading that began before a promotion may be older than it.
         self._promotions = 0
         self._unreadable: dict[int, str] = {}  # slot -> what was told of it
+        self._known: frozenset[int] = frozenset()
 
     async def run(self, period_s: float = READ_PERIOD_S) -> None:
         """Refresh the board until cancelled."""
-        await forever(
-            "load_board",
-            self.read,
-            period_s,
-            fails=f"load board of {self._pool} not readable",
-            logger=logger,
-            outages=REDIS_FAILURES,
-        )
+        try:
+            await forever(
+                "load_board",
+                self.read,
+                period_s,
+                fails=f"load board of {self._pool} not readable",
+                logger=logger,
+                outages=REDIS_FAILURES,
+            )
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what `read` has opened; `run` does."""
+        await self._lane.aclose()
 
     async def read(self) -> None:
         """Refresh the board once. Raises one of REDIS_FAILURES."""
         promotions = self._promotions
-        leases, value = await slots.live(self._redis, self._pool, active.active_key(self._pool))
+        async with self._lane.within(slots.REDIS_TIMEOUT_S) as lane:
+            key = active.active_key(self._pool)
+            leases, value = await slots.live(lane, self._pool, key, self._known)
+        self._known = frozenset(leases)
         snapshots = self._genuine(leases)
         seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
         # a number that was left by a fleet file of another day says nothing

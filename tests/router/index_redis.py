@@ -10,6 +10,7 @@ import redis
 from router import slots
 from router.active import active_key
 from router.redis_client import AsyncRedis, connect
+from router.redis_lane import KeptLane
 from router.slots import segment_prefix
 from tests.ports import cluster_ports, free_ports
 from tests.router.redis_process import RedisProcess, running
@@ -79,7 +80,13 @@ def holders(server: RedisProcess, slot: int) -> set[bytes]:
 
 async def live(redis: AsyncRedis, pool: str) -> dict[int, str]:
     """Slot -> snapshot of the live replicas."""
-    snapshots, _ = await slots.live(redis, pool, active_key(pool))
+    async with KeptLane(redis, slots.slots_key(pool).encode()).within(
+        slots.REDIS_TIMEOUT_S
+    ) as lane:
+        try:
+            snapshots, _ = await slots.live(lane, pool, active_key(pool))
+        finally:
+            await lane.aclose()
     return snapshots
 
 

@@ -364,6 +364,27 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
     await cancelled(task)
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_a_reading_is_one_trip_and_sees_who_is_new(
+    server: RedisServer, redis: AsyncRedis, protocol: int
+) -> None:
+    client = connect(f"{server.url}?protocol={protocol}")
+    reader = reader_of(client)
+    replicas = seniors(100.0, 200.0, 300.0)
+    for number, replica in enumerate(replicas):
+        await publish(redis, replica)
+        await reader.read()
+        assert len(reader.board.loads()) == number + 1
+    await redis.config_resetstat()
+    await reader.read()
+    calls = {name: of["calls"] for name, of in (await redis.info("commandstats")).items()}
+    assert calls.pop("cmdstat_config|resetstat", 1) == calls.pop("cmdstat_config", 1) == 1
+    assert calls == {"cmdstat_hgetall": 1, "cmdstat_mget": 1}
+    assert len(reader.board.loads()) == len(replicas)
+    await reader.aclose()
+    await client.aclose()
+
+
 async def test_nothing_is_promoted_where_nothing_is_warm(redis: AsyncRedis) -> None:
     reader = reader_of(redis)
     board = reader.board
