@@ -164,7 +164,7 @@ class RequestMetrics:
         if tpot_s is not None:
             buffer.observe(of.tpot, whose, tpot_s)
             self._judge(record, "tpot", tpot_s)
-        if record.gaps_s:
+        if len(record.pieces_at) > 1:
             buffer.observe_all(of.inter_token, (pool,), record.gaps_s)
         if record.outcome in ("ok", "failed", "deadline"):
             self._event(record, "availability", record.outcome == "ok")

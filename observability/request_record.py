@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import TracebackType
 from typing import Literal, Self
 
@@ -132,13 +133,13 @@ class RequestRecord:
     """Facts of one request: never its prompt, nor what was answered.
 
     Times are seconds. `arrived`, on the event loop's clock, is when its body was complete: until
-    then, when its headers came. `pool` is the one that was asked,
-    `served_by` the one that answered: another where the request overflowed. `gaps_s` are the
-    times between the pieces of a stream. `body_bytes`: what the gateway holds of its body.
-    `charge`: None where the tenant has no limits. `outcome` is "cancelled" (the client left) until
-    something else is known; `error` is the API's code for what went wrong. `resumed`: what came of
-    an answer whose engine or gateway was lost in the middle; `moved`: of one that could go on
-    elsewhere, and whose engine was taken away; "" for all others.
+    then, when its headers came; `pieces_at` is when the pieces of a stream left. `pool` is the one
+    that was asked, `served_by` the one that answered: another where the request overflowed.
+    `body_bytes`: what the gateway holds of its body. `charge`: None where the tenant has no limits.
+    `outcome` is "cancelled" (the client left) until something else is known; `error` is the API's
+    code for what went wrong. `resumed`: what came of an answer whose engine or gateway was lost in
+    the middle; `moved`: of one that could go on elsewhere, and whose engine was taken away; "" for
+    all others.
     """
 
     request_id: str
@@ -158,7 +159,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
-    gaps_s: list[float] = field(default_factory=list)
+    pieces_at: list[float] = field(default_factory=list)
     status: int = 0
     outcome: Outcome = "cancelled"
     error: str = ""
@@ -175,6 +176,11 @@ class RequestRecord:
     def complete(self, now: float) -> None:
         """Its body is here: how long that took is the client's time, and promised to nobody."""
         self.phases.upload_s, self.arrived = now - self.arrived, now
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Between the pieces of a stream."""
+        return [later - earlier for earlier, later in pairwise(self.pieces_at)]
 
     @property
     def tpot_s(self) -> float | None:

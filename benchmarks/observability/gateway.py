@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from benchmarks.engine_host import hear, say
 from benchmarks.observability.engines import ENGINES
 from deployments.fleet.applications import settings_of
@@ -29,9 +27,7 @@ from deployments.fleet.fleet import Fleet
 from deployments.gateway import relay, request_log, request_watch
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.pool import GatewayPool
-from deployments.gateway.relay import Relay
-from deployments.gateway.resumable import EventReader
-from deployments.gateway.transport import Reservation
+from deployments.gateway.told_answer import ToldAnswer
 from deployments.wire.headers import RESUMABLE_HEADER
 
 METRICS, EXPLANATIONS, LOG, TOKENS = PARTS = ("metrics", "explanations", "log", "tokens")
@@ -94,7 +90,7 @@ class Parts:
         self._watch = gateway._watch
         self._routing, self._admission = self.pool._routing_metrics, self.pool._admission_metrics
         self._requests = self._watch._metrics
-        self._pass_on = Relay._pass_on_body
+        self._clocked = ToldAnswer._clocked
 
     def leave(self, parts: frozenset[str]) -> None:
         """Only these go on; from the next request on."""
@@ -105,7 +101,7 @@ class Parts:
         pool._routing_metrics = pool.reader._metrics = reporter._metrics = routing
         pool._admission_metrics = self._admission if told else nothing
         watch._metrics = self._requests if told else nothing
-        _replace(Relay, "_pass_on_body", self._pass_on if told else _pass_on_alone)
+        _replace(ToldAnswer, "_clocked", self._clocked if told else _nothing)
         # without, no engine says what tokens it makes
         asks = RESUMABLE_HEADER if TOKENS in parts else "x-not-asked"
         _replace(relay, "RESUMABLE_HEADER", asks)
@@ -125,13 +121,6 @@ def _replace(where: Any, name: str, by: object) -> None:
         vars(where).pop(name, None)
     else:
         setattr(where, name, by)
-
-
-async def _pass_on_alone(self: Relay, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
-    reader = EventReader(self._so_far)
-    async for piece in upstream.content.iter_any():
-        if chunk := reader.passed_on(piece):
-            await self._client._give(chunk)
 
 
 def _tell_nothing(*args: object) -> dict[str, Any]:

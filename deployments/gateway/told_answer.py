@@ -34,7 +34,7 @@ class ToldAnswer:
         self._send: Send | None = None
         self._pieces: AnswerPieces
         self._clock = asyncio.get_running_loop().time
-        self._last_piece_at: float | None = None
+        self._pieces_at = request.record.pieces_at
 
     def goes_to(self, scope: Scope, send: Send) -> None:
         self._send, self._pieces = send, pieces_of(scope)
@@ -64,7 +64,7 @@ class ToldAnswer:
 
     def piece_now(self, chunk: bytes) -> None:
         """As `piece`, without waiting for the client."""
-        self._gap()
+        self._clocked()
         self._pieces.write(chunk)
 
     async def piece(self, chunk: bytes) -> None:
@@ -72,15 +72,12 @@ class ToldAnswer:
         if self.keeps_up:
             self.piece_now(chunk)
         else:
-            self._gap()
+            self._clocked()
             await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    def _gap(self) -> None:
+    def _clocked(self) -> None:
         if self.streaming:
-            at = self._clock()
-            if self._last_piece_at is not None:
-                self._request.record.gaps_s.append(at - self._last_piece_at)
-            self._last_piece_at = at
+            self._pieces_at.append(self._clock())
 
     async def end(self, rest: bytes = b"") -> None:
         await self._tell({"type": "http.response.body", "body": rest, "more_body": False})

@@ -24,7 +24,7 @@ from benchmarks.observability.results import (
 )
 from deployments.gateway import request_watch
 from deployments.gateway.explanations import Explanations
-from deployments.gateway.relay import Relay
+from deployments.gateway.told_answer import ToldAnswer
 from deployments.wire.headers import RESUMABLE_HEADER
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -72,9 +72,9 @@ def test_one_turn_is_enough_for_a_table_and_figures() -> None:
 @pytest.fixture
 def everything_again() -> Iterator[None]:
     """What is taken from classes and modules is taken from all gateways."""
-    pass_on, log = vars(Relay)["_pass_on_body"], request_watch.__dict__["log_request"]
+    gap, log = vars(ToldAnswer)["_clocked"], request_watch.__dict__["log_request"]
     yield
-    assert vars(Relay)["_pass_on_body"] is pass_on
+    assert vars(ToldAnswer)["_clocked"] is gap
     assert request_watch.__dict__["log_request"] is log
 
 

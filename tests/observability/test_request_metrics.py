@@ -189,7 +189,9 @@ def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(
 
 def test_what_comes_between_two_refreshes_is_counted_once(counted: Counted) -> None:
     for _ in range(3 * AT_ONCE + 1):
-        counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, output_tokens=9, gaps_s=[0.05] * 8)
+        pieces_at = [0.05 * number for number in range(9)]
+        answer = {"ttft_s": 0.1, "duration_s": 0.5, "output_tokens": 9, "pieces_at": pieces_at}
+        counted.serve(outcome="ok", **answer)
     for _ in range(2):
         samples = counted.samples
         assert samples["antefix_requests_total", "ok", "interactive"] == 3 * AT_ONCE + 1
