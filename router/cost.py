@@ -86,17 +86,23 @@ def step_under_way_s(load: ReplicaLoad) -> float:
 OTHERS = 3.0
 
 
+# The least that a token of a prefix costs which one replica can serve: the request waits for it.
+# With 0.05 a fleet of two computes shared system prompts on both, with 0.2 agents crowd.
+OWN = 0.1
+
+
 def price(popularity: float, traffic_share: float, replicas: int) -> float:
     """What a token of a popular prefix costs where it is not cached: 1, or less.
 
     `popularity` recent requests would have used it there, so each pays its share of computing
     it once. A prefix that takes more than one replica's fair part of the traffic is paid for
-    sooner, up to the square: one replica cannot serve it without being above the mean. (Many
-    prefixes, each popular but none of them so, stay where they are: they would only push each
-    other out of the caches.)
+    sooner, up to the square: one replica cannot serve it without being above the mean. The less of
+    two replicas' parts it takes, the more of OWN is paid all the same: those that have it can serve
+    it, and more copies would only push others out of the caches.
     """
-    crowding = min(1.0, traffic_share * replicas)
-    return float(max(1.0, popularity) ** -(1.0 + crowding))
+    parts = traffic_share * replicas
+    shared = float(max(1.0, popularity) ** -(1.0 + min(1.0, parts)))
+    return max(shared, OWN * (1.0 - min(1.0, parts / 2.0)))
 
 
 def score(

@@ -13,6 +13,7 @@ from router.cost import (
     MAX_SLOPE,
     MIN_SLOPE,
     OTHERS,
+    OWN,
     TtftCorrection,
     predict_ttft,
     price,
@@ -125,18 +126,25 @@ def test_a_faster_replica_is_never_later(replica: ReplicaLoad, prompt: int, time
     assert predict_ttft(faster, prompt) <= predict_ttft(replica, prompt)
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1), st.integers(1, 1000))
-def test_a_price_is_a_share_of_one_replicas_cost(
-    popularity: float, traffic_share: float, replicas: int
+@given(st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1), st.integers(1, 1000))
+def test_a_price_falls_with_how_popular_a_prefix_is_and_with_its_part_of_the_traffic(
+    popularity: float, traffic_share: float, less: float, replicas: int
 ) -> None:
-    least = 1.0 / max(1.0, popularity)
-    assert least**2 * 0.999 <= price(popularity, traffic_share, replicas) <= min(1.0, least * 1.001)
+    least = max(1.0, popularity) ** -2
+    found = price(popularity, traffic_share, replicas)
+    assert least * 0.999 <= found <= price(popularity, less * traffic_share, replicas) <= 1.0
+    assert found <= price(less * popularity, traffic_share, replicas)
 
 
 def test_a_prefix_that_one_replica_cannot_serve_alone_has_the_square_of_its_share() -> None:
-    assert price(10, 0.0, 8) == pytest.approx(0.1)
-    assert price(10, 1 / 8, 8) == pytest.approx(0.01)
-    assert price(10, 1.0, 8) == pytest.approx(0.01)
+    assert price(5, 0.0, 8) == pytest.approx(0.2)
+    assert price(5, 1 / 8, 8) == pytest.approx(OWN / 2)
+    assert price(5, 2 / 8, 8) == price(5, 1.0, 8) == pytest.approx(0.04)
+
+
+def test_what_one_replica_can_serve_is_never_nearly_free_elsewhere() -> None:
+    assert price(1000, 0.0, 8) == OWN
+    assert price(1000, 2 / 8, 8) == pytest.approx(1e-6)
 
 
 def test_a_score_counts_a_requests_own_prefill_for_others_too() -> None:

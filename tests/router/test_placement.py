@@ -109,12 +109,18 @@ def test_a_queue_longer_than_the_prefill_outweighs_a_prefix() -> None:
     assert decided(loads, {0: 8}).replica_ids[0] == "r1"
 
 
-def test_a_popular_prefix_goes_where_the_load_is_least() -> None:
+@pytest.mark.parametrize(
+    ("popularity", "traffic_share", "chosen"),
+    [(30.0, 1.0, "r1"), (1.0, 1.0, "r0"), (30.0, 0.2, "r0")],
+    ids=["all use it", "nobody has yet", "its replica can serve it"],
+)
+def test_a_popular_prefix_goes_where_the_load_is_least(
+    popularity: float, traffic_share: float, chosen: str
+) -> None:
     loads = pool(2)
     loads["r0"] = replace(loads["r0"], queued_prefill_tokens=100)
-    for popularity, chosen in (30.0, "r1"), (1.0, "r0"):
-        recent = Recent(depths={0: 8}, popularity=popularity, traffic_share=0.5)
-        assert decided(loads, {0: 8}, recent).replica_ids[0] == chosen
+    recent = Recent(depths={0: 8}, popularity=popularity, traffic_share=traffic_share)
+    assert decided(loads, {0: 8}, recent).replica_ids[0] == chosen
 
 
 def test_a_burst_with_a_new_prefix_is_not_scattered() -> None:
