@@ -20,9 +20,9 @@ import aiohttp
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from deployments.gateway.engine_answer import EngineAnswer
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
-from deployments.gateway.engine_stream import pieces
-from deployments.gateway.errors import ApiError, from_engine
+from deployments.gateway.errors import ApiError
 from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
 from deployments.gateway.rejoining import (
     TAKEN_OVER,
@@ -34,7 +34,7 @@ from deployments.gateway.rejoining import (
 )
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
-from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
+from deployments.gateway.resumable import AnswerSoFar, says_dead
 from deployments.gateway.told_answer import ToldAnswer
 from deployments.gateway.transport import NoReplicaUp, ReplicaFailed, Reservation
 from deployments.wire.confirmation import count_in
@@ -109,6 +109,7 @@ class Relay(Response):
         self._placing = asyncio.timeout(None)
         self._lost_at = 0.0
         self._mover = Mover(self._request.record, self._so_far, self._ask_to_go_on)
+        self._engine_answer = EngineAnswer(self._request, self._client, self._so_far, self._mover)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._client.goes_to(scope, send)
@@ -348,7 +349,7 @@ class Relay(Response):
         if upstream.status >= 500:
             said = await upstream.read()
             dead = says_dead(said)
-            error = self._engine_error(upstream.status, said)
+            error = self._engine_answer.error(upstream.status, said)
             raise ReplicaFailed(place.replica_id, dead, None if dead else error)
         content_type = upstream.headers.get("content-type", "")
         streaming = content_type.startswith("text/event-stream")
@@ -359,7 +360,7 @@ class Relay(Response):
             assert isinstance(attempt, EngineAttempt)
             self._goes_on(attempt, place, upstream)
         elif upstream.status >= 400:
-            raise self._engine_error(upstream.status, await upstream.read())
+            raise self._engine_answer.error(upstream.status, await upstream.read())
         else:
             self._client.streaming = streaming
             self._begins(attempt, place, upstream)
@@ -375,13 +376,26 @@ class Relay(Response):
             attempt.moves.ended(place.replica_id, offer)
 
     async def _pass_on_answer(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
+        answer = self._engine_answer
         if upstream.content_type == PROGRESS_CONTENT_TYPE:
-            await self._pass_on_whole(place, upstream)
+            await answer.whole(place, upstream)
             return
         if not self._client.started:
             resume_id = self._reader.id if self._reader is not None else None
             await self._client.start(place.replica_id, upstream.status, upstream.headers, resume_id)
-        await self._pass_on_body(place, upstream)
+        if self._client.streaming:
+            try:
+                told_tokens = await answer.stream(place, upstream)
+            except TakenOver:
+                self._reader = None
+                raise
+            # an engine that went on with it tells of its own alone
+            if told_tokens is None or self._resume is not None:
+                told_tokens = self._so_far.output_tokens
+            self._request.record.output_tokens = told_tokens
+        else:
+            async for piece in upstream.content.iter_any():
+                await self._client.piece(piece)
         await self._client.end()
         self._reader = None
 
@@ -409,69 +423,6 @@ class Relay(Response):
         if self._went_on == "resumed":
             self._request.record.resumed = "continued"
 
-    async def _pass_on_body(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
-        if not self._client.streaming:
-            async for piece in upstream.content.iter_any():
-                await self._client.piece(piece)
-            return
-        record = self._request.record
-        reader = EventReader(self._so_far)
-
-        def passed_on(piece: bytes) -> bool:
-            if self._mover.move is not None or not self._client.keeps_up:
-                return False
-            if chunk := reader.passed_on(piece):
-                self._client.piece_now(chunk)
-            self._look_at_end(reader, place)
-            return True
-
-        try:
-            async for piece in pieces(upstream, passed_on):
-                if self._mover.move is not None:
-                    await self._mover.look()
-                if chunk := reader.passed_on(piece):
-                    await self._client.piece(chunk)
-                self._look_at_end(reader, place)
-            if rest := reader.rest():
-                await self._client.piece(rest)
-        except aiohttp.ClientError:
-            if not self._so_far.is_complete:
-                raise
-        # of an engine that went on with it, its own alone
-        told_tokens = None if self._resume is not None else reader.output_tokens
-        record.output_tokens = self._so_far.output_tokens if told_tokens is None else told_tokens
-
-    def _look_at_end(self, reader: EventReader, place: Reservation) -> None:
-        """Raises ReplicaFailed and TakenOver, where the engine said so."""
-        if (error := reader.error) is not None:
-            told = error.for_client(self._request.request_id)
-            raise ReplicaFailed(place.replica_id, error.is_dead, told)
-        if reader.is_taken_over:
-            self._reader = None
-            raise TakenOver
-
-    async def _pass_on_whole(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
-        """Its tokens come as they are made; the client gets an answer in one piece."""
-        reader = ProgressReader(self._so_far)
-        async for piece in upstream.content.iter_any():
-            if self._mover.move is not None:
-                await self._mover.look()
-            reader.take(piece)
-        if (answer := reader.answer()) is None:
-            raise ReplicaFailed(place.replica_id)
-        status, body = answer
-        if status >= 400:
-            error = self._engine_error(status, body)
-            if status < 500:
-                raise error
-            dead = says_dead(body)
-            raise ReplicaFailed(place.replica_id, dead, None if dead else error)
-        record = self._request.record
-        record.status, record.output_tokens = status, self._so_far.output_tokens
-        headers = {"content-type": "application/json", "content-length": str(len(body))}
-        await self._client.start(place.replica_id, status, headers)
-        await self._client.end(body)
-
     def _first_token_at(self, upstream: aiohttp.ClientResponse) -> float:
         """On the loop's clock; an answer in one piece comes later."""
         until = asyncio.get_running_loop().time()
@@ -479,15 +430,6 @@ class Relay(Response):
             with contextlib.suppress(KeyError, ValueError):
                 until = self._sent + float(upstream.headers[ENGINE_TTFT_HEADER])
         return until
-
-    def _engine_error(self, status: int, body: bytes) -> ApiError:
-        if status == 404:
-            message = (
-                f"The model {self._request.model!r} does not support {self._request.path}."
-                " Choose another model or another path."
-            )
-            return ApiError(400, message, code="unsupported_endpoint", param="model")
-        return from_engine(status, body, self._request.request_id)
 
 
 def _broken_off() -> ApiError:
