@@ -12,7 +12,8 @@ from benchmarks import report
 from benchmarks.fairness.page import KINDS, page
 from benchmarks.fairness.run import Beside
 from benchmarks.load_generator import Answer
-from benchmarks.prediction.run import errors, figures_of
+from benchmarks.prediction import page as prediction_page
+from benchmarks.prediction.run import alone_of, errors, figures_of
 from benchmarks.recording import write_down
 from benchmarks.trace_player import ReplayedRequest
 from cli.stream_client import Endpoint
@@ -36,6 +37,27 @@ def test_figures_are_of_absolute_errors_and_of_their_mean() -> None:
     assert found["mean_absolute_error"] == pytest.approx(3.0 / 11, abs=1e-4)
     assert found["mean_error"] == pytest.approx(0.0)
     assert found["p90_absolute_error"] == pytest.approx(0.5)
+
+
+def test_those_are_alone_beside_which_no_other_is_under_way() -> None:
+    first = replace(answer(1.0, 1.0), started=0.0, first_byte=1.0, ended=2.0)
+    into_its_decoding = replace(first, turn=1, started=1.5, first_byte=2.5, ended=3.0)
+    when_all_is_over = replace(first, turn=2, started=3.0, first_byte=4.0, ended=5.0)
+    together = [first, into_its_decoding, when_all_is_over]
+    assert alone_of(together) == [first, when_all_is_over]
+    assert alone_of([first, replace(first, turn=1)]) == []
+
+
+def test_the_page_of_predictions_says_whether_goals_were_met() -> None:
+    figures = {"short": figures_of([answer(1.1, 1.0)]), "all": figures_of([answer(1.4, 1.0)])}
+    goals = {
+        "mean_absolute_error": report.goal(0.1, at_most=0.15),
+        "p90_absolute_error": report.goal(0.4, at_most=0.3),
+    }
+    text = prediction_page.page(figures, goals, "make bench-prediction", "today")
+    assert "| short    | 1        | 10.0%" in text
+    assert "| mean absolute error | 10.0% | at most 15% | yes |" in text
+    assert "| p90 absolute error | 40.0% | at most 30% | **no** |" in text
 
 
 async def test_requests_are_written_down_with_what_explains_them(
