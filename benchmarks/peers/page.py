@@ -76,6 +76,13 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
         f"\nNot measured: {one.case} behind {one.router}, seed {one.seed}: {one.why}\n"
         for one in unmeasured
     )
+    seeds = {run.seed for run in runs}
+    fewer = [
+        f"{ROUTERS[router].says} {len(of)}"
+        for router in routers
+        if len(of := {run.seed for (_, name), of in found.items() if name == router for run in of})
+        < len(seeds)
+    ]
     return f"""\
 # Beside other routers
 
@@ -85,8 +92,8 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
 case the routers come in another order; each is started anew, in front of engines whose caches are
 empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}.
 
-`make bench-peers ARGS="--write"`, some forty minutes a seed, {len({run.seed for run in runs})} of
-them. [Each run](peers.jsonl) was measured
+`make bench-peers ARGS="--write"`, some forty minutes a seed, {len(seeds)} of
+them{f" (of {', '.join(fewer)})" if fewer else ""}. [Each run](peers.jsonl) was measured
 
 {machines}
 {len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.

@@ -149,6 +149,14 @@ def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None
     assert "### cache_reset: multi_turn, one engine's cache is reset" in text
 
 
+def test_the_page_says_who_has_fewer_seeds_than_others() -> None:
+    found = of(EXACT, antefix=(0.1, 0.2), smg=(0.1, 0.2), litellm=(0.3,))
+    text = page(found, [], goals(found))
+    assert "2 of\nthem (of LiteLLM's proxy, its default 1)." in text
+    alike = of(EXACT, antefix=(0.1, 0.2), smg=(0.1, 0.2))
+    assert "2 of\nthem. [Each" in page(alike, [], goals(alike))
+
+
 def test_runs_that_are_kept_are_not_run_again(tmp_path: Path) -> None:
     file, routers = tmp_path / "peers.jsonl", ["antefix", "smg", "litellm"]
     ours, smg = (run(USUAL, router, 1, 0.1) for router in routers[:2])
