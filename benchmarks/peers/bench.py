@@ -63,7 +63,9 @@ class PeersBench:
             front = await stack.enter_async_context(self._front(router, case.gateways))
             await self._play(front, before, form, seed)
             if case.event is Event.CACHE_IS_RESET:
-                await self.reset(self._backends.urls[:1])
+                # in turns: whose caches matter most is a habit of each router
+                urls = self._backends.urls
+                await self.reset([urls[(seed - 1) % len(urls)]])
             else:
                 await stack.aclose()
                 front = await stack.enter_async_context(self._front(router, case.gateways))

@@ -129,7 +129,8 @@ or not all, ours is to be the best in the median.
   cases where the router alone is restarted or the engines' caches are reset; its KV-aware router
   cannot be had with this vLLM. All else is as it comes.
 - **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
-  tokens. Where something happens between two halves, no request is under way then, and none fails.
+  tokens. Where something happens between two halves, no request is under way then, and none fails;
+  caches are reset of one engine in one seed, and of the other in the next.
 - Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:
   `benchmarks/peers/cases.py`. How each router is set: `benchmarks/peers/routers.py`.
 """
