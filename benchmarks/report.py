@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from common.machine import machine
@@ -19,6 +20,13 @@ def machine_in_words() -> str:
         f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']},"
         f" {versions}."
     )
+
+
+def padded(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, the first row its head, that reads in a terminal too."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " -- |" * len(widths), *lines[1:]])
 
 
 def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks import report
 from benchmarks.long_prompts.placing import CASES, LENGTHS
 from benchmarks.long_prompts.prompts import ANSWERED, ASKED, FORMS, NEXT_ANSWERED, NEXT_ASKED
 
@@ -59,9 +60,7 @@ def table(figures: Mapping[str, float]) -> str:
                 name = f"{form}_{length}_{case.replace(' ', '_')}"
                 of = (figures[f"{name}_{what}"] for what in ("ms_p50", "ms_p95", "cpu_ms_p50"))
                 rows.append((form, f"{length:,}", case, *(f"{figure:.2f}" for figure in of)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(rows[0]), *lines[1:]])
+    return report.padded(rows)
 
 
 def _goal_rows(goals: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks import report
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
 from benchmarks.peers.results import PeerRun, Runs, Spread, Unmeasured, ratio
@@ -33,9 +34,7 @@ def _title(name: str) -> str:
 
 def _table(found: Runs, case: str) -> str:
     rows = [HEADINGS, *(_row(found, case, router) for of, router in found if of == case)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
+    return report.padded(rows)
 
 
 def _row(found: Runs, case: str, router: str) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks import report
+
 
 def page(figures: Mapping[str, Any], goals: Mapping[str, Any], command: str, machine: str) -> str:
     """The whole document. `machine` is what `report.machine_in_words` says."""
@@ -55,9 +57,7 @@ def table(figures: Mapping[str, Any]) -> str:
         )
         for name, of in figures.items()
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(rows[0]), *lines[1:]])
+    return report.padded(rows)
 
 
 def _goal_rows(goals: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks import report
 from benchmarks.routing.results import RoutingSummary, Summaries
 from benchmarks.small_model import LAYERS
 
@@ -17,9 +18,7 @@ HEADINGS = (
 def table(found: Summaries) -> str:
     """Markdown, padded so that it reads in a terminal too."""
     rows = [HEADINGS, *(_row(workload, policy, s) for (workload, policy), s in found.items())]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
+    return report.padded(rows)
 
 
 def _row(workload: str, policy: str, summary: RoutingSummary) -> tuple[str, ...]:
