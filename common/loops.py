@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,9 @@ RETRY_AT_MOST_S = 2.0
 # A cause that did not show for so long is logged again.
 FORGET_S = 60.0
 AGAIN_S = 0.02
+# Of this process, in whole milliseconds, as event loops' timers are: those of a node do not all ask
+# Redis at once.
+_PHASE_S = random.randrange(1000) / 1000
 
 Outages = tuple[type[BaseException], ...]
 
@@ -80,13 +84,15 @@ async def forever(
     logger: logging.Logger,
     outages: Outages = (),
 ) -> NoReturn:
-    """Take the step, wait for `period_s`, and so on until cancelled.
+    """Take the step about every `period_s` until cancelled; with 0 again at once.
 
-    `loop` is its name in the metric; for the others see `Trouble`.
+    Steps of loops with the same period, or a multiple of it, are taken at the same moments: between
+    requests a process is woken once for all of them. `loop` is its name in the metric; for the
+    others see `Trouble`.
     """
     trouble = Trouble(loop, fails, logger, outages)
     while True:
-        wait_s = period_s
+        wait_s: float | None = None
         try:
             await step()
             trouble.over()
@@ -100,7 +106,17 @@ async def forever(
         if _is_cancelled():
             # a cancellation that Python 3.11's `wait_for` lost
             raise asyncio.CancelledError
+        if wait_s is None:
+            wait_s = until_next(period_s, asyncio.get_running_loop().time())
         await asyncio.sleep(wait_s)
+
+
+def until_next(period_s: float, now: float) -> float:
+    """Seconds until the next moment of the period that is at least half of one away."""
+    if not period_s:
+        return 0.0
+    left_s = period_s - (now + _PHASE_S) % period_s
+    return left_s if left_s > period_s / 2 else left_s + period_s
 
 
 def forever_in_thread(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any, Literal
 
 from starlette.requests import ClientDisconnect
@@ -17,6 +16,8 @@ from deployments.gateway.request import client_gone
 # How often those who wait are looked after at least: an answer may be their turn. Loads come ten
 # times a second.
 TURN_PERIOD_S = 0.05
+# How often all is brought up to date while nobody waits.
+IDLE_PERIOD_S = 0.25
 # In place of a turn: its place was taken for another tenant's; it is to be decided again.
 Refused = Literal["refused"]
 Anew = Literal["anew"]
@@ -31,7 +32,7 @@ class Turns:
             Waiter[SchedulingRequest], asyncio.Future[Attempt | Refused | Anew]
         ] = {}
         self._may_come = asyncio.Event()
-        scheduler.freed = self._may_come.set
+        scheduler.freed = self._freed
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -42,6 +43,7 @@ class Turns:
         """Wait for a request's turn. Raises ClientDisconnect when its client does not."""
         turn: asyncio.Future[Attempt | Refused | Anew] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = turn
+        self._may_come.set()  # from now on it is looked more often
         gone = asyncio.ensure_future(client_gone(receive))
         try:
             either: set[asyncio.Future[Any]] = {turn, gone}
@@ -71,10 +73,17 @@ class Turns:
 
     async def give(self) -> None:
         """Let go whose turn has come, once there may be one, or some time has passed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TURN_PERIOD_S):
-                await self._may_come.wait()
+        period_s = TURN_PERIOD_S if self._waiting else IDLE_PERIOD_S
+        timer = asyncio.get_running_loop().call_later(period_s, self._may_come.set)
+        try:
+            await self._may_come.wait()
+        finally:
+            timer.cancel()
         self._may_come.clear()
         while (turn := self._scheduler.next_turn()) is not None:
             waiter, attempt = turn
             self._waiting[waiter].set_result(attempt)
+
+    def _freed(self) -> None:
+        if self._waiting:
+            self._may_come.set()

@@ -6,6 +6,8 @@ import logging
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common import loops
 from common.loops import Loops, forever, forever_in_thread
@@ -41,6 +43,23 @@ async def run_until_taken(steps: Steps, loop: str, outages: loops.Outages = ()) 
 async def test_whatever_a_step_raises_it_is_taken_again_and_counted() -> None:
     await run_until_taken(Steps(RuntimeError("a"), EOFError(), AttributeError("b")), "counted")
     assert loops.failures["counted"] == 3
+
+
+@given(st.floats(0, 1e6), st.integers(1, 50), st.integers(1, 20))
+def test_steps_of_periods_that_are_multiples_come_at_the_same_moments(
+    now: float, milliseconds: int, times: int
+) -> None:
+    period_s = milliseconds / 1000
+    next_s = loops.until_next(period_s, now)
+    assert 0.49 * period_s < next_s < 1.51 * period_s
+    # half a millisecond: an event loop's timers are told in whole ones
+    later = now + loops.until_next(times * period_s, now)
+    off_s = (later - now - next_s) % period_s
+    assert min(off_s, period_s - off_s) < 0.0005
+
+
+def test_a_loop_without_a_period_waits_for_nothing() -> None:
+    assert loops.until_next(0.0, 12.3) == 0.0
 
 
 async def test_a_loop_is_counted_from_0_on() -> None:
