@@ -1,5 +1,5 @@
 """One run: a router is started in front of engines whose caches are empty, gets a case's traffic,
-and is ended.
+and is ended; where a cache is reset, once for each engine's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks import report
-from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, halves, planned
+from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, PeerCase, halves, planned
 from benchmarks.peers.processes import Launched, cpu_seconds
 from benchmarks.peers.results import PeerRun, run_of
 from benchmarks.peers.routers import OURS, ROUTERS, Backends, places
@@ -54,22 +54,40 @@ class PeersBench:
         case = CASES[name]
         talks = case.conversations(seed, requests)
         form = RequestForm(self._backends.model, f"{name} {router} {seed}", ANSWER_TOKENS)
+        sent: list[SentRequest] = []
+        cpu_s = 0.0
+        # each engine's in turn: whether one had many conversations or few is a router's luck
+        resets = self._backends.urls if case.event is Event.CACHE_IS_RESET else ("",)
+        for url in resets:
+            found, took_s = await self._played(case, router, seed, talks, form, url)
+            sent += found
+            cpu_s += took_s
+        return run_of(name, router, seed, sent, cpu_s, report.machine_in_words())
+
+    async def _played(
+        self,
+        case: PeerCase,
+        router: str,
+        seed: int,
+        talks: Sequence[Conversation],
+        form: RequestForm,
+        url_of_reset: str,
+    ) -> tuple[list[SentRequest], float]:
+        """What came of the requests that are measured, and the router's CPU seconds meanwhile."""
         await self.reset(self._backends.urls)
-        if case.event is Event.NONE:
-            async with self._front(router, case.gateways) as front:
-                return await self._measured(name, router, seed, front, talks, form)
-        before, after = halves(talks)
         async with contextlib.AsyncExitStack() as stack:
             front = await stack.enter_async_context(self._front(router, case.gateways))
-            await self._play(front, before, form, seed)
+            if case.event is not Event.NONE:
+                before, talks = halves(talks)
+                await self._play(front, before, form, seed)
             if case.event is Event.CACHE_IS_RESET:
-                # in turns: whose caches matter most is a habit of each router
-                urls = self._backends.urls
-                await self.reset([urls[(seed - 1) % len(urls)]])
-            else:
+                await self.reset([url_of_reset])
+            elif case.event is Event.ROUTER_RESTARTS:
                 await stack.aclose()
                 front = await stack.enter_async_context(self._front(router, case.gateways))
-            return await self._measured(name, router, seed, front, after, form)
+            before_s = cpu_seconds(front.pids, ENGINES)
+            sent = await self._play(front, talks, form, seed)
+            return sent, cpu_seconds(front.pids, ENGINES) - before_s
 
     async def reset(self, urls: Sequence[str]) -> None:
         """Empty these engines' caches. Raises TimeoutError when one goes on holding blocks."""
@@ -82,20 +100,6 @@ class PeersBench:
                             break
                     await asyncio.sleep(AGAIN_S)
         await asyncio.sleep(SETTLE_S)
-
-    async def _measured(
-        self,
-        name: str,
-        router: str,
-        seed: int,
-        front: _Front,
-        talks: Sequence[Conversation],
-        form: RequestForm,
-    ) -> PeerRun:
-        before = cpu_seconds(front.pids, ENGINES)
-        sent = await self._play(front, talks, form, seed)
-        cpu_s = cpu_seconds(front.pids, ENGINES) - before
-        return run_of(name, router, seed, sent, cpu_s, report.machine_in_words())
 
     async def _play(
         self, front: _Front, talks: Sequence[Conversation], form: RequestForm, seed: int

@@ -57,7 +57,9 @@ CASES: Mapping[str, PeerCase] = {
     "no_reuse": PeerCase("no_reuse"),
     "agents": PeerCase("agents"),
     "cache_reset": PeerCase(
-        "multi_turn", says="one engine's cache is reset", event=Event.CACHE_IS_RESET
+        "multi_turn",
+        says="one engine's cache is reset, in a second play the other's",
+        event=Event.CACHE_IS_RESET,
     ),
     "router_restarted": PeerCase(
         "multi_turn", says="the router is restarted", event=Event.ROUTER_RESTARTS

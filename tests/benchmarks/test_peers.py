@@ -146,7 +146,7 @@ def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None
     text = page(found, [Unmeasured(EXACT, "litellm", 1, "it fell")], goals(found))
     assert "\nNot measured: cache_reset behind litellm, seed 1: it fell\n" in text
     assert "cache reset mean ttft by best other" in text.partition("Missed: ")[2].splitlines()[0]
-    assert "### cache_reset: multi_turn, one engine's cache is reset" in text
+    assert "### cache_reset: multi_turn, one engine's cache is reset, in a" in text
 
 
 def test_the_page_says_who_has_fewer_seeds_than_others() -> None:
