@@ -55,16 +55,15 @@ def kv_pressure(load: ReplicaLoad, prompt_tokens: int) -> float:
 
 def predict_ttft(load: ReplicaLoad, prompt_tokens: int, cached_tokens: int = 0) -> float:
     """Seconds until a prompt placed on this replica now would get its first token."""
-    return after_wait(load, wait_s(load, prompt_tokens), prompt_tokens, cached_tokens)
+    begins_s = wait_s(load, prompt_tokens) + step_under_way_s(load)
+    return after_wait(load, begins_s, prompt_tokens, cached_tokens)
 
 
-def after_wait(load: ReplicaLoad, wait_s: float, prompt_tokens: int, cached_tokens: int) -> float:
-    """Seconds to the first token on a replica whose `wait_s` is known already.
-
-    After it and the engine step that is under way, what is not cached of the prompt is prefilled.
-    """
+def after_wait(load: ReplicaLoad, begins_s: float, prompt_tokens: int, cached_tokens: int) -> float:
+    """Seconds to the first token on a replica that begins with the prompt in `begins_s`: after its
+    wait and the engine step that is under way. What is not cached of the prompt is prefilled."""
     own = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
-    return wait_s + step_under_way_s(load) + own / load.prefill_rate
+    return begins_s + own / load.prefill_rate
 
 
 def step_under_way_s(load: ReplicaLoad) -> float:
@@ -179,7 +178,8 @@ class TtftCorrection:
     def apply(self, ttft: float, working: int = 0, prompt_tokens: int = 0) -> float:
         """Seconds, from what `predict_ttft` says, where so many engines of the node work (see
         `NodeSharing`)."""
-        return self._line(ttft, prompt_tokens) * self.sharing.factor(working)
+        offset, slope, token_s = self._factors  # not by `_line`: each candidate asks
+        return (slope * ttft + token_s * prompt_tokens + offset) * self.sharing.factor(working)
 
     def observe(
         self, predicted: float, observed: float, working: int = 0, prompt_tokens: int = 0

@@ -171,29 +171,32 @@ def _candidates(
 
     def candidate(replica_id: str, load: ReplicaLoad) -> Candidate:
         confirmed_tokens = confirmed.get(replica_id, 0)
-        cached_tokens = max(confirmed_tokens, expected.get(replica_id, 0))
-        wait_s = cost.wait_s(load, prompt_tokens)
-        raw_ttft_s = cost.after_wait(load, wait_s, prompt_tokens, cached_tokens)
+        cached_tokens = expected.get(replica_id, 0)
+        if cached_tokens < confirmed_tokens:
+            cached_tokens = confirmed_tokens
+        wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
+        raw_ttft_s = cost.after_wait(load, wait_s + step_s, prompt_tokens, cached_tokens)
+        # by position: by name it would take five times as long, for each of them
         return Candidate(
-            replica_id=replica_id,
-            url=load.url,
-            slot=load.slot,
-            incarnation=load.incarnation,
-            cached_tokens=cached_tokens,
-            confirmed_tokens=confirmed_tokens,
-            predicted_ttft_s=correction.apply(raw_ttft_s, working[replica_id], prompt_tokens),
-            raw_ttft_s=raw_ttft_s,
-            wait_s=wait_s,
-            score=cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),
-            waiting=load.waiting,
-            running=load.running,
-            queued_prefill_tokens=load.queued_prefill_tokens,
-            inter_token_latency=load.inter_token_latency,
-            step_under_way_s=cost.step_under_way_s(load),
-            kv_use=load.kv_use,
-            placed_lately=recent.placements.get(load.slot, 0.0),
-            synced=load.synced,
-            working_on_node=working[replica_id],
+            replica_id,
+            load.url,
+            load.slot,
+            load.incarnation,
+            cached_tokens,
+            confirmed_tokens,
+            correction.apply(raw_ttft_s, working[replica_id], prompt_tokens),
+            raw_ttft_s,
+            wait_s,
+            cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),
+            load.waiting,
+            load.running,
+            load.queued_prefill_tokens,
+            load.inter_token_latency,
+            load.kv_use,
+            recent.placements.get(load.slot, 0.0),
+            load.synced,
+            working[replica_id],
+            step_s,
         )
 
     return [candidate(replica_id, load) for replica_id, load in loads.items()]

@@ -115,7 +115,10 @@ class RecentPlacements:
         `incarnations`: slot -> incarnation of the candidates; what others announced or were
         given is nothing.
         """
-        confirmed = {slot: min(depths.get(slot, 0), len(keys)) for slot in incarnations}
+        most = len(keys)
+        confirmed = {
+            slot: most if (depth := depths.get(slot, 0)) > most else depth for slot in incarnations
+        }
         expected = self._announcements.extend(keys, confirmed, incarnations, now)
         ends = sorted({*confirmed.values(), *expected.values()} - {0})[-MAX_MATCHED:]
         popularity = share = 0.0
@@ -217,5 +220,7 @@ class _Lately(Generic[K]):
         return next(iter(self._counts.values()))[0]
 
     def count(self, thing: K, now: float) -> float:
-        at, count = self._counts.get(thing, (now, 0.0))
-        return count * math.exp(min(0.0, at - now) / LATELY_S)
+        if (counted := self._counts.get(thing)) is None:
+            return 0.0
+        at, count = counted
+        return count * math.exp((at - now) / LATELY_S) if at < now else count
