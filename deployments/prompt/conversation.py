@@ -33,15 +33,18 @@ def conversation_of(
 
 
 def _seen(message: Mapping[str, Any], content_format: str) -> dict[str, Any]:
-    role = text_of(message, "role")
-    parts = _parts(message.get("content"))
-    if role == "system":
-        parts = _without_billing_line(parts)
-    if content_format == "string":
-        parts = [part for part in parts if part["text"]]
+    role, content = text_of(message, "role"), message.get("content")
     # Few templates take a tool's result in parts, so vLLM gives none of them one.
     as_parts = content_format == "openai" and role != "tool"
-    seen: dict[str, Any] = {"role": role, "content": parts if as_parts else _joined(parts)}
+    # a long chat has hundreds of messages that are one text each
+    if as_parts or role == "system" or not isinstance(content, str):
+        parts = _parts(content)
+        if role == "system":
+            parts = _without_billing_line(parts)
+        if content_format == "string":
+            parts = [part for part in parts if part["text"]]
+        content = parts if as_parts else _joined(parts)
+    seen: dict[str, Any] = {"role": role, "content": content}
     if role == "assistant":
         seen |= _said_beside_content(message)
     elif role == "tool" and "tool_call_id" in message:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from jinja2 import Environment, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deployments.prompt.unknowable import Unknowable
@@ -25,6 +26,8 @@ Message = Mapping[str, Any]
 # transformers' own: a template that shows a message twice leaves it in the prompt. Its last
 # space tells whether the template strips.
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+
+_NUMBERS_OF_A_LOOP = frozenset(("first", "last", "index", "index0"))
 
 
 class Template:
@@ -111,8 +114,17 @@ class _Generation(Extension):
         return caller()
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Asks not for each of hundreds of messages whether a template may know its number."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is LoopContext and attribute in _NUMBERS_OF_A_LOOP:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> Environment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
