@@ -23,7 +23,7 @@ from benchmarks.index import pool
 from benchmarks.index.run import SMALL, board_of
 from benchmarks.long_prompts.prompts import FORMS, Chats, body
 from deployments.fleet.pool import Pool
-from deployments.gateway import request_body
+from deployments.gateway.bodies import Bodies
 from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.prompt_reader import PromptReader
 from deployments.gateway.request import EngineRequest
@@ -37,6 +37,7 @@ LENGTHS = (1_000, 10_000, 38_000, 100_000)
 # Nobody has sent it; the next turn of a chat that was here; the same again, as a retry is.
 CASES = NEW, NEXT_TURN, AGAIN = ("new", "next turn", "again")
 TICK_S = 0.001
+MAX_LIST_ITEMS = 64
 # Nothing is cut off here: a slow lookup is to be seen as slow as it is.
 PATIENT_S = 10.0
 
@@ -59,6 +60,8 @@ class Placer:
         text, binary = connect(url), connect(url, decode=False)
         keep_responsive()
         self._url = url
+        self._bodies = Bodies()
+        stack.callback(self._bodies.close)
         self._scheduler = scheduler = PoolScheduler(time.monotonic)
         feeds = PoolFeeds(
             text, binary, pool.POOL, scheduler.board, scheduler.gateway, scheduler.heard, PATIENT_S
@@ -122,7 +125,7 @@ class Placer:
         return late
 
     async def _parse_and_place(self, asked: bytes) -> None:
-        fields = await asyncio.to_thread(request_body.parse, asked, 64)
+        fields = await self._bodies.parsed(asked, MAX_LIST_ITEMS)
         prompt = await self._reader.read(_request(asked), fields, {}, _stays)
         attempt = self._scheduler.place(SchedulingRequest(prompt.placement, prompt.depths, 0.0))
         self._scheduler.ended(attempt, served_by=None)

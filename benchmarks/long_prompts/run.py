@@ -25,6 +25,7 @@ from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.observability.engines import facts_of
+from deployments.gateway.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
 
@@ -92,7 +93,7 @@ def main() -> None:
     if options.rounds < 10:
         parser.error("--rounds must be at least 10")
     facts, began = facts_of(embedded_model(lambda fraction, step: None)), time.thread_time()
-    prompts, built_s = PromptTokens(facts), time.thread_time() - began
+    prompts, built_s = PromptTokens(facts, LONG_PROMPTS.elsewhere), time.thread_time() - began
     with pool.server() as url:
         found, late_s = uvloop.run(measure(url, options.rounds, prompts))
     figures, goals = figures_of(found, late_s, built_s), goals_of(found, late_s)

@@ -46,11 +46,15 @@ class Bodies:
                 f" Send it faster, or ask for more time with {TIMEOUT_HEADER}."
             )
             raise ApiError(408, message, code="body_timeout") from None
-        parse = partial(request_body.parse, body, limits.max_list_items)
         record.complete(asyncio.get_running_loop().time())
+        return body, await self.parsed(body, limits.max_list_items)
+
+    async def parsed(self, body: bytes, max_list_items: int) -> dict[str, Any]:
+        """Raises what `request_body.parse` does."""
+        parse = partial(request_body.parse, body, max_list_items)
         if len(body) <= request_body.LARGE_BODY_BYTES:
-            return body, parse()
-        return body, await asyncio.get_running_loop().run_in_executor(self._threads, parse)
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, parse)
 
     def settle(self, record: RequestRecord) -> None:
         """The request has ended."""

@@ -6,19 +6,17 @@ what only an engine can render, a prompt's length is estimated and it is placed 
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.types import Receive
 
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.known_prompts import KnownPrompts
+from deployments.gateway.long_prompts import LONG_PROMPTS
 from deployments.gateway.renderer_client import RendererClient
 from deployments.gateway.request import EngineRequest, Prompt, unless_client_leaves
 from observability.metrics import RoutingMetrics
@@ -31,40 +29,8 @@ from router.segment_keys import Namespace, SegmentHasher
 # A longer body is tokenized in a thread: its milliseconds would be everybody's. So many
 # digits, which are a token each, take 4 ms.
 LONG_BODY_BYTES = 4096
-# Of this process. More prompts at once are placed by load alone, as those that cannot be rendered.
-LONG_PROMPTS_AT_MOST = 64
-LONG_PROMPT_THREADS = min(8, (os.cpu_count() or 1) + 2)
-
-Read = TypeVar("Read")
-
-
-class LongPrompts:
-    """Threads in which nothing but prompts is read, so that nothing else can keep them busy."""
-
-    def __init__(self, threads: int = LONG_PROMPT_THREADS) -> None:
-        self._threads = ThreadPoolExecutor(threads, "prompts")
-        self._reading = 0
-
-    async def run(self, read: Callable[[], Read]) -> Read | None:
-        """What `read` gives; None at once while LONG_PROMPTS_AT_MOST are being read."""
-        if self._reading >= LONG_PROMPTS_AT_MOST:
-            return None
-        self._reading += 1
-        work = [read]
-
-        def take() -> Read:
-            return work.pop()()
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, take)
-        finally:
-            self._reading -= 1
-            # of one whose client left, the threads' queue holds no body any more
-            work.clear()
-
 
 # Of this process, for all of its pools.
-_LONG_PROMPTS = LongPrompts()
 _KNOWN_PROMPTS = KnownPrompts()
 
 
@@ -108,7 +74,7 @@ class PromptReader:
         if session is not None:  # a tenant's own: nobody sits where another's session does
             session = f"{request.tenant}\n{session}"
         if len(request.body) > LONG_BODY_BYTES:
-            read = _LONG_PROMPTS.run(partial(self._tokenize, request, fields, session))
+            read = LONG_PROMPTS.run(partial(self._tokenize, request, fields, session))
             found = await unless_client_leaves(read, receive)
             placement, known = found or (_guess(request, session), False)
         else:

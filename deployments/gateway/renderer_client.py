@@ -15,6 +15,7 @@ from collections import Counter
 import aiohttp
 
 from common.loops import forever
+from deployments.gateway.long_prompts import LONG_PROMPTS
 from deployments.prompt import PromptTokens, RendererFacts
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import RENDERER_PATH
@@ -73,4 +74,4 @@ def _prompt_tokens(body: bytes, digest: str) -> PromptTokens:
     facts = RendererFacts.from_json(body)
     if facts.digest != digest:
         raise ValueError("these are not the facts of the engine that was asked")
-    return PromptTokens(facts)
+    return PromptTokens(facts, LONG_PROMPTS.elsewhere)

@@ -8,11 +8,12 @@ changed, so many threads may use it; it lets go of the interpreter while it work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from deployments.prompt.cuts import pieces, safe_to_cut_before
 from deployments.prompt.facts import RendererFacts
@@ -50,9 +51,12 @@ class PromptPieces:
 
 
 class PromptTokenizer:
-    """Raises ValueError when the facts hold no tokenizer."""
+    """Raises ValueError when the facts hold no tokenizer. `elsewhere`: as `PromptTokens` has it."""
 
-    def __init__(self, facts: RendererFacts) -> None:
+    def __init__(
+        self, facts: RendererFacts, elsewhere: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._elsewhere = elsewhere
         try:
             self._tokenizer = Tokenizer.from_str(facts.tokenizer)
         except Exception as error:  # the Rust tokenizer raises nothing narrower
@@ -86,7 +90,7 @@ class PromptTokenizer:
             if cut.side == "left":
                 kept = slice(-self._vllms_max_chars, None)
             texts = [text[kept] for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        encodings = self._encodings(texts, add_special_tokens)
         return [self.fit(encoding.ids, cut) for encoding in encodings]
 
     def takes_pieces(self, add_special_tokens: bool, cut: Cut) -> bool:
@@ -100,7 +104,7 @@ class PromptTokenizer:
 
     def encode_piece(self, text: str) -> list[int]:
         """Token ids of a piece of a text."""
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        (encoding,) = self._encodings([text], False)
         return encoding.ids
 
     def fit(self, ids: list[int], cut: Cut) -> list[int]:
@@ -123,9 +127,13 @@ class PromptTokenizer:
         room = length - (self._special_count if add_special_tokens else 0)
         if room <= 0:
             raise Unknowable("no room for text")
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self._encodings(texts, False)
         for encoding in encodings:
             encoding.truncate(room, direction=self._own_side)
         if add_special_tokens:
             encodings = [self._tokenizer.post_process(encoding) for encoding in encodings]
         return [self.fit(encoding.ids, Cut()) for encoding in encodings]
+
+    def _encodings(self, texts: Sequence[str], add_special_tokens: bool) -> list[Encoding]:
+        with self._elsewhere():
+            return self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,13 +46,18 @@ class _Asked:
 
 class PromptTokens:
     """One engine's way from a request to tokens. Raises ValueError when the facts hold no
-    tokenizer; takes up to a second for a large one."""
+    tokenizer; takes up to a second for a large one. `elsewhere` is entered for what does
+    without the interpreter."""
 
-    def __init__(self, facts: RendererFacts) -> None:
+    def __init__(
+        self,
+        facts: RendererFacts,
+        elsewhere: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._facts = facts
         self._template = _compiled(facts.template, facts)
         self._tool_template = _compiled(facts.tool_template, facts)
-        self._tokenizer = PromptTokenizer(facts)
+        self._tokenizer = PromptTokenizer(facts, elsewhere)
         self._by_path = {
             "/v1/chat/completions": self._chat,
             "/v1/completions": self._completion,
