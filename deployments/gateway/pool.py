@@ -44,6 +44,7 @@ from deployments.gateway.serve_controller import AllReplicas, Question
 from deployments.gateway.start_watch import LOOK_PERIOD_S, StartWatch
 from deployments.gateway.transport import Transport
 from deployments.gateway.turns import TURN_PERIOD_S, Turns
+from deployments.gateway.warm_promotions import WarmPromotions
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 from router.demand import Decided, read_decided, tell
 from router.lease_signature import LeaseSigner
@@ -54,8 +55,6 @@ from router.segment_keys import SegmentHasher, index_secret
 
 logger = logging.getLogger("ray.serve")
 
-# How long a request waits for a warm replica to be given traffic: one round trip to Redis.
-PROMOTION_BUDGET_S = 0.25
 DECIDED_PERIOD_S = 1.0
 
 
@@ -119,7 +118,7 @@ class GatewayPool:
         self._turns = Turns(self.scheduler)
         self._next_outage: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.starts = StartWatch(name, board, replicas, _startup_of(self.settings))
-        self._promotions: set[asyncio.Future[None]] = set()
+        self._promotions = WarmPromotions(self.feeds, board, self.reporter)
         self._read_decided = partial(read_decided, connections.text, board_name)
         self._tell_demand = partial(
             tell, connections.text, board_name, secrets.token_hex(8), self.scheduler.demand
@@ -335,7 +334,7 @@ class GatewayPool:
         considered = self.scheduler.consider(asked)
         if self.scheduler.needs_warm(asked, considered):
             began = asyncio.get_running_loop().time()
-            await self._promote(asked.arrived)
+            await self._promotions.promote(asked.arrived)
             phases = request.engine.record.phases
             phases.promotion_s = asyncio.get_running_loop().time() - began
             considered = self.scheduler.consider(asked)
@@ -379,21 +378,6 @@ class GatewayPool:
             admitted,
             watch,
         )
-
-    async def _promote(self, since: float) -> None:
-        """Let a warm replica take traffic for a request that came at `since`; wait a little."""
-        promotion = asyncio.ensure_future(self._promote_one(since))
-        self._promotions.add(promotion)
-        promotion.add_done_callback(self._promotions.discard)
-        # goes on by itself: the next request has the replica that this one could not wait for
-        await asyncio.wait({promotion}, timeout=PROMOTION_BUDGET_S)
-
-    async def _promote_one(self, since: float) -> None:
-        board = self.scheduler.board
-        before = board.loads().keys()
-        if await self.feeds.promote():
-            for replica_id in board.loads().keys() - before:
-                self.reporter.promoted(replica_id, since)
 
     async def _give_turns(self) -> None:
         try:
