@@ -14,7 +14,7 @@ from benchmarks.small_model import LAYERS
 
 HEADINGS = (
     "Router", "Mean TTFT, ms", "Ours by it", "p99 TTFT, ms", "Ours by it", "Cached",
-    "CPU, ms a request", "Failed",
+    "CPU, ms a request", "Failed", "Seeds",
 )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def _row(found: Runs, case: str, router: str) -> tuple[str, ...]:
         spread(lambda run: run.cached_ratio, 3),
         spread(lambda run: run.cpu_ms_a_request, 1),
         str(sum(run.failed for run in found[case, router])),
+        str(len(found[case, router])),
     )
 
 
@@ -75,13 +76,6 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
         f"\nNot measured: {one.case} behind {one.router}, seed {one.seed}: {one.why}\n"
         for one in unmeasured
     )
-    seeds = {run.seed for run in runs}
-    fewer = [
-        f"{ROUTERS[router].says} {len(of)}"
-        for router in routers
-        if len(of := {run.seed for (_, name), of in found.items() if name == router for run in of})
-        < len(seeds)
-    ]
     return f"""\
 # Beside other routers
 
@@ -91,8 +85,8 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
 case the routers come in another order; each is started anew, in front of engines whose caches are
 empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}.
 
-`make bench-peers ARGS="--write"`, some forty minutes a seed, {len(seeds)} of
-them{f" (of {', '.join(fewer)})" if fewer else ""}. [Each run](peers.jsonl) was measured
+`make bench-peers ARGS="--write"`, some forty minutes a seed; the tables say how many each router
+has. [Each run](peers.jsonl) was measured
 
 {machines}
 {len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.
@@ -128,8 +122,9 @@ or not all, ours is to be the best in the median.
   cases where the router alone is restarted or the engines' caches are reset; its KV-aware router
   cannot be had with this vLLM. All else is as it comes.
 - **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
-  tokens. Where something happens between two halves, no request is under way then, and none fails;
-  caches are reset of one engine in one seed, and of the other in the next.
+  tokens. Where something happens between two halves, no request is under way then, and none fails.
+  What a reset costs is how many conversations that engine happened to have: so the same is played
+  twice, and each engine's cache is reset once.
 - Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:
   `benchmarks/peers/cases.py`. How each router is set: `benchmarks/peers/routers.py`.
 """
