@@ -147,7 +147,9 @@ class PoolScheduler:
         Raises ValueError for a policy that does not exist.
         """
         prompt, depths = request.prompt, request.depths
-        loads = {r: load for r, load in self.board.loads().items() if r not in avoid}
+        loads = self.board.loads()
+        if avoid:
+            loads = {r: load for r, load in loads.items() if r not in avoid}
         if not loads:
             if self.outage is not None:  # those that were last known are gone
                 return Considered(Placement(()), Recent())

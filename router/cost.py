@@ -23,8 +23,13 @@ def wait_s(load: ReplicaLoad, prompt_tokens: int) -> float:
     The prompts ahead of it are prefilled at the replica's learned rate while those that run make
     room for them: the slower of the two is what it waits for, not their sum.
     """
-    queue = load.queued_prefill_tokens / load.prefill_rate
-    return max(queue, kv_pressure(load, prompt_tokens), sequence_pressure(load))
+    wait = load.queued_prefill_tokens / load.prefill_rate
+    # each candidate asks: what cannot be pressed is not asked about, and `max` would take a while
+    if load.running and (pressure := kv_pressure(load, prompt_tokens)) > wait:
+        wait = pressure
+    if (pressure := sequence_pressure(load)) > wait:
+        wait = pressure
+    return wait
 
 
 def sequence_pressure(load: ReplicaLoad) -> float:
@@ -119,7 +124,8 @@ def score(
     """
     charged: float = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0
     if popular_tokens > cached_tokens:
-        charged -= (1.0 - price) * min(charged, popular_tokens - cached_tokens)
+        popular = popular_tokens - cached_tokens
+        charged -= (1.0 - price) * (popular if popular < charged else charged)
     return wait_s + load.inter_token_latency + (1.0 + OTHERS) * charged / load.prefill_rate
 
 

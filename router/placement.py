@@ -165,26 +165,25 @@ def _candidates(
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
-    popular_tokens = max(confirmed.values(), default=0)
+    popular_tokens = max(confirmed, default=0)
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
-    working = working_on_nodes(loads)
-
-    def candidate(replica_id: str, load: ReplicaLoad) -> Candidate:
-        confirmed_tokens = confirmed.get(replica_id, 0)
-        cached_tokens = expected.get(replica_id, 0)
-        if cached_tokens < confirmed_tokens:
-            cached_tokens = confirmed_tokens
+    placements = recent.placements
+    candidates = []
+    for (replica_id, load), confirmed_tokens, expected_tokens, working in zip(
+        loads.items(), confirmed, expected, working_on_nodes(loads), strict=True
+    ):
+        cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         raw_ttft_s = cost.after_wait(load, wait_s + step_s, prompt_tokens, cached_tokens)
         # by position: by name it would take five times as long, for each of them
-        return Candidate(
+        candidate = Candidate(
             replica_id,
             load.url,
             load.slot,
             load.incarnation,
             cached_tokens,
             confirmed_tokens,
-            correction.apply(raw_ttft_s, working[replica_id], prompt_tokens),
+            correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
             cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),
@@ -193,28 +192,29 @@ def _candidates(
             load.queued_prefill_tokens,
             load.inter_token_latency,
             load.kv_use,
-            recent.placements.get(load.slot, 0.0),
+            placements.get(load.slot, 0.0),
             load.synced,
-            working[replica_id],
+            working,
             step_s,
         )
-
-    return [candidate(replica_id, load) for replica_id, load in loads.items()]
+        candidates.append(candidate)
+    return candidates
 
 
 def _cached_tokens(
     prompt_tokens: int, loads: Mapping[str, ReplicaLoad], depths: Mapping[int, int]
-) -> dict[str, int]:
-    """Replica id -> tokens of the prompt that come from its cache, for those with any."""
-    cached = {}
+) -> list[int]:
+    """Tokens of the prompt that come from each replica's cache."""
+    if not depths:
+        return [0] * len(loads)
+    cached = []
     segment_tokens, most = 0, 0
-    for replica_id, load in loads.items():
-        if depth := depths.get(load.slot):
-            if load.segment_tokens != segment_tokens:  # one length in a pool, as a rule
-                segment_tokens = load.segment_tokens
-                most = reusable_tokens(prompt_tokens, segment_tokens)
-            tokens = depth * segment_tokens
-            cached[replica_id] = tokens if tokens < most else most
+    for load in loads.values():
+        if load.segment_tokens != segment_tokens:  # one length in a pool, as a rule
+            segment_tokens = load.segment_tokens
+            most = reusable_tokens(prompt_tokens, segment_tokens)
+        tokens = depths.get(load.slot, 0) * segment_tokens
+        cached.append(tokens if tokens < most else most)
     return cached
 
 

@@ -31,6 +31,7 @@ LATELY_S = 30.0
 FADED_S = 5.0 * LATELY_S
 MAX_PLACEMENTS = 4096
 MAX_COUNTED = 8192
+_NEVER = (math.inf, 0.0)
 
 K = TypeVar("K")
 
@@ -57,7 +58,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def announcement(keys: Sequence[bytes], confirmed: int) -> tuple[bytes, ...]:
     """What to announce of a prompt's segment keys; the index has the first `confirmed` of them."""
-    return tuple(key[:PREFIX_BYTES] for key in keys[confirmed : confirmed + MAX_ANNOUNCED])
+    return tuple([key[:PREFIX_BYTES] for key in keys[confirmed : confirmed + MAX_ANNOUNCED]])
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class RecentPlacements:
             matched=tuple(keys[end - 1][:PREFIX_BYTES] for end in ends),
             popularity=popularity,
             traffic_share=share,
-            placements={s: self._on_replica.count(i, now) for s, i in incarnations.items()},
+            placements=self._on_replica.counts(incarnations, now),
         )
 
 
@@ -181,11 +182,11 @@ class _Announcements:
         extended = dict(depths)
         if not self._segments:
             return extended
-        short = [key[:PREFIX_BYTES] for key in keys]
+        most = len(keys)
         for slot, incarnation in incarnations.items():
             if segments := self._segments.get(incarnation):
                 depth = depths[slot]
-                while depth < len(short) and short[depth] in segments:
+                while depth < most and keys[depth][:PREFIX_BYTES] in segments:
                     depth += 1
                 extended[slot] = depth
         return extended
@@ -220,7 +221,13 @@ class _Lately(Generic[K]):
         return next(iter(self._counts.values()))[0]
 
     def count(self, thing: K, now: float) -> float:
-        if (counted := self._counts.get(thing)) is None:
-            return 0.0
-        at, count = counted
-        return count * math.exp((at - now) / LATELY_S) if at < now else count
+        return self.counts({0: thing}, now)[0]
+
+    def counts(self, things: Mapping[int, K], now: float) -> dict[int, float]:
+        """By the numbers that the things have there."""
+        known, fade = self._counts, math.exp
+        counts = {}
+        for number, thing in things.items():
+            at, count = known.get(thing, _NEVER)
+            counts[number] = count * fade((at - now) / LATELY_S) if at < now else count
+        return counts

@@ -59,19 +59,16 @@ class NodeSharing:
         return self._logs[working]
 
 
-def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> dict[str, int]:
-    """Replica id -> how many engines of its node would work if it had one request more, itself
+def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> list[int]:
+    """Of each replica, how many engines of its node would work if it had one request more, itself
     included; 0 where no other is on its node, or where that is not known."""
-    there: dict[str, int] = {}
-    busy: dict[str, int] = {}
-    for load in loads.values():
-        node = load.node_ip
-        there[node] = there.get(node, 0) + 1
-        if load.waiting or load.running:
-            busy[node] = busy.get(node, 0) + 1
-    return {
-        replica_id: busy.get(load.node_ip, 0) + (not (load.waiting or load.running))
+    there = Counter(load.node_ip for load in loads.values())
+    if len(there) == len(loads):
+        return [0] * len(loads)
+    busy = Counter(load.node_ip for load in loads.values() if load.waiting or load.running)
+    return [
+        busy[load.node_ip] + (not (load.waiting or load.running))
         if load.node_ip and there[load.node_ip] > 1
         else 0
-        for replica_id, load in loads.items()
-    }
+        for load in loads.values()
+    ]

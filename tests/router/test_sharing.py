@@ -58,7 +58,7 @@ def test_engines_that_work_are_counted_by_node() -> None:
             load("f", node_ip="", running=1, waiting=0),
         )
     }
-    assert working_on_nodes(loads) == {"a": 2, "b": 2, "c": 3, "d": 0, "e": 0, "f": 0}
+    assert working_on_nodes(loads) == [2, 2, 3, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("slows", "most"), [(1.0, 0.06), (0.4, 0.06)])
