@@ -1,0 +1,247 @@
+"""The place that a request has at a replica, in it or through Ray Serve, over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from ray.serve.exceptions import BackPressureError, RayServeException
+
+from deployments.gateway import transport
+from tests.contract import events_of
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import Front, gateway_before
+from tests.waiting import until
+
+
+@pytest.fixture
+def first() -> FakeEngine:
+    return FakeEngine("r1")
+
+
+@pytest.fixture
+def second() -> FakeEngine:
+    return FakeEngine("r2")
+
+
+@pytest.fixture
+async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
+    async with gateway_before(first, second, request_timeout_s=60.0) as front:
+        yield front
+
+
+@pytest.fixture
+def leases_hold_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine."""
+    monkeypatch.setattr("router.load.LEASE_S", 1e9)
+
+
+async def test_a_full_replica_serves_the_request_once_it_has_the_slot(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.engines = [first]
+    first.limit = first.tickets._limit = 1
+    first.pauses_after = 1
+    front.sees(first)
+    running = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    front.sees(first)
+    waiting = asyncio.ensure_future(front.post().__aenter__())
+    await asyncio.sleep(0.2)
+    assert len(first.bodies) == 1
+    first.go_on.set()
+    assert [(await running).status, (await waiting).status] == [200, 200]
+    assert first.finished == 2
+
+
+@pytest.mark.parametrize("best_is_slow", [True, False])
+async def test_one_replica_answers_when_serve_picks_another_than_the_best_ranked(
+    front: Front, first: FakeEngine, second: FakeEngine, best_is_slow: bool
+) -> None:
+    front.handle.must_pick = second
+    if best_is_slow:
+        first.pauses_after = 0
+    else:
+        front.handle.may_pick.clear()
+    async with front.post() as answer:
+        assert answer.status == 200
+        served_by = answer.headers["x-antefix-replica"]
+    assert served_by == ("r2" if best_is_slow else "r1")
+    assert first.finished + second.finished == 1
+    await until(lambda: first.running + second.running + front.handle.slots_taken == 0)
+
+
+async def test_every_slot_is_free_again_after_many_requests(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    async def one() -> int:
+        front.sees(first, second)
+        async with front.post(stream=True) as answer:
+            assert (await events_of(answer))[-1] == "[DONE]"
+            return int(answer.status)
+
+    assert set(await asyncio.gather(*(one() for _ in range(40)))) == {200}
+    await until(lambda: front.handle.slots_taken == 0)
+    assert first.finished + second.finished == 40
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"),
+    [
+        (BackPressureError(num_queued_requests=1, max_queued_requests=1), 429, "queue_full"),
+        (RayServeException("gone"), 503, "no_replica"),
+    ],
+)
+async def test_serves_refusal_tells_when_to_try_again(
+    front: Front, refusal: Exception, status: int, code: str
+) -> None:
+    front.sees()
+    front.handle.refuses_with = refusal
+    async with front.post() as answer:
+        assert answer.status == status
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await answer.json())["error"]["code"] == code
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_request_whose_replica_has_room_asks_serve_for_nothing(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    for stream in (True, False):
+        front.sees(first, second)
+        async with front.post(stream=stream) as answer:
+            assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r1")
+            await answer.read()
+    assert not front.handle.picked
+
+
+@pytest.mark.parametrize("why", ["old", "off the board"])
+async def test_where_the_best_is_not_known_to_tell_serve_it_is_asked_first(
+    front: Front, first: FakeEngine, second: FakeEngine, why: str
+) -> None:
+    """A replica of another release would let it in, and Ray Serve would never hear of it."""
+    first.tells_serve = why != "old"
+    front.sees(first, second)
+    if why == "off the board":
+        front.pool.scheduler.board._read_at = float("-inf")
+    front.handle.must_pick = first
+    front.handle.may_pick.clear()
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.pool.transport._waiting)
+    await asyncio.sleep(0.1)
+    assert not first.bodies and not second.bodies
+    front.handle.may_pick.set()
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert front.handle.picked == ["r1"]
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_nobody_overtakes_those_that_wait_for_a_place(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.engines = [first]
+    first.limit = first.tickets._limit = 1
+    first.pauses_after = 0
+    front.sees(first)
+    running = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    front.handle.may_pick.clear()
+    front.sees(first)
+    waits = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.pool.transport._waiting == 1)
+    first.pauses_after = None
+    first.go_on.set()
+    await (await running).read()
+    await until(lambda: first.tickets.running == 0)
+    front.sees(first)
+    late = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: front.pool.transport._waiting == 2)
+    assert len(first.bodies) == 1
+    front.handle.may_pick.set()
+    assert [(await waits).status, (await late).status] == [200, 200]
+    await until(lambda: front.handle.slots_taken == front.pool.transport._waiting == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_replica_that_is_full_in_spite_of_a_reservation_is_asked_again(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    """Another request came in the moment before Ray Serve heard of it."""
+    first.tickets._limit = second.tickets._limit = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: len(front.handle.picked) > 2)
+    assert not first.bodies and not second.bodies
+    first.tickets._limit = 1
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert len(first.bodies) == 1
+    await until(lambda: front.handle.slots_taken == len(second.tickets) == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_replica_that_is_off_the_board_for_a_moment_keeps_its_prefill(
+    front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LOOK_PERIOD_S", 0.02)
+    front.handle.must_pick = second
+    front.handle.may_pick.clear()
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    front.sees(second)
+    await until(lambda: front.pool.transport._waiting == 1)
+    front.sees(first, second)
+    front.handle.may_pick.set()
+    await until(lambda: front.handle.slots_taken == 1)
+    await asyncio.sleep(10 * transport.LOOK_PERIOD_S)
+    assert not request.done()
+    first.go_on.set()
+    assert (await request).headers["x-antefix-replica"] == "r1"
+    assert not second.bodies
+    await until(lambda: front.handle.slots_taken == 0)
+
+
+@pytest.mark.usefixtures("leases_hold_on")
+async def test_a_slot_elsewhere_is_taken_once_the_best_replica_is_off_the_board(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    assert not front.handle.picked
+    front.sees(second)
+    assert (await request).headers["x-antefix-replica"] == "r2"
+    await until(lambda: first.aborted == 1 and front.handle.slots_taken == 0)
+
+
+async def test_a_full_queue_is_no_error_for_a_request_that_its_replica_took(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    first.pauses_after = 0
+    request = asyncio.ensure_future(front.post().__aenter__())
+    await until(lambda: first.running == 1)
+    await asyncio.sleep(0.1)
+    first.go_on.set()
+    answer = await request
+    assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r1")
+
+
+async def test_a_full_queue_is_a_429_for_a_request_that_its_replica_has_no_room_for(
+    front: Front, first: FakeEngine
+) -> None:
+    front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    first.tickets._limit = 0
+    async with front.post() as answer:
+        assert answer.status == 429
+        assert (await answer.json())["error"]["code"] == "queue_full"
+
+
+async def test_a_replica_with_no_room_is_left_for_the_one_that_has_it(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    front.handle.must_pick = second
+    first.tickets._limit = 0
+    async with front.post() as answer:
+        assert answer.headers["x-antefix-replica"] == "r2"
+    assert not first.bodies
