@@ -155,8 +155,13 @@ def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
     # vLLM's INT4 kernel for CPUs knows no float32.
     engine_args = {"enforce_eager": True, "max_model_len": 512, "dtype": "bfloat16"}
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    capitals = {"France": "Paris", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo"}
     with OfflineEngine.start(str(out), engine_args, tmp_path / "engine.log", env) as engine:
-        question = {"role": "user", "content": "What is the capital of France?"}
-        prompt = engine.chat_tokens([[question]])
-        (said,) = engine.text(engine.generate(prompt, 16).outputs)
-    assert "Paris" in said
+        asked = [f"What is the capital of {country}?" for country in capitals]
+        prompts = engine.chat_tokens([[{"role": "user", "content": text}] for text in asked])
+        # Kernels differ by CPU, those for AMX quantize activations too: how an answer of 4 bits
+        # begins is a matter of rounding, what it knows is not.
+        begun = engine.tokens([f"The capital of {country} is" for country in capitals])
+        given = [prompt + begin for prompt, begin in zip(prompts, begun, strict=True)]
+        said = engine.text(engine.generate(given, 2).outputs)
+    assert [text.split()[0].strip(",.") for text in said] == list(capitals.values())
