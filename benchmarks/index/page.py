@@ -20,7 +20,9 @@ def page(figures: Mapping[str, float], goals: Mapping[str, Any], machine: str) -
 `make bench-index ARGS=--write`:
 {machine}
 
-Lookups over loopback TCP, in the event loop that Ray Serve's replicas have. All cases take turns.
+Lookups over loopback TCP, in the event loop that Ray Serve's replicas have. All cases take turns,
+on cores that are kept from halting: a virtual machine's host takes a while to wake one that halts,
+as the last row shows, and a busy gateway's do not.
 *Conversation*: every replica holds the first eighth of the prompt (a shared system prompt), three
 hold this conversation, one of them to three segments from its end. *Ladder*: every replica holds
 another depth, the most there is to read. *Cold*: nobody holds anything. With 1,000 replicas there

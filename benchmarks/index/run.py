@@ -2,7 +2,8 @@
 
 Two Redis servers of its own over loopback TCP: one with a pool of 64 replicas, one with 1,000
 replicas and 2.5 million segments. All lookups are measured in turn, round after round, in the
-event loop that Ray Serve's replicas have (uvloop); `pool.py` tells what prompts hold.
+event loop that Ray Serve's replicas have (uvloop), on cores that never halt, and once more the
+smallest where they do; `pool.py` tells what prompts hold.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from redis.asyncio import Redis
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks import report
+from benchmarks.awake import cores_awake
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import alternatives, page, pool, publishing
 from loadgen.summary import percentile
@@ -218,7 +220,11 @@ async def measure_lookups(small_url: str, large_url: str, results: Results) -> N
             *placement_cases(small_url, scheduler, feeds),
             *alternative_cases(small_url, cast(Redis, client(small_url))),
         ]
-        tell(cases, await in_turn(cases), results)
+        with cores_awake():
+            tell(cases, await in_turn(cases), results)
+        (smallest, *_) = cases
+        halting = [replace(smallest, name=f"{smallest.name}_where_cores_halt")]
+        tell(halting, await in_turn(halting), results)
 
 
 async def measure_publishing(url: str, results: Results) -> None:
