@@ -2,8 +2,7 @@
 
 CPU time is that of the gateway's process, less what it uses idle. Requests come at a rate that it
 is not busy with, so that each token is passed on by itself. What a token costs is the difference
-between long answers and short ones, measured in turn, on cores that never halt; what a request
-costs is told for cores that halt, too.
+between long answers and short ones, measured in turn.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 import aiohttp
 
 from benchmarks import report
-from benchmarks.awake import cores_awake
 from benchmarks.observability.load import bodies, play
 from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
 from cli import stream_client
@@ -41,20 +39,16 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
     answers = bodies(MODEL, PROMPT_TOKENS, LONG_TOKENS)
     prompts = bodies(MODEL, LONG_PROMPT_TOKENS, 2)[:4]
     async with stream_client.session() as http:
-        meter, awake = _Meter(fleet, http), _Meter(fleet, http)
+        meter = _Meter(fleet, http)
         await meter.cpu_ms(short, CLIENTS)  # warms up
         await meter.cpu_ms(prompts, LONG_CLIENTS)
         await meter.look_idle()
-        with cores_awake():
-            await awake.look_idle()
         ttfts = await _ttfts(fleet, http)
-        found: list[list[float]] = [[], [], [], []]
+        found: list[list[float]] = [[], [], []]
         for _ in range(rounds):
-            with cores_awake():
-                found[0].append(await awake.cpu_ms(short, CLIENTS))
-                found[1].append(await awake.cpu_ms(answers, CLIENTS))
-                found[2].append(await awake.cpu_ms(prompts, LONG_CLIENTS))
-            found[3].append(await meter.cpu_ms(short, CLIENTS))
+            found[0].append(await meter.cpu_ms(short, CLIENTS))
+            found[1].append(await meter.cpu_ms(answers, CLIENTS))
+            found[2].append(await meter.cpu_ms(prompts, LONG_CLIENTS))
     per_token = [
         (of_long - of_short) / (LONG_TOKENS - TOKENS)
         for of_short, of_long in zip(found[0], found[1], strict=True)
@@ -68,7 +62,6 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         "added_ttft_ms_p50": statistics.median(added),
         "added_ttft_ms_p99": added[int(0.99 * (len(added) - 1))],
         "gateway_cpu_ms_per_request": statistics.median(found[0]),
-        "gateway_cpu_ms_per_request_where_cores_halt": statistics.median(found[3]),
         "gateway_cpu_ms_per_request_of_100000_prompt_tokens": statistics.median(found[2]),
         "gateway_cpu_us_per_token": 1000 * per_token_ms,
         "streamed_tokens_per_s_and_core": 1000 / per_token_ms,
@@ -81,8 +74,6 @@ def goals(figures: dict[str, float]) -> dict[str, Any]:
 
 
 class _Meter:
-    """Of cores that either halt or do not."""
-
     def __init__(self, fleet: PlayedFleet, http: aiohttp.ClientSession) -> None:
         self._fleet = fleet
         self._http = http
