@@ -72,16 +72,22 @@ def sizes(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulatio
 
 
 def gateways(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simulation]:
-    """And the oracle, where `sizes` has it for another number of replicas."""
-    rate = CONVERSATION_RATE * GATEWAYS_OVER
+    """Ours over fleets of each size; over one of them beside others, for which `sizes` may lack the
+    oracle."""
     cases = [
+        FleetCase(CONVERSATIONS, OURS, replicas, count, CONVERSATION_RATE * replicas)
+        for replicas in options.sizes
+        for count in options.gateways
+    ]
+    rate = CONVERSATION_RATE * GATEWAYS_OVER
+    cases += [
         FleetCase(CONVERSATIONS, policy, GATEWAYS_OVER, count, rate)
         for count in options.gateways
         for policy in (OURS, "approximate_tree")
     ]
     cases.append(FleetCase(CONVERSATIONS, "oracle", GATEWAYS_OVER, 1, rate))
     known = {simulation.case for simulation in sizes(options, hardware)}
-    for case in cases:
+    for case in dict.fromkeys(cases):
         if case not in known:
             yield Simulation(case, hardware, options.seed, warm_up=WARM_UP)
 
