@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from observability.families import Families, ReplicaFamilies, SpeculationFamilies
+from observability.families import Families
+from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Written by `make reference` from observability/families.py. Change it there. -->
+<!-- Written by `make reference` from observability/families.py and replica_families.py. Change it there. -->
 
 Every node with a gateway or an engine has one endpoint, `http://HOST:9464/metrics` (`metrics.host`
 and `metrics.port` of the fleet file), without a key: let only Prometheus reach it. It tells what

@@ -1,4 +1,4 @@
-"""Every metric of ours: names, units and labels by https://prometheus.io/docs/practices/naming/.
+"""Every metric of a gateway: names, units and labels by https://prometheus.io/docs/practices/naming/.
 
 Label values are bounded: pools, priority classes, policies, a thousand tenants, and the few words
 given here. A gauge's `multiprocess_mode` says what several gateways of a node come to.
@@ -7,7 +7,7 @@ given here. A gauge's `multiprocess_mode` says what several gateways of a node c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -347,112 +347,4 @@ class Families:
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",
             ["version"],
-        )
-
-
-class ReplicaFamilies:
-    """Those of one engine replica; whoever exposes them adds its pool and its name.
-
-    `prefill` and `calibrated` do not exist before they are asked for: their 0 would be a lie.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
-        self.startup = self._gauge(
-            "antefix_replica_startup_seconds", "From the start of its actor until it was ready."
-        )
-        self.start_phase = Gauge(
-            "antefix_replica_start_phase_seconds",
-            "Seconds of that start, by what was done: import vLLM, configure it, start the engine "
-            "with its weights, make its server.",
-            ["phase"],
-            registry=registry,
-            multiprocess_mode="mostrecent",
-        )
-        self.prestarted = self._gauge(
-            "antefix_replica_prestarted",
-            "1 when it started from a process that had waited for it (`prestart`), else 0.",
-        )
-        self.waiting = self._gauge(
-            "antefix_replica_waiting_requests", "Requests at the replica without a first token."
-        )
-        self.running = self._gauge(
-            "antefix_replica_running_requests", "Requests at the replica with a first token."
-        )
-        self.queued_tokens = self._gauge(
-            "antefix_replica_queued_prefill_tokens",
-            "Prompt tokens of the waiting requests that are still to be computed.",
-        )
-        self.lag = self._gauge(
-            "antefix_publisher_lag_seconds",
-            "Age of the oldest change of the cache that the index does not hold yet.",
-        )
-        self.loop_failures = Counter(
-            "antefix_loop_failures", LOOP_FAILURES, ["loop"], registry=registry
-        )
-        self.suspicions = Counter(
-            "antefix_engine_suspicions",
-            "Times that an engine was taken out of routing because it may hang. It comes back when "
-            "it goes on, and is ended and replaced when it does not.",
-            registry=registry,
-        )
-        self.hangs = Counter(
-            "antefix_engine_hangs",
-            "Engines that hung and were ended, as far as their replicas could still count them.",
-            registry=registry,
-        )
-        self.synced = self._gauge(
-            "antefix_publisher_synced", "1 when all that the engine holds is in the index."
-        )
-
-    @cached_property
-    def prefill(self) -> Gauge:
-        return self._gauge(
-            "antefix_replica_prefill_tokens_per_second",
-            "Prompt tokens computed a second, learned from the latest prompts.",
-        )
-
-    @cached_property
-    def calibrated(self) -> Gauge:
-        return self._gauge(
-            "antefix_replica_calibrated_prefill_tokens_per_second",
-            "Prompt tokens a replica should compute a second, by the fleet file's `prefill_rate`.",
-        )
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self.registry, multiprocess_mode="mostrecent")
-
-
-class SpeculationFamilies:
-    """Those of one engine replica that speculates. NaN: not known yet."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry, multiprocess_mode="mostrecent")
-        self.on = gauge(
-            "antefix_speculation_on",
-            "1 while the engine drafts tokens at its present batch size, 0 while it was switched "
-            "off there, because it lost.",
-        )
-        self.losing = gauge(
-            "antefix_speculation_losing",
-            "1 when speculation is slower than none, with 95 % confidence, at the latest batch "
-            "size that was measured.",
-        )
-        self.speedup = gauge(
-            "antefix_speculation_speedup_ratio",
-            "Seconds per output token without speculation over those with, measured in turns at "
-            "the latest batch size.",
-        )
-        self.acceptance = gauge(
-            "antefix_speculation_acceptance_ratio",
-            "Probability that a drafted token is accepted where all before it in its draft were.",
-        )
-        self.tokens = gauge(
-            "antefix_speculation_tokens_per_pass",
-            "Tokens that a pass of the model yields a request, passes without a draft included.",
-        )
-        self.expected = gauge(
-            "antefix_speculation_expected_tokens_per_pass",
-            "Tokens a pass would yield if each drafted token were accepted with the acceptance "
-            "ratio a: (1-a^(k+1))/(1-a) for k drafted tokens.",
         )

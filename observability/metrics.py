@@ -13,7 +13,8 @@ from math import nan
 
 from prometheus_client import CollectorRegistry, Counter
 
-from observability.families import Families, ReplicaFamilies, SpeculationFamilies
+from observability.families import Families
+from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 
 _CAUSES = ("workload", "routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from observability import rules
-from observability.families import Families, ReplicaFamilies, SpeculationFamilies
+from observability.families import Families
+from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 from observability.slo import load
 
 GPU = {
