@@ -17,6 +17,7 @@ from starlette.requests import Request
 from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway import request_body
 from deployments.gateway.errors import ApiError
+from deployments.gateway.long_prompts import LONG_PROMPTS
 from deployments.gateway.request_options import TIMEOUT_HEADER
 from observability.request_record import RequestRecord
 
@@ -51,9 +52,9 @@ class Bodies:
 
     async def parsed(self, body: bytes, max_list_items: int) -> dict[str, Any]:
         """Raises what `request_body.parse` does."""
-        parse = partial(request_body.parse, body, max_list_items)
         if len(body) <= request_body.LARGE_BODY_BYTES:
-            return parse()
+            return request_body.parse(body, max_list_items)
+        parse = partial(_parse, body, max_list_items)
         return await asyncio.get_running_loop().run_in_executor(self._threads, parse)
 
     def settle(self, record: RequestRecord) -> None:
@@ -77,3 +78,8 @@ class Bodies:
             self.held_bytes += len(chunk)
             record.body_bytes += len(chunk)
             yield chunk
+
+
+def _parse(body: bytes, max_list_items: int) -> dict[str, Any]:
+    with LONG_PROMPTS.a_turn():
+        return request_body.parse(body, max_list_items)

@@ -1,7 +1,8 @@
 """Threads in which long prompts are read, beside a gateway's event loop.
 
-One of them at a time computes in Python: with several, the event loop would wait for one after the
-other before it has the interpreter back. The tokenizer, which does without, goes on beside it.
+One of them at a time computes in Python, and who parses their bodies takes turns with them: with
+several, the event loop would wait for one after the other before it has the interpreter back. The
+tokenizer, which does without, goes on beside it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class LongPrompts:
         work = [read]
 
         def take() -> Read:
-            with self._a_turn():
+            with self.a_turn():
                 return work.pop()()
 
         try:
@@ -62,7 +63,8 @@ class LongPrompts:
             self._begin_turn()
 
     @contextlib.contextmanager
-    def _a_turn(self) -> Iterator[None]:
+    def a_turn(self) -> Iterator[None]:
+        """For a thread that computes in Python: none of the others does meanwhile."""
         self._begin_turn()
         try:
             yield

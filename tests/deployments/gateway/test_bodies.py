@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from deployments.gateway import request_body
+from deployments.gateway.bodies import Bodies
+from deployments.gateway.long_prompts import LONG_PROMPTS
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.sentences import assert_sentences
@@ -84,3 +86,14 @@ async def test_streams_go_on_while_a_large_body_is_parsed(monkeypatch: pytest.Mo
         finally:
             go_on.set()
         assert (await large).status == 200
+
+
+async def test_a_large_body_is_parsed_while_no_long_prompt_computes_in_python() -> None:
+    """The event loop would wait for one after the other."""
+    bodies, body = Bodies(), body_of(user="x" * request_body.LARGE_BODY_BYTES)
+    with LONG_PROMPTS.a_turn():
+        parsing = asyncio.create_task(bodies.parsed(body, 1))
+        await asyncio.sleep(0.1)
+        assert not parsing.done()
+    assert (await parsing)["model"] == MODEL
+    bodies.close()
