@@ -21,8 +21,9 @@ from deployments.models.model import cache_folder
 
 
 def environment(requirement: str, beside_ours: bool = False) -> Path:
-    """Its folder of programs, such as python; made if it is not there. `beside_ours`: it finds the
-    packages of this Python, too, and gets nothing that the requirement asks for itself."""
+    """Its folder of programs, such as python; made if it is not there. `requirement` may name more
+    than one package. `beside_ours`: it finds the packages of this Python, too, and gets nothing
+    that the requirement asks for itself."""
     folder = cache_folder() / "peers" / re.sub(r"[^\w.-]+", "-", requirement)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with only_one(folder.with_name(folder.name + ".lock"), on_wait=lambda: None):
@@ -42,5 +43,5 @@ def _make(folder: Path, requirement: str, beside_ours: bool) -> None:
         options.append("--no-deps")
         (theirs,) = (folder / "lib").glob("python3.*/site-packages")
         (theirs / "ours.pth").write_text(sysconfig.get_path("purelib"))
-    subprocess.run([*uv, "pip", "install", *options, *python, requirement], check=True)
+    subprocess.run([*uv, "pip", "install", *options, *python, *requirement.split()], check=True)
     (folder / "whole").touch()

@@ -119,8 +119,9 @@ or not all, ours is to be the best in the median.
 - **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts.
   **smg** is beside itself where there are several: with `--enable-mesh` each tells the others what
   it knows. **Ray Serve LLM** starts engines of its own, with the same arguments, so it is not in
-  cases where the router alone is restarted or the engines' caches are reset; its KV-aware router
-  cannot be had with this vLLM. All else is as it comes.
+  cases where the router alone is restarted or the engines' caches are reset. Its `KVAwareRouter`
+  has what it asks for, HAProxy and Dynamo's selection service, and one module of vLLM by its older
+  name. All else is as it comes.
 - **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
   tokens. Where something happens between two halves, no request is under way then, and none fails.
   What a reset costs is how many conversations that engine happened to have: so the same is played

@@ -10,20 +10,45 @@ import json
 import os
 import sys
 import tempfile
+from importlib import abc, import_module, machinery
 from typing import Any
 
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.llm import LLMConfig, build_openai_app
-from ray.serve.llm.request_router import PrefixCacheAffinityRouter
+from ray.serve.llm.request_router import KVAwareRouter, PrefixCacheAffinityRouter
+
+ROUTERS: dict[str, Any] = {"prefix": PrefixCacheAffinityRouter, "kv": KVAwareRouter}
+
+
+def know_moved_module() -> None:
+    """Ray's KV-aware router imports one module of vLLM by the name that it had in older ones."""
+
+    class Moved(abc.MetaPathFinder, abc.Loader):
+        def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+            was = "vllm.entrypoints.chat_utils"
+            return machinery.ModuleSpec(name, self) if name == was else None
+
+        def create_module(self, spec: Any) -> Any:
+            return import_module("vllm.renderers.chat_utils")
+
+        def exec_module(self, module: Any) -> None:
+            pass
+
+    sys.meta_path.append(Moved())
 
 
 def start(asked: dict[str, Any], folder: str) -> None:
-    ray.init(num_cpus=16, include_dashboard=False, _temp_dir=folder, _node_ip_address=asked["host"])
+    ray.init(
+        num_cpus=16,
+        include_dashboard=False,
+        runtime_env={"worker_process_setup_hook": know_moved_module},
+        _temp_dir=folder,
+        _node_ip_address=asked["host"],
+    )
     deployment: dict[str, Any] = {"num_replicas": asked["engines"], "max_ongoing_requests": 256}
-    if asked["prefix_aware"]:
-        chosen: Any = PrefixCacheAffinityRouter
+    if chosen := ROUTERS.get(asked["router"]):
         router = RequestRouterConfig(request_router_class=chosen)
         deployment["request_router_config"] = router
     config = LLMConfig(

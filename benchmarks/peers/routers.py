@@ -23,6 +23,7 @@ from deployments.fleet.fleet import Fleet
 SMG, VLLM_ROUTER, LITELLM = "smg==1.13.0", "vllm-router==0.1.17", "litellm[proxy]==1.106.2"
 # Ray and vLLM are those that we have: it lacks this alone.
 RAY_LLM = "pyarrow==26.0.1"
+RAY_LLM_KV = f"{RAY_LLM} ai-dynamo-runtime==1.6.1"
 OURS, ROUND_ROBIN = "antefix", "round_robin"
 
 
@@ -178,7 +179,7 @@ def _litellm(backends: Backends, place: Place) -> list[str]:
     return ["litellm", "--config", str(file), "--host", LOOPBACK, "--port", str(place.port)]
 
 
-def _ray_llm(prefix_aware: bool) -> Callable[[Backends, Place], dict[str, Any]]:
+def _ray_llm(router: str) -> Callable[[Backends, Place], dict[str, Any]]:
     def asked(backends: Backends, place: Place) -> dict[str, Any]:
         ((_, pool),) = backends.fleet.pools.items()
         return {
@@ -187,7 +188,7 @@ def _ray_llm(prefix_aware: bool) -> Callable[[Backends, Place], dict[str, Any]]:
             "engine_args": pool.engine_args,
             "engines": len(backends.urls),
             "variables": backends.variables,
-            "prefix_aware": prefix_aware,
+            "router": router,
             "host": LOOPBACK,
             "port": place.port,
         }
@@ -212,12 +213,23 @@ ROUTERS: Mapping[str, PeerRouter] = {
     "vllm_router_kv": PeerRouter("vllm-router, `kv_aware`", VLLM_ROUTER, _vllm_router("kv_aware")),
     "ray_llm": PeerRouter(
         *("Ray Serve LLM, its default", RAY_LLM, _ray_program),
-        asked=_ray_llm(prefix_aware=False),
+        asked=_ray_llm("default"),
         has_engines=True,
     ),
     "ray_llm_prefix": PeerRouter(
         *("Ray Serve LLM, `PrefixCacheAffinityRouter`", RAY_LLM, _ray_program),
-        asked=_ray_llm(prefix_aware=True),
+        asked=_ray_llm("prefix"),
+        has_engines=True,
+    ),
+    "ray_llm_kv": PeerRouter(
+        *("Ray Serve LLM, `KVAwareRouter`", RAY_LLM_KV, _ray_program),
+        # what it cannot do without: HAProxy, which sends it bodies and engines requests
+        {
+            "RAY_SERVE_ENABLE_HA_PROXY": "1",
+            "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1",
+            "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY": "1",
+        },
+        asked=_ray_llm("kv"),
         has_engines=True,
     ),
     "litellm": PeerRouter(
