@@ -1,8 +1,8 @@
 """What was measured, on one page: make bench-summary ARGS="FILE ..."
 
 Each FILE is what a benchmark printed, which ends with its result. Results are kept in
-docs/benchmarks/results.json, the last of each benchmark, and docs/benchmarks/README.md is written
-from them. Without a FILE only the page is.
+docs/benchmarks/results.json, the last of each benchmark; docs/benchmarks/README.md and what the
+README tells of costs are written from them. Without a FILE only these are.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import report
 from common.errors import Problem
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS, PAGE = DOCS / "benchmarks" / "results.json", DOCS / "benchmarks" / "README.md"
+README = DOCS.parent / "README.md"
 # Whose page is not NAME.md.
 OWN_PAGES = {
     "resume": "../resuming.md",
@@ -73,6 +75,20 @@ LINES: Sequence[str] = (
     " prompt and 64 streamed tokens.",
 )
 
+# What the README tells of bench-overhead's goals.
+COSTS: Mapping[str, str] = {
+    "added_ttft_ms_p50_at_concurrency_1": "Added to a first token, one request at a time, p50, ms",
+    "played_added_ttft_ms_p50": "The same with engines that compute nothing, p50, ms",
+    "played_added_ttft_ms_p99": "and p99, ms",
+    "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens a second, 32 requests, of"
+    " direct",
+    "played_gateway_cpu_ms_per_request": "A gateway's CPU for a request of 500 prompt and 64"
+    " streamed tokens, ms",
+    "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
+    " prompt tokens, ms",
+}
+COSTS_BEGIN, COSTS_END = "<!-- Written by `make bench-summary`. -->\n", "<!-- Until here. -->\n"
+
 
 def read(path: Path) -> dict[str, Any]:
     """The result that a benchmark's output ends with. Raises Problem."""
@@ -124,6 +140,22 @@ machine and date.
 """
 
 
+def with_costs(readme: str, results: Results) -> str:
+    """The README with what the last bench-overhead that was kept came to."""
+    of = results["overhead"]
+    rows = [("", "Measured", "Goal")]
+    for name, what in COSTS.items():
+        goal = of["goals"][name]
+        met = "met" if goal["met"] else "**not met**"
+        rows.append((what, f"{goal['figure']:.3g}", f"{_wanted(goal)}: {met}"))
+    versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
+    machine = f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}"
+    before, begin, rest = readme.partition(COSTS_BEGIN)
+    _, end, after = rest.partition(COSTS_END)
+    table = report.padded(rows)
+    return f"{before}{begin}\n{table}\n\n`{of['command']}`: {machine}, {versions}.\n\n{end}{after}"
+
+
 def _lines(templates: Sequence[str], results: Results) -> str:
     told = []
     for template in templates:
@@ -152,11 +184,13 @@ def _goals(results: Results, met: bool) -> Iterator[Sequence[object]]:
     for name, result in sorted(results.items()):
         for what, goal in result["goals"].items():
             if goal["met"] is met:
-                least = "at_least" in goal
-                wanted = (
-                    f"at least {goal['at_least']:g}" if least else f"at most {goal['at_most']:g}"
-                )
-                yield name, what.replace("_", " "), f"{goal['figure']:g}", wanted
+                yield name, what.replace("_", " "), f"{goal['figure']:g}", _wanted(goal)
+
+
+def _wanted(goal: Mapping[str, Any]) -> str:
+    if "at_least" in goal:
+        return f"at least {goal['at_least']:g}"
+    return f"at most {goal['at_most']:g}"
 
 
 def _rows(rows: Iterator[Sequence[object]]) -> str:
@@ -177,6 +211,7 @@ def main() -> None:
         sys.exit(f"error: {problem}")
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
+    README.write_text(with_costs(README.read_text(), results))
 
 
 if __name__ == "__main__":

@@ -73,5 +73,8 @@ def test_the_page_is_that_of_the_results_that_are_kept() -> None:
     """Else: make bench-summary."""
     results = json.loads(summary.RESULTS.read_text())
     assert summary.PAGE.read_text() == summary.page(results)
+    readme = summary.README.read_text()
+    assert summary.with_costs(readme, results) == readme
+    assert all(what in readme for what in summary.COSTS.values())
     for line in summary.LINES:  # none is dead
         assert line.format(**results)
