@@ -25,7 +25,7 @@ ROUTERS: dict[str, Any] = {"prefix": PrefixCacheAffinityRouter, "kv": KVAwareRou
 def know_moved_module() -> None:
     """Ray's KV-aware router imports one module of vLLM by the name that it had in older ones."""
 
-    class Moved(abc.MetaPathFinder, abc.Loader):
+    class MovedModule(abc.MetaPathFinder, abc.Loader):
         def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
             was = "vllm.entrypoints.chat_utils"
             return machinery.ModuleSpec(name, self) if name == was else None
@@ -36,7 +36,7 @@ def know_moved_module() -> None:
         def exec_module(self, module: Any) -> None:
             pass
 
-    sys.meta_path.append(Moved())
+    sys.meta_path.append(MovedModule())
 
 
 def start(asked: dict[str, Any], folder: str) -> None:
