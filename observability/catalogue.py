@@ -16,7 +16,7 @@ from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Written by `make reference` from observability/families.py and replica_families.py. Change it there. -->
+<!-- Written by `make reference` from observability/families.py and replica_families.py. -->
 
 Every node with a gateway or an engine has one endpoint, `http://HOST:9464/metrics` (`metrics.host`
 and `metrics.port` of the fleet file), without a key: let only Prometheus reach it. It tells what

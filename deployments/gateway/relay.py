@@ -54,6 +54,8 @@ AnyAttempt = EngineAttempt | RejoinedAttempt
 
 # A client that has a part of its answer is told within this time that nobody can go on with it.
 PLACE_AGAIN_S = 5.0
+# No engine of the fleet answers a gateway of it so: another server has the engine's address by now.
+STRANGERS = (401, 403)
 # Ray Serve names a replica that is gone until it has noticed: asked again this often, for so long.
 GONE_AGAIN_S, NOTICED_S = 0.1, 5.0
 
@@ -346,6 +348,8 @@ class Relay(Response):
         upstream: aiohttp.ClientResponse,
     ) -> None:
         """Raises ReplicaFailed when the engine says that it failed, and as `_try`."""
+        if upstream.status in STRANGERS:
+            raise ReplicaFailed(place.replica_id, was_lost=False)
         if upstream.status >= 500:
             said = await upstream.read()
             dead = says_dead(said)

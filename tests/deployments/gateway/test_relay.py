@@ -228,6 +228,18 @@ async def test_a_replica_that_serve_has_not_missed_yet_costs_the_client_no_error
             assert answer.headers["x-antefix-replica"] == "r2"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_stranger_at_a_replicas_address_costs_the_client_no_error(
+    front: Front, first: FakeEngine, second: FakeEngine, status: int, stream: bool
+) -> None:
+    first.answers = JSONResponse({"error": {"message": "Whose are you?"}}, status)
+    async with front.post(stream=stream) as answer:
+        assert (answer.status, answer.headers["x-antefix-replica"]) == (200, "r2")
+        await answer.read()
+    assert (len(first.bodies), second.finished) == (1, 1)
+
+
 async def test_a_replica_that_nobody_can_reach_is_a_503_to_try_again(
     front: Front, first: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
