@@ -231,7 +231,9 @@ def test_what_it_says_it_holds_is_about_what_it_takes() -> None:
     finally:
         tracemalloc.stop()
     # threads of other tests, as those that export spans, take memory meanwhile
-    ours = [tracemalloc.Filter(True, module.__file__) for module in (known_prompts, segment_keys)]
+    ours = [
+        tracemalloc.Filter(True, str(module.__file__)) for module in (known_prompts, segment_keys)
+    ]
     taken = sum(of.size for of in traced.filter_traces(ours).statistics("filename"))
     held = known.size_bytes - held_before
     assert 30_000 < known.size_bytes <= 40_000
