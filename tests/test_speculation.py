@@ -53,7 +53,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
         env=ENV,
         prompts=[[{"role": "user", "content": prompt}] for prompt in PROMPTS],
         max_tokens=LONGEST,
-        rounds=1,
+        rounds=2,
         # engines that wait take memory of which CI has little
         apart=True,
         exact=False,
