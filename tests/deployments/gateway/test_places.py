@@ -1,7 +1,6 @@
 """The place that a request has at a replica, in it or through Ray Serve, over real HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from ray.serve.exceptions import BackPressureError, RayServeException
@@ -9,24 +8,8 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from deployments.gateway import transport
 from tests.contract import events_of
 from tests.fakes.engine import FakeEngine
-from tests.fakes.front import Front, gateway_before
+from tests.fakes.front import Front
 from tests.waiting import until
-
-
-@pytest.fixture
-def first() -> FakeEngine:
-    return FakeEngine("r1")
-
-
-@pytest.fixture
-def second() -> FakeEngine:
-    return FakeEngine("r2")
-
-
-@pytest.fixture
-async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
-    async with gateway_before(first, second, request_timeout_s=60.0) as front:
-        yield front
 
 
 @pytest.fixture

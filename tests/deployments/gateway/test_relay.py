@@ -16,27 +16,11 @@ from deployments.gateway import fatal_requests, relay
 from deployments.gateway.engine_attempt import EngineAttempt
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import Front, gateway_before
+from tests.fakes.front import Front
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
 SALT = re.compile(rb',"cache_salt":"[^"]+"}')
-
-
-@pytest.fixture
-def first() -> FakeEngine:
-    return FakeEngine("r1")
-
-
-@pytest.fixture
-def second() -> FakeEngine:
-    return FakeEngine("r2")
-
-
-@pytest.fixture
-async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
-    async with gateway_before(first, second, request_timeout_s=60.0) as front:
-        yield front
 
 
 async def error_of(answer: aiohttp.ClientResponse) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -29,22 +28,6 @@ TOKENS = 5
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The product's 5 s are over, too, while this process has no core."""
     monkeypatch.setattr(relay, "PLACE_AGAIN_S", 60.0)
-
-
-@pytest.fixture
-def first() -> FakeEngine:
-    return FakeEngine("r1")
-
-
-@pytest.fixture
-def second() -> FakeEngine:
-    return FakeEngine("r2")
-
-
-@pytest.fixture
-async def front(first: FakeEngine, second: FakeEngine) -> AsyncIterator[Front]:
-    async with gateway_before(first, second, request_timeout_s=60.0) as front:
-        yield front
 
 
 async def ask(front: Front, path: str = CHAT, **fields: Any) -> bytes:
