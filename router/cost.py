@@ -12,6 +12,7 @@ what is promised and never changes who is chosen.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from router.load import ReplicaLoad
 from router.sharing import NodeSharing
@@ -127,6 +128,21 @@ def score(
         popular = popular_tokens - cached_tokens
         charged -= (1.0 - price) * (popular if popular < charged else charged)
     return wait_s + load.inter_token_latency + (1.0 + OTHERS) * charged / load.prefill_rate
+
+
+def crowding_s(load: ReplicaLoad, at_work: Sequence[ReplicaLoad], own_tokens: int) -> float:
+    """Seconds by which first tokens come later, the request's own and those due on the engines
+    `at_work` on its node, because an idle replica begins to compute beside them.
+
+    0 while the node has cores for one engine more. Then n engines share with it what they had, and
+    what overlaps takes (n + 1) / n times as long (processor sharing). Behind another request it
+    would wait as long, and delay nobody who came before.
+    """
+    if len(at_work) < load.engines_at_once:
+        return 0.0
+    own_s = own_tokens / load.prefill_rate
+    overlaps = sum(min(own_s, of.queued_prefill_tokens / of.prefill_rate) for of in at_work)
+    return (own_s + overlaps) / len(at_work)
 
 
 # How many observations are remembered: each one's weight halves in about 45.

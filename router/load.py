@@ -101,6 +101,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """Its engine may hang: it gets no more while that is looked at."""
     speculation: Speculation | None = None
     """None: it does not speculate."""
+    engines_at_once: int = 0
+    """How many engines its node computes at full speed, as each takes some of its cores; 0: what it
+    computes with is its own."""
     tells_serve: bool = False
     """A request may come without a reservation through Ray Serve, which hears of it from here."""
 

@@ -19,7 +19,7 @@ from router.cost import TtftCorrection
 from router.load import ReplicaLoad
 from router.policies import Candidate, PlacementRequest, Policy, gathered
 from router.recent import Recent
-from router.sharing import working_on_nodes
+from router.sharing import at_work_on_nodes, working_on_nodes
 
 BLIND = "blind"
 _UNCORRECTED = TtftCorrection()
@@ -168,6 +168,7 @@ def _candidates(
     popular_tokens = max(confirmed, default=0)
     price = cost.price(recent.popularity, recent.traffic_share, len(loads))
     placements = recent.placements
+    at_work = at_work_on_nodes(loads)
     candidates = []
     for (replica_id, load), confirmed_tokens, expected_tokens, working in zip(
         loads.items(), confirmed, expected, working_on_nodes(loads), strict=True
@@ -175,6 +176,11 @@ def _candidates(
         cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
         raw_ttft_s = cost.after_wait(load, wait_s + step_s, prompt_tokens, cached_tokens)
+        score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
+        crowding_s = 0.0
+        if at_work and not (load.waiting or load.running) and load.node_ip in at_work:
+            own_tokens = prompt_tokens - cached_tokens
+            crowding_s = cost.crowding_s(load, at_work[load.node_ip], own_tokens)
         # by position: by name it would take five times as long, for each of them
         candidate = Candidate(
             replica_id,
@@ -186,7 +192,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price),
+            score + crowding_s,
             load.waiting,
             load.running,
             load.queued_prefill_tokens,
@@ -196,6 +202,7 @@ def _candidates(
             load.synced,
             working,
             step_s,
+            crowding_s,
         )
         candidates.append(candidate)
     return candidates

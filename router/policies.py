@@ -37,6 +37,7 @@ _IN_JSON = {
     "raw_ttft_s": "raw_ttft",
     "wait_s": "wait",
     "step_under_way_s": "step_under_way",
+    "crowding_s": "crowding",
 }
 
 
@@ -77,6 +78,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     is on its node."""
     step_under_way_s: float = 0.0
     """Of `raw_ttft_s`, what is left of the step that the engine is in."""
+    crowding_s: float = 0.0
+    """Of `score`, by how much later first tokens come on a node whose cores are all at work."""
 
     @property
     def requests(self) -> int:

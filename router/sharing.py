@@ -1,8 +1,10 @@
-"""How engines of one node slow each other down, learned from what first tokens took.
+"""How engines of one node slow each other down.
 
 Engines that compute on the same cores, or on one GPU, take longer while others of their node work,
-by how much depends on the hardware and is told by nobody. So a factor is learned for each number of
-engines that work at once; where each has a GPU of its own, all factors stay about 1.
+by how much depends on the hardware and is told by nobody. So for what is promised a factor is
+learned for each number of engines that work at once; where each has a GPU of its own, all factors
+stay about 1. The choice takes none of what is learned, where much of it may be chance: it counts
+how many engines the cores of a node compute at full speed, as the engines tell.
 """
 
 from __future__ import annotations
@@ -72,3 +74,12 @@ def working_on_nodes(loads: Mapping[str, ReplicaLoad]) -> list[int]:
         else 0
         for load in loads.values()
     ]
+
+
+def at_work_on_nodes(loads: Mapping[str, ReplicaLoad]) -> dict[str, list[ReplicaLoad]]:
+    """By node, the engines at work on cores that its engines share; empty where none do."""
+    at_work: dict[str, list[ReplicaLoad]] = {}
+    for load in loads.values():
+        if load.engines_at_once and load.node_ip and (load.waiting or load.running):
+            at_work.setdefault(load.node_ip, []).append(load)
+    return at_work

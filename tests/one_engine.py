@@ -1,7 +1,8 @@
 """One replica's engine outside Ray, asked once: python -m tests.one_engine
 
 Takes {"model", "engine_args", "prompts", "max_tokens"} as JSON on stdin; writes, as one line of
-JSON, the greedy answers' token ids and the titles of the engine's processes, by their ids. Where
+JSON, the greedy answers' token ids, the titles of the engine's processes, by their ids, and how
+many such engines it says that its node computes at once. Where
 "freeze" has one of these titles, that process is then stopped and asked the same again: this ends
 with what the engine's witness made of that.
 """
@@ -48,7 +49,8 @@ async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) 
             children = psutil.Process().children(recursive=True)
             titles = {child.pid: child.cmdline()[0] for child in children if child.cmdline()}
             token_ids = [choice["token_ids"] for choice in said["choices"]]
-            tell({"token_ids": token_ids, "processes": titles})
+            shares = engine.engines_at_once
+            tell({"token_ids": token_ids, "processes": titles, "engines_at_once": shares})
             for pid, title in titles.items():
                 if title == asked.get("freeze"):
                     os.kill(pid, signal.SIGSTOP)

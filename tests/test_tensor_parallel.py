@@ -91,5 +91,6 @@ async def test_two_workers_say_what_the_whole_model_says_and_do_not_outlive_one_
     workers = {title for title in split["processes"].values() if "Worker" in title}
     assert workers == {"VLLM::Worker_TP0", "VLLM::Worker_TP1"}
     await until(lambda: not [pid for pid in split["processes"] if state(int(pid)) not in "XZ"])
+    assert split["engines_at_once"] == max(1, len(os.sched_getaffinity(0)) // 2)
     assert [len(ids) for ids in split["token_ids"]] == [TOKENS] * len(PROMPTS)
     assert split["token_ids"] == greedy_answers(model)

@@ -314,6 +314,7 @@ class EngineReplica:
             step_s=step_s,
             sequence_s=sequence_s,
             max_sequences=self._engine.max_sequences,
+            engines_at_once=self._engine.engines_at_once,
             decode_s=stats.decode_s,
             max_model_len=self._engine.max_model_len,
             output_tokens=stats.output_tokens,

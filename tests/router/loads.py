@@ -45,6 +45,7 @@ any_load = st.builds(
     inter_token_latency=st.floats(0, 10),
     max_sequences=st.integers(0, 100),
     decode_s=st.floats(0, 10),
+    engines_at_once=st.integers(0, 4),
 )
 any_loads = st.lists(any_load, max_size=8).map(
     lambda loads: {

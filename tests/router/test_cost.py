@@ -15,6 +15,7 @@ from router.cost import (
     OTHERS,
     OWN,
     TtftCorrection,
+    crowding_s,
     predict_ttft,
     price,
     score,
@@ -158,6 +159,16 @@ def test_a_score_counts_what_is_popular_and_not_cached_at_its_price() -> None:
     )
     assert score(load(), 0.0, 1000, 640, 640, 0.1) == pytest.approx(0.36 * (1 + OTHERS))
     assert score(load(), 0.0, 100, 0, 640, 0.0) == pytest.approx(0.0)
+
+
+def test_one_engine_more_at_work_makes_all_first_tokens_of_the_node_later() -> None:
+    """Three on two cores take 3/2 of the time: its own 0.4 s, what overlaps of 0.1 and of 1 s."""
+    idle = load(engines_at_once=2)
+    at_work = [load(running=1, queued_prefill_tokens=queued) for queued in (100, 1000)]
+    assert crowding_s(idle, at_work, 400) == pytest.approx((0.4 + 0.1 + 0.4) / 2)
+    assert crowding_s(idle, at_work[:1], 400) == 0.0  # a core is free
+    assert crowding_s(replace(idle, engines_at_once=1), at_work[:1], 400) == pytest.approx(0.5)
+    assert crowding_s(replace(idle, engines_at_once=1), [], 400) == 0.0
 
 
 def test_a_full_engine_ends_a_sequence_now_and_then() -> None:

@@ -154,6 +154,26 @@ def test_with_nothing_to_reuse_fewer_requests_win() -> None:
     assert decided(loads, {}).replica_ids == ("0+0", "1+0", "0+2", "3+3")
 
 
+def test_an_idle_engine_on_cores_that_are_taken_is_left_for_a_short_queue() -> None:
+    """Two of three engines work on a node's two cores: a third would slow all down."""
+    loads = pool(3, engines_at_once=2)
+    loads["r0"] = replace(loads["r0"], waiting=1, queued_prefill_tokens=200)
+    loads["r1"] = replace(loads["r1"], waiting=1, queued_prefill_tokens=5000)
+    placement = decided(loads)
+    assert placement.replica_ids == ("r0", "r2", "r1")
+    crowding = {candidate.replica_id: candidate.crowding_s for candidate in placement.ranked}
+    assert crowding == {"r0": 0.0, "r1": 0.0, "r2": pytest.approx((1.074 + 0.2 + 1.074) / 2)}
+    # a GPU of its own, a free core, a node of its own: an idle engine is the best
+    assert decided(pool_as(loads, engines_at_once=0)).replica_ids[0] == "r2"
+    assert decided(pool_as(loads, engines_at_once=3)).replica_ids[0] == "r2"
+    loads["r2"] = replace(loads["r2"], node_ip="10.0.0.2")
+    assert decided(loads).replica_ids[0] == "r2"
+
+
+def pool_as(loads: dict[str, ReplicaLoad], **fields: int) -> dict[str, ReplicaLoad]:
+    return {replica_id: replace(of, **fields) for replica_id, of in loads.items()}
+
+
 def test_without_the_index_load_decides_and_prefixes_gather_between_equals() -> None:
     placements = [decided(pool(4)) for _ in range(20)]
     assert not any(placement.signal for placement in placements)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.cost import TtftCorrection
-from router.sharing import MAX_LOG, NodeSharing, working_on_nodes
+from router.sharing import MAX_LOG, NodeSharing, at_work_on_nodes, working_on_nodes
 from tests.router.loads import load
 
 
@@ -59,6 +59,21 @@ def test_engines_that_work_are_counted_by_node() -> None:
         )
     }
     assert working_on_nodes(loads) == [2, 2, 3, 0, 0, 0]
+
+
+def test_engines_at_work_are_told_by_node_where_they_share_its_cores() -> None:
+    one, other = {"node_ip": "10.0.0.1"}, {"node_ip": "10.0.0.2"}
+    loads = {
+        of.replica_id: of
+        for of in (
+            load("a", **one, engines_at_once=2, running=1),
+            load("b", **one, engines_at_once=2, waiting=1),
+            load("c", **one, engines_at_once=2),
+            load("d", **other, running=1),
+            load("e", node_ip="", engines_at_once=2, running=1),
+        )
+    }
+    assert at_work_on_nodes(loads) == {"10.0.0.1": [loads["a"], loads["b"]]}
 
 
 @pytest.mark.parametrize(("slows", "most"), [(1.0, 0.06), (0.4, 0.06)])

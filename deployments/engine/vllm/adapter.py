@@ -37,6 +37,7 @@ from autoscaling.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.step_time import StepTime
 from deployments.engine.vllm import constraints, core_process, speculation, streams
 from deployments.engine.vllm.args import parse
+from deployments.engine.vllm.cores import are_unbound, engines_at_once
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
@@ -67,7 +68,7 @@ def _needs_no_worker(args: AsyncEngineArgs) -> bool:
         current_platform.is_cpu()
         and args.distributed_executor_backend is None
         and args.tensor_parallel_size * args.pipeline_parallel_size == 1
-        and os.environ.get("VLLM_CPU_OMP_THREADS_BIND") == "nobind"
+        and are_unbound(os.environ)
     )
 
 
@@ -294,6 +295,9 @@ class VllmEngine:
         self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
         self.max_step_tokens = int(scheduler.max_num_batched_tokens)
         self.max_model_len = int(engine.model_config.max_model_len)
+        workers = int(engine.vllm_config.parallel_config.world_size)
+        on_cpu = current_platform.is_cpu()
+        self.engines_at_once = engines_at_once(os.environ, workers) if on_cpu else 0
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
         self.start_phases: Mapping[str, float] = {}
 

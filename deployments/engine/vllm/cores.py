@@ -1,0 +1,29 @@
+"""The cores that an engine on a CPU computes with, which others of its node may take as well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+BOUND_TO = "VLLM_CPU_OMP_THREADS_BIND"
+_THREADS = "OMP_NUM_THREADS"
+
+
+def are_unbound(environment: Mapping[str, str]) -> bool:
+    """Whether an engine on a CPU runs on whichever cores are free."""
+    return environment.get(BOUND_TO) == "nobind"
+
+
+def engines_at_once(environment: Mapping[str, str], workers: int) -> int:
+    """How many engines like this one, on a CPU, the cores here compute at full speed; 0: it is
+    bound to cores, and nobody says whether others are bound to them.
+
+    `environment`: the engine's; each of its workers has OMP_NUM_THREADS threads, and without that
+    one for each core.
+    """
+    if not are_unbound(environment):
+        return 0
+    cores = len(os.sched_getaffinity(0))
+    asked = environment.get(_THREADS, "")
+    threads = int(asked) if asked.isdecimal() and int(asked) else cores
+    return max(1, cores // (threads * workers))
