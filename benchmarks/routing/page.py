@@ -73,7 +73,9 @@ failed when the index did not answer within its budget: that request was placed 
   cores would compute too few prompts for a comparison of policies. Times are not a GPU's: compare
   them with each other.
 - **Four engines share two cores.** A replica that waits lends its core to the others, so uneven
-  load costs less here than on machines of their own, and what is computed twice costs all.
+  load costs less here than on machines of their own, and what is computed twice costs all. `prefix`
+  knows it, and has two at work rather than four: how even its load is where each has a GPU of its
+  own is in [scale](scale.md).
 - **The standard error** says how far chance could move a ratio of mean TTFTs: two policies are
   compared on the same requests, in batches of consecutive ones. A p99 of so few requests is one of
   the slowest few of them.
