@@ -42,10 +42,12 @@ SKIPPED := .cache/skipped-tests.jsonl
 NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=.cache/slowest-tests.tsv
 
 KUBERNETES := .cache/kubernetes-tests.log
+ENGINES := .cache/engines-tests.log
 
-# The fast tests mostly wait, so there are four at once on two cores, and those of a Kubernetes, which
+# The fast tests mostly wait, so there are six at once on two cores, and those of a Kubernetes, which
 # starts no pod, beside them and the linters (a shell's background jobs ignore Ctrl-C unless told not
-# to). Two engines at once, each with threads for both cores, would wait for each other.
+# to). A fleet's tests leave a third of two cores idle: those of single engines are beside them, one
+# at a time.
 test: ## Install what is needed, then lint and run every test (ARGS= goes to pytest)
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
@@ -53,10 +55,11 @@ ifeq ($(strip $(ARGS)),)
 	@mkdir -p .cache && : > $(SKIPPED)
 	@env --default-signal=INT $(NOTING) $(BIN)/python -m pytest -m kubernetes > $(KUBERNETES) 2>&1 & \
 	kubernetes=$$!; $(MAKE) --no-print-directory lint || { kill -INT $$kubernetes 2> /dev/null; wait; exit 1; }; \
-	$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 4 --dist loadfile; \
+	$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 6 --dist loadfile; \
 	failed=$$?; wait $$kubernetes || failed=1; cat $(KUBERNETES); exit $$failed
-	@$(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" -n 2 --dist loadfile
-	@$(NOTING) $(BIN)/python -m pytest -m cluster
+	@env --default-signal=INT $(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" \
+		> $(ENGINES) 2>&1 & engines=$$!; $(NOTING) $(BIN)/python -m pytest -m cluster; \
+	failed=$$?; wait $$engines || failed=1; cat $(ENGINES); exit $$failed
 	@$(BIN)/python -m tests.missing $(SKIPPED)
 else
 	@$(MAKE) --no-print-directory lint

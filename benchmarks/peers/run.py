@@ -1,4 +1,4 @@
-"""Other routers in front of the same engines: make bench-peers ARGS="--seeds 3 --write"
+"""Other routers in front of the same engines: make bench-peers ARGS="--seeds 1 2 3 --write"
 
 Two real vLLM engines serve the same traffic behind each router in turn: for each seed and case the
 routers come in another order, each started anew, with empty caches. `cases.py` has what is asked of
@@ -45,7 +45,7 @@ def wanted_of(options: argparse.Namespace, kept: KeptRuns) -> Wanted:
     }
     return [
         (case, seed, routers)
-        for seed in range(1, options.seeds + 1)
+        for seed in options.seeds
         for case, routers in suited.items()
         if not kept.have(case, seed, routers)
     ]
@@ -117,7 +117,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers.run", description=(__doc__ or "").partition("\n\n")[2]
     )
-    parser.add_argument("--seeds", type=int, default=3, help="how often each run is repeated")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), metavar="N")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of a run, about")
     cases, routers = tuple(CASES), tuple(ROUTERS)
     parser.add_argument("--workloads", nargs="+", choices=cases, default=cases)
@@ -130,8 +130,8 @@ def _options() -> argparse.Namespace:
         "--write", action="store_true", help="docs/benchmarks/peers.md and the runs beside it"
     )
     options = parser.parse_args()
-    if options.seeds < 1 or options.requests < 1:
-        parser.error("--seeds and --requests must be at least 1")
+    if options.requests < 1:
+        parser.error("--requests must be at least 1")
     if options.write and options.requests != REQUESTS:
         parser.error(f"with --write runs have {REQUESTS} requests, as those have that are kept")
     return options

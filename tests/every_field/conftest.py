@@ -25,6 +25,8 @@ ENGINE_ARGS = {
     "max_num_seqs": 16,
     "max_num_batched_tokens": STEP_TOKENS,
     "enforce_eager": True,
+    # the model's own has a top_p, for which each step sorts its 49,152 tokens
+    "generation_config": "vllm",
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
 }
