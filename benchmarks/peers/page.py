@@ -72,6 +72,10 @@ def page(found: Runs, unmeasured: Sequence[Unmeasured], goals: Mapping[str, Any]
     releases = dict.fromkeys(filter(None, (ROUTERS[name].release for name in routers)))
     runs = [run for of in found.values() for run in of]
     machines = "".join(f"- {on}\n" for on in sorted({run.on for run in runs}))
+    if machines.count("\n") > 1:
+        machines += (
+            "\nThese are not equally fast, so rows with other seeds compare by *Ours by it*.\n"
+        )
     lost = "".join(
         f"\nNot measured: {one.case} behind {one.router}, seed {one.seed}: {one.why}\n"
         for one in unmeasured
