@@ -188,6 +188,28 @@ def test_each_node_has_an_engine(cluster: Cluster) -> None:
     assert sorted(cluster.engines().values()) == [cluster.first.address, cluster.second.address]
 
 
+def test_two_new_engines_do_not_draw_the_same_numbers(cluster: Cluster) -> None:
+    """vLLM seeds each with 0, and then the first samples of both are alike."""
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": 24, "temperature": 1, "top_p": 1}
+
+    async def sample() -> dict[str, str]:
+        headers = {**cluster.headers, "x-antefix-policy": "round_robin"}
+        texts = {}
+        async with _session() as http:
+            for _ in range(2):
+                url = f"{url_of(cluster.first.address)}/v1/completions"
+                async with http.post(url, json=body, headers=headers) as answer:
+                    said = await answer.json()
+                    assert answer.status == 200, said
+                    texts[answer.headers["x-antefix-replica"]] = said["choices"][0]["text"]
+        return texts
+
+    one, other = cluster.nodes.outside(
+        asyncio.run, sample(), timeout_s=2 * REQUEST_SECONDS
+    ).values()
+    assert one != other
+
+
 def test_each_node_has_a_gateway(cluster: Cluster) -> None:
     assert cluster.status()["gateways"] == {"RUNNING": 2}
     for node in (cluster.first, cluster.second):

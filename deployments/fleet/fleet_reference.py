@@ -51,6 +51,9 @@ They are checked by vLLM's own parser when the file is read, without a GPU and w
 on a machine without vLLM that is left to the engine. An answer without complaints is remembered
 in `$ANTEFIX_CACHE`, else `$XDG_CACHE_HOME/antefix`, else `~/.cache/antefix`.
 
+Without a `seed` each replica has one of its own by chance. vLLM's default is 0 for all: replicas
+would draw the same numbers, and one prompt sampled at two of them get the same answer twice.
+
 ```yaml
 engine_args:
   quantization: awq_marlin

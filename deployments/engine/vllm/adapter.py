@@ -36,7 +36,7 @@ from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.step_time import StepTime
 from deployments.engine.vllm import constraints, core_process, speculation, streams
-from deployments.engine.vllm.args import parse
+from deployments.engine.vllm.args import parse, with_own_seed
 from deployments.engine.vllm.cores import are_unbound, engines_at_once
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.heartbeat import HEARTBEAT
@@ -316,7 +316,7 @@ class VllmEngine:
         Raises what vLLM raises: a replica that cannot load must not start.
         """
         began = time.monotonic()
-        args = parse(model, served_model_name, engine_args)
+        args = parse(model, served_model_name, with_own_seed(engine_args))
         _import_parser_plugins(args)
         stats = EngineStats()
         # private to this user, and no port: events carry prompts

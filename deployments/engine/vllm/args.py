@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -75,6 +76,18 @@ def parse(model: str, served_model_name: str, engine_args: Mapping[str, Any]) ->
     # in its developer mode, vLLM would log what it refuses, and with it prompts
     args.log_error_stack = bool(engine_args.get("log_error_stack"))
     return args
+
+
+def with_own_seed(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, with a random `seed` where they have none.
+
+    vLLM seeds every engine with 0: replicas then draw the same numbers, and whoever samples one
+    prompt several times gets each answer once from every replica. Dummy weights are drawn from the
+    seed as well, and are to be the same on all of them.
+    """
+    if engine_args.get("seed") is not None or engine_args.get("load_format") == "dummy":
+        return dict(engine_args)
+    return {**engine_args, "seed": secrets.randbelow(2**32)}
 
 
 def refusals(engine_args: Mapping[str, Any]) -> Iterator[RefusedArg]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deployments.engine.vllm.args import to_cli
+from deployments.engine.vllm.args import to_cli, with_own_seed
 from deployments.fleet.fleet_file import load_fleet, shipped_fleets
 from deployments.fleet.settings.engine_args import EngineArgRefused, refused_by_vllm
 from tests.weights.planned import ENGINE_ARGS
@@ -277,3 +277,14 @@ def test_vllm_takes_the_fleets_that_ship(
 )
 def test_arguments_become_a_command_line(given: dict[str, Any], words: list[str]) -> None:
     assert to_cli(given) == words
+
+
+def test_each_engine_has_a_seed_of_its_own_unless_it_is_given_one() -> None:
+    given = {"dtype": "float32"}
+    one, other = with_own_seed(given), with_own_seed(given)
+    assert one["seed"] != other["seed"]
+    assert one == {**given, "seed": one["seed"]}
+    assert 0 <= one["seed"] < 2**32
+    assert with_own_seed({"seed": 0}) == {"seed": 0}
+    # the same weights on all replicas
+    assert with_own_seed({"load_format": "dummy"}) == {"load_format": "dummy"}
