@@ -62,7 +62,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     wait_s: float
     """Of `raw_ttft_s`, the part before the request's own prefill begins; 0 where nobody waits."""
     score: float
-    """What `prefix` ranks by (`cost.score`): uncorrected seconds."""
+    """What `prefix` ranks by (`cost.score` and `crowding_s`): uncorrected seconds."""
     waiting: int
     running: int
     queued_prefill_tokens: int

@@ -117,7 +117,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers.run", description=(__doc__ or "").partition("\n\n")[2]
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), metavar="N")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=(1, 2, 3),
+        metavar="N",
+        help="which seeds to run, each with every case and router; else 1 2 3",
+    )
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of a run, about")
     cases, routers = tuple(CASES), tuple(ROUTERS)
     parser.add_argument("--workloads", nargs="+", choices=cases, default=cases)

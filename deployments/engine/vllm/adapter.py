@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
-from vllm.config import VllmConfig
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -29,12 +28,8 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.metrics.loggers import StatLoggerBase
-from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-from autoscaling.ewma import Ewma
-from autoscaling.prefill_rate import PrefillRate, queued_tokens
-from autoscaling.step_time import StepTime
+from autoscaling.prefill_rate import queued_tokens
 from deployments.engine.vllm import constraints, core_process, speculation, streams
 from deployments.engine.vllm.args import parse, with_own_seed
 from deployments.engine.vllm.cores import are_unbound, engines_at_once
@@ -43,6 +38,7 @@ from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
 from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
 from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
+from deployments.engine.vllm.stats import EngineStats
 from deployments.prompt import RendererFacts
 from deployments.wire import confirmation, resumption
 from deployments.wire.resumption import Resumption
@@ -81,63 +77,6 @@ def _keep_a_slot_for_no_adapter(args: AsyncEngineArgs, adapters: int) -> None:
     args.max_loras = max(args.max_loras, adapters + 1)
     if args.max_cpu_loras is not None:
         args.max_cpu_loras = max(args.max_cpu_loras, args.max_loras)
-
-
-class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not read
-    """What the load board needs of vLLM's statistics, learned as the engine runs."""
-
-    def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
-        self.kv_use = 0.0
-        self.output_tokens = 0
-        self.step_time = StepTime()
-        self._inter_token = Ewma(memory=20.0)
-        self._prefill_rate = PrefillRate()
-        self._decode = Ewma(memory=20.0)
-
-    @property
-    def prefill_rate(self) -> float | None:
-        """Tokens per second of prefilling, over the latest prompts; None before the first."""
-        return self._prefill_rate.mean
-
-    @property
-    def decode_s(self) -> float:
-        """Seconds from a request's first token to its last, over about 20; 0 before the first."""
-        return self._decode.mean
-
-    @property
-    def inter_token_latency(self) -> float:
-        """Seconds from token to token, over about the last 20; 0 before the first."""
-        return self._inter_token.mean
-
-    def record(
-        self,
-        scheduler_stats: SchedulerStats | None,
-        iteration_stats: IterationStats | None,
-        mm_cache_stats: MultiModalCacheStats | None = None,
-        engine_idx: int = 0,
-    ) -> None:
-        if scheduler_stats is not None:
-            self.kv_use = scheduler_stats.kv_cache_usage
-        if iteration_stats is None:
-            return
-        self.output_tokens += iteration_stats.num_generation_tokens
-        for seconds in iteration_stats.inter_token_latencies_iter:
-            self._inter_token.add(seconds, 1.0)
-        if scheduler_stats is not None:
-            served = scheduler_stats.num_running_reqs + len(iteration_stats.finished_requests)
-            self.step_time.add(iteration_stats.inter_token_latencies_iter, served)
-        # never vLLM's own `iteration_timestamp`: that is of a clock that may be set back
-        now = time.monotonic()
-        for finished in iteration_stats.finished_requests:
-            self._decode.add(finished.decode_time, 1.0)
-            self._prefill_rate.add(
-                now - finished.decode_time,
-                finished.prefill_time,
-                finished.num_prompt_tokens - finished.num_cached_tokens,
-            )
-
-    def log_engine_initialized(self) -> None:
-        pass
 
 
 @dataclass

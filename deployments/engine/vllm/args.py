@@ -85,7 +85,8 @@ def with_own_seed(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     prompt several times gets each answer once from every replica. Dummy weights are drawn from the
     seed as well, and are to be the same on all of them.
     """
-    if engine_args.get("seed") is not None or engine_args.get("load_format") == "dummy":
+    load_format = engine_args.get("load_format", engine_args.get("load-format"))
+    if engine_args.get("seed") is not None or load_format == "dummy":
         return dict(engine_args)
     return {**engine_args, "seed": secrets.randbelow(2**32)}
 

@@ -287,4 +287,5 @@ def test_each_engine_has_a_seed_of_its_own_unless_it_is_given_one() -> None:
     assert 0 <= one["seed"] < 2**32
     assert with_own_seed({"seed": 0}) == {"seed": 0}
     # the same weights on all replicas
-    assert with_own_seed({"load_format": "dummy"}) == {"load_format": "dummy"}
+    for key in ("load_format", "load-format"):
+        assert with_own_seed({key: "dummy"}) == {key: "dummy"}

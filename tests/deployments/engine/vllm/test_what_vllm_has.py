@@ -17,14 +17,15 @@ import msgspec
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.engine.vllm import adapter, core_process
-from deployments.engine.vllm.adapter import NO_HOSTS, EngineStats, _Request, _WatchedEngine
+from deployments.engine.vllm import core_process, stats
+from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
 from deployments.engine.vllm.resuming import _OF_SCHEDULING, made_by, why_not
 from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
+from deployments.engine.vllm.stats import EngineStats
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 from deployments.gateway.resumable import says_dead
 from deployments.wire import resumption
@@ -58,8 +59,8 @@ def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
     """Prompts of before and of after had been computed in the same seconds, it seemed."""
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats
 
-    stats, now = EngineStats(), SimpleNamespace(monotonic=1000.0, epoch=1.7e9)
-    monkeypatch.setattr(adapter, "time", SimpleNamespace(monotonic=lambda: now.monotonic))
+    told, now = EngineStats(), SimpleNamespace(monotonic=1000.0, epoch=1.7e9)
+    monkeypatch.setattr(stats, "time", SimpleNamespace(monotonic=lambda: now.monotonic))
     for second in range(10):
         now.monotonic += 1.0
         now.epoch += -4.0 if second == 5 else 1.0
@@ -68,8 +69,8 @@ def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
         iteration.finished_requests = [
             FinishedRequestStats(finish_reason=None, num_prompt_tokens=1000, prefill_time=1.0)
         ]
-        stats.record(None, iteration)
-    assert stats.prefill_rate == pytest.approx(1000.0)
+        told.record(None, iteration)
+    assert told.prefill_rate == pytest.approx(1000.0)
 
 
 def test_request_states_tell_what_is_queued() -> None:
