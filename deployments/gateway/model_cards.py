@@ -74,7 +74,8 @@ class ModelCards:
         return kept.answer
 
     async def _ask(self, path: str) -> dict[str, Any]:
-        loads = list(self._pool.scheduler.board.loads().values())
+        board = self._pool.scheduler.board
+        loads = list((board.loads() or board.last_known()).values())
         awake = [load for load in loads if not load.asleep]
         url = random.choice(awake or loads).url
         answer = await self._session.get(

@@ -60,6 +60,12 @@ async def test_many_who_ask_are_one_question(asked: list[str]) -> None:
     assert sorted(asked) == ["/openapi.json", "/v1/models"]
 
 
+async def test_without_redis_the_engines_that_were_last_known_are_asked() -> None:
+    async with gateway_before(FakeEngine()) as front:
+        front.pool.scheduler.board._read_at = float("-inf")
+        assert [await answers(front, path) for path in PUBLIC] == [200, 200, 200]
+
+
 async def test_without_an_engine_the_names_are_told_and_the_description_comes_later(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
