@@ -68,6 +68,11 @@ class Attempt:
     is_telling: bool = False
     work_s: float = 0.0
 
+    def answering(self) -> Attempt:
+        """The same once its first token has come and been told of: without its placement, which
+        knows every replica, while an answer may take minutes."""
+        return replace(self, placement=Placement(()))
+
 
 @dataclass(frozen=True)
 class Computed:

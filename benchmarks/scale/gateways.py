@@ -186,6 +186,7 @@ class IndexedGateways(Router):
         scheduler = self._gateways[visit.gateway].scheduler
         scheduler.answered(attempt, _name(visit.replica), report)
         scheduler.observed(attempt, now - attempt.placed_at)
+        self._attempts[visit.number] = attempt.answering()
 
     def ended(self, visit: Visit) -> None:
         self._now = visit.ended_at

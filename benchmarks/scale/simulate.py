@@ -29,8 +29,9 @@ POOL = "bench/scale"
 # In which caches fill.
 WARM_UP = 1 / 3
 # Of the synthetic traffic: that many, within these seconds. A shared system prompt comes to each
-# replica once; in a minute that alone would be a hundredth of all hits.
-MOST_REQUESTS, MIN_SECONDS, MOST_SECONDS = 50_000, 15.0, 240.0
+# replica once; in a minute that alone would be a hundredth of all hits. And so many for each
+# replica: of 33 that each had on average, some would have twice as many as others by chance.
+MOST_REQUESTS, OF_A_REPLICA, MIN_SECONDS, MOST_SECONDS = 50_000, 150, 15.0, 240.0
 # Of each workload of `antefix bench`; its load is of what the fleet can do when nothing is cached.
 EPISODES, CHAT_LOAD = 5, 0.7
 # Requests that decode at once.
@@ -75,7 +76,8 @@ class Simulation:
         if case.workload == published.WORKLOAD:
             return published.shared_prefixes(self.seed, case.rate)
         if self.trace is None:
-            seconds = min(MOST_SECONDS, max(MIN_SECONDS, MOST_REQUESTS / case.rate))
+            most = max(MOST_REQUESTS, OF_A_REPLICA * case.replicas)
+            seconds = min(MOST_SECONDS, max(MIN_SECONDS, most / case.rate))
             return conversations(self.seed, case.rate, seconds)
         return paced(_read(self.trace, self.seed), self.requests, case.rate, self.seed)
 

@@ -223,6 +223,7 @@ class EngineAttempt:
             )
         except Exception:  # an explanation must not cost the answer
             logger.exception("request %s is not explained", self.request.request_id)
+        self._attempt = self._attempt.answering()
 
     def _learn_that_it_goes_on(
         self, report: LoadReport | None, why: WentOn, told: Mapping[str, Any]
@@ -233,6 +234,7 @@ class EngineAttempt:
                 self._explanation = self._reporter.went_on(self.request, {**before, why: told})
         except Exception:
             logger.exception("how request %s goes on is not explained", self.request.request_id)
+        self._attempt = self._attempt.answering()
 
     def _tells_of(self, outcome: Outcome) -> bool:
         """Whether its time is what was predicted: what made a first attempt fail may slow a second,

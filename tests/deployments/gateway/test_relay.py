@@ -3,10 +3,13 @@
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator
+from types import ModuleType
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,12 +17,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from deployments.gateway import fatal_requests, relay
 from deployments.gateway.engine_attempt import EngineAttempt
+from router import placement
 from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front
 from tests.sentences import assert_sentences
 from tests.waiting import until
 
+# At least.
+BYTES_OF_A_CANDIDATE = 100
 SALT = re.compile(rb',"cache_salt":"[^"]+"}')
 
 
@@ -98,6 +104,37 @@ async def test_the_first_token_leaves_before_the_engine_makes_the_second(
         assert first.running == 1
         first.go_on.set()
         assert (await events_of(answer))[-1] == "[DONE]"
+
+
+async def test_of_a_large_fleet_an_answer_under_way_keeps_no_candidates(
+    front: Front, first: FakeEngine
+) -> None:
+    """Each is as long as its answer, and there are as many as streams times replicas."""
+    replicas, streams = 200, 10
+    few = replicas * streams / 4
+    load = first.load()
+    others = [
+        msgspec.structs.replace(load, replica_id=f"o{slot}", slot=slot, queued_prefill_tokens=9000)
+        for slot in range(100, 100 + replicas)
+    ]
+    front.pool.scheduler.board.update([load, *others])
+    first.pauses_after = 1
+    tracemalloc.start()
+    try:
+        answers = [await front.post(stream=True).__aenter__() for _ in range(streams)]
+        await until(lambda: bytes_made_in(placement) < few * BYTES_OF_A_CANDIDATE)
+    finally:
+        tracemalloc.stop()
+        first.go_on.set()
+    for answer in answers:
+        assert (await events_of(answer))[-1] == "[DONE]"
+
+
+def bytes_made_in(module: ModuleType) -> int:
+    """Of those still held."""
+    ours = [tracemalloc.Filter(True, str(module.__file__))]
+    traced = tracemalloc.take_snapshot().filter_traces(ours)
+    return sum(of.size for of in traced.statistics("filename"))
 
 
 @pytest.mark.parametrize("stream", [True, False])
