@@ -51,7 +51,7 @@ class Lane(asyncio.Protocol):
 
     async def call(self, *command: str | bytes | int | float, deadline: float | None = None) -> Any:
         """The reply to a command, of which strings are bytes. Raises as `mget` does."""
-        reply, loop = self.send(*command), asyncio.get_running_loop()
+        [reply], loop = self.send(command), asyncio.get_running_loop()
         timer = loop.call_at(deadline, _expire, loop, reply) if deadline is not None else None
         try:
             return await reply
@@ -59,14 +59,16 @@ class Lane(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
 
-    def send(self, *command: str | bytes | int | float) -> asyncio.Future[Any]:
-        """Has the reply when it comes, so that several commands are sent together."""
+    def send(self, *commands: Sequence[str | bytes | int | float]) -> list[asyncio.Future[Any]]:
+        """Each has its reply when it comes. They are written at once: each write wakes Redis."""
         if self.closed:
             raise RedisConnectionError("connection lost")
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(reply)
-        self._transport.write(hiredis.pack_command(cast(Any, command)))
-        return reply
+        loop = asyncio.get_running_loop()
+        replies: list[asyncio.Future[Any]] = [loop.create_future() for _ in commands]
+        self._waiting += replies
+        packed = [hiredis.pack_command(cast(Any, command)) for command in commands]
+        self._transport.write(b"".join(packed))
+        return replies
 
     async def aclose(self) -> None:
         self._fail("closed by us")

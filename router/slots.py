@@ -299,7 +299,7 @@ async def live(
     """
     wanted = sorted(known)
     replies = await asyncio.gather(
-        lane.send("HGETALL", slots_key(pool)), lane.send("MGET", *_keys(pool, beside, wanted))
+        *lane.send(("HGETALL", slots_key(pool)), ("MGET", *_keys(pool, beside, wanted)))
     )
     taken, found = _taken(_mapping(replies[0])), replies[1]
     if not taken.keys() <= set(wanted):

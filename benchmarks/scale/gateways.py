@@ -38,7 +38,7 @@ from router.segment_keys import Namespace, SegmentHasher
 from simulator.traces import Request
 
 MODEL = "simulated"
-HEARD_AFTER_S = 0.002
+HEARD_AFTER_S = 0.003
 
 
 class _Publisher:

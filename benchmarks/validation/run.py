@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from autoscaling.slo import Slo
 from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.trace_player import play, poisson
 from cli import calibrating, stream_client
+from cli.stream_client import Endpoint
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import run
 from simulator.traces import Trace
@@ -77,12 +80,33 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
     return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts))
 
 
+async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProfile:
+    """The mean of the fleet's engines, measured at once: each has a core, but caches and memory are
+    of all."""
+    url = f"{fleet.gateway.url}/antefix/status"
+    async with http.get(url, headers=fleet.gateway.headers) as answer:
+        [pool] = (await answer.json())["pools"].values()
+    urls = [replica["url"] for replica in pool["replicas"]]
+    engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
+    profiles = await asyncio.gather(
+        *(calibrating.calibrated(http, engine, fleet.model) for engine in engines)
+    )
+    each = [of.hardware for of in profiles]
+    mean = replace(
+        each[0],
+        prefill_rate=statistics.fmean(of.prefill_rate for of in each),
+        step_s=statistics.fmean(of.step_s for of in each),
+        sequence_s=statistics.fmean(of.sequence_s for of in each),
+    )
+    return msgspec.structs.replace(profiles[0], hardware=mean)
+
+
 async def measure(
     fleet: BenchFleet,
 ) -> tuple[EngineProfile, dict[str, tuple[LoadResult, LoadResult]]]:
     """By load: what was observed, and what the simulation of the same said."""
     async with stream_client.session() as http:
-        engine = await calibrating.calibrated(http, fleet.engine, fleet.model)
+        engine = await measured(http, fleet)
         print(f"engine {engine.hardware}")
         # the gateway learns its predictions, as it has where it has run for a while
         await observed(http, fleet, trace(engine, LOADS[1], seed=0))
@@ -144,12 +168,12 @@ def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile) 
 
 <!-- Written by `{report.command("simulator")}`. -->
 
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures:
-{of.prefill_rate:.0f} prompt tokens a second, {1000 * of.step_s:.1f} ms a decode step and
-{1000 * of.sequence_s:.1f} ms more for each sequence in it. The same arrivals, prompts of {least} to
-{most} tokens and answers of {shortest} to {longest}, go through the same placement and admission
-(SLO {SLO_S:g} s), for {PHASE_S:g} s a load. A load is the share of the engines' time that the
-requests would take.
+Two real engines with a core each, and their simulation from what `antefix calibrate` measures, of
+both at once and in the mean: {of.prefill_rate:.0f} prompt tokens a second, {1000 * of.step_s:.1f}
+ms a decode step and {1000 * of.sequence_s:.1f} ms more for each sequence in it. The same arrivals,
+prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go through the same
+placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load. A load is the share of the
+engines' time that the requests would take.
 
 | Load | | Served | Refused | Mean TTFT | p50 | p90 | p99 |
 | -- | -- | -- | -- | -- | -- | -- | -- |

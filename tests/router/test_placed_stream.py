@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from router import placed_stream
 from router.placed_stream import (
     EXPIRE_S,
     MAX_LENGTH,
@@ -83,6 +84,22 @@ async def test_placements_are_heard_in_order_and_once(server: RedisProcess) -> N
         await until(lambda: tickets[-1] in two.tickets)
         assert [of for of in two.tickets if of != "connected"] == tickets
         assert one.stream.dropped == 0
+
+
+async def test_a_request_goes_before_anybody_is_told_of_it(
+    server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with control(server) as client:
+        async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
+            await _heard(one, two, "connected")
+            told = int(client.xlen(KEY))
+            monkeypatch.setattr(placed_stream, "BEHIND_S", 3600.0)
+            one.stream.append(placed("t1"))
+            await until(one.stream._queue.empty)
+            # what a gateway does of its request until it waits for the engine
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert int(client.xlen(KEY)) == told
 
 
 async def test_what_many_place_is_heard_in_few_reads(server: RedisProcess) -> None:
