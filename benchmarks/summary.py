@@ -2,7 +2,7 @@
 
 Each FILE is what a benchmark printed, which ends with its result. Results are kept in
 docs/benchmarks/results.json, the last of each benchmark; docs/benchmarks/README.md and what the
-README tells of costs are written from them. Without a FILE only these are.
+README tells of some are written from them. Without a FILE only these are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,19 +76,44 @@ LINES: Sequence[str] = (
     " prompt and 64 streamed tokens.",
 )
 
-# What the README tells of bench-overhead's goals.
-COSTS: Mapping[str, str] = {
-    "added_ttft_ms_p50_at_concurrency_1": "Added to a first token, one request at a time, p50, ms",
-    "played_added_ttft_ms_p50": "The same with engines that compute nothing, p50, ms",
-    "played_added_ttft_ms_p99": "and p99, ms",
-    "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens a second, 32 requests, of"
-    " direct",
-    "played_gateway_cpu_ms_per_request": "A gateway's CPU for a request of 500 prompt and 64"
-    " streamed tokens, ms",
-    "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
-    " prompt tokens, ms",
+# What the README has in tables: a benchmark's goals.
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "overhead": {
+        "added_ttft_ms_p50_at_concurrency_1": "Added to a first token, one request at a time, p50,"
+        " ms",
+        "played_added_ttft_ms_p50": "The same with engines that compute nothing, p50, ms",
+        "played_added_ttft_ms_p99": "and p99, ms",
+        "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens a second, 32 requests, of"
+        " direct",
+        "played_gateway_cpu_ms_per_request": "A gateway's CPU for a request of 500 prompt and 64"
+        " streamed tokens, ms",
+        "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
+        " prompt tokens, ms",
+    },
+    "overload": {
+        "answers_that_are_neither_success_nor_429_with_retry_after": "Answers that are neither a"
+        " success nor a 429 with `Retry-After`",
+        "goodput_of_that_at_capacity": "Requests a second within the SLO, of those when just the"
+        " capacity is offered",
+        "p99_ttft_of_the_slo": "p99 of the time to first token of those let in, of the SLO",
+        "recovery_s": "All well again after the load's end, s",
+    },
 }
-COSTS_BEGIN, COSTS_END = "<!-- Written by `make bench-summary`. -->\n", "<!-- Until here. -->\n"
+# And in sentences.
+SENTENCES: Mapping[str, str] = {
+    "simulator": "Of real engines' mean time to first token the simulated one was [off by"
+    " {error_of_mean_ttft_at_load_04[figure]:.0%}, {error_of_mean_ttft_at_load_08[figure]:.0%}"
+    " and {error_of_mean_ttft_at_load_2[figure]:.0%}](docs/benchmarks/simulator.md) at 0.4, 0.8"
+    " and 2 times what they can do (goal 10%).",
+    "backtest": "On [seven traces](docs/benchmarks/backtest.md) more requests held the SLO than"
+    " with Ray Serve's default, in fewer replica-hours. We miss {misses_of_hpa[figure]:.2f} times"
+    " as many as the best tuned HPA, in {replica_hours_of_hpa[figure]:.2f} of its replica-hours,"
+    " and {misses_of_hpa_with_2_warm[figure]:.2f} times as many with two warm replicas, in"
+    " {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and admission: of an"
+    " HPA with ours it is {misses_of_hpa_under_our_routing[figure]:.2f} times as many, in"
+    " {replica_hours_of_hpa_under_our_routing[figure]:.2f} of its replica-hours.",
+}
+BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -140,20 +166,31 @@ machine and date.
 """
 
 
-def with_costs(readme: str, results: Results) -> str:
-    """The README with what the last bench-overhead that was kept came to."""
-    of = results["overhead"]
+def with_figures(readme: str, results: Results) -> str:
+    """The README with what the last run that was kept of each of these benchmarks came to."""
+    for name in (*TABLES, *SENTENCES):
+        before, begin, rest = readme.partition(BEGINS.format(name))
+        _, end, after = rest.partition(ENDS)
+        told = _table(name, results[name]) if name in TABLES else _sentences(name, results[name])
+        readme = f"{before}{begin}\n{told}\n\n{end}{after}"
+    return readme
+
+
+def _table(name: str, of: Mapping[str, Any]) -> str:
     rows = [("", "Measured", "Goal")]
-    for name, what in COSTS.items():
-        goal = of["goals"][name]
+    for goal_name, what in TABLES[name].items():
+        goal = of["goals"][goal_name]
         met = "met" if goal["met"] else "**not met**"
         rows.append((what, f"{goal['figure']:.3g}", f"{_wanted(goal)}: {met}"))
-    versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
+    versions = ", ".join(f"{package} {version}" for package, version in of["versions"].items())
     machine = f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}"
-    before, begin, rest = readme.partition(COSTS_BEGIN)
-    _, end, after = rest.partition(COSTS_END)
-    table = report.padded(rows)
-    return f"{before}{begin}\n{table}\n\n`{of['command']}`: {machine}, {versions}.\n\n{end}{after}"
+    return f"{report.padded(rows)}\n\n`{of['command']}`: {machine}, {versions}."
+
+
+def _sentences(name: str, of: Mapping[str, Any]) -> str:
+    # names with a dot are no attributes
+    fields = {what.replace(".", ""): goal for what, goal in of["goals"].items()}
+    return textwrap.fill(SENTENCES[name].format(**fields), 100)
 
 
 def _lines(templates: Sequence[str], results: Results) -> str:
@@ -211,7 +248,7 @@ def main() -> None:
         sys.exit(f"error: {problem}")
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
-    README.write_text(with_costs(README.read_text(), results))
+    README.write_text(with_figures(README.read_text(), results))
 
 
 if __name__ == "__main__":

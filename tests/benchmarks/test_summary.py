@@ -74,7 +74,9 @@ def test_the_page_is_that_of_the_results_that_are_kept() -> None:
     results = json.loads(summary.RESULTS.read_text())
     assert summary.PAGE.read_text() == summary.page(results)
     readme = summary.README.read_text()
-    assert summary.with_costs(readme, results) == readme
-    assert all(what in readme for what in summary.COSTS.values())
+    assert summary.with_figures(readme, results) == readme
+    for goals in summary.TABLES.values():
+        assert all(what in readme for what in goals.values())
+    assert all(summary.BEGINS.format(name) in readme for name in summary.SENTENCES)
     for line in summary.LINES:  # none is dead
         assert line.format(**results)
