@@ -7,7 +7,8 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -47,6 +48,20 @@ async def test_each_of_many_calls_at_once_gets_its_own_reply(lane: Lane) -> None
     asked = [[KEYS[n], KEYS[-n]] * (n % 30 + 1) for n in range(400)]
     replies = await asyncio.gather(*(lane.mget(keys) for keys in asked))
     assert replies == [values(keys) for keys in asked]
+
+
+async def test_commands_that_are_sent_together_wake_redis_once(lane: Lane) -> None:
+    written: list[bytes] = []
+    transport = lane._transport
+
+    def write(data: bytes) -> None:
+        written.append(data)
+        transport.write(data)
+
+    cast(Any, lane)._transport = SimpleNamespace(write=write, abort=transport.abort)
+    replies = lane.send(("GET", b"k1"), ("GET", b"k2"), ("STRLEN", b"k3"))
+    assert await asyncio.gather(*replies) == [b"value of k1", b"value of k2", 11]
+    assert len(written) == 1
 
 
 @settings(max_examples=settings().max_examples // 2)
