@@ -1,8 +1,8 @@
 """What was measured, on one page: make bench-summary ARGS="FILE ..."
 
 Each FILE is what a benchmark printed, which ends with its result. Results are kept in
-docs/benchmarks/results.json, the last of each benchmark; docs/benchmarks/README.md and what the
-README tells of some are written from them. Without a FILE only these are.
+docs/benchmarks/results.json, the last of each benchmark; docs/benchmarks/README.md and the figures
+of some in the README are written from them. Without a FILE only these are.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ SENTENCES: Mapping[str, str] = {
     " with Ray Serve's default, in fewer replica-hours. We miss {misses_of_hpa[figure]:.2f} times"
     " as many as the best tuned HPA, in {replica_hours_of_hpa[figure]:.2f} of its replica-hours,"
     " and {misses_of_hpa_with_2_warm[figure]:.2f} times as many with two warm replicas, in"
-    " {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and admission: of an"
-    " HPA with ours it is {misses_of_hpa_under_our_routing[figure]:.2f} times as many, in"
+    " {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and admission: where"
+    " HPA has ours, we miss {misses_of_hpa_under_our_routing[figure]:.2f} times as many as it, in"
     " {replica_hours_of_hpa_under_our_routing[figure]:.2f} of its replica-hours.",
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
@@ -188,7 +188,7 @@ def _table(name: str, of: Mapping[str, Any]) -> str:
 
 
 def _sentences(name: str, of: Mapping[str, Any]) -> str:
-    # names with a dot are no attributes
+    # in a format a dot begins an attribute
     fields = {what.replace(".", ""): goal for what, goal in of["goals"].items()}
     return textwrap.fill(SENTENCES[name].format(**fields), 100)
 
