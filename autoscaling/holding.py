@@ -16,8 +16,8 @@ MAX_HOLD_S = 600.0
 MARGIN = 1.5
 # Two replicas more at once are a surge, and who surged once may again before long.
 SURGE, SURGE_HOLD_S = 2, 300.0
-# What was learned fades within this time.
-REMEMBERED_S = 900.0
+# What was learned fades within this time, several times the longest pause that is learned from.
+REMEMBERED_S = 3600.0
 
 
 class ReplicaHold(NamedTuple):

@@ -42,9 +42,9 @@ from router.slots import LEASE_S
 # So long after a board became empty it is known whether its replicas are gone. Who waits anyhow is
 # not sent to them before.
 FOUND_OUT_S = LEASE_S + 2.0
-# So many mean errors later than predicted come no more than 1 in 20 first tokens, where errors are
+# So many mean errors later than predicted come no more than 1 in 100 first tokens, where errors are
 # normal: an SLO is promised to those who are let in, not to most of them.
-DOUBT_ERRORS = 2.0
+DOUBT_ERRORS = 3.0
 
 
 def _nobody(placed: Placed) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from autoscaling.decode_time import DecodeTime
 from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate, queued_tokens
 from autoscaling.step_time import StepTime
@@ -126,7 +127,7 @@ class SimulatedEngine:
         self._decodes_only = False
         # learned as the engine's adapter does
         self._inter_token = Ewma(memory=20.0)
-        self._decode = Ewma(memory=20.0)
+        self._decode_time = DecodeTime()
         self._step_time = StepTime()
         self._prefill_rate = PrefillRate()
         # what the last two say; None: to be asked again
@@ -202,7 +203,7 @@ class SimulatedEngine:
             "step_s": step_s,
             "sequence_s": sequence_s,
             "max_sequences": self._hardware.sequences,
-            "decode_s": self._decode.mean,
+            "decode_s": self._decode_time.mean,
             "output_tokens": self.generated,
         }
 
@@ -294,6 +295,7 @@ class SimulatedEngine:
         latencies = [step_s] * len(self._running)
         for _ in range(steps):
             self._step_time.add(latencies, served=len(latencies))
+            self._decode_time.add_step(latencies, len(latencies))
         self._inter_token.add_times(step_s, steps * len(self._running))
         self._step_began += steps * step_s
         self.next_at = self._step_began + step_s
@@ -301,8 +303,9 @@ class SimulatedEngine:
     def _end_step(self, now: float, outcome: StepOutcome) -> None:
         if self._running:
             self._inter_token.add_times(now - self._step_began, len(self._running))
+            latencies = [now - self._step_began] * len(self._running)
+            self._decode_time.add_step(latencies, len(latencies))
             if self._decodes_only:
-                latencies = [now - self._step_began] * len(self._running)
                 self._step_time.add(latencies, served=len(latencies))
         self.generated += len(self._running) + len(self._prefilled)
         for job in self._running:
@@ -316,7 +319,7 @@ class SimulatedEngine:
         self._prefilled = []
         ended = [job for job in self._running if job.left <= 0]
         for job in ended:
-            self._learn(job, now)
+            self._learn(job)
             self._cache.release(job.taken, job.blank)
             outcome.finished.append((job, now))
         if ended:
@@ -325,11 +328,11 @@ class SimulatedEngine:
         self._events = []
         self._begin_step(now)
 
-    def _learn(self, job: Job, now: float) -> None:
+    def _learn(self, job: Job) -> None:
         assert job.admitted_at is not None
         assert job.first_at is not None
         self._learned = None
-        self._decode.add(now - job.first_at, 1.0)
+        self._decode_time.add_answer(job.length - job.prompt_tokens)
         own = job.prompt_tokens - job.cached_tokens
         self._prefill_rate.add(job.first_at, job.first_at - job.admitted_at, own)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from autoscaling.holding import (
     MARGIN,
     MAX_HOLD_S,
+    REMEMBERED_S,
     SURGE_HOLD_S,
     ReplicaHold,
     raised,
@@ -39,6 +40,12 @@ def test_what_came_back_after_a_while_is_held_for_longer_than_that() -> None:
     assert replicas_held(levels, 119.0 + MARGIN * 102.0) == 0
 
 
+def test_a_pause_as_long_as_the_last_is_outlasted() -> None:
+    """What was learned faded so soon that long pauses outlasted it."""
+    levels = play((0, 4), (10, 2), (395, 4), (410, 2), (810, 2))
+    assert replicas_held(levels, 809.0) == 4
+
+
 def test_the_replicas_of_a_surge_are_held_for_long() -> None:
     levels = [ReplicaHold(0.0, HOLD_S)] * 4
     assert replicas_held(raised(levels, 2, 4), SURGE_HOLD_S - 1) == 4
@@ -57,7 +64,8 @@ def test_each_number_of_replicas_learns_for_itself() -> None:
 
 
 def test_what_was_learned_fades() -> None:
-    levels = play((0, 4), (10, 2), (110, 4), (5000, 2), (5001, 2))
+    later = 110.0 + 5.0 * REMEMBERED_S
+    levels = play((0, 4), (10, 2), (110, 4), (later, 2), (later + 1.0, 2))
     assert levels[3].hold_s < 1.3 * HOLD_S
 
 

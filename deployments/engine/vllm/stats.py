@@ -8,6 +8,7 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
+from autoscaling.decode_time import DecodeTime
 from autoscaling.ewma import Ewma
 from autoscaling.prefill_rate import PrefillRate
 from autoscaling.step_time import StepTime
@@ -22,7 +23,7 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         self.step_time = StepTime()
         self._inter_token = Ewma(memory=20.0)
         self._prefill_rate = PrefillRate()
-        self._decode = Ewma(memory=20.0)
+        self._decode_time = DecodeTime()
 
     @property
     def prefill_rate(self) -> float | None:
@@ -31,8 +32,9 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
 
     @property
     def decode_s(self) -> float:
-        """Seconds from a request's first token to its last, over about 20; 0 before the first."""
-        return self._decode.mean
+        """Seconds from a request's first token to its last, at the pace of the last seconds; 0
+        before the first answer."""
+        return self._decode_time.mean
 
     @property
     def inter_token_latency(self) -> float:
@@ -56,10 +58,13 @@ class EngineStats(StatLoggerBase):  # type: ignore[misc]  # vLLM's types are not
         if scheduler_stats is not None:
             served = scheduler_stats.num_running_reqs + len(iteration_stats.finished_requests)
             self.step_time.add(iteration_stats.inter_token_latencies_iter, served)
+        firsts = len(iteration_stats.time_to_first_tokens_iter)
+        decoded = iteration_stats.num_generation_tokens - firsts
+        self._decode_time.add_step(iteration_stats.inter_token_latencies_iter, decoded)
         # never vLLM's own `iteration_timestamp`: that is of a clock that may be set back
         now = time.monotonic()
         for finished in iteration_stats.finished_requests:
-            self._decode.add(finished.decode_time, 1.0)
+            self._decode_time.add_answer(finished.num_generation_tokens)
             self._prefill_rate.add(
                 now - finished.decode_time,
                 finished.prefill_time,

@@ -73,6 +73,23 @@ def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
     assert told.prefill_rate == pytest.approx(1000.0)
 
 
+def test_answers_take_as_long_as_steps_do_now() -> None:
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+
+    told = EngineStats()
+    for seconds in (*[0.1] * 100, *[1.0] * 20):
+        iteration = IterationStats()
+        iteration.time_to_first_tokens_iter.append(0.5)
+        iteration.inter_token_latencies_iter += [seconds] * 4
+        iteration.num_generation_tokens = 5
+        told.record(SchedulerStats(), iteration)
+    iteration = IterationStats()
+    ended = FinishedRequestStats(finish_reason=None, num_generation_tokens=17)
+    iteration.finished_requests = [ended]
+    told.record(None, iteration)
+    assert told.decode_s == pytest.approx(16.0, rel=0.05)
+
+
 def test_request_states_tell_what_is_queued() -> None:
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
@@ -82,7 +99,8 @@ def test_request_states_tell_what_is_queued() -> None:
     assert "self.is_prefilling" in state and "self.prompt_len" in state
     assert "kv_cache_usage" in SchedulerStats.__dataclass_fields__
     finished = FinishedRequestStats.__dataclass_fields__
-    assert {"num_prompt_tokens", "num_cached_tokens", "prefill_time"} <= finished.keys()
+    needed = {"num_prompt_tokens", "num_cached_tokens", "num_generation_tokens"}
+    assert needed | {"prefill_time", "decode_time"} <= finished.keys()
     assert IterationStats().inter_token_latencies_iter == []
 
 
