@@ -151,6 +151,15 @@ def synthetic(name: str, seed: int, lengths: Lengths | None = None) -> Trace:
     return Trace(name, tuple(requests), shape.seconds)
 
 
+def rises_at(name: str, seed: int) -> int:
+    """The second in which the rate of one of SYNTHETIC is first above what it begins with; 0 where
+    it never is."""
+    shape = _SHAPES[name]
+    rate = shape.rate(random.Random(f"{name}/{seed}"))
+    ends = (second + 1.0 - 1e-6 for second in range(int(shape.seconds)))
+    return next((int(end) for end in ends if rate(end) > rate(0.0)), 0)
+
+
 def read(file: Path, seed: int = 0) -> Trace:
     """A recorded trace. Raises Problem for a file that is none."""
     readers = {".jsonl": _mooncake, ".csv": _azure}

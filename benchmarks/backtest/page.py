@@ -84,9 +84,10 @@ promise for a machine.
   least over all traces, however many replica-hours it takes. *Under our routing*: what is left of
   that where HPA scales a fleet that we route and admit for.
 - **fixed:N**: N replicas throughout, with our routing and admission.
-- **all-at:S**: all replicas are asked for S seconds in, when more begins to come, with our routing
-  and admission: the most that any policy could attain that does not know the future and keeps no
-  warm replica. A goal above it can be met by replicas alone that were there before.
+- **all-at**: all replicas are asked for in the second in which more first begins to come than at
+  first (of recorded traces and of noise at 0), and stay, with our routing and admission: the most
+  that a policy could attain that asks no sooner and keeps no warm replica. A goal beyond it can be
+  met by replicas alone that were there before.
 - **The traces**: `simulator/traces.py`. Requests of the synthetic ones have 2,200 prompt tokens
   and 200 answer tokens on average. The ramp is chosen such that eight replicas hold its SLO for
   every request and seven do not, as in the run of a peer who published 95.8 % at 5.93 replicas on
@@ -120,7 +121,8 @@ def _goal_table(goals: Mapping[str, Any]) -> str:
             if "at_most" in goal
             else f"at least {goal['at_least']:g}"
         )
-        if (most := goal.get("without_foresight_at_most")) is not None:
-            wanted += f" (without foresight at most {most:.4f})"
+        for bound in ("at_most", "at_least"):
+            if (figure := goal.get(f"without_foresight_{bound}")) is not None:
+                wanted += f" (without foresight {bound.replace('_', ' ')} {figure:.4f})"
         lines.append(f"| {name.replace('_', ' ')} | {goal['figure']:.4f} | {wanted} | {met} |")
     return "\n".join(lines)

@@ -3,10 +3,10 @@
 Every trace is played on simulated engines (simulator/simulation.py) under our policy, without warm
 replicas, with one and with two; under Ray Serve's autoscaler, Kubernetes' HPA and KEDA, each with
 several targets, with the usual routing and some with ours; on as many fixed replicas as there may
-be; and, where it is known when more begins to come, with all asked for then. Synthetic ones are
-played for several seeds; tables have the mean, goals count the worst. As many traces as there are
-cores are played at a time. Where the recorded ones cannot be had the others are played alone, it
-says so in the end, and writes no page.
+be; and with all of them asked for when more first begins to come. Synthetic ones are played for
+several seeds; tables have the mean, goals count the worst. As many traces as there are cores are
+played at a time. Where the recorded ones cannot be had the others are played alone, it says so in
+the end, and writes no page.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from simulator.types import FleetSettings, Result
 
 OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{OVER_OURS}"
 WARM, WARM_2 = f"{OURS}, 1 warm", f"{OURS}, 2 warm"
+# Who does not know the future asks no sooner.
+ALL_AT = "all-at"
 # Ray Serve's default is 2.
 TARGETS = (1, 4, 8, 16, 32)
 # vLLM's production stack has 5 in its example of KEDA; a replica of ours holds the SLO with some 10
@@ -59,8 +61,6 @@ KUBERNETES_OURS = tuple(
 )
 # Where there is no beginning to what comes, the fleet has some size already.
 FIRST = {"noise": 4}
-# When more begins to come: who does not know the future asks no sooner.
-MORE_AT = {"ramp": 0, "cliff": 300}
 # A peer published 95.8 % at this many replicas on average, of 8 at most, for 2-10-1 requests/s.
 PEER_REPLICAS = 5.93
 ATTAINMENT = {"ramp": 0.999, "cliff": 0.95, "bursts": 0.97}
@@ -72,10 +72,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 @dataclass(frozen=True)
 class Scenario:
-    """A trace for each seed, on a pool of these bounds; SLO in seconds."""
+    """A trace for each seed, on a pool of these bounds; SLO in seconds. `more_at`: of each trace,
+    the second in which more begins to come than at first; 0 where that is not known."""
 
     name: str
     traces: Sequence[Trace]
+    more_at: Sequence[int]
     ttft_slo: float = 3.0
     min_replicas: int = 2
     max_replicas: int = 8
@@ -121,12 +123,13 @@ def scenarios(seeds: Sequence[int], recorded: Sequence[Path]) -> Iterator[Scenar
     """`recorded`: those of `_recorded`, or none."""
     for name in traces.SYNTHETIC:
         played = [traces.synthetic(name, seed) for seed in seeds]
-        yield Scenario(name, played, initial_replicas=FIRST.get(name, 2))
+        more_at = [traces.rises_at(name, seed) for seed in seeds]
+        yield Scenario(name, played, more_at, initial_replicas=FIRST.get(name, 2))
     if recorded:
         mooncake, azure = map(traces.read, recorded)
         # Mooncake's own SLO; its prompts are that long
-        yield Scenario("mooncake", [mooncake], ttft_slo=30.0, max_replicas=16, initial_replicas=8)
-        yield Scenario("azure x 2", [azure.scaled(2.0)], initial_replicas=4)
+        yield Scenario("mooncake", [mooncake], [0], 30.0, max_replicas=16, initial_replicas=8)
+        yield Scenario("azure x 2", [azure.scaled(2.0)], [0], initial_replicas=4)
 
 
 def play(scenario: Scenario, engine: EngineProfile) -> ScenarioResult:
@@ -140,29 +143,26 @@ def play(scenario: Scenario, engine: EngineProfile) -> ScenarioResult:
         *(f"{SERVE}:{target}" for target in TARGETS),
         *KUBERNETES,
         *KUBERNETES_OURS,
-        *((all_at(scenario.name),) if scenario.name in MORE_AT else ()),
+        ALL_AT,
         fixed,
     )
     summaries: dict[str, list[SimulationSummary]] = {policy: [] for policy in policies}
     plotted = []
-    for seed, trace in enumerate(scenario.traces):
+    for seed, (trace, more_at) in enumerate(zip(scenario.traces, scenario.more_at, strict=True)):
         settings = scenario.settings(engine, seed)
+        kept_warm = {
+            WARM: replace(settings, warm_replicas=1),
+            WARM_2: replace(settings, warm_replicas=2),
+        }
         for policy in policies:
-            warm = {WARM: 1, WARM_2: 2}.get(policy)
-            result = (
-                run(trace, settings, policy)
-                if warm is None
-                else run(trace, replace(settings, warm_replicas=warm), OURS)
-            )
+            if policy in kept_warm:
+                result = run(trace, kept_warm[policy], OURS)
+            else:
+                result = run(trace, settings, f"{ALL_AT}:{more_at}" if policy == ALL_AT else policy)
             summaries[policy].append(summary(result))
             if seed == 0 and policy in PLOTTED:
                 plotted.append(result)
     return ScenarioResult(scenario, summaries, plotted)
-
-
-def all_at(trace: str) -> str:
-    """The policy that asks for all replicas once more begins to come."""
-    return f"all-at:{MORE_AT[trace]}"
 
 
 def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
@@ -174,10 +174,8 @@ def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
         for policy, words in ((OURS, ""), (WARM_2, "_with_2_warm")):
             worst = min(s.attainment for s in by_name[name][policy])
             judged[f"{name}_attainment{words}"] = report.goal(worst, at_least=wanted)
-        if name in MORE_AT:
-            judged[f"{name}_attainment"]["without_foresight_at_most"] = round(
-                min(s.attainment for s in by_name[name][all_at(name)]), 4
-            )
+        most = min(s.attainment for s in by_name[name][ALL_AT])
+        judged[f"{name}_attainment"]["without_foresight_at_most"] = round(most, 4)
     most = max(s.average_replicas for s in by_name["ramp"][OURS])
     judged["ramp_average_replicas"] = report.goal(most, at_most=PEER_REPLICAS)
     for each in found:
@@ -194,6 +192,8 @@ def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
             hours = of[policy].replica_hours / best.replica_hours
             judged[f"misses_of_{name}{words}"] = report.goal(misses, at_most=MISSES)
             judged[f"replica_hours_of_{name}{words}"] = report.goal(hours, at_most=1.0)
+        least = of[ALL_AT].misses / max(1.0, best.misses)
+        judged[f"misses_of_{name}"]["without_foresight_at_least"] = round(least, 4)
     return judged
 
 

@@ -20,6 +20,8 @@ HITS, VARIATION = 0.99, 0.04
 # What a peer published: one before a mean of 64 s without its router and 2.6 s with it.
 MEAN_TIMES, P99_TIMES = 25.0, 19.0
 PEER_MEAN_S = 63.7
+# Half of its requests share a prefix that any one replica could have for all of them.
+HOT, MOST_REQUESTS = "hot_prefix", 1.25
 PEER_TRACE = "toolagent_trace"
 STAND_IN = "mooncake_conversation"
 
@@ -86,6 +88,9 @@ def _of_chats(found: Sequence[FleetSummary]) -> Iterator[tuple[str, Any]]:
         for name, seconds in (("mean", _mean), ("p99", _p99)):
             ours = seconds(of[OURS]) / min(map(seconds, others))
             yield f"{workload}_{name}_ttft_by_best_other", report.goal(ours, at_most=1.0)
+        if workload == HOT:
+            most = report.goal(of[OURS].most_requests, at_most=MOST_REQUESTS)
+            yield f"{workload}_most_requests_over_mean", most
 
 
 def _mean(of: FleetSummary) -> float:

@@ -6,6 +6,7 @@ Hits, loads and times are of the requests that came after the warm-up.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,8 @@ class FleetCase:
 class FleetSummary:
     """Seconds; shares of prompt tokens; coefficients of variation over the replicas.
 
-    `decision_s`: the median of what a decision took in reality; 0: no code of ours decided.
+    `most_requests`: of a replica, by the mean of all. `decision_s`: the median of what a decision
+    took in reality; 0: no code of ours decided.
     """
 
     case: FleetCase
@@ -47,6 +49,7 @@ class FleetSummary:
     variation_requests: float
     variation_tokens: float
     variation_in_flight: float
+    most_requests: float
     decision_s: float
     wall_s: float
 
@@ -93,6 +96,8 @@ def summary(
         variation_requests=over_replicas([1.0] * len(counted), counted),
         variation_tokens=over_replicas(computed, counted),
         variation_in_flight=over_replicas(present, visits),
+        most_requests=max(Counter(v.replica for v in counted).values())
+        * (case.replicas / len(counted)),
         decision_s=percentile(decision_s, 0.5) if decision_s else 0.0,
         wall_s=wall_s,
     )
@@ -128,6 +133,7 @@ def as_json(found: Sequence[FleetSummary]) -> dict[str, Mapping[str, float]]:
             "variation_requests": round(s.variation_requests, 4),
             "variation_tokens": round(s.variation_tokens, 4),
             "variation_in_flight": round(s.variation_in_flight, 4),
+            "most_requests": round(s.most_requests, 3),
             "decision_ms_p50": round(1000 * s.decision_s, 3),
             "wall_s": round(s.wall_s, 1),
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from benchmarks.trace_player import play, poisson
 from cli import calibrating, stream_client
 from cli.stream_client import Endpoint
 from simulator.engine_profile import EngineProfile
+from simulator.engines import Hardware
 from simulator.simulation import run
 from simulator.traces import Trace
 from simulator.types import FleetSettings
@@ -54,6 +56,30 @@ class LoadResult:
         return self.ttfts[min(len(self.ttfts) - 1, int(share * len(self.ttfts)))]
 
 
+@dataclass(frozen=True)
+class MeasuredEngines:
+    """In the mean over the fleet's engines: what one does while the others rest, and while all
+    work. Each has a core, but caches and memory are of all."""
+
+    alone: EngineProfile
+    together: EngineProfile
+
+    def at(self, load: float) -> EngineProfile:
+        """At a load the others are at work for that share of the time."""
+        alone, together, busy = self.alone.hardware, self.together.hardware, min(1.0, load)
+
+        def mixed(rested: float, worked: float) -> float:
+            return (1.0 - busy) * rested + busy * worked
+
+        hardware = replace(
+            together,
+            prefill_rate=1.0 / mixed(1.0 / alone.prefill_rate, 1.0 / together.prefill_rate),
+            step_s=mixed(alone.step_s, together.step_s),
+            sequence_s=mixed(alone.sequence_s, together.sequence_s),
+        )
+        return msgspec.structs.replace(self.together, hardware=hardware)
+
+
 def trace(engine: EngineProfile, load: float, seed: int) -> Trace:
     """Poisson arrivals that take `load` of the engines' time, if nobody waits in vain."""
     of = engine.hardware
@@ -80,17 +106,20 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
     return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts))
 
 
-async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProfile:
-    """The mean of the fleet's engines, measured at once: each has a core, but caches and memory are
-    of all."""
+async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> MeasuredEngines:
     url = f"{fleet.gateway.url}/antefix/status"
     async with http.get(url, headers=fleet.gateway.headers) as answer:
         [pool] = (await answer.json())["pools"].values()
     urls = [replica["url"] for replica in pool["replicas"]]
     engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
-    profiles = await asyncio.gather(
+    alone = [await calibrating.calibrated(http, engine, fleet.model) for engine in engines]
+    together = await asyncio.gather(
         *(calibrating.calibrated(http, engine, fleet.model) for engine in engines)
     )
+    return MeasuredEngines(mean_of(alone), mean_of(together))
+
+
+def mean_of(profiles: Sequence[EngineProfile]) -> EngineProfile:
     each = [of.hardware for of in profiles]
     mean = replace(
         each[0],
@@ -103,20 +132,21 @@ async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProf
 
 async def measure(
     fleet: BenchFleet,
-) -> tuple[EngineProfile, dict[str, tuple[LoadResult, LoadResult]]]:
+) -> tuple[MeasuredEngines, dict[str, tuple[LoadResult, LoadResult]]]:
     """By load: what was observed, and what the simulation of the same said."""
     async with stream_client.session() as http:
-        engine = await measured(http, fleet)
-        print(f"engine {engine.hardware}")
+        engines = await measured(http, fleet)
+        print(f"alone {engines.alone.hardware}, together {engines.together.hardware}")
         # the gateway learns its predictions, as it has where it has run for a while
-        await observed(http, fleet, trace(engine, LOADS[1], seed=0))
+        await observed(http, fleet, trace(engines.together, LOADS[1], seed=0))
         found = {}
         for load in LOADS:
-            played = trace(engine, load, seed=1)
-            seen, said = await observed(http, fleet, played), simulated(played, engine)
+            played = trace(engines.together, load, seed=1)
+            seen = await observed(http, fleet, played)
+            said = simulated(played, engines.at(load))
             found[played.name] = seen, said
             print(f"{played.name}: observed {described(seen)}; simulated {described(said)}")
-    return engine, found
+    return engines, found
 
 
 def described(seen: LoadResult) -> str:
@@ -152,7 +182,7 @@ def summary(
     return figures, goals
 
 
-def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile) -> str:
+def page(figures: dict[str, Any], goals: dict[str, Any], engines: MeasuredEngines) -> str:
     """docs/benchmarks/simulator.md."""
     rows = [
         f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
@@ -162,18 +192,25 @@ def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile) 
         for who, of in both.items()
     ]
     errors = [f"- {name.replace('_', ' ')}: {goal['figure']:.0%}" for name, goal in goals.items()]
-    of = engine.hardware
+    alone, together = engines.alone.hardware, engines.together.hardware
     (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
     return f"""# Is the simulator true?
 
 <!-- Written by `{report.command("simulator")}`. -->
 
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures, of
-both at once and in the mean: {of.prefill_rate:.0f} prompt tokens a second, {1000 * of.step_s:.1f}
-ms a decode step and {1000 * of.sequence_s:.1f} ms more for each sequence in it. The same arrivals,
-prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go through the same
-placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load. A load is the share of the
-engines' time that the requests would take.
+Two real engines with a core each, and their simulation from what `antefix calibrate` measures, in
+the mean over both:
+
+| | Prompt tokens a second | Decode step | More for each sequence in it |
+| -- | -- | -- | -- |
+{_measured_row("while the other rests", alone)}
+{_measured_row("while both work", together)}
+
+The engines of a machine share its caches and memory. At a load the other is at work for that share
+of the time, and what the simulation takes for an engine's times is that much between the two. The
+same arrivals, prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go
+through the same placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load. A load is the
+share of the engines' time that the requests would take if both worked all the time.
 
 | Load | | Served | Refused | Mean TTFT | p50 | p90 | p99 |
 | -- | -- | -- | -- | -- | -- | -- | -- |
@@ -187,15 +224,20 @@ Relative errors of the simulation:
 """
 
 
+def _measured_row(when: str, of: Hardware) -> str:
+    step_ms, sequence_ms = 1000 * of.step_s, 1000 * of.sequence_s
+    return f"| {when} | {of.prefill_rate:.0f} | {step_ms:.1f} ms | {sequence_ms:.1f} ms |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/simulator.md")
     write = parser.parse_args().write
     with running(FLEET) as fleet:
-        engine, found = asyncio.run(measure(fleet))
+        engines, found = asyncio.run(measure(fleet))
     figures, goals = summary(found)
     if write:
-        (DOCS / "simulator.md").write_text(page(figures, goals, engine))
+        (DOCS / "simulator.md").write_text(page(figures, goals, engines))
     report.finish("simulator", figures, goals)
 
 

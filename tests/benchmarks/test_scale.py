@@ -198,6 +198,7 @@ def test_a_summary_leaves_the_warm_up_out() -> None:
     assert found.of_ceiling == pytest.approx(138 / 207)
     assert found.ttft_mean_s == pytest.approx(2.0)
     assert found.variation_requests == pytest.approx(1 / 3)
+    assert found.most_requests == pytest.approx(2 / 1.5)
     assert found.decision_s == 0.002
 
 

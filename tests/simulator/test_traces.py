@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from common.errors import Problem
-from simulator.traces import MOONCAKE_BLOCK_TOKENS, SYNTHETIC, Request, Trace, synthetic
+from simulator.traces import (
+    MOONCAKE_BLOCK_TOKENS,
+    SYNTHETIC,
+    Request,
+    Trace,
+    rises_at,
+    synthetic,
+)
 from simulator.traces import read as read_trace
 
 
@@ -126,6 +133,14 @@ def test_the_cliff_is_there_at_once() -> None:
 
 
 SHARED = Trace("t", tuple(Request(float(i), 10, 1, (7, i)) for i in range(400)), 400.0, 4)
+
+
+def test_it_is_known_when_more_begins_to_come() -> None:
+    assert [rises_at(name, 1) for name in ("ramp", "cliff", "noise")] == [0, 300, 0]
+    begins = rises_at("bursts", 3)
+    burst = [request.at for request in synthetic("bursts", 3).requests]
+    before = sum(begins - 15 <= at < begins for at in burst)
+    assert sum(begins <= at < begins + 15 for at in burst) > 3 * before
 
 
 def test_a_trace_is_thinned_by_chance() -> None:
