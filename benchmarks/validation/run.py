@@ -12,6 +12,7 @@ import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,11 @@ async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> MeasuredEn
         [pool] = (await answer.json())["pools"].values()
     urls = [replica["url"] for replica in pool["replicas"]]
     engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
-    alone = [await calibrating.calibrated(http, engine, fleet.model) for engine in engines]
-    together = await asyncio.gather(
-        *(calibrating.calibrated(http, engine, fleet.model) for engine in engines)
+    measure = partial(
+        calibrating.calibrated, http, model=fleet.model, longest_prompt=PROMPT_TOKENS[1]
     )
+    alone = [await measure(engine=engine) for engine in engines]
+    together = await asyncio.gather(*(measure(engine=engine) for engine in engines))
     return MeasuredEngines(mean_of(alone), mean_of(together))
 
 
@@ -135,17 +137,23 @@ async def measure(
 ) -> tuple[MeasuredEngines, dict[str, tuple[LoadResult, LoadResult]]]:
     """By load: what was observed, and what the simulation of the same said."""
     async with stream_client.session() as http:
-        engines = await measured(http, fleet)
-        print(f"alone {engines.alone.hardware}, together {engines.together.hardware}")
+        before = await measured(http, fleet)
         # the gateway learns its predictions, as it has where it has run for a while
-        await observed(http, fleet, trace(engines.together, LOADS[1], seed=0))
-        found = {}
+        await observed(http, fleet, trace(before.together, LOADS[1], seed=0))
+        seen = {}
         for load in LOADS:
-            played = trace(engines.together, load, seed=1)
-            seen = await observed(http, fleet, played)
-            said = simulated(played, engines.at(load))
-            found[played.name] = seen, said
-            print(f"{played.name}: observed {described(seen)}; simulated {described(said)}")
+            played = trace(before.together, load, seed=1)
+            seen[load] = played, await observed(http, fleet, played)
+        after = await measured(http, fleet)
+    engines = MeasuredEngines(
+        mean_of([before.alone, after.alone]), mean_of([before.together, after.together])
+    )
+    print(f"alone {engines.alone.hardware}, together {engines.together.hardware}")
+    found = {}
+    for load, (played, outcome) in seen.items():
+        found[played.name] = outcome, simulated(played, engines.at(load))
+        told = map(described, found[played.name])
+        print(f"{played.name}: observed {next(told)}; simulated {next(told)}")
     return engines, found
 
 
@@ -198,8 +206,8 @@ def page(figures: dict[str, Any], goals: dict[str, Any], engines: MeasuredEngine
 
 <!-- Written by `{report.command("simulator")}`. -->
 
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures, in
-the mean over both:
+Two real engines with a core each, and their simulation from what `antefix calibrate` measures with
+prompts of that length, in the mean over both, before all loads and after:
 
 | | Prompt tokens a second | Decode step | More for each sequence in it |
 | -- | -- | -- | -- |
