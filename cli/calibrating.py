@@ -1,9 +1,8 @@
 """Measures one engine on its own server: how long prompts take, and how long steps of many take.
 
-Prompts are token ids that no other request has, so nothing is cached. Streams side by side give the
-time of a step as a line over their number; prompts of several lengths give the prefill rate, which
-is what they take beside their steps' own time, as simulated engines have it. Medians, since a step
-that was disturbed tells nothing.
+Prompts are token ids that no other request has, so nothing is cached. Prompts of several lengths
+give the prefill rate as the slope of their times; streams side by side give the time of a step
+as a line over their number. Medians, since a step that was disturbed tells nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,20 +33,14 @@ LONGEST_PROMPT = 2048
 LEAST_S = 1e-6
 
 
-async def calibrated(
-    http: aiohttp.ClientSession, engine: Endpoint, model: str, longest_prompt: int = LONGEST_PROMPT
-) -> EngineProfile:
-    """What this engine does, with nothing else to do. Raises aiohttp.ClientError.
-
-    `longest_prompt`: tokens. Attention takes more for each token of a long prompt: where all are
-    short, those tell.
-    """
+async def calibrated(http: aiohttp.ClientSession, engine: Endpoint, model: str) -> EngineProfile:
+    """What this engine does, with nothing else to do. Raises aiohttp.ClientError."""
     async with http.get(engine.url + FACTS_PATH, headers=engine.headers) as answer:
         answer.raise_for_status()
         facts = EngineFacts.from_json(await answer.read())
     measuring = _Measuring(http, engine, model)
     await measuring.prompt(SHORT_TOKENS)  # the first of all takes longer
-    longest = min(longest_prompt, facts.max_model_len - STREAM_TOKENS)
+    longest = min(LONGEST_PROMPT, facts.max_model_len - STREAM_TOKENS)
     lengths = [longest * (i + 1) // PROMPTS for i in range(PROMPTS)]
     took = {
         length: statistics.median([await measuring.prompt(length) for _ in range(PROMPT_ROUNDS)])
@@ -56,10 +49,11 @@ async def calibrated(
     steps = {
         streams: await measuring.step(streams) for streams in STREAMS if streams <= facts.sequences
     }
+    _, per_token = line(list(took.items()))
     step_s, sequence_s = line(list(steps.items()))
     return EngineProfile(
         hardware=Hardware(
-            prefill_rate=1.0 / max(token_s(took, step_s, facts.step_tokens), LEAST_S),
+            prefill_rate=1.0 / max(per_token, LEAST_S),
             step_s=max(step_s, LEAST_S),
             sequence_s=max(sequence_s, 0.0),
             step_tokens=facts.step_tokens,
@@ -89,13 +83,6 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
         fit = statistics.linear_regression(*zip(*points, strict=True), proportional=True)
         return 0.0, fit.slope
     return begin, slope
-
-
-def token_s(took: Mapping[int, float], step_s: float, step_tokens: int) -> float:
-    """Seconds that a token of a prompt takes, from those of prompts by their lengths: what fits
-    best beside `step_s` for each step of at most `step_tokens`."""
-    beside = [(n, seconds - step_s * -(-n // step_tokens)) for n, seconds in took.items()]
-    return sum(n * seconds for n, seconds in beside) / sum(n * n for n, _ in beside)
 
 
 class _Measuring:

@@ -113,9 +113,7 @@ async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> MeasuredEn
         [pool] = (await answer.json())["pools"].values()
     urls = [replica["url"] for replica in pool["replicas"]]
     engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
-    measure = partial(
-        calibrating.calibrated, http, model=fleet.model, longest_prompt=PROMPT_TOKENS[1]
-    )
+    measure = partial(calibrating.calibrated, http, model=fleet.model)
     alone = [await measure(engine=engine) for engine in engines]
     together = await asyncio.gather(*(measure(engine=engine) for engine in engines))
     return MeasuredEngines(mean_of(alone), mean_of(together))
@@ -206,8 +204,8 @@ def page(figures: dict[str, Any], goals: dict[str, Any], engines: MeasuredEngine
 
 <!-- Written by `{report.command("simulator")}`. -->
 
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures with
-prompts of that length, in the mean over both, before all loads and after:
+Two real engines with a core each, and their simulation from what `antefix calibrate` measures, in
+the mean over both, before all loads and after:
 
 | | Prompt tokens a second | Decode step | More for each sequence in it |
 | -- | -- | -- | -- |

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.calibrating import line, token_s
+from cli.calibrating import line
 from simulator import engine_profile
-from simulator.engines import Hardware, Job, SimulatedEngine
 
 
 def test_the_line_through_what_was_measured() -> None:
@@ -24,17 +23,6 @@ def test_time_never_falls_with_more_to_do() -> None:
 
 def test_time_never_begins_below_nothing() -> None:
     assert line([(1, 1.0), (2, 3.0)]) == pytest.approx((0.0, 1.4))
-
-
-def test_a_prompt_s_tokens_take_what_its_steps_do_not() -> None:
-    """A step's own time was counted twice: a short prompt seemed to take longer than it had."""
-    hardware = Hardware(prefill_rate=500.0, step_s=0.06, step_tokens=512)
-    took = {}
-    for tokens in (100, 400, 1000, 2000):
-        engine = SimulatedEngine(hardware)
-        engine.submit(Job.hashed("a", tokens, 1), 0.0)
-        [(_, took[tokens])] = engine.advance(10.0).first_tokens
-    assert 1.0 / token_s(took, 0.06, 512) == pytest.approx(500.0)
 
 
 @given(
