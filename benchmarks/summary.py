@@ -47,11 +47,11 @@ LINES: Sequence[str] = (
     " {peers[goals][four_gateways_mean_ttft_by_best_other][figure]:.2f} times its own through four"
     " gateways, {peers[goals][router_restarted_mean_ttft_by_best_other][figure]:.2f} after the"
     " router was restarted and"
-    " {peers[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} through one gateway; with short"
-    " prompts it is {peers[goals][short_mean_ttft_by_best_other][figure]:.2f}, after an engine's"
-    " cache was reset {peers[goals][cache_reset_mean_ttft_by_best_other][figure]:.2f}, and with"
-    " caches much smaller than the traffic"
-    " {peers[goals][small_caches_mean_ttft_by_best_other][figure]:.2f}.",
+    " {peers[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} through one gateway; with"
+    " short prompts it is {peers[goals][short_mean_ttft_by_best_other][figure]:.2f}, after an"
+    " engine's cache was reset"
+    " {peers[goals][cache_reset_mean_ttft_by_best_other][figure]:.2f}, and with caches much smaller"
+    " than the traffic {peers[goals][small_caches_mean_ttft_by_best_other][figure]:.2f}.",
     "**A router's CPU** for a request of those conversations: ours with its Redis"
     " {peers[figures][multi_turn/antefix][cpu_ms_a_request]:.1f} ms, smg's"
     " {peers[figures][multi_turn/smg][cpu_ms_a_request]:.1f}.",
