@@ -86,7 +86,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     max_sequences: int = 0
     """The most that run at once; 0: unknown."""
     decode_s: float = 0.0
-    """Mean time of a request from its first token to its last."""
+    """What a request takes from its first token to its last, at the pace of the last seconds."""
     max_model_len: int = 0
     """Tokens of the longest request, prompt and answer; 0: unknown."""
     output_tokens: int = 0
