@@ -18,6 +18,8 @@ PACE_S = 4.0
 
 
 class DecodeTime:
+    """Told of each step and of each answer that ended; times in seconds."""
+
     def __init__(self) -> None:
         self._tokens = Ewma(memory=ANSWERS)
         self._seconds = 0.0

@@ -86,8 +86,8 @@ promise for a machine.
 - **fixed:N**: N replicas throughout, with our routing and admission.
 - **all-at**: all replicas are asked for in the second in which more first begins to come than at
   first (of recorded traces and of noise at 0), and stay, with our routing and admission: the most
-  that a policy could attain that asks no sooner and keeps no warm replica. A goal beyond it can be
-  met by replicas alone that were there before.
+  that a policy could attain that asks no sooner and keeps no warm replica, but for chance and for
+  what it asked before that. A goal well beyond it can be met by replicas alone that were there.
 - **The traces**: `simulator/traces.py`. Requests of the synthetic ones have 2,200 prompt tokens
   and 200 answer tokens on average. The ramp is chosen such that eight replicas hold its SLO for
   every request and seven do not, as in the run of a peer who published 95.8 % at 5.93 replicas on

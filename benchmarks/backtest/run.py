@@ -128,7 +128,9 @@ def scenarios(seeds: Sequence[int], recorded: Sequence[Path]) -> Iterator[Scenar
     if recorded:
         mooncake, azure = map(traces.read, recorded)
         # Mooncake's own SLO; its prompts are that long
-        yield Scenario("mooncake", [mooncake], [0], 30.0, max_replicas=16, initial_replicas=8)
+        yield Scenario(
+            "mooncake", [mooncake], [0], ttft_slo=30.0, max_replicas=16, initial_replicas=8
+        )
         yield Scenario("azure x 2", [azure.scaled(2.0)], [0], initial_replicas=4)
 
 

@@ -1,8 +1,8 @@
 """Is the simulator true? make bench-simulator ARGS="--write"
 
-A fleet of two real engines is measured, then the same arrivals, prompts and answers go to it and
-to its simulation: through the same admission and placement, at three loads. Times to first token
-and refusals side by side, with the error.
+The same arrivals, prompts and answers go to a fleet of two real engines, which are measured before
+and after, and to its simulation: through the same admission and placement, at three loads. Times to
+first token and refusals side by side, with the error.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
 
 
 async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> MeasuredEngines:
+    """Raises aiohttp.ClientError."""
     url = f"{fleet.gateway.url}/antefix/status"
     async with http.get(url, headers=fleet.gateway.headers) as answer:
         [pool] = (await answer.json())["pools"].values()
