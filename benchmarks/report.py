@@ -8,7 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks import revision
 from common.machine import machine
+
+# Of the code that runs: a commit that is made during a run is not what was measured.
+STARTED = revision.here()
 
 
 def machine_in_words() -> str:
@@ -16,9 +20,13 @@ def machine_in_words() -> str:
     of = machine()
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
     autogroups = ", with autogroups" if of["autogroups"] else ""
+    built = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+    commit = ""
+    if STARTED.commit:
+        commit = f" Commit {STARTED.commit[:7]}{', with changes' if STARTED.dirty else ''}."
     return (
-        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']},"
-        f" {versions}."
+        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']}"
+        f" (built {f'with {built}' if built else 'without PGO and LTO'}), {versions}.{commit}"
     )
 
 
@@ -48,7 +56,18 @@ def command(benchmark: str) -> str:
     return f"make {name}" + (f' ARGS="{arguments}"' if arguments else "")
 
 
-def finish(benchmark: str, figures: dict[str, Any], goals: dict[str, Any]) -> None:
-    """The last line a benchmark prints. It exits 0 whether its goals are met or not."""
-    of = {"benchmark": benchmark, "command": command(benchmark)}
+def finish(
+    benchmark: str, figures: dict[str, Any], goals: dict[str, Any], *, seeds: Sequence[int]
+) -> None:
+    """The last line a benchmark prints. It exits 0 whether its goals are met or not.
+
+    `seeds`: what all that is drawn by chance was drawn from; none where nothing is, or where it is
+    drawn anew each time."""
+    of = {
+        "benchmark": benchmark,
+        "command": command(benchmark),
+        "commit": STARTED.commit,
+        "dirty": STARTED.dirty,
+        "seeds": [*seeds],
+    }
     print(json.dumps({**of, "figures": figures, "goals": goals, **machine()}))

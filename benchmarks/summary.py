@@ -1,8 +1,10 @@
 """What was measured, on one page: make bench-summary ARGS="FILE ..."
 
-Each FILE is what a benchmark printed, which ends with its result. Results are kept in
-docs/benchmarks/results.json, the last of each benchmark; docs/benchmarks/README.md and the figures
-of some in the README are written from them. Without a FILE only these are.
+Each FILE is what a benchmark printed, which ends with its result. It is appended to the results
+that are kept in docs/benchmarks/results. docs/benchmarks/README.md and the figures of some in the
+README are written from them: the last run, with how many there are and their range. A result is
+marked as stale where git says that what it measured has changed since. Without a FILE only these
+are written.
 """
 
 from __future__ import annotations
@@ -10,17 +12,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import kept_results, measured, report
+from benchmarks.headlines import LINES, SENTENCES, TABLES
+from benchmarks.kept_results import History, Result
+from benchmarks.measured import Stale
 from common.errors import Problem
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-RESULTS, PAGE = DOCS / "benchmarks" / "results.json", DOCS / "benchmarks" / "README.md"
+PAGE = DOCS / "benchmarks" / "README.md"
 README = DOCS.parent / "README.md"
 # Whose page is not NAME.md.
 OWN_PAGES = {
@@ -28,95 +34,9 @@ OWN_PAGES = {
     "budgets": "../budgets.md",
     "drill-hangs": "../drills.md",
 }
-
-Results = Mapping[str, Mapping[str, Any]]
-
-# Where we win and where we lose, in ten lines of figures; what was not measured is left out.
-LINES: Sequence[str] = (
-    "**An engine that dies cuts nothing**: {resume[goals][hit][figure]:.0f} answers were hit by"
-    " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
-    " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up to"
-    " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
-    "**An engine that hangs is found**: of those frozen at moments by chance"
-    " {drill-hangs[goals][found_late][figure]:.0f} were found later than after 5 s;"
-    " {drill-hangs[goals][false_alarms][figure]:.0f} were suspected that were only starved. Of the"
-    " drills under traffic (processes killed and frozen, networks and disks, clocks, updates)"
-    " {drills[goals][drills_that_went_wrong][figure]:.0f} went otherwise than they should.",
-    "**Beside the best other router**, in front of the same two engines: the mean time to first"
-    " token of conversations is"
-    " {peers[goals][four_gateways_mean_ttft_by_best_other][figure]:.2f} times its own through four"
-    " gateways, {peers[goals][router_restarted_mean_ttft_by_best_other][figure]:.2f} after the"
-    " router was restarted and"
-    " {peers[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} through one gateway; with"
-    " short prompts it is {peers[goals][short_mean_ttft_by_best_other][figure]:.2f}, after an"
-    " engine's cache was reset"
-    " {peers[goals][cache_reset_mean_ttft_by_best_other][figure]:.2f}, and with caches much smaller"
-    " than the traffic {peers[goals][small_caches_mean_ttft_by_best_other][figure]:.2f}.",
-    "**A router's CPU** for a request of those conversations: ours with its Redis"
-    " {peers[figures][multi_turn/antefix][cpu_ms_a_request]:.1f} ms, smg's"
-    " {peers[figures][multi_turn/smg][cpu_ms_a_request]:.1f}.",
-    "**Without a machine's noise**, in simulation: of the best other way to choose, ours has"
-    " {scale[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} times the mean time to first"
-    " token of conversations, {scale[goals][shared_system_mean_ttft_by_best_other][figure]:.2f} of"
-    " shared system prompts and {scale[goals][no_reuse_mean_ttft_by_best_other][figure]:.2f} where"
-    " nothing is reused.",
-    "**Three times its capacity**: {overload[goals][goodput_of_that_at_capacity][figure]:.2f} times"
-    " as many requests hold their SLO as at capacity; the p99 of those let in is"
-    " {overload[goals][p99_ttft_of_the_slo][figure]:.2f} of it.",
-    "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
-    " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
-    "**A tenant that floods** a full pool makes another's p99 of the time to first token"
-    " {fairness[goals][p99_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f} times as long.",
-    "**Under saturation**, in simulation, a random choice has"
-    " {scale[goals][llm_d_shared_prefixes_at_20_mean_ttft_of_random][figure]:.0f} and"
-    " {scale[goals][llm_d_shared_prefixes_at_30_mean_ttft_of_random][figure]:.0f} times our mean"
-    " TTFT on the load that llm-d published, which reports 69 and 109 times of its own; on"
-    " Mooncake's conversations"
-    " {scale[goals][mooncake_conversation_mean_ttft_of_random][figure]:.1f} times.",
-    "**A gateway adds** {overhead[goals][added_ttft_ms_p50_at_concurrency_1][figure]:.1f} ms to a"
-    " first token at the median, and takes"
-    " {overhead[figures][played_gateway_cpu_ms_per_request]:.1f} ms of CPU for a request of 500"
-    " prompt and 64 streamed tokens.",
-)
-
-# What the README has in tables: a benchmark's goals.
-TABLES: Mapping[str, Mapping[str, str]] = {
-    "overhead": {
-        "added_ttft_ms_p50_at_concurrency_1": "Added to a first token, one request at a time, p50,"
-        " ms",
-        "played_added_ttft_ms_p50": "The same with engines that compute nothing, p50, ms",
-        "played_added_ttft_ms_p99": "and p99, ms",
-        "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens a second, 32 requests, of"
-        " direct",
-        "played_gateway_cpu_ms_per_request": "A gateway's CPU for a request of 500 prompt and 64"
-        " streamed tokens, ms",
-        "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
-        " prompt tokens, ms",
-    },
-    "overload": {
-        "answers_that_are_neither_success_nor_429_with_retry_after": "Answers that are neither a"
-        " success nor a 429 with `Retry-After`",
-        "goodput_of_that_at_capacity": "Requests a second within the SLO, of those when just the"
-        " capacity is offered",
-        "p99_ttft_of_the_slo": "p99 of the time to first token of those let in, of the SLO",
-        "recovery_s": "All well again after the load's end, s",
-    },
-}
-# And in sentences.
-SENTENCES: Mapping[str, str] = {
-    "simulator": "Of real engines' mean time to first token the simulated one was [off by"
-    " {error_of_mean_ttft_at_load_04[figure]:.0%}, {error_of_mean_ttft_at_load_08[figure]:.0%}"
-    " and {error_of_mean_ttft_at_load_2[figure]:.0%}](docs/benchmarks/simulator.md) at 0.4, 0.8"
-    " and 2 times what they can do (goal 10%).",
-    "backtest": "On [seven traces](docs/benchmarks/backtest.md) more requests held the SLO than"
-    " with Ray Serve's default, in fewer replica-hours. We miss {misses_of_hpa[figure]:.2f} times"
-    " as many as the best tuned HPA, in {replica_hours_of_hpa[figure]:.2f} of its replica-hours,"
-    " and {misses_of_hpa_with_2_warm[figure]:.2f} times as many with two warm replicas, in"
-    " {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and admission: where"
-    " HPA has ours, we miss {misses_of_hpa_under_our_routing[figure]:.2f} times as many as it, in"
-    " {replica_hours_of_hpa_under_our_routing[figure]:.2f} of its replica-hours.",
-}
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
+# The benchmarks that a template takes figures of.
+NAMED = re.compile(r"\{([a-z-]+)\[")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -135,84 +55,120 @@ def read(path: Path) -> dict[str, Any]:
     return result
 
 
-def page(results: Results) -> str:
+def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
     """The whole document."""
+    without_page = {name: of for name, of in history.items() if not _page_of(name)}
     return f"""\
 # What was measured
 
-<!-- Written by `make bench-summary` from results.json. -->
+<!-- Written by `make bench-summary` from results/. -->
 
-{_lines(LINES, results)}
+{_lines(lines, history, stale)}
 
 ## Results that are kept
 
-All figures of each benchmark's last run that was kept are in [results.json](results.json).
+[results/](results) has every run that was kept, a line of JSON each. No line is ever replaced, so a
+run that missed a goal stays there. Figures here are of the last run. *Stale* results are of code
+that a later commit changed; the first such commit is named.
 
-| Benchmark | Command | Goals met | Measured |
-| -- | -- | -- | -- |
-{_rows(_benchmarks(results))}
+| Benchmark | Command | Goals met | Runs kept | Measured | Code since |
+| -- | -- | -- | -- | -- | -- |
+{_rows(_benchmarks(history, stale))}
 
-Other pages beside this one are of runs before results were kept; each begins with its command,
-machine and date.
+A commit that is marked `(recorded)` is the one that recorded the result: results named none before.
+Pages in this folder without a row here are older than the results that are kept. Each begins with
+its command, machine and date.
 
 ## Goals that were missed
 
-| Benchmark | Goal | Figure | Wanted |
-| -- | -- | -- | -- |
-{_rows(_goals(results, met=False))}
+| Benchmark | Goal | Figure | Wanted | All runs |
+| -- | -- | -- | -- | -- |
+{_rows(_goals(history, met=False))}
 
 ## Goals that were met, of benchmarks without a page
 
-| Benchmark | Goal | Figure | Wanted |
-| -- | -- | -- | -- |
-{_rows(_goals({name: of for name, of in results.items() if not _page_of(name)}, met=True))}
+| Benchmark | Goal | Figure | Wanted | All runs |
+| -- | -- | -- | -- | -- |
+{_rows(_goals(without_page, met=True))}
 """
 
 
-def with_figures(readme: str, results: Results) -> str:
-    """The README with what the last run that was kept of each of these benchmarks came to."""
+def with_figures(readme: str, history: History, stale: Stale) -> str:
+    """The README with the last kept figures of these benchmarks, marked where they are stale."""
     for name in (*TABLES, *SENTENCES):
         before, begin, rest = readme.partition(BEGINS.format(name))
         _, end, after = rest.partition(ENDS)
-        told = _table(name, results[name]) if name in TABLES else _sentences(name, results[name])
+        told = _table(name, history, stale) if name in TABLES else _sentence(name, history, stale)
         readme = f"{before}{begin}\n{told}\n\n{end}{after}"
     return readme
 
 
-def _table(name: str, of: Mapping[str, Any]) -> str:
-    rows = [("", "Measured", "Goal")]
+def _table(name: str, history: History, stale: Stale) -> str:
+    runs = history[name]
+    of = runs[-1]
+    rows = [("", "Measured", "All runs", "Goal")]
     for goal_name, what in TABLES[name].items():
-        goal = of["goals"][goal_name]
+        if (goal := of["goals"].get(goal_name)) is None:
+            continue
         met = "met" if goal["met"] else "**not met**"
-        rows.append((what, f"{goal['figure']:.3g}", f"{_wanted(goal)}: {met}"))
+        judged = f"{_wanted(goal)}: {met}"
+        rows.append((what, f"{goal['figure']:.3g}", _span(runs, goal_name), judged))
     versions = ", ".join(f"{package} {version}" for package, version in of["versions"].items())
     machine = f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}"
-    return f"{report.padded(rows)}\n\n`{of['command']}`: {machine}, {versions}."
+    text = f"{report.padded(rows)}\n\n`{of['command']}`: {machine}, {versions}."
+    return f"{text}{_mark([name], stale)}"
 
 
-def _sentences(name: str, of: Mapping[str, Any]) -> str:
+def _sentence(name: str, history: History, stale: Stale) -> str:
     # in a format a dot begins an attribute
-    fields = {what.replace(".", ""): goal for what, goal in of["goals"].items()}
-    return textwrap.fill(SENTENCES[name].format(**fields), 100)
+    goals = {what.replace(".", ""): goal for what, goal in history[name][-1]["goals"].items()}
+    for template in SENTENCES[name]:
+        with contextlib.suppress(KeyError):
+            return textwrap.fill(template.format(**goals) + _mark([name], stale), 100)
+    raise LookupError(f"no sentence has only figures that {name} has")
 
 
-def _lines(templates: Sequence[str], results: Results) -> str:
-    told = []
+def _lines(templates: Sequence[str], history: History, stale: Stale) -> str:
+    told, results = [], kept_results.last(history)
     for template in templates:
         with contextlib.suppress(KeyError):
-            told.append(f"- {template.format(**results)}")
+            mark = _mark(NAMED.findall(template), stale)
+            told.append(f"- {template.format(**results)}{mark}")
     return "\n".join(told)
 
 
-def _benchmarks(results: Results) -> Iterator[Sequence[object]]:
-    for name, result in sorted(results.items()):
-        of_page = _page_of(name)
+def _mark(names: Sequence[str], stale: Stale) -> str:
+    """What a reader has to know of figures of these benchmarks; empty where they are of the code
+    as it is."""
+    changed = [name for name in dict.fromkeys(names) if stale.get(name)]
+    if not changed:
+        return ""
+    since = ", ".join(f"`{name}` since {stale[name]}" for name in changed)
+    return f" **Stale**: the code has changed ({since})."
+
+
+def _benchmarks(history: History, stale: Stale) -> Iterator[Sequence[object]]:
+    for name, runs in sorted(history.items()):
+        result, of_page = runs[-1], _page_of(name)
         link = f"[{name}]({of_page})" if of_page else name
         met = [goal["met"] for goal in result["goals"].values()]
-        where = f"{result['date']}, {result['cores']} cores of {result['cpu']}"
+        where = f"{result['date']}, {result['cores']} cores of {result['cpu']}{_commit(result)}"
         if note := result["figures"].get("note"):
             where += f" ({note})"
-        yield link, f"`{result['command']}`", f"{sum(met)} of {len(met)}", where
+        since = {None: "not known", "": "as measured"}
+        code = since.get(stale.get(name), f"**stale**: {stale.get(name)}")
+        yield (
+            *(link, f"`{result['command']}`", f"{sum(met)} of {len(met)}", len(runs)),
+            *(where, code),
+        )
+
+
+def _commit(result: Result) -> str:
+    if not (commit := result.get("commit")):
+        return ""
+    recorded = " (recorded)" if "commit_from" in result else ""
+    dirty = " with uncommitted changes" if result.get("dirty") else ""
+    return f", at {commit[:7]}{recorded}{dirty}"
 
 
 def _page_of(name: str) -> str | None:
@@ -220,11 +176,17 @@ def _page_of(name: str) -> str | None:
     return page if (PAGE.parent / page).exists() else None
 
 
-def _goals(results: Results, met: bool) -> Iterator[Sequence[object]]:
-    for name, result in sorted(results.items()):
-        for what, goal in result["goals"].items():
+def _goals(history: History, met: bool) -> Iterator[Sequence[object]]:
+    for name, runs in sorted(history.items()):
+        for what, goal in runs[-1]["goals"].items():
             if goal["met"] is met:
-                yield name, what.replace("_", " "), f"{goal['figure']:g}", _wanted(goal)
+                words = what.replace("_", " ")
+                yield name, words, f"{goal['figure']:g}", _wanted(goal), _span(runs, what)
+
+
+def _span(runs: Sequence[Result], goal: str) -> str:
+    count, least, most = kept_results.span(runs, goal)
+    return f"{least:.4g} to {most:.4g} in {count}" if count > 1 else "one"
 
 
 def _wanted(goal: Mapping[str, Any]) -> str:
@@ -242,16 +204,16 @@ def main() -> None:
         prog="python -m benchmarks.summary", description=(__doc__ or "").partition("\n\n")[2]
     )
     parser.add_argument("file", type=Path, nargs="*")
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     try:
-        for path in parser.parse_args().file:
-            result = read(path)
-            results[result.pop("benchmark")] = result
+        for result in [read(path) for path in parser.parse_args().file]:
+            kept_results.append(result)
     except Problem as problem:
         sys.exit(f"error: {problem}")
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    PAGE.write_text(page(results))
-    README.write_text(with_figures(README.read_text(), results))
+    history = kept_results.read()
+    stale = measured.stale(kept_results.last(history))
+    measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")
+    PAGE.write_text(page(history, stale))
+    README.write_text(with_figures(README.read_text(), history, stale))
 
 
 if __name__ == "__main__":

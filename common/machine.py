@@ -1,10 +1,11 @@
-"""What a measurement was made on: cores, versions, date."""
+"""What a measurement was made on: cores, versions, the interpreter's build, date."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+import sysconfig
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,19 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+        "python_build": python_build(),
         "versions": versions,
         "autogroups": _has_autogroups(),
     }
+
+
+def python_build() -> dict[str, bool]:
+    """Whether the interpreter was built with profile-guided (PGO) and link-time optimization (LTO).
+
+    Figures of CPU time depend on it."""
+    arguments = (sysconfig.get_config_var("CONFIG_ARGS") or "").split()
+    given = {argument.strip("'\"").partition("=")[0] for argument in arguments}
+    return {"pgo": "--enable-optimizations" in given, "lto": "--with-lto" in given}
 
 
 def _has_autogroups() -> bool:

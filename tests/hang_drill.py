@@ -303,7 +303,7 @@ async def main() -> None:
             alone.append(await starved(folder / "whole", min(left, STARVED_EACH_MINUTES)))
             print(*(f"{name} {value}" for name, value in alone[-1].items()), flush=True)
     figures = {"counts": counts(found), "frozen": found, "starved": alone}
-    report.finish("drill-hangs", figures, goals(found, alone))
+    report.finish("drill-hangs", figures, goals(found, alone), seeds=[])
 
 
 if __name__ == "__main__":

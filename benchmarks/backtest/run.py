@@ -277,7 +277,7 @@ def main() -> None:
         plot.draw([each.plotted for each in found], DOCS / "backtest.svg")
     figures = {each.scenario.name: as_json(each.means) for each in found}
     figures["all"] = {policy: vars(total) for policy, total in of.items()}
-    report.finish("backtest", figures, judged)
+    report.finish("backtest", figures, judged, seeds=options.seeds)
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
 

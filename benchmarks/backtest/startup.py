@@ -98,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write:
         seeds, machine = len(options.seeds), report.machine_in_words()
         (DOCS / "startup.md").write_text(page(found, played[0].promise, seeds, machine))
-    report.finish("startup", {name: as_json(of) for name, of in found.items()}, goals(found))
+    figures = {name: as_json(of) for name, of in found.items()}
+    report.finish("startup", figures, goals(found), seeds=options.seeds)
 
 
 if __name__ == "__main__":

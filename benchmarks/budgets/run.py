@@ -299,7 +299,7 @@ def main() -> None:
     if chaos_s:
         goals["steady_share"] = report.goal(figures["steady_share"], at_least=0.95)
         goals["chaos_share"] = report.goal(figures["chaos_share"], at_least=0.95)
-    report.finish("budgets", figures, goals)
+    report.finish("budgets", figures, goals, seeds=[asked.seed])
 
 
 if __name__ == "__main__":

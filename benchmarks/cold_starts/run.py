@@ -149,7 +149,7 @@ def main() -> None:
         for pool, seconds in found.items()
     }
     goals = {"prestarted_over_ordinary": report.goal(ratio, at_most=0.5)}
-    report.finish("cold-starts", {**figures, **more}, goals)
+    report.finish("cold-starts", {**figures, **more}, goals, seeds=[])
 
 
 if __name__ == "__main__":

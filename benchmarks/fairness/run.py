@@ -175,7 +175,7 @@ def main() -> None:
         minutes = (time.monotonic() - began) / 60
         command = report.command("fairness")
         PAGE.write_text(page(figures, goals, command, minutes, report.machine_in_words()))
-    report.finish("fairness", figures, goals)
+    report.finish("fairness", figures, goals, seeds=range(options.rounds))
 
 
 if __name__ == "__main__":

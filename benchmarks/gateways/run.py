@@ -230,7 +230,7 @@ def main() -> None:
         )
         (DOCS / "gateways.md").write_text(text)
         page.draw(found, DOCS / "gateways.svg")
-    report.finish("gateways", figures(found), judged)
+    report.finish("gateways", figures(found), judged, seeds=[options.seed])
 
 
 def _options() -> argparse.Namespace:

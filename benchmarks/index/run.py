@@ -279,7 +279,7 @@ def main() -> None:
         DOCS.mkdir(exist_ok=True)
         (DOCS / "index.md").write_text(text)
         page.draw(results.figures, results.goals, DOCS / "index.svg")
-    report.finish("index", results.figures, results.goals)
+    report.finish("index", results.figures, results.goals, seeds=[])
 
 
 if __name__ == "__main__":

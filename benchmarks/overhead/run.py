@@ -97,7 +97,7 @@ def main() -> None:
         cost = asyncio.run(gateway_cost.measure(fleet, options.rounds))
     figures |= {f"played_{name}": round(figure, 2) for name, figure in cost.items()}
     goals |= {f"played_{name}": goal for name, goal in gateway_cost.goals(cost).items()}
-    report.finish("overhead", figures, goals)
+    report.finish("overhead", figures, goals, seeds=[])
 
 
 if __name__ == "__main__":

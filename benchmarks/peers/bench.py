@@ -62,7 +62,9 @@ class PeersBench:
             found, took_s = await self._played(case, router, seed, talks, form, url)
             sent += found
             cpu_s += took_s
-        return run_of(name, router, seed, sent, cpu_s, report.machine_in_words())
+        commit = report.STARTED.commit or ""
+        on = report.machine_in_words()
+        return run_of(name, router, seed, sent, cpu_s=cpu_s, on=on, commit=commit)
 
     async def _played(
         self,

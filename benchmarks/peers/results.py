@@ -24,7 +24,7 @@ from loadgen.summary import cached_ratio, distribution, ttft_s
 class PeerRun:
     """Times in seconds, of requests that were answered; `cached_ratio` of their prompts' tokens;
     `cpu_s` the router's processes used; `failure`: what the first of the `failed` said; `on` what
-    machine, in words."""
+    machine, in words; `commit`: of what code, empty in runs from before it was noted."""
 
     case: str
     router: str
@@ -37,6 +37,7 @@ class PeerRun:
     cached_ratio: float
     cpu_s: float
     on: str = ""
+    commit: str = ""
 
     @property
     def cpu_ms_a_request(self) -> float:
@@ -54,7 +55,14 @@ class Unmeasured:
 
 
 def run_of(
-    case: str, router: str, seed: int, sent: Sequence[SentRequest], cpu_s: float, on: str
+    case: str,
+    router: str,
+    seed: int,
+    sent: Sequence[SentRequest],
+    *,
+    cpu_s: float,
+    on: str,
+    commit: str = "",
 ) -> PeerRun:
     """Raises RuntimeError where no request was answered, or none says what was cached."""
     failed = [request for request in sent if request.error is not None]
@@ -76,6 +84,7 @@ def run_of(
         cached,
         cpu_s,
         on,
+        commit,
     )
 
 
@@ -102,6 +111,11 @@ def grouped(runs: Sequence[PeerRun]) -> Runs:
     for run in runs:
         found[run.case, run.router].append(run)
     return found
+
+
+def seeds(runs: Runs) -> list[int]:
+    """Of all runs, in order."""
+    return sorted({run.seed for of in runs.values() for run in of})
 
 
 # What the goals are about: each is to be as small as can be, so what is not cached is told here.

@@ -110,7 +110,7 @@ def main() -> None:
     print("\n" + page.tables(found) + "\n")
     if options.write:
         PAGE.write_text(page.page(found, kept.unmeasured, judged))
-    report.finish("peers", results.figures(found), judged)
+    report.finish("peers", results.figures(found), judged, seeds=results.seeds(found))
 
 
 def _options() -> argparse.Namespace:

@@ -124,7 +124,7 @@ def main() -> None:
     if options.write:
         command = report.command("prediction")
         PAGE.write_text(page.page(figures, goals, command, report.machine_in_words()))
-    report.finish("prediction", figures, goals)
+    report.finish("prediction", figures, goals, seeds=range(1, options.seeds + 1))
 
 
 if __name__ == "__main__":

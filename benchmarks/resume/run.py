@@ -121,7 +121,7 @@ def main() -> None:
             found[engines] = asyncio.run(play(fleet, engines, speculates, wanted, options.seed))
             told[f"{engines}_engines"] = figures(found[engines], resumed(fleet))
     every = [one for verdicts in found.values() for one in verdicts]
-    report.finish("resume", told, goals(every, wanted * len(fleets)))
+    report.finish("resume", told, goals(every, wanted * len(fleets)), seeds=[options.seed])
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def main() -> None:
         minutes = (time.monotonic() - began) / 60
         command = report.command("routing")
         write_docs(page.page(found, goals, command, minutes, report.machine_in_words()), found)
-    report.finish("routing", results.figures(found), goals)
+    report.finish("routing", results.figures(found), goals, seeds=range(1, options.seeds + 1))
 
 
 def _options() -> argparse.Namespace:

@@ -198,7 +198,7 @@ def main() -> None:
             for growth in growths
         },
     }
-    report.finish("scale", figures, judged)
+    report.finish("scale", figures, judged, seeds=[options.seed])
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
 

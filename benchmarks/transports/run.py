@@ -68,7 +68,7 @@ def main() -> None:
             chosen["cpu_ms_per_token"] / min(others), at_most=1.0
         )
     }
-    report.finish("transports", figures, goals)
+    report.finish("transports", figures, goals, seeds=[])
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main() -> None:
         "minutes": round((time.monotonic() - began) / 60, 1),
     }
     PAGE.write_text(page(figures, goals, report.command("weights"), report.machine_in_words()))
-    report.finish("weights", figures, goals)
+    report.finish("weights", figures, goals, seeds=[])
 
 
 class WeightsBench:

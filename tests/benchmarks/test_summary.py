@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report, summary
+from benchmarks import headlines, kept_results, measured, report, summary
+from benchmarks.revision import Revision
 from common.errors import Problem
 
 
@@ -17,7 +18,7 @@ def printed(capsys: pytest.CaptureFixture[str], figure: float) -> dict[str, Any]
         "lookup_ms_p50": report.goal(figure, at_most=0.5),
         "hits_of_oracle": report.goal(0.993, at_least=0.99),
     }
-    report.finish("index", {"lookup_ms": figure}, goals)
+    report.finish("index", {"lookup_ms": figure}, goals, seeds=[1, 2])
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
@@ -28,29 +29,69 @@ def test_a_result_says_how_it_came_about(
     monkeypatch.setattr(sys, "argv", ["run", "--sizes", "8", "1000"])
     assert printed(capsys, 0.2)["command"] == 'make bench-index ARGS="--sizes 8 1000"'
     monkeypatch.setattr(sys, "argv", ["run"])
-    report.finish("drills", {}, {})
+    report.finish("drills", {}, {}, seeds=[])
     assert json.loads(capsys.readouterr().out)["command"] == "make drills"
 
 
-def test_the_page_has_each_result_and_each_goal_that_was_missed(
+def test_a_result_names_the_commit_the_seeds_and_the_interpreters_build(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = ["A lookup takes {index[figures][lookup_ms]:.2f} ms.", "{nobody[measured]} this."]
-    monkeypatch.setattr(summary, "LINES", lines)
-    page = summary.page({"index": printed(capsys, 0.75)})
+    monkeypatch.setattr(report, "STARTED", Revision("c0ffee1", dirty=True))
+    result = printed(capsys, 0.2)
+    assert (result["commit"], result["dirty"], result["seeds"]) == ("c0ffee1", True, [1, 2])
+    assert result["python_build"].keys() == {"pgo", "lto"}
+    assert " Commit c0ffee1, with changes." in report.machine_in_words()
+
+
+LINES = ["A lookup takes {index[figures][lookup_ms]:.2f} ms.", "{nobody[measured]} this."]
+
+
+def test_the_page_has_each_result_and_each_goal_that_was_missed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = summary.page({"index": [printed(capsys, 0.75)]}, {"index": ""}, LINES)
     assert "- A lookup takes 0.75 ms.\n" in page and "this." not in page
-    assert "[index](index.md)" in page and "| 1 of 2 |" in page
-    assert "| index | lookup ms p50 | 0.75 | at most 0.5 |" in page
+    assert "[index](index.md)" in page and "| 1 of 2 | 1 |" in page
+    assert "| index | lookup ms p50 | 0.75 | at most 0.5 | one |" in page
     assert "hits of oracle" not in page
+    assert "| as measured |" in page
+
+
+def test_the_page_has_the_last_run_with_the_range_of_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = [printed(capsys, figure) for figure in (0.9, 0.4, 0.75)]
+    page = summary.page({"index": runs}, {}, LINES)
+    assert "- A lookup takes 0.75 ms.\n" in page
+    assert "| index | lookup ms p50 | 0.75 | at most 0.5 | 0.4 to 0.9 in 3 |" in page
+    assert "| 1 of 2 | 3 |" in page and "| not known |" in page
+
+
+def test_a_result_of_code_that_has_changed_is_marked_wherever_its_figures_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = summary.page({"index": [printed(capsys, 0.75)]}, {"index": "abc1234"}, LINES)
+    mark = "**Stale**: the code has changed (`index` since abc1234)."
+    assert f"- A lookup takes 0.75 ms. {mark}\n" in page
+    assert "| **stale**: abc1234 |" in page
+
+
+def test_the_readme_says_which_of_its_figures_are_stale() -> None:
+    readme, history = summary.README.read_text(), kept_results.read()
+    names = [*headlines.TABLES, *headlines.SENTENCES]
+    assert "**Stale**" not in summary.with_figures(readme, history, {})
+    marked = summary.with_figures(readme, history, dict.fromkeys(names, "abc1234"))
+    words = " ".join(marked.split())
+    assert all(f"(`{name}` since abc1234)." in words for name in names)
 
 
 def test_what_is_to_be_known_of_a_result_is_on_the_page(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(summary, "LINES", [])
-    result = printed(capsys, 0.2)
+    result = printed(capsys, 0.2) | {"commit": "c0ffee1c0ffee", "dirty": True}
     result["figures"]["note"] = "ended early"
-    assert f"cores of {result['cpu']} (ended early) |" in summary.page({"index": result})
+    page = summary.page({"index": [result]}, {}, [])
+    assert f"of {result['cpu']}, at c0ffee1 with uncommitted changes (ended early) |" in page
 
 
 def test_what_no_benchmark_printed_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -70,13 +111,10 @@ def test_the_last_line_of_an_output_is_its_result(
 
 
 def test_the_page_is_that_of_the_results_that_are_kept() -> None:
-    """Else: make bench-summary."""
-    results = json.loads(summary.RESULTS.read_text())
-    assert summary.PAGE.read_text() == summary.page(results)
+    """Else: make bench-summary. What is stale is as that found it: later commits change it."""
+    history, stale = kept_results.read(), measured.read()
+    assert summary.PAGE.read_text() == summary.page(history, stale)
     readme = summary.README.read_text()
-    assert summary.with_figures(readme, results) == readme
-    for goals in summary.TABLES.values():
-        assert all(what in readme for what in goals.values())
-    assert all(summary.BEGINS.format(name) in readme for name in summary.SENTENCES)
-    for line in summary.LINES:  # none is dead
-        assert line.format(**results)
+    assert summary.with_figures(readme, history, stale) == readme
+    names = (*headlines.TABLES, *headlines.SENTENCES)
+    assert all(summary.BEGINS.format(name) in readme for name in names)

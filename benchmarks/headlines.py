@@ -1,0 +1,99 @@
+"""What the first page and the README say of results: templates, filled in by `benchmarks.summary`.
+
+A figure is named as `{benchmark[goals][goal][figure]}`. A line whose figures were not measured is
+left out, so a line about a rule that is new appears with the first result under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# Where we win and where we lose, in ten lines of figures; what was not measured is left out.
+LINES: Sequence[str] = (
+    "**An engine that dies cuts nothing**: {resume[goals][hit][figure]:.0f} answers were hit by"
+    " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
+    " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up to"
+    " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
+    "**An engine that hangs is found**: of those frozen at moments by chance"
+    " {drill-hangs[goals][found_late][figure]:.0f} were found later than after 5 s;"
+    " {drill-hangs[goals][false_alarms][figure]:.0f} were suspected that were only starved. Of the"
+    " drills under traffic (processes killed and frozen, networks and disks, clocks, updates)"
+    " {drills[goals][drills_that_went_wrong][figure]:.0f} went otherwise than they should.",
+    "**Beside the best other router**, in front of the same two engines: the mean time to first"
+    " token of conversations is"
+    " {peers[goals][four_gateways_mean_ttft_by_best_other][figure]:.2f} times its own through four"
+    " gateways, {peers[goals][router_restarted_mean_ttft_by_best_other][figure]:.2f} after the"
+    " router was restarted and"
+    " {peers[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} through one gateway; with"
+    " short prompts it is {peers[goals][short_mean_ttft_by_best_other][figure]:.2f}, after an"
+    " engine's cache was reset"
+    " {peers[goals][cache_reset_mean_ttft_by_best_other][figure]:.2f}, and with caches much smaller"
+    " than the traffic {peers[goals][small_caches_mean_ttft_by_best_other][figure]:.2f}.",
+    "**A router's CPU** for a request of those conversations: ours with its Redis"
+    " {peers[figures][multi_turn/antefix][cpu_ms_a_request]:.1f} ms, smg's"
+    " {peers[figures][multi_turn/smg][cpu_ms_a_request]:.1f}.",
+    "**Without a machine's noise**, in simulation: of the best other way to choose, ours has"
+    " {scale[goals][multi_turn_mean_ttft_by_best_other][figure]:.2f} times the mean time to first"
+    " token of conversations, {scale[goals][shared_system_mean_ttft_by_best_other][figure]:.2f} of"
+    " shared system prompts and {scale[goals][no_reuse_mean_ttft_by_best_other][figure]:.2f} where"
+    " nothing is reused.",
+    "**Three times its capacity**: {overload[goals][goodput_of_that_at_capacity][figure]:.2f} times"
+    " as many requests hold their SLO as at capacity; the p99 of those let in is"
+    " {overload[goals][p99_ttft_of_the_slo][figure]:.2f} of it.",
+    "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
+    " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
+    "**A tenant that floods** a full pool makes another's p99 of the time to first token"
+    " {fairness[goals][p99_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f} times as long.",
+    "**Under saturation**, in simulation, a random choice has"
+    " {scale[goals][llm_d_shared_prefixes_at_20_mean_ttft_of_random][figure]:.0f} and"
+    " {scale[goals][llm_d_shared_prefixes_at_30_mean_ttft_of_random][figure]:.0f} times our mean"
+    " TTFT on the load that llm-d published, which reports 69 and 109 times of its own; on"
+    " Mooncake's conversations"
+    " {scale[goals][mooncake_conversation_mean_ttft_of_random][figure]:.1f} times.",
+    "**A gateway adds** {overhead[goals][added_ttft_ms_p50_at_concurrency_1][figure]:.1f} ms to a"
+    " first token at the median, and takes"
+    " {overhead[figures][played_gateway_cpu_ms_per_request]:.1f} ms of CPU for a request of 500"
+    " prompt and 64 streamed tokens.",
+)
+
+# What the README has in tables: a benchmark's goals.
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "overhead": {
+        "added_ttft_ms_p50_at_concurrency_1": "Added to a first token, one request at a time, p50,"
+        " ms",
+        "played_added_ttft_ms_p50": "The same with engines that compute nothing, p50, ms",
+        "played_added_ttft_ms_p99": "and p99, ms",
+        "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens a second, 32 requests, of"
+        " direct",
+        "played_gateway_cpu_ms_per_request": "A gateway's CPU for a request of 500 prompt and 64"
+        " streamed tokens, ms",
+        "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
+        " prompt tokens, ms",
+    },
+    "overload": {
+        "answers_that_are_neither_success_nor_429_with_retry_after": "Answers that are neither a"
+        " success nor a 429 with `Retry-After`",
+        "goodput_of_that_at_capacity": "Requests a second within the SLO, of those when just the"
+        " capacity is offered",
+        "p99_ttft_of_the_slo": "p99 of the time to first token of those let in, of the SLO",
+        "recovery_s": "All well again after the load's end, s",
+    },
+}
+# And in sentences.
+SENTENCES: Mapping[str, Sequence[str]] = {
+    "simulator": (
+        "Of real engines' mean time to first token the simulated one was [off by"
+        " {error_of_mean_ttft_at_load_04[figure]:.0%}, {error_of_mean_ttft_at_load_08[figure]:.0%}"
+        " and {error_of_mean_ttft_at_load_2[figure]:.0%}](docs/benchmarks/simulator.md) at 0.4, 0.8"
+        " and 2 times what they can do (goal 10%).",
+    ),
+    "backtest": (
+        "On [seven traces](docs/benchmarks/backtest.md) more requests held the SLO than"
+        " with Ray Serve's default, in fewer replica-hours. We miss {misses_of_hpa[figure]:.2f} times"
+        " as many as the best tuned HPA, in {replica_hours_of_hpa[figure]:.2f} of its replica-hours,"
+        " and {misses_of_hpa_with_2_warm[figure]:.2f} times as many with two warm replicas, in"
+        " {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and admission: where"
+        " HPA has ours, we miss {misses_of_hpa_under_our_routing[figure]:.2f} times as many as it, in"
+        " {replica_hours_of_hpa_under_our_routing[figure]:.2f} of its replica-hours.",
+    ),
+}

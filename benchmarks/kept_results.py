@@ -1,0 +1,48 @@
+"""The results of all runs that are kept: docs/benchmarks/results/NAME.jsonl, a line of JSON each.
+
+Lines are only ever appended, so a run that missed its goals stays beside a later one that met them.
+A result is what `benchmarks.report.finish` prints. `commit` is the one that was measured; in lines
+from before results had one it is that which recorded the result, and `commit_from` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "results"
+
+Result = Mapping[str, Any]
+History = Mapping[str, Sequence[Result]]
+"""Of each benchmark all runs that are kept, the last one last; at least one."""
+
+
+def read(folder: Path = FOLDER) -> dict[str, list[Result]]:
+    return {
+        file.stem: [json.loads(line) for line in file.read_text().splitlines()]
+        for file in sorted(folder.glob("*.jsonl"))
+    }
+
+
+def append(result: Result, folder: Path = FOLDER) -> None:
+    """Do nothing where this very result is there already."""
+    line = json.dumps(result)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{result['benchmark']}.jsonl"
+    if file.exists() and line in file.read_text().splitlines():
+        return
+    with file.open("a") as lines:
+        lines.write(f"{line}\n")
+
+
+def last(history: History) -> dict[str, Result]:
+    """The last run of each benchmark."""
+    return {name: runs[-1] for name, runs in history.items()}
+
+
+def span(runs: Sequence[Result], goal: str) -> tuple[int, float, float]:
+    """Of one goal's figure: in how many runs it was judged, its least and its most."""
+    figures = [run["goals"][goal]["figure"] for run in runs if goal in run["goals"]]
+    return len(figures), min(figures), max(figures)

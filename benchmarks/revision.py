@@ -1,0 +1,54 @@
+"""Which code was measured, and whether it has changed since: what git knows of this checkout.
+
+Without git, without a history or in a shallow clone nothing is claimed: `here` returns None for
+what it does not know, and `changed_since` raises LookupError.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# What a benchmark itself writes there does not change what it measures.
+WRITTEN = (":(exclude)docs", ":(exclude)README.md")
+
+
+@dataclass(frozen=True)
+class Revision:
+    """`dirty`: files that are tracked differ from the commit, pages excepted."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+def here(root: Path = ROOT) -> Revision:
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *WRITTEN)
+    except LookupError:
+        return Revision(None, None)
+    return Revision(commit, bool(changed))
+
+
+def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str | None:
+    """The first commit after this one that changed any of the paths, abbreviated; None where none
+    did. Raises LookupError where the history at hand cannot tell."""
+    _git(root, "merge-base", "--is-ancestor", commit, "HEAD")
+    found = _git(root, "log", "--reverse", "--format=%H", f"{commit}..HEAD", "--", *paths)
+    return found.partition("\n")[0][:7] or None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Its output. Raises LookupError where it fails or `root` is no checkout of its own."""
+    if not (root / ".git").exists():  # a folder inside another project's checkout
+        raise LookupError(f"{root} is no git checkout")
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise LookupError(f"git {arguments[0]}: {error}") from None
+    return done.stdout.strip()

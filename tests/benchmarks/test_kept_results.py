@@ -1,0 +1,46 @@
+"""Results are appended; none that is there is ever changed."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks import kept_results, measured
+
+
+def result(figure: float, benchmark: str = "index") -> dict[str, Any]:
+    goals = {"lookup_ms": {"figure": figure, "at_most": 1.0, "met": figure <= 1.0}}
+    return {"benchmark": benchmark, "figures": {}, "goals": goals}
+
+
+def test_a_run_that_missed_its_goal_stays_beside_a_later_one_that_met_it(tmp_path: Path) -> None:
+    missed, met = result(1.5), result(0.5)
+    for one in (missed, met, result(2.0, "scale")):
+        kept_results.append(one, tmp_path)
+    history = kept_results.read(tmp_path)
+    assert history == {"index": [missed, met], "scale": [result(2.0, "scale")]}
+    assert kept_results.last(history)["index"] == met
+    assert kept_results.span(history["index"], "lookup_ms") == (2, 0.5, 1.5)
+
+
+def test_the_same_output_given_twice_is_one_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        kept_results.append(result(0.5), tmp_path)
+    assert kept_results.read(tmp_path) == {"index": [result(0.5)]}
+
+
+def test_a_goal_that_is_new_has_the_range_of_the_runs_that_have_it() -> None:
+    runs = [{"goals": {}}, result(0.5), result(0.7)]
+    assert kept_results.span(runs, "lookup_ms") == (2, 0.5, 0.7)
+
+
+def test_every_result_that_is_kept_says_what_was_measured() -> None:
+    runs = [run for of in kept_results.read().values() for run in of]
+    assert len(runs) > 50
+    wanted = {"benchmark", "command", "commit", "dirty", "seeds", "date", "cpu", "versions"}
+    assert not [run["benchmark"] for run in runs if wanted - run.keys()]
+    # results named no commit before: that is said, not made up
+    unnamed = [run for run in runs if "commit_from" not in run and "python_build" not in run]
+    assert not unnamed
+
+
+def test_every_benchmark_with_a_result_has_paths_that_make_it_stale() -> None:
+    assert kept_results.read().keys() <= measured.PATHS.keys()
