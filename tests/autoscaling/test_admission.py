@@ -231,6 +231,20 @@ def test_no_more_than_the_share_overflows() -> None:
     assert "share" in decided([Seen(3.0)], [Seen(0.1)], admission=admission).reason
 
 
+def test_a_batch_request_counts_for_the_share_once_and_only_when_it_is_decided() -> None:
+    """It is asked about again and again while it waits, and would otherwise dilute the share."""
+    admission = Admission(SLOS, 10, OverflowRules(max_share=0.5))
+    assert admission.gate is not None
+    for _ in range(100):
+        assert decided([Seen(3.0)], None, "batch", admission).kind == "wait"
+    kinds = [decided([Seen(3.0)], [Seen(0.1)], admission=admission).kind for _ in range(20)]
+    assert kinds.count("overflow") == 10
+    # batch requests that are admitted at once are of the pool's traffic as well
+    for _ in range(20):
+        assert decided([idle(0.1)], None, "batch", admission).kind == "admit"
+    assert admission.gate.share(0.0) == pytest.approx(10 / 40)
+
+
 def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
     admission = Admission(SLOS, 10, OverflowRules(max_share=0.01))
 

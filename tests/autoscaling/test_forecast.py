@@ -40,6 +40,23 @@ def test_a_steady_rate_is_found_and_noise_is_no_trend(rate: float, seed: int) ->
     assert line.at(120.0) == pytest.approx(rate, rel=0.6 / rate**0.5)
 
 
+@pytest.mark.parametrize("pause_s", [0.25, 1.0, 4.0])
+def test_noise_is_learned_whatever_the_time_between_samples(pause_s: float) -> None:
+    """Arrivals of a constant rate have the dispersion 1, read four times a second or every 4 s."""
+    rng, history, arrived, at = random.Random(1), History(), 0, 0.0
+    while at < 600.0:
+        history = history.heard(sample(at, float(arrived)))
+        lasted = pause_s * rng.uniform(0.5, 1.5)
+        gap = rng.expovariate(20.0)
+        while gap < lasted:
+            arrived += 1
+            gap += rng.expovariate(20.0)
+        at += lasted
+    assert history.dispersion < 1.5
+    # all of one size: tokens are as dispersed as requests
+    assert history.token_dispersion < 1.5
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_ramp_is_followed_into_the_future(seed: int) -> None:
     line = after(lambda at: 2.0 + at / 100.0, 500, seed).line

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.overflow import Needs, Offers, OverflowGate, OverflowRules, refusal
+from autoscaling.overflow import (
+    SHARE_WINDOW_S,
+    Needs,
+    Offers,
+    OverflowGate,
+    OverflowRules,
+    refusal,
+)
 
 RULES = OverflowRules(enter=1.0, leave=0.7, max_share=0.5)
 
@@ -31,15 +39,57 @@ def test_the_first_of_a_quiet_minute_may_overflow() -> None:
     st.lists(st.tuples(st.booleans(), st.floats(0, 5)), min_size=60, max_size=200),
 )
 def test_no_more_than_the_share_overflows(share: float, traffic: list[tuple[bool, float]]) -> None:
+    """The test keeps its own list of what was decided; an old request weighs exp(-age / 60 s)."""
     gate, now = OverflowGate(OverflowRules(max_share=share)), 0.0
+    decided: list[tuple[float, bool]] = []
     for wants, pause in traffic:
         now += pause
-        may = gate.has_room(now)
-        gate.count(wants and may, now)
+        overflows = wants and gate.has_room(now)
+        gate.count(overflows, now)
+        decided.append((now, overflows))
+        weights = [(math.exp((at - now) / SHARE_WINDOW_S), one) for at, one in decided]
+        requests = sum(weight for weight, _ in weights)
+        overflowed = sum(weight for weight, one in weights if one)
         # the first of a quiet minute may be one too many
-        counts = gate._counts[""]
-        assert counts.overflowed <= max(1.5, share * counts.requests) + 1e-9
-    assert 0.0 <= gate.share(now) <= 1.0
+        assert overflowed <= max(1.5, share * requests) + 1e-6
+        assert gate.share(now) == pytest.approx(overflowed / requests, abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [1, 5])
+def test_steady_traffic_overflows_by_its_share_in_each_minute(share: float, rate: int) -> None:
+    gate = OverflowGate(OverflowRules(max_share=share))
+    for minute in range(5):
+        overflowed = 0
+        for request in range(60 * rate):
+            now = 60.0 * minute + request / rate
+            overflows = gate.has_room(now)
+            gate.count(overflows, now)
+            overflowed += overflows
+        assert overflowed == pytest.approx(share * 60 * rate, abs=2)
+
+
+def test_an_overflow_that_was_taken_back_leaves_room_for_another() -> None:
+    gate = OverflowGate(RULES)
+    gate.count(True, 0.0)
+    assert not gate.has_room(0.0)
+    gate.take_back(0.0)
+    assert gate.has_room(0.0)
+    assert gate.share(0.0) == 0.0
+
+
+def test_what_was_taken_back_twice_opens_no_further_room() -> None:
+    gate = OverflowGate(RULES)
+    gate.count(True, 0.0)
+    for _ in range(2):
+        gate.take_back(0.0)
+    gate.count(True, 0.0)
+    gate.count(True, 0.0)
+    assert not gate.has_room(0.0)
+
+
+def test_the_share_of_no_requests_is_zero() -> None:
+    assert OverflowGate(RULES).share(0.0) == 0.0
 
 
 def test_what_one_tenant_lets_overflow_leaves_the_others_their_share() -> None:

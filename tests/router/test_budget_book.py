@@ -39,6 +39,26 @@ def test_the_next_at_a_place_goes_on_with_the_book(tmp_path: Path) -> None:
     assert granted(Book(tmp_path, NOW + 5, 1.0)) == ([2, 37], [0, 0])
 
 
+@pytest.mark.parametrize("by_share", [False, True])
+def test_a_refund_that_arrives_twice_gives_back_only_once(tmp_path: Path, by_share: bool) -> None:
+    book = Book(tmp_path, NOW, 1.0)
+    book.grant("red", 1000, 1, 50, by_share=by_share)
+    for _ in range(2):
+        book.grant("red", 1000, -1, -50, by_share=by_share)
+    book.grant("red", 1000, 1, 30, by_share=by_share)
+    expected = ([0, 0], [1, 30]) if by_share else ([1, 30], [0, 0])
+    assert granted(book) == expected
+    book.close(whole=False)
+    assert granted(Book(tmp_path, NOW, 1.0)) == expected
+
+
+def test_a_refund_of_a_grant_that_the_book_does_not_have_changes_nothing(tmp_path: Path) -> None:
+    book = Book(tmp_path, NOW, 1.0)
+    book.grant("red", 1000, -1, -50, by_share=False)
+    book.grant("red", 1000, 1, 30, by_share=False)
+    assert granted(book) == ([1, 30], [0, 0])
+
+
 def test_what_a_killed_process_let_in_is_in_its_book(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path; from router.budget_book import Book\n"

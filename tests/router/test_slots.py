@@ -136,6 +136,26 @@ async def test_any_number_of_keys_is_written(
     assert holders(server, slot) == set(then)
 
 
+async def test_no_batch_has_more_keys_than_a_lookup_can_wait_for(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    slot = await claim(redis, POOL, "own")
+    cleared = [b"%016d" % n for n in range(100)]
+    added = [b"%016d" % (10_000 + n) for n in range(300)]
+    with control(server) as client, client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        assert await write_bits(redis, POOL, slot, "own", added, cleared, 1)
+        client.echo("written")
+        sizes = []
+        for command in iter(lambda: monitor.next_command()["command"], "ECHO written"):
+            name, *arguments = command.split(" ")
+            # the script's source has blanks; the number of keys follows it, before the first key
+            if name == "EVAL":
+                before, _, _ = " ".join(arguments).partition(" " + slots.slots_key(POOL))
+                sizes.append(int(before.rsplit(" ", 1)[-1]) - 2)
+    assert sizes == [128, 128, 128, 16]
+    assert max(sizes) <= slots.BATCH_KEYS
+
+
 async def flush(redis: AsyncRedis, server: RedisProcess, slot: int) -> None:
     with control(server) as client:
         client.flushall()

@@ -7,9 +7,17 @@ import pytest
 
 from deployments.fleet import fleet_file
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.fleet_file import FleetError, load_fleet, parse_fleet, shipped_fleets
+from deployments.fleet.fleet_file import (
+    FleetError,
+    check_text,
+    load_fleet,
+    parse_fleet,
+    shipped_fleets,
+)
 from deployments.fleet.settings.engine_args import EngineArgRefused
+from deployments.fleet.weights_check import WeightsCheck
 from observability.slo import SHIPPED, load
+from weights.finding import Finding
 
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
 
@@ -182,6 +190,25 @@ def test_a_refusal_of_vllm_is_told_at_the_key_as_the_file_spells_it(
         " Did you mean method?",
     ]
     assert "host" not in asked["engine"]
+
+
+@pytest.mark.parametrize(
+    ("key", "line"), [("max-model-len", 6), ("max_model_len", 6), ("max_num_seqs", 5)]
+)
+def test_a_finding_is_shown_at_the_line_of_its_key_however_that_is_spelled(
+    monkeypatch: pytest.MonkeyPatch, key: str, line: int
+) -> None:
+    """One about a key that the file does not set is shown at the section it belongs to."""
+    name = key.replace("-", "_")
+    at = f"engine_args.{name}"
+    finding = Finding("dimensions", True, at, None, "does not fit", "Lower it")
+    check = WeightsCheck([(("pools", "engine", "engine_args", name), finding)])
+    monkeypatch.setattr(fleet_file, "check_weights", lambda _: check)
+    set_key = key if line == 6 else "max-model-len"
+    text = with_pool(f"engine_args:\n  {set_key}: 100\n  block_size: 16")
+    with pytest.raises(FleetError, match=f"fleet.yaml:{line}: ") as caught:
+        check_text(text, check_engine_args=False)
+    assert "does not fit. Lower it." in str(caught.value)
 
 
 def test_slo_default_takes_the_targets_of_the_slo_file_that_ships() -> None:
