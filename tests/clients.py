@@ -113,9 +113,10 @@ class Service:
             try:
                 async with http.get(f"{gateway}/health/serving") as answer:
                     found += [gateway] if answer.status == 200 else []
-            except aiohttp.ClientError:
+            except (aiohttp.ClientError, TimeoutError):
                 continue
-        self.serving = found
+        # where none answers in time, a load balancer keeps to those that served last
+        self.serving = found or self.serving or self._gateways
 
     async def _client(self, http: aiohttp.ClientSession, number: int, tokens: int) -> None:
         while not self.stop:

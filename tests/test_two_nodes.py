@@ -126,11 +126,17 @@ def _session() -> aiohttp.ClientSession:
 
 
 class Traffic:
-    """Clients that ask without a pause and leave a gateway that they cannot reach."""
+    """Clients that ask without a pause and leave a gateway that they cannot reach.
+
+    `turned_away` has, for each client that left its gateway, that gateway and the time, and
+    `failed` what went wrong at the first gateway, which is not to be lost. A connection that is
+    not made in time on busy cores is tried again and is no failure.
+    """
 
     def __init__(self, headers: dict[str, str], gateways: list[str]) -> None:
         self.outcomes: list[Outcome] = []
-        self.turned_away: list[float] = []
+        self.turned_away: list[tuple[str, float]] = []
+        self.failed: list[str] = []
         self.stop = False
         self._headers = headers
         self._gateways = gateways
@@ -156,9 +162,12 @@ class Traffic:
                     http, self._headers, url_of(gateway), MODEL, stream, tokens
                 )
                 self.outcomes.append(outcome)
-            except (aiohttp.ClientError, TimeoutError):
-                self.turned_away.append(time.monotonic())
-                gateway = self._gateways[0]
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if gateway != self._gateways[0]:
+                    self.turned_away.append((gateway, time.monotonic()))
+                    gateway = self._gateways[0]
+                elif not isinstance(error, TimeoutError):
+                    self.failed.append(repr(error))
 
 
 @pytest.fixture(scope="module")
@@ -189,23 +198,27 @@ def test_each_node_has_an_engine(cluster: Cluster) -> None:
 
 
 def test_two_new_engines_do_not_draw_the_same_numbers(cluster: Cluster) -> None:
-    """vLLM seeds each with 0, and then the first samples of both are alike."""
+    """vLLM seeds each with 0, and then the first samples of both are alike.
+
+    Which engine answers is the gateway's choice, so more is asked until both have.
+    """
     body = {"model": MODEL, "prompt": "Once", "max_tokens": 24, "temperature": 1, "top_p": 1}
 
     async def sample() -> dict[str, str]:
         headers = {**cluster.headers, "x-antefix-policy": "round_robin"}
-        texts = {}
-        async with _session() as http:
-            for _ in range(2):
+        texts: dict[str, str] = {}
+        async with _session() as http, asyncio.timeout(2 * REQUEST_SECONDS):
+            while len(texts) < 2:
                 url = f"{url_of(cluster.first.address)}/v1/completions"
                 async with http.post(url, json=body, headers=headers) as answer:
                     said = await answer.json()
                     assert answer.status == 200, said
-                    texts[answer.headers["x-antefix-replica"]] = said["choices"][0]["text"]
+                    text = said["choices"][0]["text"]
+                    texts.setdefault(answer.headers["x-antefix-replica"], text)
         return texts
 
     one, other = cluster.nodes.outside(
-        asyncio.run, sample(), timeout_s=2 * REQUEST_SECONDS
+        asyncio.run, sample(), timeout_s=3 * REQUEST_SECONDS
     ).values()
     assert one != other
 
@@ -252,14 +265,15 @@ def test_a_lost_node_costs_no_request_that_enters_at_the_other(cluster: Cluster)
         f"{len(under_way)} under way, {len(here) - len(under_way)} later, {dict(kinds)}; "
         f"{len(delayed)} took over {VANISHED_AFTER_S} s; the last cut stream was told after "
         f"{cut_after:.1f} s; clients of the lost gateway: {len(traffic.turned_away)} moved, after "
-        f"{max((t - lost_at for t in traffic.turned_away), default=0.0):.1f} s"
+        f"{max((t - lost_at for _, t in traffic.turned_away), default=0.0):.1f} s"
     )
+    assert not traffic.failed
     assert set(kinds) <= {"whole", "cut"}
     assert kinds["whole"] > kinds["cut"]
     assert not placed_after
     assert off_the_board < LEASE_S + SLACK_SECONDS
     assert cut_after < VANISHED_AFTER_S + SLACK_SECONDS
-    assert len(traffic.turned_away) <= 3, "a client turns away from the lost gateway once"
+    assert len(traffic.turned_away) <= 3, "each client of the lost gateway leaves it once"
 
 
 def test_a_new_node_makes_the_fleet_whole(cluster: Cluster) -> None:
