@@ -78,6 +78,7 @@ def applications(
     `running`: how many replicas pools have now, where they run already. Gateways whose cold fields
     are the same go on, with the new settings; the engines of a pool that is deployed again do not.
     """
+    fleet = fleet.with_secret(secrets.engine_secret)
     told = fleet.model_dump(mode="json")
     gateways = _gateways(fleet).options(
         num_replicas=fleet.gateway.replicas,
@@ -93,9 +94,10 @@ def applications(
     return {GATEWAYS_APPLICATION: gateways.bind(fleet, secrets), **pools}
 
 
-async def running_replicas(fleet: Fleet, redis_url: str) -> dict[str, int]:
+async def running_replicas(fleet: Fleet, secrets: Secrets) -> dict[str, int]:
     """How many the autoscaler runs now of the pools that it knows."""
-    targets = {name: await _last_target(redis_url, fleet.board_of(name)) for name in fleet.pools}
+    boards = {name: fleet.with_secret(secrets.engine_secret).board_of(name) for name in fleet.pools}
+    targets = {name: await _last_target(secrets.redis_url, of) for name, of in boards.items()}
     return {name: target for name, target in targets.items() if target is not None}
 
 
@@ -103,11 +105,11 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-async def begin_anew(fleet: Fleet, redis_url: str) -> None:
+async def begin_anew(fleet: Fleet, secrets: Secrets) -> None:
     """Before a fleet of which nothing runs: what an earlier one left in Redis is not for it."""
-    redis = connect(redis_url)
+    redis = connect(secrets.redis_url)
     try:
-        await forget_settings(redis, fleet.board)
+        await forget_settings(redis, fleet.with_secret(secrets.engine_secret).board)
     except REDIS_FAILURES as error:  # its gateways will write others
         logger.warning("the settings of %s may be an earlier fleet's: %s", fleet.board, error)
     finally:
@@ -232,6 +234,7 @@ def build_gateways(args: Mapping[str, Any]) -> serve.Application:
     """
     base = parse_base(_text(args), "fleet").in_cluster(os.environ.get("ANTEFIX_CLUSTER", ""))
     secrets = secrets_from_environment(base, os.environ)
+    base = base.with_secret(secrets.engine_secret)
     application: serve.Application = _gateways(base).bind(base, secrets)
     return application
 
@@ -244,6 +247,7 @@ def build_pool(args: Mapping[str, Any]) -> serve.Application:
     """
     cold = parse_fleet(_text(args), "fleet").in_cluster(os.environ.get("ANTEFIX_CLUSTER", ""))
     secrets = secrets_from_environment(cold, os.environ)
+    cold = cold.with_secret(secrets.engine_secret)
     (name,) = cold.pools
     client = _get_global_client(raise_if_no_controller_running=False)
     fleet = as_deployed(cold, client.get_serve_details() if client else {})

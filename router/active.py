@@ -1,9 +1,9 @@
 """How many replicas of a pool take traffic: one number in Redis, followed by all its gateways.
 
-    key                    value                                                    lifetime
-    {afx:<pool>}:active    "<count> <promoted>": the <count> most senior of the     for good
-                           live replicas take traffic, and <promoted> of these
-                           because gateways asked for more than the autoscaler
+    key       value                                                    lifetime
+    active    "<count> <promoted>": the <count> most senior of the     for good
+              live replicas take traffic, and <promoted> of these
+              because gateways asked for more than the autoscaler
 
 The other live replicas are warm: loaded, and idle. Who is most senior follows from the replicas'
 own snapshots (`router.load`), so a dead one is replaced by the next without a word. Who writes
@@ -22,6 +22,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import cast
 
+from router import redis_keys
 from router.redis_client import AsyncRedis
 from router.slots import REDIS_TIMEOUT_S, Script
 
@@ -54,7 +55,7 @@ class Active:
 
 
 def active_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:active"
+    return redis_keys.key(pool, "active")
 
 
 def parsed(value: str | None) -> Active | None:

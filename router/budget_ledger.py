@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from common.loops import forever
+from router import redis_keys
 from router.budget_book import Book
 from router.budget_scripts import AWAY, BEAT, LEASE, LEAVE, RESERVE, SETTLE, SILENT, WINDOW
 from router.budgets import Granted, Kind, Left, NotGranted, TenantBudget, left_of
@@ -83,7 +84,7 @@ class BudgetLedger:
     ) -> None:
         self.gateways = gateways
         self._redis = redis
-        self._key = f"{{afx:{fleet}}}:budgets"
+        self._key = redis_keys.key(fleet, "budgets")
         self._bucket_s = bucket_s
         self._began = self._lost_at = self._now()
         self._book = Book(books, self._began, bucket_s, name)

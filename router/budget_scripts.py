@@ -1,7 +1,7 @@
 """What Redis does with budgets, each script at once. Times are Redis' own, seconds.
 
     key                        value                                                lifetime
-    {afx:<fleet>}:budgets      hash: gen, born, expected; m:<gateway> -> heard,     for ever
+    budgets                    hash: gen, born, expected; m:<gateway> -> heard,     for ever
                                share, until, process, vouches
     ...:budgets:scopes         set of the scopes that have a key                    for ever
     ...:budgets:<scope>        hash: newest bucket b, sums r and t of 62 buckets,   until it is idle

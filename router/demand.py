@@ -1,9 +1,9 @@
 """What comes to a pool, as its gateways count it, for the autoscaler; and what it makes of that.
 
-    key                    value                                              lifetime
-    {afx:<pool>}:demand    hash: gateway -> `DemandCounters`, JSON, written    60 s after the
-                           every 0.5 s whether they changed or not            last writing
-    {afx:<pool>}:decided   `Decided`, JSON, written every 0.5 s                10 s
+    key       value                                              lifetime
+    demand    hash: gateway -> `DemandCounters`, JSON, written    60 s after the
+              every 0.5 s whether they changed or not            last writing
+    decided   `Decided`, JSON, written every 0.5 s                10 s
 
 Each gateway counts from its own start. The reader adds up what each count grew by, so the sums
 never fall: not when a gateway starts again, goes away, or is heard of again after an outage.
@@ -22,6 +22,7 @@ from typing import cast
 import msgspec
 
 from common.loops import forever
+from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import REDIS_TIMEOUT_S
 
@@ -92,7 +93,7 @@ _decided = msgspec.json.Decoder(Decided).decode
 
 
 def decided_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:decided"
+    return redis_keys.key(pool, "decided")
 
 
 async def tell_decided(redis: AsyncRedis, pool: str, decided: Decided) -> None:
@@ -113,7 +114,7 @@ async def read_decided(redis: AsyncRedis, pool: str) -> Decided | None:
 
 
 def demand_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:demand"
+    return redis_keys.key(pool, "demand")
 
 
 async def tell(redis: AsyncRedis, pool: str, gateway: str, counters: DemandCounters) -> None:

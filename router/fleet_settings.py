@@ -1,8 +1,8 @@
 """What a fleet's gateways run with, in Redis, for engines and the autoscaler.
 
-    key                      value                                         lifetime
-    {afx:<fleet>}:settings   `GivenSettings`, JSON; the highest version     a day after the last
-                             is the newest                                  gateway
+    key        value                                         lifetime
+    settings   `GivenSettings`, JSON; the highest version     a day after the last
+               is the newest                                  gateway
 
 Ray Serve tells running gateways of a change, and would restart or reset what it told of one
 otherwise. Each gateway writes what it was given, with a higher version than it found, and writes
@@ -20,6 +20,7 @@ from typing import cast
 import msgspec
 
 from common.loops import forever
+from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import REDIS_TIMEOUT_S
 
@@ -40,7 +41,7 @@ _settings = msgspec.json.Decoder(GivenSettings).decode
 
 
 def settings_key(fleet: str) -> str:
-    return f"{{afx:{fleet}}}:settings"
+    return redis_keys.key(fleet, "settings")
 
 
 async def read_settings(redis: AsyncRedis, fleet: str) -> GivenSettings | None:

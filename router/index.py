@@ -1,8 +1,8 @@
 """Which replicas hold which prefix of a prompt, read from Redis by a gateway.
 
-    key                      value    meaning
-    {afx:<pool>}:s:<digest>  bitmap   bit i set: the replica in slot i holds this segment and
-                                      every segment before it
+    key         value    meaning
+    s:<digest>  bitmap   bit i set: the replica in slot i holds this segment and
+                         every segment before it
 
 A lookup costs one small read for a prompt that nobody knows and rarely more than two (see
 `depth_search`). It may report less than a replica holds. Nothing here raises into a request
@@ -27,6 +27,7 @@ from router.breaker import Breaker
 from router.depth_search import DepthSearch
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import Lane, open_lane
+from router.slots import segment_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class PrefixIndex:
     ) -> None:
         self._redis = redis
         self._pool = pool
-        self._prefix = f"{{afx:{pool}}}:s:".encode()
+        self._prefix = segment_prefix(pool)
         self.budget_s = budget_s
         self._clock = clock
         self._breaker = Breaker()

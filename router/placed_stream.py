@@ -1,7 +1,7 @@
 """What every gateway placed, told to all the others through a Redis stream.
 
-    key                    entry                      kept
-    {afx:<pool>}:placed    p: a `Placed` as msgpack   about 4096 entries, 60 s after the last
+    key       entry                      kept
+    placed    p: a `Placed` as msgpack   about 4096 entries, 60 s after the last
 
 `append` never waits and never raises: what Redis cannot take is dropped and counted, for an
 old placement helps nobody. The reader starts where the stream was 5 s ago, comes back by itself
@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from common.loops import forever
+from router import redis_keys
 from router.recent import Placed
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import KeptLane
@@ -53,7 +54,7 @@ _decode = msgspec.msgpack.Decoder(Placed).decode
 
 
 def stream_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:placed"
+    return redis_keys.key(pool, "placed")
 
 
 class PlacedStream:

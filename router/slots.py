@@ -1,13 +1,13 @@
 """Slots: the numbers that stand for replicas in the prefix index, and every write made under them.
 
-    key                        value                             lifetime
-    {afx:<pool>}:slots         hash: slot -> its incarnation,    until freed
-                               or `sweeping:<id>`, `freed:<s>`
-    {afx:<pool>}:batches       hash: slot -> number of the last  until freed
-                               batch its incarnation wrote
-    {afx:<pool>}:slot:<i>      lease and load snapshot, JSON     LEASE_S, renewed by heartbeat
-    {afx:<pool>}:s:<key>       bitmap: bit i set = slot i's      SEGMENT_TTL_S, renewed slowly
-                               replica holds this segment
+    key           value                             lifetime
+    slots         hash: slot -> its incarnation,    until freed
+                  or `sweeping:<id>`, `freed:<s>`
+    batches       hash: slot -> number of the last  until freed
+                  batch its incarnation wrote
+    slot:<i>      lease and load snapshot, JSON     LEASE_S, renewed by heartbeat
+    s:<key>       bitmap: bit i set = slot i's      SEGMENT_TTL_S, renewed slowly
+                  replica holds this segment
 
 Each write is one Lua script, hence atomic, and looks first whether the registry still names
 its writer for the slot. A flush, an empty restart or a sweep therefore fences a writer off, and
@@ -34,6 +34,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from redis.exceptions import NoScriptError
 
+from router import redis_keys
 from router.redis_client import FOREIGN, AsyncRedis
 from router.redis_lane import Lane
 
@@ -54,20 +55,20 @@ Argument: TypeAlias = "str | bytes | int"
 
 
 def slots_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:slots"
+    return redis_keys.key(pool, "slots")
 
 
 def batches_key(pool: str) -> str:
-    return f"{{afx:{pool}}}:batches"
+    return redis_keys.key(pool, "batches")
 
 
 def lease_key(pool: str, slot: int) -> str:
-    return f"{{afx:{pool}}}:slot:{slot}"
+    return redis_keys.key(pool, f"slot:{slot}")
 
 
 def segment_prefix(pool: str) -> bytes:
     """What the Redis keys of a pool's bitmaps begin with; the segment key follows."""
-    return f"{{afx:{pool}}}:s:".encode()
+    return redis_keys.key(pool, "s:").encode()
 
 
 @dataclass(frozen=True)

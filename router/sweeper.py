@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from common.loops import forever
-from router import slots
+from router import redis_keys, slots
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Sweeper:
         self._clock = clock
         self._pause = pause
         self._id = secrets.token_hex(8)
-        self._lock_key = f"{{afx:{pool}}}:sweeper"
+        self._lock_key = redis_keys.key(pool, "sweeper")
         # (slot, registry value) -> since when it has been seen without a lease
         self._unleased: dict[tuple[int, str], float] = {}
         self._failing = False

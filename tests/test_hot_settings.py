@@ -28,6 +28,7 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
 from router.fleet_settings import settings_key
+from router.redis_keys import fleet_id
 from tests.fakes.engine import SECRET
 from tests.fakes.front import samples_of
 from tests.fakes.serve_fleet import TOKEN_S, config_of
@@ -368,10 +369,10 @@ def test_a_new_gateway_answers_by_the_settings_from_its_first_request(served: Se
 def test_what_redis_has_lost_is_there_again(served: Served, server: RedisProcess) -> None:
     before = served.settles()
     with control(server) as client:
-        kept = client.get(settings_key("hot"))
+        kept = client.get(settings_key(f"hot.{fleet_id(SECRET)}"))
         assert kept is not None
         client.flushall()
-        eventually(lambda: client.get(settings_key("hot")) == kept)
+        eventually(lambda: client.get(settings_key(f"hot.{fleet_id(SECRET)}")) == kept)
     assert served.settles() == before
 
 

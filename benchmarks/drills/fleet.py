@@ -43,7 +43,8 @@ class DrilledFleet:
         self._run_id = state.run_id
         self.home = fleet.home
         self.redis_url = state.redis_url
-        self.description = load_fleet(state.fleet_file, check_engine_args=False)
+        description = load_fleet(state.fleet_file, check_engine_args=False)
+        self.description = description.with_secret(Home(fleet.home).keys().engine_secret)
         self.client = redis.Redis.from_url(state.redis_url, socket_timeout=5)
 
     def gateways(self) -> list[psutil.Process]:

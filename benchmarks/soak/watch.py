@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cli.local import processes
 from deployments.fleet.applications import application_of
+from router import redis_keys
 
 MEMORY, FILES, THREADS = "memory_mb", "file_descriptors", "threads"
 PROCESSES, REDIS_KEYS, REDIS_MEMORY = "processes", "redis_keys", "redis_memory_mb"
@@ -110,7 +111,7 @@ def of_redis(client: Any) -> Sample:
     """Keys by kind, which stands after the tag of the fleet or of its pool."""
     kinds: Counter[str] = Counter()
     for key in client.scan_iter(count=1000):
-        kinds[key.decode(errors="replace").rpartition("}:")[2].split(":")[0]] += 1
+        kinds[redis_keys.kind_of(key.decode(errors="replace"))] += 1
     found: Sample = {Figure(REDIS_KEYS, kind): count for kind, count in kinds.items()}
     found[Figure(REDIS_MEMORY, "all")] = client.info("memory")["used_memory"] / MB
     return found

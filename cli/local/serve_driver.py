@@ -67,7 +67,7 @@ def deploy(request: dict[str, Any], emit: Emit) -> None:
     serve.start(proxy_location="Disabled")
     emit({"event": "connected", "started_serve": started_serve})
     secrets = Secrets(**request["secrets"])
-    asyncio.run(begin_anew(fleet, secrets.redis_url))
+    asyncio.run(begin_anew(fleet, secrets))
     _run(applications(fleet, secrets))
     _follow(fleet, emit)
 
@@ -81,7 +81,7 @@ def update(request: dict[str, Any], emit: Emit) -> None:
     if request["local"] and not _fits(fleet, emit):
         return
     secrets = Secrets(**request["secrets"])
-    running = asyncio.run(running_replicas(fleet, secrets.redis_url))
+    running = asyncio.run(running_replicas(fleet, secrets))
     built = applications(fleet, secrets, running)
     if before:
         changed = restarts(before, after)

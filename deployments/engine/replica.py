@@ -49,6 +49,7 @@ from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import RENDERER_PATH
 from observability import metric_files
 from observability.metrics import ReplicaMetrics
+from router import redis_keys
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
 from router.fleet_settings import read_settings
@@ -112,7 +113,7 @@ class EngineReplica:
         adopt_logs("engine")
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id
-        fleet_name, pool_name = board.partition("/")[0].partition("@")[0], board.rpartition("/")[2]
+        fleet_name, pool_name = redis_keys.fleet_name(board), board.rpartition("/")[2]
         # before vLLM makes its metrics
         count = partial(metric_files.write_as_replica, pool=pool_name, replica=self._replica_id)
         node_metrics.join(fleet_name, metrics, count)

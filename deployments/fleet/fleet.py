@@ -28,6 +28,7 @@ from deployments.fleet.settings.environment import escaped
 from deployments.fleet.settings.objectives import (
     Tenant,
 )
+from router.redis_keys import fleet_id
 
 # Engines are started with it, whatever a fleet's own bound; as in OpenAI's API.
 MOST_N = 128
@@ -221,6 +222,8 @@ class FleetBase(Section):
     # Not of the file: where two Ray clusters run one fleet, as an upgrade does for a while, neither
     # may count the other's replicas.
     _cluster: str = PrivateAttr("")
+    # Not of the file either: it comes from the engine secret. "": no secret is known.
+    _id: str = PrivateAttr("")
 
     def in_cluster(self, name: str) -> Self:
         """The same fleet, as it runs in the Ray cluster of that name."""
@@ -230,12 +233,25 @@ class FleetBase(Section):
 
     def applied_to(self, fleet: Fleet) -> Fleet:
         """The fleet, as it runs where this does."""
-        return fleet.in_cluster(self._cluster)
+        found = fleet.in_cluster(self._cluster)
+        found._id = self._id
+        return found
+
+    def with_secret(self, engine_secret: str) -> Self:
+        """Return the same fleet, with the keys in Redis that belong to its engine secret."""
+        fleet = self.model_copy()
+        fleet._id = fleet_id(engine_secret)
+        return fleet
+
+    @property
+    def redis_name(self) -> str:
+        """The fleet's name in Redis (`router.redis_keys`), shared by all its clusters."""
+        return f"{self.name}.{self._id}" if self._id else self.name
 
     @property
     def board(self) -> str:
-        """The fleet's name in Redis: fleets, and clusters of one, may share it."""
-        return f"{self.name}@{self._cluster}" if self._cluster else self.name
+        """The name in Redis of the fleet in this cluster."""
+        return f"{self.redis_name}@{self._cluster}" if self._cluster else self.redis_name
 
     def board_of(self, pool: str) -> str:
         """The pool's name on the load board."""

@@ -1,9 +1,9 @@
 """Why a request went where it went: kept in Redis for a while, for any gateway to tell.
 
-    {afx:<fleet>}:requests:<tenant>:<minute>       hash of a minute's: request id -> JSON, which
-                                                   zlib compresses where it is above PLAIN_BYTES
-    {afx:<fleet>}:decisions:<tenant>               list of the last DECISIONS, newest first
-    {afx:<fleet>}:decisions                        every tenant's; only where somebody may see them
+    requests:<tenant>:<minute>       hash of a minute's: request id -> JSON, which
+                                     zlib compresses where it is above PLAIN_BYTES
+    decisions:<tenant>               list of the last DECISIONS, newest first
+    decisions                        every tenant's; only where somebody may see them
 
 Written in the background, after the answer, some at a time: a Redis that is slow or gone costs
 explanations (they are dropped and counted), never a request. No prompt and no token id is in one.
@@ -25,6 +25,7 @@ import msgspec
 
 from common.loops import forever
 from deployments.gateway.errors import ApiError
+from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
 logger = logging.getLogger("ray.serve")
@@ -65,7 +66,7 @@ class Explanations:
     def __init__(self, redis: AsyncRedis, fleet: str, for_operators: bool = False) -> None:
         self._redis = redis
         self.for_operators = for_operators
-        self._prefix = f"{{afx:{fleet}}}:"
+        self._fleet = fleet
         self._waiting: asyncio.Queue[_Kept] = asyncio.Queue(WAITING_AT_MOST)
         self._room = _Room()
         self.dropped = 0
@@ -165,11 +166,11 @@ class Explanations:
 
     def _minute_of(self, tenant: str, minute: int) -> str:
         # a tenant's name may hold the colon that ends it
-        return f"{self._prefix}requests:{_quoted(tenant)}:{minute}"
+        return redis_keys.key(self._fleet, f"requests:{_quoted(tenant)}:{minute}")
 
     def _list(self, tenant: str | None) -> str:
         whose = "" if tenant is None else f":{_quoted(tenant)}"
-        return f"{self._prefix}decisions{whose}"
+        return redis_keys.key(self._fleet, f"decisions{whose}")
 
 
 class _Room:

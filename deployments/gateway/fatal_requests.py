@@ -1,8 +1,8 @@
 """Requests that every engine they were given was lost with: refused for minutes, by every gateway.
 
-    key                 value                                              lifetime
-    {afx:<fleet>}:fatal sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
-                        seconds)
+    key     value                                              lifetime
+    fatal   sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
+            seconds)
 
 A request that kills the engine it runs on must not take the pool along, however often it is sent
 again. Which of those that were lost together did it nobody can tell: so it is 503, and for minutes
@@ -24,6 +24,7 @@ from typing import Any, cast
 from common.loops import forever
 from deployments.gateway.errors import ApiError
 from deployments.gateway.request import EngineRequest
+from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import REDIS_TIMEOUT_S
 
@@ -41,7 +42,7 @@ class FatalRequests:
 
     def __init__(self, redis: AsyncRedis, fleet: str, secret: str) -> None:
         self._redis = redis
-        self._key = f"{{afx:{fleet}}}:fatal"
+        self._key = redis_keys.key(fleet, "fatal")
         key = blake2b(secret.encode(), person=b"antefix fatal").digest()
         self._hash = blake2b(key=key, digest_size=16, person=b"afx fatal body")
         # digest -> until when, on the loop's clock

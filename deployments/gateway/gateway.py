@@ -137,7 +137,7 @@ class Gateway:
             connect(secrets.redis_url),
             connect(secrets.redis_url, decode=False),
         )
-        self._explanations = Explanations(self._binary, base.name)
+        self._explanations = Explanations(self._binary, base.redis_name)
         self._dropped_told = 0
         self._holders: set[str] = set()
         self._loops = Loops()
@@ -148,14 +148,14 @@ class Gateway:
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._budget_metrics = BudgetMetrics(self._metrics)
-        books = books_of(base.name, secrets.redis_url)
-        self._budgets = TenantBudgets(self._binary, base.name, books, self._budget_metrics)
+        books = books_of(base.redis_name, secrets.redis_url)
+        self._budgets = TenantBudgets(self._binary, base.redis_name, books, self._budget_metrics)
         self._bodies = Bodies()
         self._watch = RequestWatch(self._requests, self._bodies.settle, self._budgets.settle)
         self._tracing = tracing_of(os.environ, VERSION)
         secret = secrets.engine_secret
         self._salts = CacheSalts(secret)
-        self._fatal = FatalRequests(self._binary, base.name, secret)
+        self._fatal = FatalRequests(self._binary, base.redis_name, secret)
         self._rejoining = Rejoining(self._session, secret)
         self._pools = Pools(
             Connections(self._text, self._binary, self._session, secret),

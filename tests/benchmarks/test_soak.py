@@ -56,6 +56,7 @@ from deployments.wire.engine_pass import EnginePasses
 from observability.held_items import held_items
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
+from router.redis_keys import key
 from router.slots import slots_key
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.front import KEY, TENANT, Front, gateway_before
@@ -206,10 +207,10 @@ def test_each_process_of_the_fleet_is_looked_at() -> None:
 def test_keys_in_redis_are_counted_by_kind(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         for number in range(3):
-            client.set(f"{{afx:soak/engine}}:s:{number}", "")
-        client.hset("{afx:soak}:requests:a%3Ab:7", "id", "{}")
+            client.set(key("soak/engine", f"s:{number}"), "")
+        client.hset(key("soak", "requests:a%3Ab:7"), "id", "{}")
         client.hset(slots_key("soak/engine"), mapping={"0": "an owner", "1": "freed:123"})
-        client.zadd("{afx:soak}:budgets:a/b:leases", {"one": 1.0, "two": 2.0})
+        client.zadd(key("soak", "budgets:a/b:leases"), {"one": 1.0, "two": 2.0})
         found = of_redis(client)
         kinds = {of.whose: count for of, count in found.items() if of.unit == REDIS_KEYS}
         assert kinds == {"s": 3, "requests": 1, "slots": 1, "budgets": 1}

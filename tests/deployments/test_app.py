@@ -21,12 +21,19 @@ from deployments.app import (
     secrets_from_environment,
 )
 from deployments.autoscaler import PoolAutoscaler, autoscaling_config
-from deployments.fleet.applications import args_of_gateways, args_of_pool, serve_config
+from deployments.fleet.applications import (
+    GATEWAYS_APPLICATION,
+    application_of,
+    args_of_gateways,
+    args_of_pool,
+    serve_config,
+)
 from deployments.fleet.fleet import MOST_N, Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
 from deployments.gateway.gateway import Secrets
 from deployments.gateway.keys_file import stored
+from router.redis_keys import fleet_id
 
 REDIS_URL = "redis://127.0.0.1:1/0"
 POOL = {"model": "org/model"}
@@ -317,7 +324,32 @@ def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
         engine = deployment_of(build_pool(args_of_pool(given, "engine")))
         assert _arguments(engine)[0] == fleet.board_of("engine")
         boards.add(fleet.board_of("engine"))
-    assert boards == {"test@blue/engine", "test@green/engine"}
+    name = f"test.{fleet_id(ENVIRONMENT['ANTEFIX_ENGINE_SECRET'])}"
+    assert boards == {f"{name}@blue/engine", f"{name}@green/engine"}
+
+
+def test_two_fleets_of_one_name_share_no_board(environment: pytest.MonkeyPatch) -> None:
+    given = {"name": "test", "pools": {"engine": POOL}}
+    names, boards = set(), set()
+    for secret in ("one secret", "another secret"):
+        environment.setenv("ANTEFIX_ENGINE_SECRET", secret)
+        base = _arguments(deployment_of(build_gateways(args_of_gateways(given))))[0]
+        names |= {base.board, base.redis_name}
+        boards.add(_arguments(deployment_of(build_pool(args_of_pool(given, "engine"))))[0])
+    assert len(names) == len(boards) == 2
+    assert not any(secret in name for name in names for secret in ("one", "another"))
+
+
+def test_a_fleet_has_the_same_board_on_a_laptop_and_on_kubernetes(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    fleet = fleet_of(Pool.model_validate(POOL))
+    secrets = Secrets({}, ENVIRONMENT["ANTEFIX_ENGINE_SECRET"], REDIS_URL)
+    built = applications(fleet, secrets)
+    local = {name: _arguments(deployment_of(of)) for name, of in built.items()}
+    told = args_of_pool({"name": "test", "pools": {"engine": POOL}}, "engine")
+    assert local[application_of("engine")][0] == _arguments(deployment_of(build_pool(told)))[0]
+    assert local[GATEWAYS_APPLICATION][0].board == fleet.with_secret(secrets.engine_secret).board
 
 
 # --- secrets --------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.pool import GatewayPool
 from router.load import LoadBoard
+from router.redis_keys import fleet_id
 from tests.fakes import publishing
 from tests.fakes.engine import MODEL, SECRET, FakeEngine
 from tests.fakes.publishing import MODEL_PATH, Publishing
@@ -29,7 +30,9 @@ from tests.waiting import until
 
 KEY, OTHER_KEY = "sk-test", "sk-other"
 TENANT, OTHER_TENANT = publishing.TENANT, "other"
-FLEET, POOL = "test", "test/main"
+FLEET = "test"
+REDIS_NAME = f"{FLEET}.{fleet_id(SECRET)}"
+POOL = f"{REDIS_NAME}/main"
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
@@ -169,6 +172,7 @@ async def gateway_before(
             "pools": pools,
         }
     )
+    fleet = fleet.with_secret(SECRET)
     keys = {KEY: TENANT, OTHER_KEY: OTHER_TENANT}
     secrets = Secrets(api_keys=keys, engine_secret=SECRET, redis_url=redis_url)
     gateway = object.__new__(_Gateway)
@@ -197,7 +201,7 @@ async def _publish(
     front: Front, engines: Sequence[FakeEngine], redis_url: str, pool: str = "main"
 ) -> None:
     """Each in its order, so that the first has the lowest slot."""
-    board, name = front.pools[pool].scheduler.board, f"{FLEET}/{pool}"
+    board, name = front.pools[pool].scheduler.board, f"{REDIS_NAME}/{pool}"
     for count, engine in enumerate(engines):
         front.published[engine.replica_id] = published = Publishing(engine, redis_url, name)
         published.start()

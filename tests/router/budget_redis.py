@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from router import redis_keys
 from router.redis_client import AsyncRedis
 
 
@@ -9,4 +10,4 @@ async def open_up(redis: AsyncRedis, fleet: str) -> None:
     """A new one grants nothing for a window, since it may have forgotten what was granted."""
     info: Any = await redis.info("server")
     begun: Any = {"gen": info["run_id"], "born": 0, "expected": 1}
-    await redis.hset(f"{{afx:{fleet}}}:budgets", mapping=begun)
+    await redis.hset(redis_keys.key(fleet, "budgets"), mapping=begun)

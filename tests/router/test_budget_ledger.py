@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import budget_ledger
+from router import budget_ledger, redis_keys
 from router.budget_ledger import BudgetLedger
 from router.budget_scripts import BEAT, RESERVE, SETTLE, WINDOW
 from router.budgets import Granted, NotGranted, TenantBudget
@@ -23,7 +23,7 @@ from tests.router.redis_process import RedisProcess
 from tests.waiting import cancelled, until
 
 FLEET = "fleet"
-KEY = f"{{afx:{FLEET}}}:budgets"
+KEY = redis_keys.key(FLEET, "budgets")
 TOKENS = [TenantBudget("red", tokens=100)]
 
 

@@ -17,6 +17,7 @@ from redis.exceptions import MovedError
 from router.depth_search import CLOSER_READ, FIRST_READ
 from router.index import Depths, PrefixIndex
 from router.redis_client import AsyncRedis, connect
+from router.slots import segment_prefix
 from tests.ports import free_ports
 from tests.router.bitmaps import bitmaps_of
 from tests.router.index_redis import server_of
@@ -25,7 +26,7 @@ from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 
 POOL = "fleet/main"
-PREFIX = b"{afx:fleet/main}:s:"
+PREFIX = segment_prefix("fleet/main")
 # Where Redis answers, on however slow a machine; and where it does not.
 PATIENT_S = 5.0
 BUDGET_S = 0.05
@@ -94,7 +95,7 @@ async def test_each_slot_has_the_depth_that_its_publisher_wrote(
 
 
 async def test_another_pools_bits_are_not_read(redis: AsyncRedis, index: PrefixIndex) -> None:
-    await redis.set("{afx:fleet/other}:s:" + keys_of(1)[0].decode(), b"\xff")
+    await redis.set(segment_prefix("fleet/other") + keys_of(1)[0], b"\xff")
     assert await index.lookup(keys_of(1)) == {}
 
 

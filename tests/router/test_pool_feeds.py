@@ -12,6 +12,7 @@ from redis.asyncio.client import Pipeline
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
 from router import slots
+from router.active import active_key
 from router.index import Depths
 from router.load import ReplicaLoad
 from router.policies import PlacementRequest
@@ -185,7 +186,7 @@ async def test_what_strangers_write_into_redis_takes_nobody_off_the_board(
         client.hset(slots.slots_key(POOL), "7", b"\xff\xfe")
         client.hset(slots.slots_key(POOL), "99999999999", "i")
         client.set(slots.lease_key(POOL, 7), b"\xff\xfe")
-        client.set(f"{{afx:{POOL}}}:active", b"\xff")
+        client.set(active_key(POOL), b"\xff")
     placer = Placer(server.url)
     task = asyncio.create_task(placer.feeds.run())
     await until(lambda: waiting(placer).keys() == {"r0", "r1"})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import slots, sweeper
+from router import redis_keys, slots, sweeper
 from router.redis_client import AsyncRedis, connect
 from router.slots import claim, registry, renew, write_bits
 from router.sweeper import Sweeper
@@ -158,7 +158,7 @@ async def test_what_a_dead_sweeper_left_is_taken_over_when_its_lock_has_run_out(
     assert (await registry(redis, POOL))[slot].startswith("sweeping:")
     assert await second.sweep_later() == 0
     with control(server) as client:
-        lock = f"{{afx:{POOL}}}:sweeper"
+        lock = redis_keys.key(POOL, "sweeper")
         assert 25_000 < client.pttl(lock) <= 30_000
         client.delete(lock)
     assert await second.sweep() == 1
@@ -184,7 +184,7 @@ async def test_a_sweeper_that_lost_its_lock_stops(redis: AsyncRedis, server: Red
     hand.now = 4.0
     assert await hand.step() is None
     with control(server) as client:
-        client.set(f"{{afx:{POOL}}}:sweeper", "another")
+        client.set(redis_keys.key(POOL, "sweeper"), "another")
     assert await hand.sweep() == 0
     assert len(await registry(redis, POOL)) == 1
 
@@ -303,7 +303,7 @@ class Pool:
 
     async def kill_sweeper(self, hand: int) -> None:
         await self.hands[hand].die()
-        await self.redis.delete(f"{{afx:{POOL}}}:sweeper")
+        await self.redis.delete(redis_keys.key(POOL, "sweeper"))
 
     async def check(self) -> None:
         """Every bit is one that the slot's registered writer set, or is being swept."""

@@ -17,7 +17,7 @@ from router.budgets import Granted
 from router.policies import PlacementRequest
 from router.redis_client import connect
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import FLEET, NO_REDIS, OTHER_KEY, TENANT, Front, gateway_before
+from tests.fakes.front import NO_REDIS, OTHER_KEY, REDIS_NAME, TENANT, Front, gateway_before
 from tests.router.budget_redis import open_up
 from tests.sentences import assert_sentences
 from tests.waiting import until
@@ -33,7 +33,7 @@ async def limited(
     """A gateway whose tenant has these limits."""
     if redis_url != NO_REDIS:
         async with connect(redis_url) as redis:
-            await open_up(redis, FLEET)
+            await open_up(redis, REDIS_NAME)
     pool = {"engine_args": {"max_model_len": LENGTH}}
     tenants = {TENANT: dict(limits)}
     async with gateway_before(

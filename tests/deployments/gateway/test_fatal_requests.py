@@ -13,6 +13,7 @@ from deployments.gateway.errors import ApiError
 from deployments.gateway.fatal_requests import KEPT_S, FatalRequests
 from deployments.gateway.request import EngineRequest
 from observability.request_record import RequestRecord
+from router import redis_keys
 from router.redis_client import AsyncRedis, connect
 from tests.waiting import until
 
@@ -70,7 +71,7 @@ async def test_after_the_clock_is_set_back_it_is_refused_no_longer_than_from_whe
     known = of_a_gateway(redis)
     known.add(asked())
     await known._keep_in_touch()
-    await redis.persist("{afx:fleet}:fatal")  # its clock is set back, too
+    await redis.persist(redis_keys.key("fleet", "fatal"))  # its clock is set back, too
     clock.ahead_s = -3600.0
     await until(lambda: not is_refused(known))
     for _ in range(2):

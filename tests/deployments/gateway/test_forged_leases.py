@@ -14,7 +14,7 @@ from router import slots
 from router.lease_signature import LeaseSigner
 from router.redis_client import connect
 from tests.fakes.engine import SECRET, FakeEngine
-from tests.fakes.front import FLEET, POOL, Front, gateway_before
+from tests.fakes.front import FLEET, POOL, REDIS_NAME, Front, gateway_before
 from tests.router.redis_process import RedisProcess
 from tests.waiting import until
 
@@ -39,7 +39,7 @@ async def forge(redis_url: str, forged: FakeEngine, signer: LeaseSigner | None) 
 SIGNERS = {
     "nobody": None,
     "another fleet": LeaseSigner("another fleet's secret", POOL),
-    "another pool's replica": LeaseSigner(SECRET, "test/other"),
+    "another pool's replica": LeaseSigner(SECRET, f"{REDIS_NAME}/other"),
 }
 
 
@@ -106,4 +106,4 @@ async def test_the_redis_user_that_the_page_gives_a_fleet_suffices(server: Redis
         # redis-py offers what not every Redis has, and does without
         assert {entry["object"] for entry in root.acl_log()} <= {"client"}
         with redis.Redis.from_url(url) as own, pytest.raises(NoPermissionError):
-            own.get("{afx:another}:slots")
+            own.get(slots.slots_key("another"))

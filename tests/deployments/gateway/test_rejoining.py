@@ -19,7 +19,7 @@ from router.budgets import Granted
 from router.redis_client import connect
 from tests.contract import events_of
 from tests.fakes.engine import FakeEngine
-from tests.fakes.front import FLEET, OTHER_KEY, TENANT, Front, gateway_before
+from tests.fakes.front import OTHER_KEY, REDIS_NAME, TENANT, Front, gateway_before
 from tests.router.budget_redis import open_up
 from tests.sentences import assert_sentences
 from tests.waiting import until
@@ -170,7 +170,7 @@ async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(redis_url) as redis:
-        await open_up(redis, FLEET)
+        await open_up(redis, REDIS_NAME)
     limit = {"limits": {"tokens_per_minute": 10_000}}
     async with AsyncExitStack() as stack:
         fleet = await begun(stack, redis_url=redis_url, tenants={TENANT: limit})

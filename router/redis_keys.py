@@ -1,0 +1,42 @@
+"""The names of all keys in Redis, and the number of the form that their values have.
+
+    {afx:<fleet>.<id>}:<schema>:<name>          of a fleet
+    {afx:<fleet>.<id>/<pool>}:<schema>:<name>   of a pool; `@<cluster>` follows the id where several
+                                                clusters run one fleet
+
+What stands between the braces is a board: Redis Cluster keeps all keys of one board on one shard.
+The id comes from the fleet's engine secret, so two fleets of one name never share a key. `SCHEMA`
+changes with the form of any value, so two releases that disagree about a form never share a key
+either. Nothing here fails.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+SCHEMA = 1
+"""Add one when a release reads or writes the value of any key in another form."""
+
+_ID_BYTES = 4
+
+
+def fleet_id(engine_secret: str) -> str:
+    """Return eight hexadecimal digits that name a secret and reveal nothing about it."""
+    key = blake2b(engine_secret.encode(), person=b"antefix fleet").digest()
+    return blake2b(key=key, digest_size=_ID_BYTES, person=b"afx fleet id").hexdigest()
+
+
+def key(board: str, name: str) -> str:
+    """Return the key of that name, of a fleet or of a pool."""
+    return f"{{afx:{board}}}:{SCHEMA}:{name}"
+
+
+def kind_of(redis_key: str) -> str:
+    """Return the first word of a key's name, such as `slot` or `budgets`; "" for a foreign key."""
+    _, _, rest = redis_key.partition("}:")
+    return rest.partition(":")[2].partition(":")[0]
+
+
+def fleet_name(board: str) -> str:
+    """Return the name in the fleet file of the fleet that a board belongs to."""
+    return board.partition("/")[0].partition("@")[0].partition(".")[0]
