@@ -56,6 +56,12 @@ def idle_pools(answer: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def dtypes_in_words(*pools: Mapping[str, Any]) -> str:
+    """What the engines of `pools` compute in; empty where none says."""
+    replicas = [replica for pool in pools for replica in pool["replicas"]]
+    return " and ".join(sorted({dtype for one in replicas if (dtype := one.get("dtype"))}))
+
+
 def render(state: FleetState, answer: Mapping[str, Any]) -> RenderableType:
     tokens = answer["reference_prompt_tokens"]
     tables = [_table(name, pool, tokens) for name, pool in answer["pools"].items()]
@@ -130,6 +136,8 @@ def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
         yield "loads are told to operators, and this key's tenant is none"
     yield _routing_in_words(pool)
     yield _admission_in_words(pool)
+    if dtypes := dtypes_in_words(pool):
+        yield f"computes in {dtypes}"
     if known := [replica["speculation"] for replica in pool["replicas"] if replica["speculation"]]:
         yield _speculation_in_words(known)
 

@@ -12,10 +12,11 @@ import typer
 
 from cli import starting
 from cli.exit_codes import ExitCode
-from cli.gateway_client import FIRST_QUESTION
+from cli.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
 from cli.local import cluster
 from cli.local.home import FleetState, Home
 from cli.output import answering, note, print_json
+from cli.status import dtypes_in_words
 from cli.stopping import stop_fleet
 
 WATCH_SECONDS = 1.0
@@ -89,10 +90,17 @@ def _print_result(home: Home, result: starting.Started, seconds: float, as_json:
         typer.echo(f"This fleet is already running at {state.base_url}\n")
     else:
         typer.echo(f"\n{FIRST_QUESTION}\n{result.answer}\n\nReady after {seconds:.0f} s.\n")
-    typer.echo(_card(state, api_key))
+    typer.echo(_card(state, api_key, _dtypes(state, home)))
 
 
-def _card(state: FleetState, api_key: str) -> str:
+def _dtypes(state: FleetState, home: Home) -> str:
+    try:
+        return dtypes_in_words(*GatewayClient.of(state, home.keys()).status()["pools"].values())
+    except GatewayError:  # the fleet has answered its first question: this is no reason to fail
+        return ""
+
+
+def _card(state: FleetState, api_key: str, dtypes: str) -> str:
     body: dict[str, Any] = {
         "model": state.model,
         "messages": [{"role": "user", "content": FIRST_QUESTION}],
@@ -101,6 +109,7 @@ def _card(state: FleetState, api_key: str) -> str:
         "Base URL": state.base_url,
         "API key": api_key,
         "Model": state.model,
+        "Dtype": dtypes,
         # What follows the # stays in the browser.
         "Page": f"{state.page_url}#key={api_key}",
         "Metrics": state.metrics_url,

@@ -22,30 +22,40 @@ WAITING_BYTES = 2**30
 
 def cpu_memory_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
     for group in needs.groups:
-        cache, weights = needs.cpu_caches.get(group.name, (0, 0))
+        cache, weights = needs.cpu_caches.get(group.name, (0, None))
         limit = group.limits.get("memory")
         if not cache or limit is None:
             continue
         processes = PROCESSES_BYTES + (WAITING_BYTES if group.name in needs.prestarted else 0)
-        need = cache + weights + processes
+        least, most = weights or (0, 0)
         title = f"memory of {group.name}"
-        words = (
-            f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
-            if weights
-            else (f"{_gib(cache)} of KV cache, weights of a size that is not known here")
+        if cache + most + processes <= limit:
+            words = f"{_gib(int(limit))} for {_held(cache, most)}"
+            yield PreflightFinding("ok", title, words)
+            continue
+        fits_bfloat16 = cache + least + processes <= limit
+        refuses = "vLLM would refuse to start"
+        remedy = (
+            f"set {group.settings}.resources.limits.memory to "
+            f"{ceil((cache + most + processes) / 2**30)}Gi or more, or lower "
+            f"VLLM_CPU_KVCACHE_SPACE of fleet.pools.{group.name}"
         )
-        if need > limit:
-            yield PreflightFinding(
-                "problem",
-                title,
-                f"a limit of {_gib(int(limit))} does not hold {words} and "
-                f"{_gib(processes)} of processes: vLLM would refuse to start",
-                f"set {group.settings}.resources.limits.memory to "
-                f"{ceil(need / 2**30)}Gi or more, or lower VLLM_CPU_KVCACHE_SPACE of "
-                f"fleet.pools.{group.name}",
-            )
-        else:
-            yield PreflightFinding("ok", title, f"{_gib(int(limit))} for {words}")
+        if fits_bfloat16:
+            refuses += " on a CPU without bfloat16, where it computes in float32"
+            remedy += ", or set engine_args.dtype to bfloat16"
+        yield PreflightFinding(
+            "warning" if fits_bfloat16 else "problem",
+            title,
+            f"a limit of {_gib(int(limit))} does not hold {_held(cache, most)} and "
+            f"{_gib(processes)} of processes: {refuses}",
+            remedy,
+        )
+
+
+def _held(cache: int, weights: int) -> str:
+    if not weights:
+        return f"{_gib(cache)} of KV cache, weights of a size that is not known here"
+    return f"{_gib(cache)} of KV cache, {_gib(weights)} of weights"
 
 
 def _gib(size: int) -> str:

@@ -12,7 +12,12 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.weights_check import bytes_on_cpus, cpu_cache_bytes, stored_bytes
+from deployments.fleet.weights_check import (
+    WeightsOnCpus,
+    bytes_on_cpus,
+    cpu_cache_bytes,
+    stored_bytes,
+)
 from k8s.values import NO_REGISTRY
 
 Object = Mapping[str, Any]
@@ -79,8 +84,8 @@ class ClusterNeeds:
     `head_policies` are the network policies for Ray's head, `images` what each group's pods run,
     `run_as` the user of pods, None where the cluster chooses it. `downloads` are the pools of
     which each pod downloads its weights, with the bytes of these where they are known;
-    `cpu_caches` the bytes of KV cache and of weights, 0 where they are not known, that an engine
-    on CPUs is to hold; `prestarted` the pools where processes wait for the next engine.
+    `cpu_caches` the bytes of KV cache and of weights, None where they are not known, that an
+    engine on CPUs is to hold; `prestarted` the pools where processes wait for the next engine.
     """
 
     groups: tuple[PodGroup, ...]
@@ -98,7 +103,7 @@ class ClusterNeeds:
     ray_auth: bool
     run_as: int | None
     downloads: Mapping[str, int | None]
-    cpu_caches: Mapping[str, tuple[int, int]]
+    cpu_caches: Mapping[str, tuple[int, WeightsOnCpus | None]]
     prestarted: frozenset[str]
 
 
@@ -137,7 +142,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
             if values["models"]["storage"] == "none" and _is_on_hub(pool.model)
         },
         cpu_caches={
-            name: (kv_bytes, bytes_on_cpus(pool) or 0)
+            name: (kv_bytes, bytes_on_cpus(pool))
             for name, pool in fleet.pools.items()
             if (kv_bytes := cpu_cache_bytes(pool))
         },

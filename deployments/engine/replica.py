@@ -230,6 +230,7 @@ class EngineReplica:
             kv_capacity_tokens=engine.kv_capacity_tokens,
             max_model_len=engine.max_model_len,
             startup_s=self._startup_s,
+            dtype=engine.dtype,
         )
         return Response(facts.to_json(), media_type="application/json")
 
@@ -327,6 +328,7 @@ class EngineReplica:
             if known
             else None,
             tells_serve=self._tickets.tells_serve,
+            dtype=self._engine.dtype,
         )
         return self._leases.signed(lease.slot, load.to_json())
 

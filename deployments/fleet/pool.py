@@ -199,7 +199,8 @@ class Pool(Section):
         json_schema_extra=schema.without_reserved_engine_args(),
         description="The engine gets these flags of vLLM, written without the leading -- and "
         "with - or _. Examples are quantization, tensor_parallel_size, kv_cache_dtype, "
-        "speculative_config and lora_modules.",
+        "speculative_config and lora_modules. On CPUs, dtype is by default bfloat16 where the CPU "
+        "has AMX or AVX512_BF16, otherwise float32; quantized models keep vLLM's default.",
     )
     allowed_xargs: Sequence[
         Annotated[

@@ -7,13 +7,14 @@ is not checked, and a note says so.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import Problem
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.models.model_config import model_config, model_folder
 from weights.checkpoint import weight_files
+from weights.cpu_dtype import CPU_DTYPES
 from weights.finding import Device, EngineConfig, Finding, Model
 from weights.fits import reserved_for_cache, weight_bytes_of
 from weights.gpus import GPUS
@@ -87,18 +88,28 @@ def cpu_cache_bytes(pool: Pool) -> int | None:
     return reserved[1] if reserved and _is_on_cpus(pool) else None
 
 
-def bytes_on_cpus(pool: Pool) -> int | None:
-    """Of the pool's weights in the memory of one process of an engine on CPUs, at least; None where
-    that is not known here.
+class WeightsOnCpus(NamedTuple):
+    """Bytes; `most` is above `least` where the node's CPU decides the dtype."""
+
+    least: int
+    most: int
+
+
+def bytes_on_cpus(pool: Pool) -> WeightsOnCpus | None:
+    """Of the pool's weights in the memory of one process of an engine on CPUs; None where that is
+    not known here.
     """
     engine = _engine_of(pool)
     model = _known(WeightsCheck(), "", pool.model, pool.revision, engine)
     if model is None or model.method or engine.quantization:
         return None
-    value_bytes = DTYPE_BYTES.get(engine.dtype or model.shape.dtype)
-    if value_bytes is None:
+    dtypes = (engine.dtype,) if engine.dtype else CPU_DTYPES
+    sizes = [DTYPE_BYTES[dtype] for dtype in dtypes if dtype in DTYPE_BYTES]
+    if not sizes:
         return None
-    return model.shape.parameters * value_bytes // (pool.tensor_parallel * pool.pipeline_parallel)
+    processes = pool.tensor_parallel * pool.pipeline_parallel
+    least, most = (size * model.shape.parameters // processes for size in (min(sizes), max(sizes)))
+    return WeightsOnCpus(least, most)
 
 
 def _engine_of(pool: Pool) -> EngineConfig:

@@ -174,6 +174,7 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
         "kv_use": round(load.kv_use, 4),
         "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
         "startup_s": round(load.startup_s, 1),
+        "dtype": load.dtype or None,
         "speculation": msgspec.to_builtins(load.speculation),
     }
 
@@ -181,7 +182,7 @@ def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
 def _unknown_replica(replica_id: str, node_ip: str) -> dict[str, Any]:
     """`_replica_status` of one whose load is not known: null for what only that would tell."""
     known = {"replica": replica_id, "role": "unknown", "node_ip": node_ip}
-    return dict.fromkeys((*_OF_OPERATORS, "synced", "startup_s", "speculation")) | known
+    return dict.fromkeys((*_OF_OPERATORS, "synced", "startup_s", "dtype", "speculation")) | known
 
 
 def _target_replicas(pool: GatewayPool, states: Mapping[str, int]) -> int:

@@ -8,7 +8,8 @@ FACTS_PATH = "/antefix/facts"
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """Sizes are tokens; `sequences` run at once; `startup_s` it took to load."""
+    """Sizes are tokens; `sequences` run at once; `startup_s` it took to load; it computes in
+    `dtype`, such as bfloat16, empty where an older release does not say."""
 
     step_tokens: int
     sequences: int
@@ -16,6 +17,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     kv_capacity_tokens: int
     max_model_len: int
     startup_s: float
+    dtype: str = ""
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

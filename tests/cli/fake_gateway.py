@@ -62,6 +62,7 @@ class FakeGateway:
             "queued_prefill_tokens": 7,
             "kv_use": 0.25,
             "predicted_ttft_s": 1.5,
+            "dtype": "bfloat16",
             "speculation": self.speculation,
         }
         if self.redis_is_away:

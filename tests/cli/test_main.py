@@ -19,6 +19,7 @@ from cli.local.home import FleetState, Home
 from cli.local.ports import is_free
 from cli.main import app
 from cli.output import answering
+from cli.status import dtypes_in_words
 from deployments.fleet.applications import serve_config
 from tests.cli.fake_gateway import KEY, FakeGateway, running
 from tests.ports import free_ports
@@ -169,6 +170,20 @@ def test_status_says_to_whom_loads_are_told(fleet: FakeGateway) -> None:
     fleet.admission |= {"waiting": 1, "oldest_wait_s": None, "held": None}
     shown = " ".join(antefix("status").stdout.split())
     assert "loads are told to operators" in shown and "1 waiting" in shown and "abc" in shown
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("float32", True), (None, False)])
+def test_status_says_what_the_engines_compute_in(
+    fleet: FakeGateway, dtype: str | None, shown: bool
+) -> None:
+    fleet.told["dtype"] = dtype
+    assert ("computes in float32" in " ".join(antefix("status").stdout.split())) is shown
+
+
+def test_engines_of_different_dtypes_are_named() -> None:
+    pools = [{"replicas": [{"dtype": dtype} for dtype in ("float32", "bfloat16", "float32", None)]}]
+    assert dtypes_in_words(*pools) == "bfloat16 and float32"
+    assert dtypes_in_words({"replicas": [{}]}) == ""  # a gateway of an older release
 
 
 def test_status_says_nothing_of_speculation_where_there_is_none(fleet: FakeGateway) -> None:

@@ -125,6 +125,13 @@ def test_a_laptop_runs_the_laptops_fleet_in_pods() -> None:
     assert written == ships
 
 
+@pytest.mark.parametrize("where", ["fleet", "chart"])
+def test_the_cpu_decides_the_dtype_of_the_laptops_engines(where: str) -> None:
+    values = values_of(CHART / "values" / "laptop-kind.yaml")["fleet"]
+    fleet = parsed(values) if where == "chart" else load_fleet("laptop", check_engine_args=False)
+    assert ["dtype" in pool.engine_args for pool in fleet.pools.values()] == [False, False]
+
+
 def test_one_node_has_the_gpus_for_its_fleet() -> None:
     written = parsed(values_of(CHART / "values" / "single-node-a100.yaml")["fleet"])
     assert sum(pool.most_replicas * pool.world_size for pool in written.pools.values()) == 8

@@ -16,9 +16,11 @@ from tests.k8s.objects import Object
 GIB = 2**30
 
 
-def on_cpus(model: str = "embedded", space: str = "1", **more: Any) -> dict[str, Object]:
+def on_cpus(
+    model: str = "embedded", space: str = "1", dtype: str | None = "float32", **more: Any
+) -> dict[str, Object]:
     env = {"VLLM_CPU_KVCACHE_SPACE": space} if space else {}
-    args = {"dtype": "float32"}
+    args = {"dtype": dtype} if dtype else {}
     return {"llama": llama(model=model, resources={"gpus": 0}, env=env, engine_args=args, **more)}
 
 
@@ -84,13 +86,29 @@ def test_helm_refuses_the_laptops_values_as_they_once_were_with_the_figure_that_
     ) in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", [None, "auto"])
+def test_where_the_cpu_decides_the_dtype_preflight_warns_of_float32(dtype: str | None) -> None:
+    pools = on_cpus("meta-llama/Llama-3.2-1B-Instruct", dtype=dtype)
+    assert told(pools, "8Gi")["memory of llama"][0] == "ok"
+    severity, seen, remedy = told(pools, "6Gi")["memory of llama"]
+    assert severity == "warning"
+    assert seen.endswith("on a CPU without bfloat16, where it computes in float32")
+    assert remedy.endswith("or set engine_args.dtype to bfloat16")
+    assert told(pools, "4Gi")["memory of llama"][0] == "problem"
+    pools = on_cpus("meta-llama/Llama-3.2-1B-Instruct", dtype="bfloat16")
+    assert told(pools, "6Gi")["memory of llama"][0] == "ok"
+
+
+@pytest.mark.parametrize("dtype", [None, "auto", "float", "float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["embedded", "org/unknown"])
-def test_helm_counts_as_preflight_does(model: str) -> None:
-    pool = Pool.model_validate(on_cpus(model)["llama"])
-    need = GIB + (bytes_on_cpus(pool) or 0) + PROCESSES_BYTES
+def test_helm_counts_as_preflight_does(model: str, dtype: str | None) -> None:
+    pool = Pool.model_validate(on_cpus(model, dtype=dtype)["llama"])
+    weights = bytes_on_cpus(pool)
+    need = GIB + (weights.most if weights else 0) + PROCESSES_BYTES
     for limit, fits in ((need - 2**20, False), (need + 2**20, True)):
         engine = {"resources": {"limits": {"memory": str(limit)}}}
-        given = {"fleet": {"name": "x", "pools": on_cpus(model)}, "engine": engine}
+        fleet = {"name": "x", "pools": on_cpus(model, dtype=dtype)}
+        given = {"fleet": fleet, "engine": engine}
         if fits:
             render(given)
         else:

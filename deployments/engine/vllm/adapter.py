@@ -33,6 +33,7 @@ from autoscaling.prefill_rate import queued_tokens
 from deployments.engine.vllm import constraints, core_process, speculation, streams
 from deployments.engine.vllm.args import parse, with_own_seed
 from deployments.engine.vllm.cores import are_unbound, engines_at_once
+from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
@@ -208,8 +209,8 @@ class VllmEngine:
     `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
     is in tokens, 0 when it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV
     events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens
-    each, and computes at most `max_step_tokens` a step. `can_sleep` where it was started with
-    vLLM's sleep mode. `start_phases`: seconds of its start, by what it did.
+    each, and computes at most `max_step_tokens` a step, in `dtype`. `can_sleep` where it was
+    started with vLLM's sleep mode. `start_phases`: seconds of its start, by what it did.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class VllmEngine:
         self.max_sequences = int(scheduler.max_num_active_seqs or scheduler.max_num_seqs)
         self.max_step_tokens = int(scheduler.max_num_batched_tokens)
         self.max_model_len = int(engine.model_config.max_model_len)
+        self.dtype = _dtype_of(engine)
         workers = int(engine.vllm_config.parallel_config.world_size)
         on_cpu = current_platform.is_cpu()
         self.engines_at_once = engines_at_once(os.environ, workers) if on_cpu else 0
@@ -261,6 +263,7 @@ class VllmEngine:
         # private to this user, and no port: events carry prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
         vllm_args = AsyncEngineArgs.from_cli_args(args)
+        choose_dtype(vllm_args)
         vllm_args.allowed_media_domains = vllm_args.allowed_media_domains or NO_HOSTS
         if _needs_no_worker(vllm_args):
             vllm_args.distributed_executor_backend = _ONE_PROCESS
@@ -292,7 +295,8 @@ class VllmEngine:
         loaded = time.monotonic()
         os.environ.pop(HEARTBEAT, None)
         engine.watch()
-        engine.resuming = Resuming(engine, made_by(model, engine_args))
+        dtype = _dtype_of(engine)
+        engine.resuming = Resuming(engine, made_by(model, {**engine_args, "dtype": dtype}))
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
@@ -362,6 +366,11 @@ class VllmEngine:
 
 def _event_endpoints(folder: str) -> tuple[str, str]:
     return f"ipc://{Path(folder, 'events')}", f"ipc://{Path(folder, 'replay')}"
+
+
+def _dtype_of(engine: AsyncLLM) -> str:
+    """What the weights are computed in, such as bfloat16."""
+    return str(engine.model_config.dtype).removeprefix("torch.")
 
 
 def _speculation_file(folder: str) -> Path:

@@ -30,6 +30,7 @@ from vllm.v1.metrics.reader import Counter, get_metrics_snapshot
 
 from deployments.engine.vllm import logits_tap
 from deployments.engine.vllm.args import parse
+from deployments.engine.vllm.cpu_dtype import choose_dtype
 
 # vLLM's own rounding of one log-probability against ours, which is not of the same kernel.
 LOGPROB_TOLERANCE = 0.05
@@ -40,6 +41,7 @@ class OfflineVllm:
         began = time.monotonic()
         # the defaults of the server, so that what is measured is what is served
         args = EngineArgs.from_cli_args(parse(model, "model", engine_args))
+        choose_dtype(args)
         config = args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         self._engine = LLMEngine.from_vllm_config(config)
         self._load_s = time.monotonic() - began

@@ -1,10 +1,11 @@
 {{/* Whether engines on CPUs have the memory that vLLM wants before it starts: what their container's limit leaves
      beside weights and processes holds the KV cache. `antefix k8s preflight` knows more models' weights
-     (k8s/cpu_memory.py, which says where the numbers are from). Takes the root context. */}}
+     (k8s/cpu_memory.py, which says where the numbers are from). Without a dtype the node's CPU decides, and float32
+     takes the most. Takes the root context. */}}
 {{- define "antefix.wrongMemory" -}}
 {{- $wrong := list -}}
 {{- $processes := 1794113536.0 -}}
-{{- $embedded := dict "float32" 538060032.0 -}}
+{{- $embedded := dict "auto" 538060032.0 "float32" 538060032.0 "float" 538060032.0 -}}
 {{- range $name, $pool := .Values.fleet.pools -}}
 {{- $of := dict "root" $ "pool" $name -}}
 {{- $args := $pool.engine_args | default dict -}}
@@ -13,7 +14,7 @@
 {{- if and $cache $limit (eq (include "antefix.gpusOfReplica" $of | float64) 0.0) -}}
 {{- $weights := 0.0 -}}
 {{- if eq $pool.model "embedded" -}}
-{{- $weights = index $embedded ($args.dtype | default "bfloat16") | default 269030016.0 -}}
+{{- $weights = index $embedded ($args.dtype | default "auto") | default 269030016.0 -}}
 {{- end -}}
 {{- $waiting := ternary 1073741824.0 0.0 ($pool.prestart | default false) -}}
 {{- $need := addf $cache $weights $processes $waiting -}}
