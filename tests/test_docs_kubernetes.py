@@ -46,6 +46,7 @@ from tests.k8s.objects import (
 from tests.k8s.release import cluster_of
 from tests.kubernetes_long import measured
 from tests.shell_blocks import shell_blocks
+from tests.some import some
 
 DOCS = ROOT / "docs" / "kubernetes"
 INSTALL, SIZE, UPGRADE, TROUBLESHOOT = (
@@ -264,7 +265,7 @@ def test_what_preflight_finds_is_what_the_page_shows(monkeypatch: pytest.MonkeyP
     files = ("--values", str(SINGLE_NODE.relative_to(ROOT)), "--values", "my-values.yaml")
     command = " ".join(("antefix k8s preflight --namespace antefix", *files))
     shown = outputs(INSTALL)[command]
-    for objects, text in zip((bare, equipped), shown, strict=True):
+    for objects, text in some(zip((bare, equipped), shown, strict=True)):
         with Api(*objects) as api:
             quick = ["--no-engine-args", "--kubeconfig", str(api.kubeconfig)]
             mine = command.replace("my-values.yaml", REGISTRY[1])

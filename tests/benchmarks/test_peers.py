@@ -29,6 +29,7 @@ from benchmarks.peers.results import (
 from benchmarks.peers.routers import ROUTERS, Backends, places
 from loadgen.planning import RequestForm
 from loadgen.player import SentRequest
+from tests.some import some
 
 USUAL, EXACT = "multi_turn", "cache_reset"
 
@@ -202,7 +203,7 @@ def test_every_router_gets_the_same_requests_which_fit_into_the_engines(name: st
 def test_the_first_half_holds_what_the_second_begins_with() -> None:
     talks = CASES[EXACT].conversations(seed=1, requests=30)
     before, after = halves(talks)
-    for talk, first, second in zip(talks, before, after, strict=True):
+    for talk, first, second in some(zip(talks, before, after, strict=True)):
         assert [*first.turns, *second.turns] == [*talk.turns]
         last = first.turns[-1].messages
         assert second.turns[0].messages[: len(last)] == last
@@ -284,7 +285,7 @@ def test_all_gateways_of_ours_take_the_same_key(
         block_size=16,
         variables={},
     )
-    for place in places(tmp_path, 2):
+    for place in some(places(tmp_path, 2)):
         asked, headers = ROUTERS["antefix"].start(backends, place)
         assert headers == {"authorization": "Bearer key"}
         assert asked["api_keys"].keys() == {"key"}  # type: ignore[index]

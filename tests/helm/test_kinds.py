@@ -11,6 +11,7 @@ import yaml
 
 from tests.helm.helm import CHART, RELEASE, Object, render, run
 from tests.helm.pod_security import containers, violations
+from tests.some import some
 
 VERSIONS = ("1.30.0", "1.32.0", "1.34.0", "1.36.0")
 FILES = sorted([*CHART.glob("ci/*-values.yaml"), *CHART.glob("values/*.yaml")])
@@ -42,7 +43,7 @@ def test_kubernetes_takes_every_object(rendered: dict[str, list[Object]]) -> Non
 
 
 def test_every_object_has_the_charts_labels(rendered: dict[str, list[Object]]) -> None:
-    for found in rendered[VERSIONS[-1]]:
+    for found in some(rendered[VERSIONS[-1]]):
         labels = found["metadata"]["labels"]
         told = f"{found['kind']} {found['metadata']['name']}"
         assert labels["app.kubernetes.io/instance"] == RELEASE, told
@@ -61,12 +62,12 @@ def test_every_pod_keeps_to_the_restricted_standard(
     # the only storage of the chart that the standard forbids, which values.yaml says
     on_hosts = yaml.safe_load(file.read_text()).get("models", {}).get("storage") == "hostPath"
     expected = {"volume models: hostPath"} if on_hosts else set()
-    for name, pod in pods(rendered[VERSIONS[-1]]):
+    for name, pod in some(pods(rendered[VERSIONS[-1]])):
         assert set(violations(pod)) <= expected, name
 
 
 def test_every_container_says_what_it_needs(rendered: dict[str, list[Object]]) -> None:
-    for name, pod in pods(rendered[VERSIONS[-1]]):
+    for name, pod in some(pods(rendered[VERSIONS[-1]])):
         for container in containers(pod):
             resources = container.get("resources", {})
             assert {"cpu", "memory"} <= set(resources.get("requests", {})), name
@@ -76,7 +77,7 @@ def test_every_container_says_what_it_needs(rendered: dict[str, list[Object]]) -
 def test_only_pods_that_talk_to_kubernetes_have_a_token(
     rendered: dict[str, list[Object]],
 ) -> None:
-    for name, pod in pods(rendered[VERSIONS[-1]]):
+    for name, pod in some(pods(rendered[VERSIONS[-1]])):
         if pod.get("automountServiceAccountToken", True):
             assert name in {"RayService head", "Deployment warm-nodes"}
 
@@ -84,7 +85,7 @@ def test_only_pods_that_talk_to_kubernetes_have_a_token(
 def test_unknown_fields_and_wrong_types_are_found() -> None:
     service: dict[str, Any] = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
     wrong: list[dict[str, Any]] = [{"prots": []}, {"ports": [{"port": "x"}]}]
-    for spec in wrong:
+    for spec in some(wrong):
         with pytest.raises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate({**service, "spec": spec}, VERSIONS[0], strict=True)
 

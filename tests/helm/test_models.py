@@ -10,6 +10,7 @@ import pytest
 
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import HelmError, Object, all_of_kind, of_kind, render, template
+from tests.some import some
 
 POOLS = {
     "large": {
@@ -80,7 +81,7 @@ def test_a_hosts_folder_has_to_be_there(on_hosts: list[Object]) -> None:
 def test_the_token_of_the_hub_comes_from_its_secret(on_claim: list[Object]) -> None:
     token = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     pods = [engine(on_claim), job(on_claim)["spec"]["template"]["spec"]]
-    for container in [pod["containers"][0] for pod in pods]:
+    for container in some([pod["containers"][0] for pod in pods]):
         assert env(container)["HF_TOKEN"] == {"name": "HF_TOKEN", **token}
 
 
@@ -256,7 +257,7 @@ def test_the_job_leaves_its_failed_pods_with_their_logs(on_claim: list[Object]) 
 
 def test_it_waits_in_the_image_that_the_pod_has_anyway(on_claim: list[Object]) -> None:
     cluster = of_kind(on_claim, "RayService")["spec"]["rayClusterConfig"]
-    for group in cluster["workerGroupSpecs"]:
+    for group in some(cluster["workerGroupSpecs"]):
         spec = group["template"]["spec"]
         for container in spec.get("initContainers", []):
             assert container["image"] == spec["containers"][0]["image"]

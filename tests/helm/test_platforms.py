@@ -10,6 +10,7 @@ from tests.helm.fleets import values
 from tests.helm.helm import Object, all_of_kind, of_kind, render, template
 from tests.helm.ray_service import CI, every_group, fleet, head, of_fleet, pod
 from tests.helm.test_kinds import pods
+from tests.some import some
 
 CHAT = {"chat": {"model": "Qwen/Qwen2.5-7B-Instruct"}}
 OWN_SECRETS: dict[str, Any] = {
@@ -34,7 +35,7 @@ def test_a_cluster_may_choose_users_and_groups(platform: list[Object]) -> None:
 
 def test_a_user_may_be_taken_out_on_the_command_line() -> None:
     objects = render(values(), "--set", "podSecurity.runAsUser=null,podSecurity.fsGroup=null")
-    for _, spec in pods(objects):
+    for _, spec in some(pods(objects)):
         assert "runAsUser" not in spec["securityContext"]
 
 
@@ -58,7 +59,7 @@ def test_ray_wants_a_token_unless_told(minimal: Object, existing: Object) -> Non
 def test_probes_ask_only_what_ray_answers_without_a_token(full: Object) -> None:
     """Its dashboard's and agent's public paths (ray/dashboard/http_server_{head,agent}.py)."""
     public = {"/api/healthz", "/api/local_raylet_healthz"}
-    for group in every_group(full).values():
+    for group in some(every_group(full).values()):
         (container,) = pod(group)["containers"]
         probes = json.dumps([container["livenessProbe"], container["readinessProbe"]])
         # a gateway's own is not Ray's

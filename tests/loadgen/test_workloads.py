@@ -9,6 +9,7 @@ import pytest
 from benchmarks.routing.oracle import most_cached
 from benchmarks.routing.run import WORKLOADS as COMPARED
 from loadgen.workloads import HOT_SHARE, TURNS, WORKLOADS, Conversation, conversations
+from tests.some import some
 
 SECONDS = 20.0
 SEGMENT = 128
@@ -62,7 +63,7 @@ def test_prompts_fit_the_engines(workload: str) -> None:
 
 
 def test_a_turn_says_again_all_that_was_said_before() -> None:
-    for talk in conversations("multi_turn", 1, SECONDS):
+    for talk in some(conversations("multi_turn", 1, SECONDS)):
         assert len(talk.turns) == TURNS
         for before, after in itertools.pairwise(talk.turns):
             assert after.messages[: len(before.messages)] == before.messages
@@ -85,7 +86,7 @@ def test_prompts_are_as_long_as_asked() -> None:
 
 
 def test_an_agent_s_calls_are_of_its_tools_and_are_answered() -> None:
-    for talk in conversations("agents", 1, SECONDS):
+    for talk in some(conversations("agents", 1, SECONDS)):
         last = talk.turns[-1]
         names = {tool["function"]["name"] for tool in last.tools}
         calls = [call for m in last.messages for call in m.more.get("tool_calls", ())]
@@ -97,7 +98,7 @@ def test_an_agent_s_calls_are_of_its_tools_and_are_answered() -> None:
 
 
 def test_only_later_turns_wait_for_a_thinking_user() -> None:
-    for talk in conversations("multi_turn", 1, SECONDS):
+    for talk in some(conversations("multi_turn", 1, SECONDS)):
         assert talk.turns[0].think_s == 0.0
         assert all(turn.think_s > 0.0 for turn in talk.turns[1:])
 

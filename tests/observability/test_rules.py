@@ -14,6 +14,7 @@ from observability import GENERATED, alertmanager, rules, runbooks
 from observability.promtool import complaints
 from observability.slo import load
 from tests.missing import program
+from tests.some import some
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -82,7 +83,7 @@ def test_a_comparison_has_spaces_around_it(expr: str) -> None:
 
 
 def test_every_alert_names_its_runbook_and_its_dashboard() -> None:
-    for rule in rules.alerts(load()):
+    for rule in some(rules.alerts(load())):
         assert (ROOT / rule["annotations"]["runbook_url"]).is_file()
         assert rule["annotations"]["dashboard"] in {
             "Fleet SLO", "Routing", "Capacity", "Engine", "Tenants"

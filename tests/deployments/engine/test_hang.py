@@ -21,6 +21,7 @@ from deployments.engine.hang import (
     step_limits,
 )
 from deployments.engine.vllm.heartbeat import LoopPhase
+from tests.some import some
 
 AT_REST = Look(0.0, 1, LoopPhase.IDLE, inf, replica_beats=1, probe=0, quiet=True)
 
@@ -103,7 +104,7 @@ def test_an_engine_that_goes_on_and_does_not_answer_is_found() -> None:
 def test_an_engine_of_long_steps_may_take_as_long_to_answer() -> None:
     """It takes a question between two steps."""
     looked, steps = Looked(), MUTE_BEATS // 3
-    for _ in range(steps - 1):
+    for _ in some(range(steps - 1)):
         for beats in (1, 1, 1, *[0] * 9):
             now = {"beats": looked.seen.beats + beats, "probe": 1, "quiet": False}
             assert looked.again(phase=LoopPhase.STEP, **now) is EngineHealth.HEALTHY

@@ -22,6 +22,7 @@ from tests.contract import events_of
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front
 from tests.sentences import assert_sentences
+from tests.some import some
 from tests.waiting import until
 
 # At least.
@@ -126,7 +127,7 @@ async def test_of_a_large_fleet_an_answer_under_way_keeps_no_candidates(
     finally:
         tracemalloc.stop()
         first.go_on.set()
-    for answer in answers:
+    for answer in some(answers):
         assert (await events_of(answer))[-1] == "[DONE]"
 
 

@@ -1,0 +1,15 @@
+"""For loops whose body holds a test's assertions: an empty one would pass whatever is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def some(found: Iterable[T]) -> list[T]:
+    """All of `found`, which must not be empty."""
+    items = list(found)
+    assert items, "nothing was found, so nothing would be checked"
+    return items
