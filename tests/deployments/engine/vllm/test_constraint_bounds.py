@@ -146,7 +146,7 @@ def test_repetitions_of_nested_groups_multiply(pattern: str, repetitions: int) -
 
 @given(
     st.sampled_from(["choice", "regex", "grammar", "json", "structural_tag", "json_object"]),
-    JSON | PATTERNS | st.lists(st.text()) | JSON.map(lambda value: json.dumps(value)),
+    JSON | PATTERNS | st.lists(st.text()) | JSON.map(json.dumps),
 )
 @example("regex", "[")
 @example("regex", "\\")
