@@ -13,7 +13,7 @@ with what is held now. Nothing here raises.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from router.kv_events import BlockHash, BlockRemoved, BlockStored, KvEvent, media_and_salt
@@ -111,6 +111,15 @@ class CachedBlocks:
     def keys(self) -> list[bytes]:
         """All keys held now, each after those it is chained to."""
         return list(self._held)
+
+    def chunks(self, size: int) -> Iterator[list[bytes]]:
+        """All keys held at the first `next`, `size` at a time, without those dropped meanwhile.
+
+        The time that a chunk takes depends on its size, not on the size of the cache.
+        """
+        keys = self.keys()
+        for start in range(0, len(keys), size):
+            yield [key for key in keys[start : start + size] if key in self._held]
 
     @property
     def overfull(self) -> bool:

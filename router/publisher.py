@@ -312,12 +312,16 @@ class IndexPublisher:
 
     async def _refresh(self) -> None:
         """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
-        for keys in _chunks(self._cached.keys(), REFRESH_KEYS):
-            await asyncio.sleep(REFRESH_PAUSE_S)
-            while not self.synced:  # noqa: ASYNC110  # nothing tells when
-                await asyncio.sleep(REFRESH_PAUSE_S)
+        await self._pause()
+        for keys in self._cached.chunks(REFRESH_KEYS):
             assert self._tenancy is not None
             self._take_changes(self._tenancy)
-            still = set(self._cached.keys())
-            self._tenancy.add(Changes([key for key in keys if key in still], []))
+            self._tenancy.add(Changes(keys, []))
             self._work.set()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until Redis has what was written, REFRESH_PAUSE_S at least."""
+        await asyncio.sleep(REFRESH_PAUSE_S)
+        while not self.synced:  # noqa: ASYNC110  # nothing tells when
+            await asyncio.sleep(REFRESH_PAUSE_S)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from router.cached_blocks import CachedBlocks
 from router.kv_events import BlockRemoved, BlockStored, KvEvent, decode
+from router.segment_keys import SegmentHasher, SegmentMedia
 from tests.router.prefix_caches import HASHER, MODEL, REVISION, Engine, Prompt, Scene, scenes
 
 
@@ -344,3 +345,48 @@ def test_a_long_prompt_is_followed_block_by_block(cached: CachedBlocks) -> None:
     assert cached.keys() == prompt.keys(4)
     cached.apply([BlockRemoved(block_hashes=[engine.blocks(prompt)[0][0]])])
     assert cached.keys() == []
+
+
+class _CountedKey(bytes):
+    """A segment key that counts how often a dict or a set looks at it."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        _CountedKey.looks += 1
+        return super().__hash__()
+
+
+class _CountingHasher(SegmentHasher):
+    def extend(
+        self, previous: bytes, packed_tokens: bytes | memoryview, media: SegmentMedia = ()
+    ) -> bytes:
+        return _CountedKey(super().extend(previous, packed_tokens, media))
+
+
+def chain_of(segments: int) -> BlockStored:
+    hashes: list[bytes | int] = list(range(segments))
+    return BlockStored(hashes, None, [0] * (4 * segments), 4)
+
+
+def test_a_chunk_of_a_large_cache_takes_no_more_work_than_one_of_a_small_cache() -> None:
+    """The loop that carries tokens computes the chunks."""
+    cached = CachedBlocks(_CountingHasher(b"secret"), MODEL, REVISION, 4)
+    cached.apply([chain_of(300_000)])
+    _CountedKey.looks, looks = 0, []
+    for chunk in cached.chunks(2048):
+        looks.append(_CountedKey.looks)
+        assert len(chunk) <= 2048
+        _CountedKey.looks = 0
+    assert len(looks) == 147
+    assert max(looks) <= 2048
+
+
+def test_chunks_are_all_keys_in_order_without_those_dropped_meanwhile() -> None:
+    cached = cached_blocks(4)
+    cached.apply([chain_of(5)])
+    keys = cached.keys()
+    chunks = cached.chunks(2)
+    assert next(chunks) == keys[:2]
+    cached.apply([BlockRemoved([4, 3])])
+    assert list(chunks) == [[keys[2]], []]
