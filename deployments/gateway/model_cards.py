@@ -80,7 +80,7 @@ class ModelCards:
         url = random.choice(awake or loads).url
         answer = await self._session.get(
             url + path,
-            headers=self._passes.headers(url),
+            headers=self._passes.headers(url, path=path),
             timeout=aiohttp.ClientTimeout(total=ASK_TIMEOUT_S),
         )
         async with answer:

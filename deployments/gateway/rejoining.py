@@ -119,7 +119,8 @@ class Rejoining:
         return f"{ticket}-{self._signature(request, replica_id, ticket)}-{replica_id}"
 
     def headers(self, url: str, ticket: str, reader: str) -> dict[str, str]:
-        return {**self._passes.headers(url), HELD_HEADER: ticket, READER_HEADER: reader}
+        opens = self._passes.headers(url, path=HELD_PATH)
+        return {**opens, HELD_HEADER: ticket, READER_HEADER: reader}
 
     def attempt(
         self,

@@ -59,7 +59,7 @@ class RendererClient:
     async def _learn(self, load: ReplicaLoad) -> None:
         answer = await self._session.get(
             load.url + RENDERER_PATH,
-            headers=self._passes.headers(load.url),
+            headers=self._passes.headers(load.url, path=RENDERER_PATH),
             timeout=aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S),
         )
         async with answer:

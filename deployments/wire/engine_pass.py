@@ -1,7 +1,9 @@
-"""What opens an engine's port: a keyed hash of its address and of the ticket, never the secret.
+"""What opens an engine's port: a keyed hash of its address and of a ticket or a path.
 
-So a false address is told nothing that opens another one. Both ends make it from the fleet's
-engine secret; it costs each a microsecond or two.
+Each pass opens one engine. One with a ticket is for the request that has that ticket. One without
+takes no place on the engine: a gateway's is for one path, such as `/v1/models`, so that a pass seen
+on the network opens nothing else. Both ends derive passes from the fleet's engine secret, which
+never travels; a pass costs a microsecond or two.
 """
 
 from __future__ import annotations
@@ -20,16 +22,23 @@ class EnginePasses:
         key = blake2b(engine_secret.encode(), person=b"antefix pass").digest()
         self._hash = blake2b(key=key, digest_size=16, person=b"afx engine pass")
 
-    def headers(self, url: str, ticket: str = "") -> dict[str, str]:
-        """Let a request into the engine at `url`; without a ticket it takes no slot there."""
-        headers = {PASS_HEADER: self._pass(url, ticket)}
+    def headers(self, url: str, ticket: str = "", path: str = "") -> dict[str, str]:
+        """Let a request into the engine at `url`, by a ticket, or to one path without a place.
+
+        With neither, the pass opens the whole API without a place: for tools that have the secret,
+        such as `antefix calibrate`. No gateway sends one.
+        """
+        opened = f"ticket {ticket}" if ticket else f"path {path}"
+        headers = {PASS_HEADER: self._pass(url, opened)}
         return headers | ({TICKET_HEADER: ticket} if ticket else {})
 
-    def opens(self, given: bytes, url: str, ticket: str) -> bool:
-        return hmac.compare_digest(given, self._pass(url, ticket).encode())
+    def opens(self, given: bytes, url: str, ticket: str, path: str) -> bool:
+        """Whether `given` opens `path` of the engine at `url`, for the request with `ticket`."""
+        ways = [f"ticket {ticket}"] if ticket else [f"path {path}", "path "]
+        return any([hmac.compare_digest(given, self._pass(url, way).encode()) for way in ways])
 
-    def _pass(self, url: str, ticket: str) -> str:
+    def _pass(self, url: str, opened: str) -> str:
         hash_ = self._hash.copy()
         # no address has a space
-        hash_.update(f"{url} {ticket}".encode("utf-8", "surrogateescape"))
+        hash_.update(f"{url} {opened}".encode("utf-8", "surrogateescape"))
         return hash_.hexdigest()

@@ -1,6 +1,7 @@
 """The headers, paths and codes between a gateway and a replica's own HTTP server.
 
-    x-antefix-pass             opens this engine for this ticket: without it a replica answers 403
+    x-antefix-pass             opens this engine for this ticket, or without one for this path:
+                               without a pass a replica answers 403
     x-antefix-ticket           which Ray Serve request, if any, holds a reservation for this one
     x-antefix-unreserved       there is none: the replica is to count it for Ray Serve itself
     x-antefix-reserved         its reservation has been made; `if-room`: it will make another where

@@ -271,6 +271,22 @@ async def test_a_pass_opens_one_engine_for_one_ticket() -> None:
     await door.close()
 
 
+async def test_a_pass_without_a_ticket_opens_the_path_it_was_made_for() -> None:
+    """It takes no place, and plain HTTP shows it to whoever sees the network."""
+    door = Door()
+    door.go.set()
+    url = await door.open()
+    seen = PASSES.headers(url, path="/v1/models")
+    async with aiohttp.ClientSession() as http:
+        assert await _status(http, url + "/v1/models", seen) == 200
+        for path in ("/v1/completions", "/v1/models/", "/v1/models/x", "//v1/models", "/"):
+            assert await _status(http, url + path, seen) == 403
+        for ticket in ("/v1/models", "path /v1/models", " /v1/models"):
+            stolen = seen | {TICKET_HEADER: ticket}
+            assert await _status(http, url + "/v1/models", stolen) == 403
+    await door.close()
+
+
 async def test_nobody_is_let_in_before_the_address_is_known() -> None:
     door = Door()
     url = await door.open()
