@@ -13,7 +13,7 @@ import json
 import logging
 import resource
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -58,8 +58,9 @@ def _connections() -> int:
 class ConnectionLimits:
     """Of a request line with its headers, of a body's speed, and of a server's `connections`.
 
-    `head_s` runs from the connection, or from the first byte of its next request. A body must have
-    brought `body_bytes_per_s` of all the time since its head, but for `body_grace_s`. What was
+    `head_s` runs from the connection, or from the first byte of its next request. Once a body is
+    `body_grace_s` old, it must have brought `body_bytes_per_s` during the last `body_grace_s`:
+    what came before does not count, so a fast beginning buys no silence. What was
     refused is still read for `refused_s`: a connection that is closed while its client sends
     loses the answer. One that is to be closed takes its last bytes meanwhile, or none for
     `untaken_s`. `pipelined` requests may wait for the answer to one before them.
@@ -83,6 +84,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(
         self,
         limits: ConnectionLimits,
+        idle: dict[BoundedConnection, None],
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -90,6 +92,8 @@ class BoundedConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
+        # this server's connections between two requests, the longest idle first
+        self._idle = idle
         self._look_timer: asyncio.TimerHandle
         self._refused_at: float | None = None
         self._refusal: _Refusal | None = None
@@ -97,6 +101,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._head_since: float | None = None
         self._body_since: float | None = None
         self._body_bytes = 0
+        # how much of the body had come at the latest looks, oldest first
+        self._body_looks: deque[tuple[float, int]] = deque()
         # read since the parser last handed over something that it had kept
         self._kept_bytes = 0
         self._untaken_bytes = 0
@@ -117,6 +123,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.pop(self, None)
         self._look_timer.cancel()
         self._break_off()
         super().connection_lost(exc)
@@ -174,7 +181,7 @@ class BoundedConnection(HttpToolsProtocol):
         # armed again when an answer ended after this head had begun
         self._unset_keepalive_if_required()
         self._head_since = None
-        self._body_since, self._body_bytes = self.loop.time(), 0
+        self._await_body(self.loop.time())
         self._kept_bytes = 0
         super().on_headers_complete()
 
@@ -193,6 +200,15 @@ class BoundedConnection(HttpToolsProtocol):
         self._answering = cycle
         cycle.scope["extensions"] = {EXTENSION: {"pieces": ChunkedPieces(cycle)}}
         super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.is_idle:
+            self._idle[self] = None
+
+    def _unset_keepalive_if_required(self) -> None:
+        super()._unset_keepalive_if_required()
+        self._idle.pop(self, None)
 
     def _break_off(self) -> bool:
         """Tell the application that its client has left; whether nothing of its answer is out."""
@@ -223,11 +239,24 @@ class BoundedConnection(HttpToolsProtocol):
                 self._give_up_head()
         elif self._body_since is not None:
             if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                # it waits for us
-                self._body_since, self._body_bytes = now, 0
-            due_s = now - self._body_since - limits.body_grace_s
-            if self._body_bytes < due_s * limits.body_bytes_per_s:
+                self._await_body(now)  # it waits for us
+            elif self._is_too_slow(now, self._body_since):
                 self._refuse(_body_too_slow(limits))
+
+    def _await_body(self, now: float) -> None:
+        self._body_since, self._body_bytes = now, 0
+        self._body_looks.clear()
+
+    def _is_too_slow(self, now: float, since: float) -> bool:
+        """Whether the last `body_grace_s` have brought too little of the body awaited `since`."""
+        limits, looks = self._limits, self._body_looks
+        looks.append((now, self._body_bytes))
+        began = now - limits.body_grace_s
+        while len(looks) > 1 and looks[1][0] <= began:
+            looks.popleft()
+        before = looks[0][1] if looks[0][0] <= began else 0
+        least_bytes = limits.body_grace_s * limits.body_bytes_per_s
+        return since <= began and self._body_bytes - before < least_bytes
 
     def _give_up_head(self) -> None:
         if self.scope is None:
@@ -244,13 +273,14 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _make_room(self) -> None:
-        others = (other for other in self.connections if isinstance(other, BoundedConnection))
-        idle = next((other for other in others if other.is_idle), None)
-        if idle is not None:
-            idle.transport.close()
-        else:
-            self._refuse(_too_many_connections(self._limits.connections))
-            self.transport.close()
+        while self._idle:
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            if longest.is_idle:
+                longest.transport.close()
+                return
+        self._refuse(_too_many_connections(self._limits.connections))
+        self.transport.close()
 
     def _refuse(self, refusal: _Refusal) -> None:
         """Answer, unless another answer has begun, and read no more."""
@@ -321,8 +351,8 @@ def _head_timeout(limit_s: float) -> _Refusal:
 
 def _body_too_slow(limits: ConnectionLimits) -> _Refusal:
     message = (
-        f"After {limits.body_grace_s:g} s the body has come at less than the required"
-        f" {limits.body_bytes_per_s:g} bytes a second. Send it faster."
+        f"In the last {limits.body_grace_s:g} s the body came at less than the required"
+        f" {limits.body_bytes_per_s:g} bytes a second. Send it faster, without pauses."
     )
     return _Refusal(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message)
 

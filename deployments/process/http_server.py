@@ -61,7 +61,7 @@ class HttpServer:
     ) -> None:
         self._app = _LastAnswers(app)
         self._unacknowledged_s = unacknowledged_s
-        connection = partial(BoundedConnection, limits or ConnectionLimits())
+        connection = partial(BoundedConnection, limits or ConnectionLimits(), {})
         self._server = _QuietServer(
             uvicorn.Config(
                 self._app,
@@ -71,6 +71,8 @@ class HttpServer:
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                # anyone on this machine could write any address into our logs
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=2048,
             )

@@ -35,7 +35,7 @@ class EnginePasses:
     def opens(self, given: bytes, url: str, ticket: str, path: str) -> bool:
         """Whether `given` opens `path` of the engine at `url`, for the request with `ticket`."""
         ways = [f"ticket {ticket}"] if ticket else [f"path {path}", "path "]
-        return any([hmac.compare_digest(given, self._pass(url, way).encode()) for way in ways])
+        return any(hmac.compare_digest(given, self._pass(url, way).encode()) for way in ways)
 
     def _pass(self, url: str, opened: str) -> str:
         hash_ = self._hash.copy()

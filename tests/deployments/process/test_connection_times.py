@@ -133,6 +133,17 @@ async def test_a_body_that_stops_coming_is_a_408_and_its_reader_is_told() -> Non
         await until(lambda: served.left == 1)
 
 
+async def test_a_fast_beginning_buys_no_silence() -> None:
+    """One megabyte at once bought a quarter of an hour, in which the gateway held it."""
+    limits = replace(LIMITS, body_grace_s=0.5)
+    async with serving(limits=limits) as served:
+        reader, writer = await served.connect()
+        writer.write(HEAD + b"content-length: 2000000\r\n\r\n" + bytes(1_000_000))
+        assert await refusal_on(reader) == (408, "body_too_slow")
+        await until(lambda: served.left == 1)
+        writer.close()
+
+
 async def test_a_body_that_comes_slowly_but_fast_enough_is_taken() -> None:
     async with serving() as served:
         reader, writer = await served.connect()

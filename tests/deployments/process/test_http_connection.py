@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from deployments.process import http_connection
+from deployments.process.http_connection import BoundedConnection
 from tests.deployments.process.connections import (
     HEAD,
     LIMITS,
@@ -150,6 +151,48 @@ async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
             reader, writer = await served.connect()
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert (await answer_on(reader))[0] == 200
+
+
+async def test_a_connection_too_many_is_refused_without_a_look_at_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 8,192 busy connections that look took a millisecond of everybody's time."""
+    looks = 0
+    is_idle = vars(BoundedConnection)["is_idle"].fget
+
+    def looked_at(connection: BoundedConnection) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(is_idle(connection))
+
+    go_on = asyncio.Event()
+    async with serving(waiting_for(go_on), replace(LIMITS, connections=60)) as served:
+        busy = [await served.connect() for _ in range(60)]
+        for _, writer in busy:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await until(lambda: len(served.asked) == 60)
+        monkeypatch.setattr(BoundedConnection, "is_idle", property(looked_at))
+        reader, _ = await served.connect()
+        assert await refusal_on(reader) == (503, "too_many_connections")
+        assert looks <= 1
+        go_on.set()
+        for _, writer in busy:
+            writer.close()
+
+
+async def test_the_connection_that_was_idle_longest_makes_room() -> None:
+    async with serving(limits=replace(LIMITS, connections=3)) as served:
+        idle = [await served.connect() for _ in range(3)]
+        for reader, writer in [*idle, *idle[:1]]:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await answer_on(reader))[0] == 200
+        _, newest = await served.connect()
+        assert await asyncio.wait_for(idle[1][0].read(), 60) == b""
+        for reader, writer in (idle[0], idle[2]):
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await answer_on(reader))[0] == 200
+        for writer in (newest, idle[0][1], idle[2][1]):
+            writer.close()
 
 
 async def test_a_flood_of_requests_in_one_piece_is_not_queued() -> None:

@@ -44,6 +44,18 @@ async def test_it_serves_ipv6() -> None:
     await server.drain()
 
 
+async def test_a_client_on_this_machine_cannot_write_an_address_into_our_logs() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(f"{scope['client'][0]} {scope['scheme']}")(scope, receive, send)
+
+    server = HttpServer(app)
+    url = await server.start("127.0.0.1")
+    claims = {"x-forwarded-for": "1.2.3.4 FAKE LOG LINE", "x-forwarded-proto": "https"}
+    async with aiohttp.ClientSession() as http, http.get(url, headers=claims) as answer:
+        assert await answer.text() == "127.0.0.1 http"
+    await server.drain()
+
+
 async def test_a_drain_finishes_streams_and_refuses_new_connections() -> None:
     go_on = asyncio.Event()
 
