@@ -92,12 +92,10 @@ SENTENCES: Mapping[str, Sequence[str]] = {
         " with Ray Serve's default, in fewer replica-hours. We miss"
         " {misses_of_hpa[figure]:.2f} times"
         " as many as the best tuned HPA, in {replica_hours_of_hpa[figure]:.2f} of its"
-        " replica-hours,"
-        " and {misses_of_hpa_with_2_warm[figure]:.2f} times as many with two warm replicas, in"
-        " {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and"
-        " admission: where"
-        " HPA has ours, we miss {misses_of_hpa_under_our_routing[figure]:.2f} times as"
-        " many as it, in"
+        " replica-hours, and {misses_of_hpa_with_2_warm[figure]:.2f} times as many with two warm"
+        " replicas, in {replica_hours_of_hpa_with_2_warm[figure]:.2f}. Most of that is routing and"
+        " admission: where HPA has ours, we miss"
+        " {misses_of_hpa_under_our_routing[figure]:.2f} times as many as it, in"
         " {replica_hours_of_hpa_under_our_routing[figure]:.2f} of its replica-hours.",
     ),
 }

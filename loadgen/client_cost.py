@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.player import SentRequest
-from loadgen.summary import distribution, late_s, ttft_s
+from loadgen.summary import distribution, late_s, tail_of, ttft_s
 
 BEAT_S = 0.02
 # Of one core: the loop has no more.
@@ -77,9 +77,11 @@ def warnings(client: Mapping[str, Any], requests: Sequence[SentRequest]) -> list
     first = distribution(map(ttft_s, requests))
     most_s = max(MOST_LATE_S, MOST_LATE_OF_TTFT * first["p50"] if first else 0.0)
     for what, name in (("sent", "send_late_s"), ("read", "loop_late_s")):
-        if client[name] and (late := client[name]["p99"]) > most_s:
+        percent, late = tail_of(client[name]) if client[name] else (99, 0.0)
+        if late > most_s:
+            share = "a hundred" if percent == 99 else "ten"
             found.append(
-                f"The client had to wait for its core: one request in a hundred was {what}"
+                f"The client had to wait for its core: one request in {share} was {what}"
                 f" {1000 * late:.1f} ms late or more, which the latencies include."
                 " Run it on a machine with idle cores, or offer less."
             )

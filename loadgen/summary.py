@@ -13,13 +13,13 @@ Goodput counts what held every promise of the SLO; a request that failed held no
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from common.percentiles import P99_SAMPLES, percentile
 from loadgen.player import SentRequest
 
 PERCENTS = (50, 90, 95, 99)
@@ -79,27 +79,27 @@ def late_s(of: SentRequest) -> float:
     return max(0.0, of.sent_s - of.due_s)
 
 
-def percentile(figures: Iterable[float], percent: float) -> float:
-    """Between two of the figures in proportion, as numpy has it; not a number of none."""
-    ordered = sorted(figures)
-    if not ordered:
-        return math.nan
-    place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
 def distribution(figures: Iterable[float | None]) -> dict[str, float] | None:
-    """Mean, percentiles and the largest; None of nothing."""
+    """Mean, percentiles and the largest; None of nothing. There is no p99 of fewer than 300: it
+    would be one of the largest few."""
     ordered = sorted(figure for figure in figures if figure is not None)
     if not ordered:
         return None
     return {
         "mean": _figure(sum(ordered) / len(ordered)),
-        **{f"p{percent}": _figure(percentile(ordered, percent)) for percent in PERCENTS},
+        **{
+            f"p{percent}": _figure(percentile(ordered, percent))
+            for percent in PERCENTS
+            if percent < 99 or len(ordered) >= P99_SAMPLES
+        },
         "max": _figure(ordered[-1]),
     }
+
+
+def tail_of(of: Mapping[str, float]) -> tuple[int, float]:
+    """Which percentile tells a distribution's tail, 99 or 90, and its figure."""
+    percent = 99 if "p99" in of else 90
+    return percent, of[f"p{percent}"]
 
 
 def summary(requests: Sequence[SentRequest], slo: LatencySlo) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from common.percentiles import P99_SAMPLES, percentile
 from simulator.types import Result
 
 # One change of the number of replicas against the one before, that soon after it.
@@ -21,6 +22,7 @@ HEADINGS = (
     "Attained",
     "Misses",
     "TTFT p50, s",
+    "p90",
     "p99",
     "Replica-hours",
     "Replicas",
@@ -36,13 +38,15 @@ class SimulationSummary:
     """One policy on one trace, or the mean of several such.
 
     `attainment`: the share of all requests, refused and overflowed ones included, that the pool
-    served within the SLO. Times to first token are of those that it admitted, in seconds.
+    served within the SLO. Times to first token are of those that it admitted, in seconds, 0 where
+    it admitted none; there is no p99 of fewer than 300.
     """
 
     requests: float
     attainment: float
     ttft_p50_s: float
-    ttft_p99_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float | None
     replica_hours: float
     average_replicas: float
     rejected: float
@@ -57,7 +61,7 @@ class SimulationSummary:
 
     def as_dict(self) -> dict[str, float]:
         figures = {**asdict(self), "misses": self.misses}
-        return {name: round(figure, 4) for name, figure in figures.items()}
+        return {name: round(figure, 4) for name, figure in figures.items() if figure is not None}
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,9 @@ def summary(result: Result) -> SimulationSummary:
     return SimulationSummary(
         requests=len(calls),
         attainment=result.attainment,
-        ttft_p50_s=percentile(admitted, 0.5),
-        ttft_p99_s=percentile(admitted, 0.99),
+        ttft_p50_s=percentile(admitted, 50) if admitted else 0.0,
+        ttft_p90_s=percentile(admitted, 90) if admitted else 0.0,
+        ttft_p99_s=percentile(admitted, 99) if len(admitted) >= P99_SAMPLES else None,
         replica_hours=result.replica_seconds / 3600,
         average_replicas=result.average_replicas,
         rejected=sum(call.rejected_at is not None for call in calls),
@@ -115,16 +120,13 @@ def summary(result: Result) -> SimulationSummary:
     )
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """By nearest rank; 0 of nothing."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
 def mean(of: Sequence[SimulationSummary]) -> SimulationSummary:
-    """Raises StatisticsError for none."""
-    return SimulationSummary(
-        **{f.name: fmean(getattr(s, f.name) for s in of) for f in fields(SimulationSummary)}
-    )
+    """Figure by figure; one that some lack has none. Raises StatisticsError for no summary."""
+    means: dict[str, Any] = {}
+    for name in (f.name for f in fields(SimulationSummary)):
+        figures = [getattr(s, name) for s in of]
+        means[name] = None if None in figures else fmean(figures)
+    return SimulationSummary(**means)
 
 
 def attainment_over_time(result: Result) -> list[tuple[float, float]]:
@@ -160,7 +162,8 @@ def _row(policy: str, s: SimulationSummary) -> tuple[str, ...]:
         f"{s.attainment:.2%}",
         f"{s.misses:,.0f}",
         f"{s.ttft_p50_s:.2f}",
-        f"{s.ttft_p99_s:.2f}",
+        f"{s.ttft_p90_s:.2f}",
+        "" if s.ttft_p99_s is None else f"{s.ttft_p99_s:.2f}",
         f"{s.replica_hours:.2f}",
         f"{s.average_replicas:.2f}",
         f"{s.rejected:.0f}",

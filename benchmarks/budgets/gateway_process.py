@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any, TextIO
 
+from common.percentiles import Tail, percentile
 from router.budget_book import books_of
 from router.budget_ledger import BudgetLedger
 from router.budgets import Granted, TenantBudget
@@ -100,8 +101,8 @@ async def seconds(
             took.append(time.perf_counter() - began)
             ledger.settle(answer, 500)
             await asyncio.sleep(0)
-    took.sort()
-    return {"p50_ms": took[len(took) // 2] * 1e3, "p99_ms": took[len(took) * 99 // 100] * 1e3}
+    tail = Tail.of(took)
+    return {"p50_ms": percentile(took, 50) * 1e3, f"{tail.name}_ms": tail.value * 1e3}
 
 
 DOES = {"begin": begin, "burst": burst, "load": load, "time": seconds}

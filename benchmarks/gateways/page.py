@@ -50,7 +50,8 @@ placed itself (which it remembers for good), while loads are still told to all.
 - **No answer**: lookups without a reply in time; those requests were placed by load. A lookup has
   {budget_ms:g} ms here, a fleet's default is 5: that all these processes share a few cores is no
   property of the index (`make bench-index` has its times).
-  *Late*: how late arrivals and engine steps were, by the worse of their 99th percentiles. Where it
+  *Late*: how late arrivals and engine steps were, by the worse of their tails. A *tail* is the p99
+  of 300 samples or more, and the p90 of fewer. Where lateness
   comes near an engine's step, the machine was too busy for the run to mean anything.
 - **The engines** compute nothing. A step takes {1000 * engine.step_s:g} ms, and
   {1000 * engine.sequence_s:g} ms more for each request that decodes in it; prompts take a second

@@ -7,7 +7,6 @@ requests it had in flight, waiting and running, on average over the measured tim
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,14 +15,15 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.gateways.traffic import Arrival, Span
+from common.percentiles import Tail, percentile
 
 RATIO_LOSS_GOAL = 0.02
 VARIATION_GOAL = 0.05
 
 HEADINGS = (
-    "Gateways", "Index", "Requests", "Cached", "Of ceiling", "Mean TTFT, ms", "p99",
+    "Gateways", "Index", "Requests", "Cached", "Of ceiling", "Mean TTFT, ms", "Tail",
     "CoV requests", "CoV tokens", "CoV in flight", "Placed in, ms", "No answer",
-    "Late p99, ms", "Failed",
+    "Late, ms", "Failed",
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ class GatewaysRun:
     until: float
     ceiling: float
     reports: tuple[GatewayReport, ...]
-    engines_late_p99: float
+    engines_late: Tail
     engines_cpu_s: float
 
     @property
@@ -87,14 +87,14 @@ class GatewaysSummary:
     misjudged_ratio: float
     ttft_mean: float
     ttft_p50: float
-    ttft_p99: float
+    ttft_tail: Tail
     variation_requests: float
     variation_tokens: float
     variation_in_flight: float
     placed_in_p50: float
     unanswered_share: float
-    late_p99: float
-    engines_late_p99: float
+    late: Tail
+    engines_late: Tail
     gateways_cpu_s: float
     engines_cpu_s: float
 
@@ -117,17 +117,17 @@ def summary(run: GatewaysRun) -> GatewaysSummary:
         misjudged_ratio=sum(abs(s.expected_cached_tokens - s.cached_tokens) for s in served)
         / prompt_tokens,
         ttft_mean=statistics.fmean(ttfts),
-        ttft_p50=percentile(ttfts, 0.50),
-        ttft_p99=percentile(ttfts, 0.99),
+        ttft_p50=percentile(ttfts, 50),
+        ttft_tail=Tail.of(ttfts),
         variation_in_flight=variation(in_flight, run.replicas),
         variation_requests=variation(((s.replica, 1.0) for s in served), run.replicas),
         variation_tokens=variation(
             ((s.replica, float(s.prompt_tokens - s.cached_tokens)) for s in served), run.replicas
         ),
-        placed_in_p50=percentile([s.placed_in for s in served], 0.50),
+        placed_in_p50=percentile([s.placed_in for s in served], 50),
         unanswered_share=sum(report.unanswered for report in run.reports) / max(1, lookups),
-        late_p99=percentile([s.late for s in served], 0.99),
-        engines_late_p99=run.engines_late_p99,
+        late=Tail.of([s.late for s in served]),
+        engines_late=run.engines_late,
         gateways_cpu_s=sum(report.cpu_s for report in run.reports),
         engines_cpu_s=run.engines_cpu_s,
     )
@@ -141,11 +141,6 @@ def variation(amounts: Iterable[tuple[str, float]], replicas: int) -> float:
     shares = [*sums.values(), *[0.0] * (replicas - len(sums))]
     mean = statistics.fmean(shares)
     return statistics.pstdev(shares) / mean if mean else 0.0
-
-
-def percentile(figures: Sequence[float], share: float) -> float:
-    """The smallest that at least `share` of all do not exceed."""
-    return sorted(figures)[max(0, math.ceil(share * len(figures)) - 1)]
 
 
 def ceiling(arrivals: Sequence[Arrival], since: float, block_tokens: int) -> float:
@@ -192,7 +187,7 @@ def figures(found: Iterable[GatewaysSummary]) -> dict[str, Any]:
             "ttft_ms": {
                 "mean": round(1000 * s.ttft_mean, 1),
                 "p50": round(1000 * s.ttft_p50, 1),
-                "p99": round(1000 * s.ttft_p99, 1),
+                s.ttft_tail.name: round(1000 * s.ttft_tail.value, 1),
             },
             "variation": {
                 "requests": round(s.variation_requests, 4),
@@ -201,8 +196,8 @@ def figures(found: Iterable[GatewaysSummary]) -> dict[str, Any]:
             },
             "placed_in_ms_p50": round(1000 * s.placed_in_p50, 2),
             "unanswered_share": round(s.unanswered_share, 5),
-            "late_ms_p99": round(1000 * s.late_p99, 1),
-            "engines_late_ms_p99": round(1000 * s.engines_late_p99, 1),
+            f"late_ms_{s.late.name}": round(1000 * s.late.value, 1),
+            f"engines_late_ms_{s.engines_late.name}": round(1000 * s.engines_late.value, 1),
             "cpu_s": {"gateways": round(s.gateways_cpu_s, 1), "engines": round(s.engines_cpu_s, 1)},
         }
         for s in found
@@ -229,13 +224,13 @@ def _row(s: GatewaysSummary) -> tuple[str, ...]:
         f"{s.cached_ratio:.3f}",
         f"{s.of_ceiling:.3f}",
         f"{1000 * s.ttft_mean:.0f}",
-        f"{1000 * s.ttft_p99:.0f}",
+        f"{1000 * s.ttft_tail.value:.0f}",
         f"{s.variation_requests:.3f}",
         f"{s.variation_tokens:.3f}",
         f"{s.variation_in_flight:.3f}",
         f"{1000 * s.placed_in_p50:.2f}",
         f"{s.unanswered_share:.2%}",
-        f"{1000 * max(s.late_p99, s.engines_late_p99):.0f}",
+        f"{1000 * max(s.late.value, s.engines_late.value):.0f}",
         str(s.failed),
     )
 

@@ -39,7 +39,6 @@ from benchmarks.gateways.results import (
     figures,
     goals,
     index_of,
-    percentile,
     summary,
     table,
 )
@@ -47,6 +46,7 @@ from benchmarks.gateways.traffic import Arrival, conversations, from_trace
 from benchmarks.public_data import CONVERSATION_TRACE, find
 from cli.local import redis_server
 from common.errors import Problem
+from common.percentiles import Tail
 from simulator.engines import Hardware
 
 GATEWAYS = (1, 2, 4, 8)
@@ -103,7 +103,7 @@ class GatewaysBench:
             until=self.warm_up + self.seconds,
             ceiling=ceiling(self.arrivals, self.warm_up, self.hardware.block_tokens),
             reports=tuple(reports),
-            engines_late_p99=percentile(told.late_s, 0.99),
+            engines_late=Tail.of(told.late_s),
             engines_cpu_s=told.cpu_s,
         )
 
@@ -201,7 +201,7 @@ def _tell(s: GatewaysSummary) -> None:
         f" variation of load {s.variation_requests:.3f}, TTFT mean {1000 * s.ttft_mean:.0f} ms",
         flush=True,
     )
-    if max(s.late_p99, s.engines_late_p99) > LATE_S:
+    if max(s.late.value, s.engines_late.value) > LATE_S:
         print("this machine was too busy for that run to mean much", file=sys.stderr)
 
 

@@ -30,7 +30,7 @@ from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks import report
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import alternatives, page, pool, publishing
-from loadgen.summary import percentile
+from common.percentiles import percentile
 from router.index import BUDGET_S, PrefixIndex
 from router.load import ReplicaLoad
 from router.policies import PlacementRequest

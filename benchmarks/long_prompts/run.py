@@ -10,7 +10,6 @@ a gateway does once for each way to render.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +24,7 @@ from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.observability.engines import facts_of
+from common.percentiles import Tail, percentile
 from deployments.gateway.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
@@ -34,9 +34,8 @@ WATCHED_ROUNDS = 20
 LONG, MIDDLE = LENGTHS[-1], LENGTHS[-2]
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    """In thousandths: milliseconds of seconds."""
-    return 1000 * statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+def percentile_ms(seconds: Sequence[float], percent: int) -> float:
+    return 1000 * percentile(seconds, percent)
 
 
 def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[str, float]:
@@ -48,10 +47,11 @@ def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[
                 placed = found[form, length, case]
                 name = f"{form}_{length}_{case.replace(' ', '_')}"
                 wall_s, cpu_s = [each.wall_s for each in placed], [each.cpu_s for each in placed]
-                figures[f"{name}_ms_p50"] = percentile(wall_s, 50)
-                figures[f"{name}_ms_p95"] = percentile(wall_s, 95)
-                figures[f"{name}_cpu_ms_p50"] = percentile(cpu_s, 50)
-    figures["event_loop_late_ms_p99"] = percentile(late_s, 99)
+                figures[f"{name}_ms_p50"] = percentile_ms(wall_s, 50)
+                figures[f"{name}_ms_p95"] = percentile_ms(wall_s, 95)
+                figures[f"{name}_cpu_ms_p50"] = percentile_ms(cpu_s, 50)
+    tail = Tail.of(late_s)
+    figures[f"event_loop_late_ms_{tail.name}"] = 1000 * tail.value
     figures["event_loop_late_ms_max"] = 1000 * max(late_s)
     figures["tokenizer_built_ms"] = 1000 * built_s
     return {name: round(figure, 3) for name, figure in figures.items()}
@@ -62,7 +62,7 @@ def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
 
     def worst(length: int, percent: int) -> float:
         return max(
-            percentile([each.wall_s for each in found[form, length, NEXT_TURN]], percent)
+            percentile_ms([each.wall_s for each in found[form, length, NEXT_TURN]], percent)
             for form in FORMS
         )
 

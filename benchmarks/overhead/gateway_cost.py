@@ -20,10 +20,11 @@ from benchmarks.observability.load import bodies, play
 from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
 from cli import stream_client
 from cli.stream_client import Endpoint
+from common.percentiles import P99_SAMPLES, percentile
 
 CLIENTS, LONG_CLIENTS = 32, 2
 LONG_TOKENS, LONG_PROMPT_TOKENS = 512, 100_000
-TTFT_ROUNDS, ROUNDS = 200, 5
+TTFT_ROUNDS, ROUNDS = P99_SAMPLES, 5
 ROUND_S, IDLE_S = 6.0, 5.0
 
 GOALS = {
@@ -53,14 +54,14 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         (of_long - of_short) / (LONG_TOKENS - TOKENS)
         for of_short, of_long in zip(found[0], found[1], strict=True)
     ]
-    added = sorted(
+    added = [
         1000 * (gateway - direct)
         for gateway, direct in zip(ttfts["gateway"], ttfts["direct"], strict=True)
-    )
+    ]
     per_token_ms = statistics.median(per_token)
     return {
         "added_ttft_ms_p50": statistics.median(added),
-        "added_ttft_ms_p99": added[int(0.99 * (len(added) - 1))],
+        "added_ttft_ms_p99": percentile(added, 99),
         "gateway_cpu_ms_per_request": statistics.median(found[0]),
         "gateway_cpu_ms_per_request_of_100000_prompt_tokens": statistics.median(found[2]),
         "gateway_cpu_us_per_token": 1000 * per_token_ms,

@@ -26,6 +26,7 @@ from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
+from common.percentiles import Tail, percentile
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -113,15 +114,12 @@ async def measure(fleet: BenchFleet, rounds: int, slo_s: float) -> list[tuple[Ph
 
 def described(phase: Phase, slo_s: float) -> str:
     statuses = Counter(outcome.status for outcome in phase.outcomes)
+    tail = Tail.of(phase.ttfts)
     return (
         f"offered {phase.offered:.2f}/s: {dict(statuses)}, goodput {phase.goodput(slo_s):.2f}/s, "
-        f"p50 and p99 TTFT {quantile(phase.ttfts, 0.5):.2f} {quantile(phase.ttfts, 0.99):.2f} s, "
+        f"p50 and {tail.name} TTFT {percentile(phase.ttfts, 50):.2f} {tail.value:.2f} s, "
         f"well after {phase.recovered_s:g} s"
     )
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 def summary(
@@ -130,7 +128,8 @@ def summary(
     """Figures and goals."""
     overloads = [overload for _, overload in pairs]
     ratios = [over.goodput(slo_s) / at.goodput(slo_s) for at, over in pairs]
-    ttfts = sorted(ttft for overload in overloads for ttft in overload.ttfts)
+    ttfts = [ttft for overload in overloads for ttft in overload.ttfts]
+    tail = Tail.of(ttfts)
     outcomes = [outcome for overload in overloads for outcome in overload.outcomes]
     figures = {
         "slo_s": slo_s,
@@ -140,15 +139,15 @@ def summary(
         "refused": sum(outcome.status == 429 for outcome in outcomes),
         "goodput_per_s": [round(overload.goodput(slo_s), 3) for overload in overloads],
         "goodput_at_capacity_per_s": [round(at.goodput(slo_s), 3) for at, _ in pairs],
-        "ttft_p50_s": round(quantile(ttfts, 0.5), 3),
-        "ttft_p99_s": round(quantile(ttfts, 0.99), 3),
+        "ttft_p50_s": round(percentile(ttfts, 50), 3),
+        f"ttft_{tail.name}_s": round(tail.value, 3),
     }
     goals = {
         "answers_that_are_neither_success_nor_429_with_retry_after": report.goal(
             sum(not outcome.is_fair for outcome in outcomes), at_most=0
         ),
         "goodput_of_that_at_capacity": report.goal(statistics.median(ratios), at_least=1.0),
-        "p99_ttft_of_the_slo": report.goal(quantile(ttfts, 0.99) / slo_s, at_most=P99_GOAL),
+        f"{tail.name}_ttft_of_the_slo": report.goal(tail.value / slo_s, at_most=P99_GOAL),
         "recovery_s": report.goal(
             max(overload.recovered_s for overload in overloads), at_most=RECOVERY_GOAL_S
         ),

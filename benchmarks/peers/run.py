@@ -79,7 +79,7 @@ def _tell(run: PeerRun) -> None:
         print(f"{run.failed} failed; the first: {run.failure}", file=sys.stderr)
     print(
         f"seed {run.seed} {run.case:16} {run.router:14} {run.requests:3} requests,"
-        f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p99 {1000 * run.ttft_p99:.0f},"
+        f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p90 {1000 * (run.ttft_p90 or 0):.0f},"
         f" cached {run.cached_ratio:.3f}, router's CPU {run.cpu_ms_a_request:.1f} ms a request",
         flush=True,
     )

@@ -29,6 +29,7 @@ from benchmarks.recording import write_down
 from benchmarks.routing.run import FLEET, WORKLOADS, RoutingBench
 from benchmarks.small_model import small_model
 from cli import stream_client
+from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "prediction.md"
@@ -79,15 +80,15 @@ def errors(answers: Sequence[Answer]) -> list[float]:
 
 def figures_of(answers: Sequence[Answer]) -> dict[str, Any]:
     off = errors(answers)
-    absolute = sorted(map(abs, off))
-    ttfts = sorted(answer.engine_ttft_s or 0.0 for answer in answers)
+    absolute = list(map(abs, off))
+    ttfts = [answer.engine_ttft_s or 0.0 for answer in answers]
     return {
         "requests": len(off),
         "mean_absolute_error": round(statistics.fmean(absolute), 4),
-        "p50_absolute_error": round(absolute[len(absolute) // 2], 4),
-        "p90_absolute_error": round(absolute[int(0.9 * len(absolute))], 4),
+        "p50_absolute_error": round(percentile(absolute, 50), 4),
+        "p90_absolute_error": round(percentile(absolute, 90), 4),
         "mean_error": round(statistics.fmean(off), 4),
-        "ttft_p50_s": round(ttfts[len(ttfts) // 2], 4),
+        "ttft_p50_s": round(percentile(ttfts, 50), 4),
     }
 
 

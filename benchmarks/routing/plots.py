@@ -23,8 +23,9 @@ def draw(found: Summaries, file: Path) -> None:
             times.bar(
                 places, [1000 * cell.ttft_mean for cell in cells], color=colours, label="mean"
             )
-            p99 = [1000 * cell.ttft_p99 for cell in cells]
-            times.scatter(places, p99, color=TAIL, marker="_", s=60, label="p99", zorder=3)
+            tail = [1000 * cell.ttft_tail.value for cell in cells]
+            name = cells[0].ttft_tail.name
+            times.scatter(places, tail, color=TAIL, marker="_", s=60, label=name, zorder=3)
             times.set_xticks([])
             ratios.bar(places, [cell.cached_ratio for cell in cells], color=colours)
             oracle = [cell.oracle_ratio for cell in cells]

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.load_generator import Answer, Failure
+from common.percentiles import Tail, percentile
 
 ORACLE_SHARE_GOAL = 0.97
 LOWEST_GOAL = 1.0
@@ -70,7 +71,7 @@ class RoutingSummary:
     failures: int
     ttft_mean: float
     ttft_p50: float
-    ttft_p99: float
+    ttft_tail: Tail
     cached_ratio: float
     oracle_ratio: float
     requests_spread: float
@@ -111,8 +112,8 @@ def _summary(runs: Sequence[RoutingRun]) -> RoutingSummary:
         requests=len(answers),
         failures=sum(len(run.failures) for run in runs),
         ttft_mean=sum(ttfts) / len(ttfts),
-        ttft_p50=_percentile(ttfts, 0.50),
-        ttft_p99=_percentile(ttfts, 0.99),
+        ttft_p50=percentile(ttfts, 50),
+        ttft_tail=Tail.of(ttfts),
         cached_ratio=sum(answer.cached_tokens for answer in answers) / prompt_tokens,
         oracle_ratio=sum(sum(run.most_cached) for run in runs) / prompt_tokens,
         requests_spread=max(run.requests_spread for run in runs),
@@ -121,11 +122,6 @@ def _summary(runs: Sequence[RoutingRun]) -> RoutingSummary:
         misjudged_ratio=misjudged / prompt_tokens,
         lookups_failed=sum(run.lookups_failed for run in runs),
     )
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def ttft_ratio(runs: Sequence[RoutingRun], workload: str, over: str, under: str) -> Ratio:
@@ -180,8 +176,9 @@ def goals(runs: Sequence[RoutingRun]) -> dict[str, Any]:
             judged["multi_turn_mean_ttft_of_best_other"] = report.goal(
                 multi.ttft_mean / min(s.ttft_mean for s in others), at_most=LOWEST_GOAL
             )
-            judged["multi_turn_p99_ttft_of_best_other"] = report.goal(
-                multi.ttft_p99 / min(s.ttft_p99 for s in others), at_most=LOWEST_GOAL
+            tail = multi.ttft_tail
+            judged[f"multi_turn_{tail.name}_ttft_of_best_other"] = report.goal(
+                tail.value / min(s.ttft_tail.value for s in others), at_most=LOWEST_GOAL
             )
     if hot := found.get(("hot_prefix", "prefix")):
         for load, spread in (("requests", hot.requests_spread), ("tokens", hot.tokens_spread)):
@@ -209,7 +206,7 @@ def figures(found: Summaries) -> dict[str, Any]:
             "ttft_ms": {
                 "mean": round(1000 * summary.ttft_mean, 1),
                 "p50": round(1000 * summary.ttft_p50, 1),
-                "p99": round(1000 * summary.ttft_p99, 1),
+                summary.ttft_tail.name: round(1000 * summary.ttft_tail.value, 1),
             },
             "cached_ratio": round(summary.cached_ratio, 4),
             "oracle_ratio": round(summary.oracle_ratio, 4),

@@ -155,9 +155,10 @@ def _tell(run: RoutingRun) -> None:
     if run.failures:
         print(f"{len(run.failures)} failed; the first: {run.failures[0].reason}", file=sys.stderr)
     ((_, summary),) = results.summaries([run]).items()
+    tail = summary.ttft_tail
     print(
         f"seed {run.seed} {run.workload:13} {run.policy:12} {summary.requests:3} requests,"
-        f" TTFT mean {summary.ttft_mean:.3f} s, p99 {summary.ttft_p99:.3f} s,"
+        f" TTFT mean {summary.ttft_mean:.3f} s, {tail.name} {tail.value:.3f} s,"
         f" cached {summary.cached_ratio:.3f} of {summary.oracle_ratio:.3f},"
         f" {summary.lookups_failed} lookups failed",
         flush=True,

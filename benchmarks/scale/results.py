@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.gateways.results import percentile, variation
+from benchmarks.gateways.results import variation
 from benchmarks.scale.fleet import Visit
+from common.percentiles import percentile
 
 HEADINGS = (
     "Replicas", "Gateways", "Requests/s", "Requests", "Policy", "Cached", "Of oracle", "Of ceiling",
@@ -90,15 +91,15 @@ def summary(
         cached_ratio=sum(visit.job.cached_tokens for visit in counted) / prompt_tokens,
         ceiling_ratio=sum(most_cached[begin:]) / prompt_tokens,
         ttft_mean_s=statistics.fmean(ttfts),
-        ttft_p50_s=percentile(ttfts, 0.50),
-        ttft_p90_s=percentile(ttfts, 0.90),
-        ttft_p99_s=percentile(ttfts, 0.99),
+        ttft_p50_s=percentile(ttfts, 50),
+        ttft_p90_s=percentile(ttfts, 90),
+        ttft_p99_s=percentile(ttfts, 99),
         variation_requests=over_replicas([1.0] * len(counted), counted),
         variation_tokens=over_replicas(computed, counted),
         variation_in_flight=over_replicas(present, visits),
         most_requests=max(Counter(v.replica for v in counted).values())
         * (case.replicas / len(counted)),
-        decision_s=percentile(decision_s, 0.5) if decision_s else 0.0,
+        decision_s=percentile(decision_s, 50) if decision_s else 0.0,
         wall_s=wall_s,
     )
 

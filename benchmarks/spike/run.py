@@ -27,6 +27,7 @@ from benchmarks import report
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
+from common.percentiles import Tail, percentile
 from common.svg import LIMIT, OTHERS, OURS, drawn
 from simulator.traces import Request, Trace
 
@@ -146,13 +147,14 @@ def without_warm(folder: Path) -> Path:
 
 
 def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
-    ttfts = sorted(outcome.ttft for outcome in run.outcomes if outcome.ttft is not None)
+    ttfts = [outcome.ttft for outcome in run.outcomes if outcome.ttft is not None]
+    tail = Tail.of(ttfts)
     return {
         "requests": len(run.outcomes),
         "refused": sum(outcome.status == 429 for outcome in run.outcomes),
         "slo_held_in_the_spike": round(run.attainment(slo_s), 4),
-        "ttft_p50_s": round(ttfts[len(ttfts) // 2], 3),
-        "ttft_p99_s": round(ttfts[int(0.99 * len(ttfts))], 3),
+        "ttft_p50_s": round(percentile(ttfts, 50), 3),
+        f"ttft_{tail.name}_s": round(tail.value, 3),
         "second_replica_first_token_s": _rounded(run.first_token_s),
         "promotion_first_token_s": _rounded(run.promotion_s),
         "warm_idle_replica_s": round(run.idle_replica_s, 1),

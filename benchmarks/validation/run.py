@@ -25,6 +25,7 @@ from benchmarks.fleet import BenchFleet, running
 from benchmarks.trace_player import play, poisson
 from cli import calibrating, stream_client
 from cli.stream_client import Endpoint
+from common.percentiles import percentile
 from simulator.engine_profile import EngineProfile
 from simulator.engines import Hardware
 from simulator.simulation import run
@@ -37,7 +38,7 @@ REPLICAS, SLO_S = 2, 5.0
 # Of what the profile says that the engines can do.
 LOADS, PHASE_S = (0.4, 0.8, 2.0), 60.0
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
-QUANTILES = (0.5, 0.9, 0.99)
+PERCENTS = (50, 90, 99)
 # A simulator that is off by more would say little about a policy.
 ERROR_GOAL = 0.10
 
@@ -53,8 +54,8 @@ class LoadResult:
     def mean(self) -> float:
         return sum(self.ttfts) / max(1, len(self.ttfts))
 
-    def quantile(self, share: float) -> float:
-        return self.ttfts[min(len(self.ttfts) - 1, int(share * len(self.ttfts)))]
+    def at(self, percent: float) -> float:
+        return percentile(self.ttfts, percent)
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ async def measure(
 
 
 def described(seen: LoadResult) -> str:
-    figures = " ".join(f"{seen.quantile(share):.2f}" for share in QUANTILES)
+    figures = " ".join(f"{seen.at(percent):.2f}" for percent in PERCENTS)
     return f"{len(seen.ttfts)} served, {seen.refused} refused, mean {seen.mean:.2f} s, {figures}"
 
 
@@ -176,7 +177,7 @@ def summary(
                 "served": len(of.ttfts),
                 "refused": of.refused,
                 "ttft_mean_s": round(of.mean, 3),
-                **{f"ttft_p{share * 100:g}_s": round(of.quantile(share), 3) for share in QUANTILES},
+                **{f"ttft_p{percent}_s": round(of.at(percent), 3) for percent in PERCENTS},
             }
             for name, of in (("observed", seen), ("simulated", said))
         }
@@ -193,7 +194,7 @@ def page(figures: dict[str, Any], goals: dict[str, Any], engines: MeasuredEngine
     """docs/benchmarks/simulator.md."""
     rows = [
         f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
-        + " | ".join(f"{of[f'ttft_p{share * 100:g}_s']:.2f} s" for share in QUANTILES)
+        + " | ".join(f"{of[f'ttft_p{percent}_s']:.2f} s" for percent in PERCENTS)
         + " |"
         for load, both in figures.items()
         for who, of in both.items()

@@ -21,7 +21,6 @@ from simulator.results import (
     attainment_over_time,
     best_within,
     mean,
-    percentile,
     summary,
     table,
     totals,
@@ -61,7 +60,7 @@ def test_a_miss_is_what_was_late_refused_or_served_elsewhere() -> None:
     assert found.attainment == 0.25
     assert (found.rejected, found.overflow_share) == (1, 0.25)
     # of those that the pool itself admitted
-    assert (found.ttft_p50_s, found.ttft_p99_s) == (3.0, 3.0)
+    assert (found.ttft_p50_s, found.ttft_p90_s) == (2.0, 2.8)
     assert (found.average_replicas, found.replica_hours) == (2.0, 240 / 3600)
 
 
@@ -87,14 +86,18 @@ def test_the_course_is_told_bit_by_bit() -> None:
     ]
 
 
-def test_percentiles_are_by_nearest_rank() -> None:
-    assert percentile([], 0.99) == 0.0
-    assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
-    assert percentile([1.0, 2.0, 3.0], 0.99) == 3.0
+def test_a_simulation_has_a_p99_of_300_admitted_requests_and_none_of_fewer() -> None:
+    many = [served(number, 0.1 * number, number / 100) for number in range(300)]
+    found = summary(result(many))
+    assert found.ttft_p99_s == pytest.approx(2.9601)
+    assert summary(result(many[:299])).ttft_p99_s is None
+    mixed = mean([found, summary(result(many[:299]))])
+    assert mixed.ttft_p99_s is None and mixed.ttft_p90_s == pytest.approx(2.686, abs=0.001)
+    assert "ttft_p99_s" not in mixed.as_dict()
 
 
 def made(attainment: float, hours: float) -> SimulationSummary:
-    return SimulationSummary(100, attainment, 0.5, 2.0, hours, 10 * hours, 3, 0.0, 4, 1)
+    return SimulationSummary(100, attainment, 0.5, 1.5, 2.0, hours, 10 * hours, 3, 0.0, 4, 1)
 
 
 def test_the_mean_is_taken_figure_by_figure() -> None:

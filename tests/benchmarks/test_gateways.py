@@ -19,6 +19,7 @@ from benchmarks.gateways.results import (
     variation,
 )
 from benchmarks.gateways.traffic import Arrival, Span, conversations, from_trace
+from common.percentiles import Tail
 
 SYSTEM, QUESTION, ANSWER, OTHER = (Span(text, 16) for text in range(4))
 
@@ -29,7 +30,7 @@ def served(replica: str, due: float, cached: int = 0, seconds: float = 1.0) -> S
 
 def run(*requests: ServedRequest, replicas: int = 2) -> GatewaysRun:
     reports = (GatewayReport(list(requests), 0, len(requests), 0, 0.0),)
-    return GatewaysRun(1, True, replicas, 10.0, 20.0, 0.5, reports, 0.0, 0.0)
+    return GatewaysRun(1, True, replicas, 10.0, 20.0, 0.5, reports, Tail(99, 0.0), 0.0)
 
 
 def test_the_same_seed_makes_the_same_traffic() -> None:
