@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.backtest.results import ScenarioResult, totals_of_means
+from benchmarks.backtest.scenarios import RULE
 from simulator.engine_profile import EngineProfile
-from simulator.results import FLAP_S, SimulationSummary, Total, table
-
-# Title, what is promised with what, policy -> figures, and how Ray Serve's best compares.
-Section = tuple[str, str, Mapping[str, SimulationSummary], str]
+from simulator.results import FLAP_S, Total, table
 
 
 def page(
-    sections: Sequence[Section],
+    found: Sequence[ScenarioResult],
+    *,
+    frontiers: Sequence[str],
     goals: Mapping[str, Any],
-    totals: Mapping[str, Total],
     compared: str,
     engine: EngineProfile,
     command: str,
     minutes: float,
-    seeds: int,
+    seeds: Sequence[int],
     machine: str,
 ) -> str:
-    """The whole document. `machine` is what `report.machine_in_words` says."""
+    """The whole document. `frontiers`: how Ray Serve's best compares, one a scenario; `machine` is
+    what `report.machine_in_words` says."""
     hardware = engine.hardware
     chapters = "\n\n".join(
-        f"### {title}\n\n{promise}.\n\n{table(found)}\n\n{compared}."
-        for title, promise, found, compared in sections
+        f"### {each.name}\n\n{each.pool.promise}.\n\n{table(each.means)}\n\n{frontier}."
+        for each, frontier in zip(found, frontiers, strict=True)
     )
     sources = "\n".join(
         f"  - {name}: {words}" for name, words in engine.source.items() if name != "kind"
@@ -50,13 +51,17 @@ promise for a machine.
 
 {compared}
 
-{totals_table(totals)}
+{totals_table(totals_of_means(found))}
 
 ## Trace by trace
 
 {chapters}
 
 ## Goals
+
+{RULE.says} Seeds that may be tuned on: {_listed(RULE.tuning)}. Reported: {_listed(seeds)}. What the
+goals compare with: HPA's and KEDA's target that misses least over all traces of the reported seeds.
+That is the target a tuner would choose who knew these traces, whatever it costs.
 
 {_goal_table(goals)}
 
@@ -66,7 +71,7 @@ promise for a machine.
   miss, and so is what overflowed. Times to first token are of the requests that were admitted.
 - **Replica-hours**: from when a replica was asked for until it has drained, its start included:
   what a GPU is taken for. *Changes* of the number of replicas asked for, and *flaps*: changes
-  against the one before within {FLAP_S:.0f} s. Means over {seeds} seeds for synthetic traces.
+  against the one before within {FLAP_S:.0f} s. Means over {len(seeds)} seeds for synthetic traces.
 - **antefix**: `autoscaling/scaling.py` once a second, `autoscaling/admission.py` and the routing
   policy `prefix`. It knows what it would in production, counters a second late, nothing of the
   trace. *1 warm*: with one replica beyond the demand.
@@ -80,18 +85,17 @@ promise for a machine.
   average a pod, with its default tolerance, windows and policies (`simulator/hpa.py`).
   **keda-...:T**: KEDA's Prometheus scaler on their sum (`simulator/kubernetes.py`). Power of two
   choices and no admission. Their metrics are of this very moment, which is kinder than Prometheus.
-- **Misses of hpa**, among the goals: ours, of those of the one target of the sweep that misses
-  least over all traces, however many replica-hours it takes. *Under our routing*: what is left of
-  that where HPA scales a fleet that we route and admit for.
+- **Misses of hpa**, among the goals: our misses divided by those of that target. *Under our
+  routing*: HPA scales a fleet that we route and admit for. *Serve default under our routing*: Ray
+  Serve's own autoscaler does. What these leave is what our autoscaler itself is worth. Fewer misses
+  in fewer replica-hours is a win; more misses in fewer replica-hours is a trade.
 - **fixed:N**: N replicas throughout, with our routing and admission.
 - **all-at**: all replicas are asked for in the second in which more first begins to come than at
-  first (of recorded traces and of noise at 0), and stay, with our routing and admission: the most
-  that a policy could attain that asks no sooner and keeps no warm replica, but for chance and for
-  what it asked before that. A goal well beyond it can be met by replicas alone that were there.
+  first (of recorded traces and of noise at 0), and stay, with our routing and admission. It is a
+  comparison, not a bound: a policy that scaled up before that second can miss less.
 - **The traces**: `simulator/traces.py`. Requests of the synthetic ones have 2,200 prompt tokens
   and 200 answer tokens on average. The ramp is chosen such that eight replicas hold its SLO for
-  every request and seven do not, as in the run of a peer who published 95.8 % at 5.93 replicas on
-  average, of 8 at most; its requests and engines were others.
+  every request and seven do not.
 - **The engine** (`simulator/engines.py`): a step takes {1000 * hardware.step_s:g} ms,
   {1000 * hardware.sequence_s:g} ms more for each request that decodes in it, and a second for
   {hardware.prefill_rate:,.0f} prompt tokens, at most {hardware.step_tokens:,} in one step; the
@@ -113,7 +117,7 @@ def totals_table(of: Mapping[str, Total]) -> str:
 
 
 def _goal_table(goals: Mapping[str, Any]) -> str:
-    lines = ["| Goal | Figure | Wanted | Met |", "| -- | -- | -- | -- |"]
+    lines = ["| Goal | Median | Range | Wanted | Met | Compared with |", "|" + " -- |" * 6]
     for name, goal in goals.items():
         met = "yes" if goal["met"] else "**no**"
         wanted = (
@@ -121,8 +125,11 @@ def _goal_table(goals: Mapping[str, Any]) -> str:
             if "at_most" in goal
             else f"at least {goal['at_least']:g}"
         )
-        for bound in ("at_most", "at_least"):
-            if (figure := goal.get(f"without_foresight_{bound}")) is not None:
-                wanted += f" (without foresight {bound.replace('_', ' ')} {figure:.4f})"
-        lines.append(f"| {name.replace('_', ' ')} | {goal['figure']:.4f} | {wanted} | {met} |")
+        words, peer = name.replace("_", " "), goal.get("peer", "")
+        spread = "{:.4f} to {:.4f}".format(*goal["range"])
+        lines.append(f"| {words} | {goal['figure']:.4f} | {spread} | {wanted} | {met} | {peer} |")
     return "\n".join(lines)
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import report
-from benchmarks.backtest.run import DOCS, OURS, WARM, Scenario, scenarios
+from benchmarks.backtest.run import DOCS
+from benchmarks.backtest.scenarios import OURS, RULE, WARM, Scenario, scenario
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, as_json, mean, summary, table
@@ -23,19 +24,19 @@ STARTUP_S = (5.0, 30.0, 120.0)
 TRACES = ("ramp", "cliff", "bursts")
 
 
-def play(scenario: Scenario, engine: EngineProfile) -> dict[str, SimulationSummary]:
-    """Policy and start -> the mean of the scenario's seeds."""
+def play(seeds: Sequence[Scenario], engine: EngineProfile) -> dict[str, SimulationSummary]:
+    """Policy and start -> the mean of a scenario's seeds."""
     found = {}
     for policy, warm_replicas in ((OURS, 0), (WARM, 1)):
         for startup_s in STARTUP_S:
             played = []
-            for seed, trace in enumerate(scenario.traces):
+            for of in seeds:
                 settings = replace(
-                    scenario.settings(engine, seed),
+                    of.pool.settings(engine, of.seed),
                     startup_s=startup_s,
                     warm_replicas=warm_replicas,
                 )
-                played.append(run(trace, settings, OURS))
+                played.append(run(of.trace, settings, OURS))
             found[row(policy, startup_s)] = mean([summary(result) for result in played])
     return found
 
@@ -86,18 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.backtest.startup",
         description=(__doc__ or "").partition("\n\n")[2],
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2), metavar="N")
+    parser.add_argument("--seeds", type=int, nargs="+", default=RULE.reported, metavar="N")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/startup.md")
     options = parser.parse_args(arguments)
     engine = engine_profile.read(engine_profile.SHIPPED)
-    played = [s for s in scenarios(options.seeds, ()) if s.name in TRACES]
     found = {}
-    for scenario in played:
-        found[scenario.name] = play(scenario, engine)
-        print(f"\n## {scenario.name}\n\n{table(found[scenario.name])}")
+    for name in TRACES:
+        played = [scenario(name, seed) for seed in options.seeds]
+        found[name] = play(played, engine)
+        print(f"\n## {name}\n\n{table(found[name])}")
     if options.write:
         seeds, machine = len(options.seeds), report.machine_in_words()
-        (DOCS / "startup.md").write_text(page(found, played[0].promise, seeds, machine))
+        (DOCS / "startup.md").write_text(page(found, played[0].pool.promise, seeds, machine))
     figures = {name: as_json(of) for name, of in found.items()}
     report.finish("startup", figures, goals(found), seeds=options.seeds)
 

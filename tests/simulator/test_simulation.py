@@ -172,11 +172,11 @@ def test_the_slo_may_be_one_of_tokens_too() -> None:
     assert run(steady(5, 1.0), strict, "fixed:1").attainment == 0.0
 
 
-def test_all_replicas_at_a_time_are_what_no_policy_attains_that_asks_later() -> None:
+def test_all_replicas_are_asked_for_at_the_second_that_the_policy_names() -> None:
     cliff = Trace("cliff", tuple(Request(30.0 + i / 4, 400, 10) for i in range(200)), 90.0)
-    most, ours = (run(cliff, POOL, policy) for policy in ("all-at:30", "antefix"))
-    assert [sample.target for sample in most.samples[28:32]] == [1, 1, 4, 4]
-    assert 1.0 > most.attainment >= ours.attainment
+    asked = run(cliff, POOL, "all-at:30")
+    assert [sample.target for sample in asked.samples[28:32]] == [1, 1, 4, 4]
+    assert 0.0 < asked.attainment < 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""From plays to figures and goals. Pure.
+
+A figure over all traces is one a seed: the synthetic traces of that seed and the recorded ones,
+which every seed has. So each goal is a median over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.backtest.scenarios import (
+    KUBERNETES,
+    KUBERNETES_OURS,
+    OURS,
+    RULE,
+    SERVE,
+    SERVE_OURS,
+    WARM_2,
+    PlayedPool,
+)
+from simulator.results import SimulationSummary, Total, mean, totals
+
+ATTAINMENT = ("ramp", "cliff", "bursts")
+
+
+@dataclass(frozen=True)
+class ScenarioResult:
+    """`summaries`: policy -> one a seed; one in all of a recorded trace."""
+
+    name: str
+    pool: PlayedPool
+    summaries: Mapping[str, Sequence[SimulationSummary]]
+
+    @property
+    def means(self) -> dict[str, SimulationSummary]:
+        return {policy: mean(found) for policy, found in self.summaries.items()}
+
+    def of_seed(self, number: int) -> dict[str, SimulationSummary]:
+        return {policy: of[number % len(of)] for policy, of in self.summaries.items()}
+
+
+def totals_by_seed(found: Sequence[ScenarioResult]) -> list[dict[str, Total]]:
+    """Policy -> sum over all traces, one a seed."""
+    seeds = max(len(of) for each in found for of in each.summaries.values())
+    return [totals([each.of_seed(number) for each in found]) for number in range(seeds)]
+
+
+def totals_of_means(found: Sequence[ScenarioResult]) -> dict[str, Total]:
+    return totals([each.means for each in found])
+
+
+def fewest_misses(of: Mapping[str, Total], policies: Sequence[str]) -> str:
+    """The target that a tuner would choose, whatever it costs."""
+    return min(policies, key=lambda policy: of[policy].misses)
+
+
+def goals(found: Sequence[ScenarioResult]) -> dict[str, Any]:
+    judged = {**_attained(found), **_beside_serve(found)}
+    by_seed, of = totals_by_seed(found), totals_of_means(found)
+    for name, peer in (
+        ("hpa", fewest_misses(of, KUBERNETES)),
+        ("hpa_under_our_routing", fewest_misses(of, KUBERNETES_OURS)),
+        ("serve_default_under_our_routing", SERVE_OURS),
+    ):
+        for policy, words in ((OURS, ""), (WARM_2, "_with_2_warm")):
+            misses = [one[policy].misses / max(1.0, one[peer].misses) for one in by_seed]
+            hours = [one[policy].replica_hours / one[peer].replica_hours for one in by_seed]
+            judged[f"misses_of_{name}{words}"] = {**RULE.judged("misses", misses), "peer": peer}
+            judged[f"replica_hours_of_{name}{words}"] = RULE.judged("replica_hours", hours)
+    return judged
+
+
+def _attained(found: Sequence[ScenarioResult]) -> dict[str, Any]:
+    judged = {}
+    by_name = {each.name: each.summaries for each in found}
+    for name in ATTAINMENT:
+        for policy, words in ((OURS, ""), (WARM_2, "_with_2_warm")):
+            if name in by_name:
+                goal = f"{name}_attainment{words}"
+                attained = [one.attainment for one in by_name[name][policy]]
+                judged[goal] = RULE.judged(goal, attained)
+    return judged
+
+
+def _beside_serve(found: Sequence[ScenarioResult]) -> dict[str, Any]:
+    """Ours and Ray Serve's default, seed by seed."""
+    judged = {}
+    for each in found:
+        name = each.name.replace(" ", "_")
+        pairs = list(zip(each.summaries[OURS], each.summaries[SERVE], strict=True))
+        for goal, figures in (
+            ("attainment_above_serve_default", [a.attainment - b.attainment for a, b in pairs]),
+            (
+                "replica_hours_of_serve_default",
+                [a.replica_hours / b.replica_hours for a, b in pairs],
+            ),
+        ):
+            judged[f"{name}_{goal}"] = RULE.judged(goal, figures)
+    return judged
+
+
+def compared(found: Sequence[ScenarioResult]) -> str:
+    """In words: what misses least over all traces, with the usual routing and with ours."""
+    of = totals_of_means(found)
+    ours, warm = of[OURS], of[WARM_2]
+    sentences = [
+        f"Ours misses {ours.misses:,.0f} requests in {ours.replica_hours:.1f} replica-hours, and"
+        f" {warm.misses:,.0f} in {warm.replica_hours:.1f} with two warm replicas."
+    ]
+    for peers, words in (
+        (KUBERNETES, "with the usual routing and no admission"),
+        (KUBERNETES_OURS, "with our routing and admission"),
+        ((SERVE_OURS,), "with our routing and admission"),
+    ):
+        policy = fewest_misses(of, peers)
+        best = of[policy]
+        which = (
+            "Ray Serve's default" if peers == (SERVE_OURS,) else f"The best HPA or KEDA ({policy})"
+        )
+        sentences.append(f"{which} {words} misses {best.misses:,.0f} in {best.replica_hours:.1f}.")
+    return " ".join(sentences)

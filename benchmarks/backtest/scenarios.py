@@ -1,0 +1,137 @@
+"""What the backtest plays: traces on pools, under policies. Pure except for recorded traces."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autoscaling.slo import Slo
+from benchmarks import public_data, rules
+from common.errors import Problem
+from simulator import traces
+from simulator.engine_profile import EngineProfile
+from simulator.simulation import OVER_OURS
+from simulator.traces import Trace
+from simulator.types import FleetSettings
+
+RULE = rules.of("backtest")
+OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{OVER_OURS}"
+WARM, WARM_2 = f"{OURS}, 1 warm", f"{OURS}, 2 warm"
+KEPT_WARM = {WARM: 1, WARM_2: 2}
+# All replicas from when more begins to come. A policy that scaled up before may do better.
+ALL_AT = "all-at"
+_SWEPT = tuple(
+    f"hpa-{metric}:{target:g}"
+    for metric in ("concurrency", "waiting")
+    for target in RULE.settings[f"{metric}_targets"]
+)
+KUBERNETES = (*_SWEPT, *RULE.settings["keda"])
+KUBERNETES_OURS = tuple(f"{policy}{OVER_OURS}" for policy in _SWEPT)
+SERVE_TARGETS = tuple(f"{SERVE}:{target}" for target in RULE.settings["serve_targets"])
+PLOTTED = (OURS, SERVE, "hpa-concurrency:4")
+MOONCAKE, AZURE = "mooncake", "azure x 2"
+
+
+@dataclass(frozen=True)
+class PlayedPool:
+    """SLO in seconds, and how many replicas there may be."""
+
+    ttft_slo: float = 3.0
+    min_replicas: int = 2
+    max_replicas: int = 8
+    initial_replicas: int = 2
+
+    @property
+    def promise(self) -> str:
+        return (
+            f"A first token within {self.ttft_slo:g} s; {self.min_replicas} to"
+            f" {self.max_replicas} replicas, {self.initial_replicas} at first"
+        )
+
+    def settings(self, engine: EngineProfile, seed: int) -> FleetSettings:
+        return FleetSettings(
+            hardware=engine.hardware,
+            startup_s=engine.startup_s,
+            slo=Slo(self.ttft_slo),
+            min_replicas=self.min_replicas,
+            max_replicas=self.max_replicas,
+            initial_replicas=self.initial_replicas,
+            seed=seed,
+        )
+
+
+POOLS: Mapping[str, PlayedPool] = {
+    **{name: PlayedPool() for name in traces.SYNTHETIC},
+    # there is no beginning to what comes: the fleet has some size already
+    "noise": PlayedPool(initial_replicas=4),
+    # Mooncake's own SLO; its prompts are that long
+    MOONCAKE: PlayedPool(ttft_slo=30.0, max_replicas=16, initial_replicas=8),
+    AZURE: PlayedPool(initial_replicas=4),
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A trace on a pool. `seed`: of the trace and of what is drawn by chance as it is played; a
+    recorded trace has one, 0. `more_at`: the second in which more begins to come than at first; 0
+    where that is not known."""
+
+    name: str
+    seed: int
+    trace: Trace
+    more_at: int = 0
+
+    @property
+    def pool(self) -> PlayedPool:
+        return POOLS[self.name]
+
+
+def keys(seeds: Sequence[int], with_recorded: bool) -> list[tuple[str, int]]:
+    """Scenarios by name and seed, those of one name in a row."""
+    of = [(name, seed) for name in traces.SYNTHETIC for seed in seeds]
+    return of + ([(MOONCAKE, 0), (AZURE, 0)] if with_recorded else [])
+
+
+@functools.lru_cache(2)  # a trace is played under all policies in a row
+def scenario(name: str, seed: int) -> Scenario:
+    """Raises Problem where a recorded trace cannot be had."""
+    if name in traces.SYNTHETIC:
+        trace = traces.synthetic(name, seed)
+        return Scenario(name, seed, trace, traces.rises_at(name, seed))
+    mooncake, azure = recorded()
+    read = traces.read(mooncake) if name == MOONCAKE else traces.read(azure).scaled(2.0)
+    return Scenario(name, seed, read)
+
+
+def recorded() -> tuple[Path, Path]:
+    """Mooncake's trace and Azure's. Raises Problem where one cannot be had."""
+    return public_data.find(public_data.CONVERSATION_TRACE), public_data.find(
+        public_data.AZURE_TRACE
+    )
+
+
+def lacks_recorded() -> str:
+    """Why the recorded traces are left out; empty where they are not."""
+    try:
+        recorded()
+    except Problem as error:
+        return str(error)
+    return ""
+
+
+def policies(name: str) -> tuple[str, ...]:
+    return (
+        *(OURS, WARM, WARM_2, SERVE, SERVE_OURS),
+        *(*SERVE_TARGETS, *KUBERNETES, *KUBERNETES_OURS),
+        *(ALL_AT, f"fixed:{POOLS[name].max_replicas}"),
+    )
+
+
+def as_played(policy: str, of: Scenario, engine: EngineProfile) -> tuple[FleetSettings, str]:
+    """The pool's settings and the simulation's policy of that name."""
+    settings = of.pool.settings(engine, of.seed)
+    if policy in KEPT_WARM:
+        return replace(settings, warm_replicas=KEPT_WARM[policy]), OURS
+    return settings, f"{ALL_AT}:{of.more_at}" if policy == ALL_AT else policy

@@ -1,0 +1,62 @@
+"""How goals are judged: `goals.yaml`, which alone has seeds, workloads, baselines and bounds.
+
+A figure of several seeds is their median, beside its range: no seed can be the one that counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FILE = Path(__file__).with_name("goals.yaml")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of one benchmark. `reported`: the seeds whose figures count; `tuning`: those that what is
+    measured may have been tuned on, none of the others. `bounds`: by goal, `at_most` or `at_least`.
+    """
+
+    says: str
+    reported: tuple[int, ...]
+    tuning: tuple[int, ...]
+    settings: Mapping[str, Any]
+    bounds: Mapping[str, Mapping[str, float]]
+
+    def judged(self, goal: str, figures: Sequence[float]) -> dict[str, Any]:
+        """The median of figures, one a seed, beside its range and the goal's bound. Raises KeyError
+        for a goal that the file lacks."""
+        return judged(figures, self.bounds[goal])
+
+
+def judged(figures: Sequence[float], bound: Mapping[str, float]) -> dict[str, Any]:
+    """The median of at least one figure, its range, the bound and whether it is met."""
+    median = statistics.median(figures)
+    met = median >= bound["at_least"] if "at_least" in bound else median <= bound["at_most"]
+    spread = [round(min(figures), 4), round(max(figures), 4)]
+    return {"figure": round(median, 4), **bound, "met": met, "range": spread, "of": len(figures)}
+
+
+@functools.cache
+def of(benchmark: str) -> Rule:
+    """Raises KeyError for a benchmark without a rule of its own."""
+    told = _read(FILE)[benchmark]
+    seeds = told["seeds"]
+    return Rule(
+        " ".join(told["rule"].split()),
+        tuple(seeds["reported"]),
+        tuple(seeds.get("tuning", ())),
+        told.get("settings", {}),
+        told["goals"],
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    told: dict[str, Any] = yaml.safe_load(file.read_text())
+    return told
