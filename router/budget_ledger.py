@@ -20,6 +20,8 @@ What is granted never exceeds a limit within any 60 s:
   window nor such a book cannot speak for its predecessor: a fleet's first minute may be such.
 - A call that Redis gets too late does nothing. One whose answer is lost is taken as done where that
   counts more, and is never sent again where a second time would count less.
+- What a request used beyond its reservation is a debt: it counts from its end on, in Redis and in
+  a gateway's share, and may take what is left below 0 (`budget_settlements`).
 - A Redis whose clock is set back counts anew likewise. One whose clock is set forward, by a minute
   or more, has forgotten what was used of the last one.
 
@@ -46,6 +48,7 @@ from common.loops import forever
 from router import redis_keys
 from router.budget_book import Book
 from router.budget_scripts import AWAY, BEAT, LEASE, LEAVE, RESERVE, SETTLE, SILENT, WINDOW
+from router.budget_settlements import Settlements
 from router.budgets import Granted, Kind, Left, NotGranted, TenantBudget, left_of
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import Lane, open_lane
@@ -97,8 +100,8 @@ class BudgetLedger:
         self._epoch = 0
         self._process = secrets.token_hex(8)
         self._leases = 0
-        self._settled: list[tuple[Granted, int, int]] = []
         self._settle_now = asyncio.Event()
+        self._settlements = Settlements(self._book, self._settle_now.set)
 
     @property
     def by_share(self) -> bool:
@@ -131,16 +134,12 @@ class BudgetLedger:
                     await self._heard.wait()
 
     def settle(self, granted: Granted, tokens: int, requests: int = 1) -> None:
-        """It has ended and used this much: the rest goes back; never more than was reserved."""
-        back = max(0, granted.requests - requests), max(0, granted.tokens - tokens)
-        for budget in granted.budgets:
-            if (scope := self._book.scopes.get(budget.scope)) is not None:
-                scope.leases.discard(granted.lease)
-                given = (-back[0], -back[1], granted.by_share)
-                self._book.grant(budget.scope, granted.local_bucket, *given)
-        if not granted.by_share and granted.epoch == self._epoch:
-            self._settled.append((granted, *back))
-            self._settle_now.set()
+        """It has ended and used this much: the rest goes back, and what is beyond is owed."""
+        if (owed := tokens - granted.tokens) > 0:
+            epoch = None if self.by_share else self._epoch
+            self._settlements.owe(granted, owed, self._bucket(), epoch)
+        back = max(0, granted.requests - requests), max(0, -owed)
+        self._settlements.give_back(granted, *back, epoch=self._epoch)
 
     async def run(self) -> None:
         """Keep in touch with Redis until cancelled."""
@@ -264,20 +263,17 @@ class BudgetLedger:
         await self._settle_now.wait()
         await self._heard.wait()
         self._settle_now.clear()
-        settled, self._settled = self._settled, []
-        now = [one for one in settled if one[0].epoch == self._epoch]
+        now = self._settlements.take(self._epoch)
         if not now:
             return
-        arguments = [
-            value
-            for granted, requests, tokens in now
-            for budget in granted.budgets
-            for value in (budget.scope, granted.bucket, requests, tokens, granted.lease)
-        ]
         try:
-            await self._run(SETTLE, *arguments)
-        except REDIS_FAILURES as error:  # never again: twice would be too much
+            reply = await self._run(SETTLE, *(value for one in now for value in one.arguments))
+        except REDIS_FAILURES as error:
+            self._settlements.lost(now)
             self._lost(error)
+        else:
+            if reply == [b"late"]:  # it has done nothing
+                self._settlements.put_back(now)
 
     async def _keep_in_touch(self) -> None:
         """One beat, and a bucket's time to the next unless one is due at once."""

@@ -245,7 +245,8 @@ return {'ok', scopes[1].newest, unpack(remaining)}
 """
 )
 
-# ... then by scope: its name, the reservation's bucket, what it gives back, its lease
+# ... then by scope: its name, the reservation's bucket, what it gives back, its lease; or 'now'
+# for a bucket, and less than nothing: what it used beyond its reservation
 SETTLE = (
     _COMMON
     + """
@@ -253,7 +254,10 @@ if redis.call('HGET', K, 'gen') ~= gen then return {'unknown'} end
 for i = 6, #ARGV, 5 do
   local key, b = K .. ':' .. ARGV[i], tonumber(ARGV[i + 1])
   local newest = window(key)
-  if b > newest - WINDOW then
+  if not b then
+    redis.call('SADD', K .. ':scopes', ARGV[i])
+    add(key, newest, newest, 0 - tonumber(ARGV[i + 2]), 0 - tonumber(ARGV[i + 3]))
+  elseif b > newest - WINDOW then
     for place, kind in ipairs({'r', 't'}) do
       local name = kind .. b % WINDOW
       local back = math.min(tonumber(ARGV[i + 1 + place]),

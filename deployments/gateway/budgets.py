@@ -2,9 +2,9 @@
 and metrics say the same.
 
 A request takes the most it can use before it is placed: its prompt's tokens, and for each sequence
-that it asks for as many as it may generate. It gives back what its engine did not confirm.
-`router.budget_ledger` says why no more is granted than there is. A tenant without limits costs
-nothing here.
+that it asks for as many as it may generate. When it has ended, what its engine did not confirm is
+given back, and what the engine made beyond that is charged. `router.budget_ledger` says why no more
+is granted than there is. A tenant without limits costs nothing here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.objectives import TenantLimits
-from deployments.gateway.engine_fields import sequences_of
+from deployments.gateway.asked import COMPLETIONS, EMBEDDINGS
 from deployments.gateway.errors import ApiError
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.pool_reporter import Admitted
@@ -35,12 +36,17 @@ from router.redis_client import AsyncRedis
 SHARE_HEADER = "x-antefix-budget"
 _UNKNOWN = Left(None, None)
 _NO_TOKENS = ("/tokenize", "/detokenize")
-_NO_OUTPUT = ("/v1/embeddings",)
-_MOST_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-# vLLM's own default for completions, as OpenAI's: CompletionRequest.max_tokens.
-_COMPLETION_TOKENS = 16
 # What a chat template may add to a prompt that is not known here.
 _TEMPLATE_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A request under way. `beams_prompt`: the tokens of its prompt where it searches with beams,
+    for which an engine reads the prompt again with every token."""
+
+    granted: Granted
+    beams_prompt: int | None
 
 
 class TenantBudgets:
@@ -54,7 +60,7 @@ class TenantBudgets:
     ) -> None:
         self._metrics = metrics
         self._ledger = BudgetLedger(redis, fleet, 1, books=books)
-        self._held: dict[RequestRecord, Granted] = {}
+        self._held: dict[RequestRecord, _Held] = {}
         self._fleet: Fleet | None = None
 
     @property
@@ -100,18 +106,19 @@ class TenantBudgets:
             error = _refusal(answer, engine.tenant, tokens, budgets)
             self._refused(request, answer, pool, error)
             raise error
-        self._held[engine.record] = answer
+        beams_prompt = request.tokens if request.asked.beam_search else None
+        self._held[engine.record] = _Held(answer, beams_prompt)
         share = {SHARE_HEADER: "share"} if answer.by_share else {}
         return {**_headers(budgets, answer.left), **share}
 
     def settle(self, record: RequestRecord) -> None:
         """It has ended, however it went."""
-        granted = self._held.pop(record, None)
-        if granted is not None:
+        held = self._held.pop(record, None)
+        if held is not None:
             assert self._fleet is not None
             weight = self._fleet.gateway.cached_token_weight
             refused = record.outcome == "rejected"
-            self._ledger.settle(granted, _used(record, granted, weight), 0 if refused else 1)
+            self._ledger.settle(held.granted, _used(record, held, weight), 0 if refused else 1)
 
     def _charge(
         self,
@@ -167,10 +174,10 @@ class TenantBudgets:
         limits = [budget.tokens for budget in budgets if budget.tokens is not None]
         if not limits:
             return 0
-        lengths = [load.max_model_len for load in pool.scheduler.board.last_known().values()]
-        set_length = pool.settings.engine_args.get("max_model_len")
-        known = [*filter(None, lengths), *([set_length] if isinstance(set_length, int) else [])]
-        most = most_tokens(request, max(known, default=None))
+        lengths = _lengths(pool)
+        if pool.overflow is not None and request.options.overflow != "never":
+            lengths += _lengths(pool.overflow)
+        most = most_tokens(request, max(lengths, default=None))
         if most is None:  # it may use all there is
             return min(limits)
         if most > min(limits):
@@ -182,42 +189,56 @@ class TenantBudgets:
         return most
 
 
+def _lengths(pool: GatewayPool) -> list[int]:
+    """The context lengths of a pool's engines, as far as they are known."""
+    told = [load.max_model_len for load in pool.scheduler.board.last_known().values()]
+    written = pool.settings.engine_args.get("max_model_len")
+    return [*filter(None, told), *([written] if isinstance(written, int) else [])]
+
+
 def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
     """The most tokens a request can use; None: nothing bounds it, as far as is known here."""
-    path, fields = request.engine.path, request.fields
+    path, asked = request.engine.path, request.asked
     if path in _NO_TOKENS:
         return 0
-    prompts = _prompts(fields.get("prompt")) if path == "/v1/completions" else 1
     prompt_tokens = request.tokens
     if not request.prompt.known:
         prompt_tokens = len(request.engine.body) + _TEMPLATE_TOKENS
-        if max_model_len is not None and path not in _NO_OUTPUT:
-            whole = max_model_len * prompts
+        if max_model_len is not None and path != EMBEDDINGS:
+            whole = max_model_len * max(1, asked.prompts if path == COMPLETIONS else 1)
             # an image has more tokens than its address has bytes
-            prompt_tokens = whole if _has_media(fields) else min(prompt_tokens, whole)
-    if path in _NO_OUTPUT:
+            prompt_tokens = whole if _has_media(request.fields) else min(prompt_tokens, whole)
+    if path == EMBEDDINGS:
         return prompt_tokens
-    asked = [value for name in _MOST_FIELDS if (value := _count(fields.get(name)))]
-    if asked:
-        each = max(asked)
-    elif path == "/v1/completions":
-        each = _COMPLETION_TOKENS
-    elif max_model_len is None:
+    if asked.n is None:
         return None
-    else:
-        each = max(1, max_model_len - (prompt_tokens if prompts == 1 else 0))
-    if max_model_len is not None:
-        each = min(each, max_model_len)
-    return prompt_tokens + each * sequences_of(path, fields)
+    if max_model_len is None:
+        each = asked.max_tokens
+        return None if each is None else prompt_tokens + each * asked.sequences
+    each = max_model_len if asked.max_tokens is None else min(asked.max_tokens, max_model_len)
+    # a sequence and its prompt have no more together, and its prompt counts with the first alone
+    return min(prompt_tokens + each * asked.sequences, _longest(request, max_model_len))
 
 
-def _used(record: RequestRecord, granted: Granted, cached_token_weight: float) -> int:
+def _longest(request: PoolRequest, max_model_len: int) -> int:
+    """Tokens of all sequences of a request that fill the model's length, prompts counted once."""
+    sequences = request.asked.sequences
+    if not request.prompt.known or request.asked.prompts > 1:
+        return max_model_len * sequences
+    left = max(1, max_model_len - request.tokens)
+    return request.tokens + left * sequences
+
+
+def _used(record: RequestRecord, held: _Held, cached_token_weight: float) -> int:
     """Tokens that count, by what the engine confirmed; what it did not say counts in full."""
+    granted = held.granted
     if record.prompt_tokens is None:
         under_way = record.verdict not in ("", "reject")
         return granted.tokens if under_way and record.outcome in ("cancelled", "deadline") else 0
     if record.output_tokens is None:
         return granted.tokens
+    if held.beams_prompt is not None:
+        return held.beams_prompt + record.output_tokens
     cached = (record.cached_tokens or 0) * (1 - cached_token_weight)
     return math.ceil(record.prompt_tokens - cached) + record.output_tokens
 
@@ -285,16 +306,6 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
             # all is as at first once what is counted now has left the window
             headers[f"x-ratelimit-reset-{kind}"] = f"{WINDOW // 60}m{WINDOW % 60}s"
     return headers
-
-
-def _prompts(prompt: object) -> int:
-    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
-        return 1
-    return len(prompt)
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _has_media(fields: Mapping[str, Any]) -> bool:

@@ -142,7 +142,7 @@ class EngineAttempt:
     @property
     def streams(self) -> bool:
         """Whether the answer begins with its first token."""
-        return bool(self._pool_request.fields.get("stream"))
+        return self._pool_request.asked.stream
 
     def is_leaving(self, replica_id: str) -> bool:
         """Whether that replica has said that it is taken away."""

@@ -7,22 +7,15 @@ vLLM does not know it ignores. A field that is null is as one that is not there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from deployments.gateway.asked import RESPONSES, AskedOfEngine, asked_of
 from deployments.gateway.errors import ApiError
 from deployments.wire.headers import RESUME_FIELD
 
 # What engines tell each other of their caches, and gateways them of a lost engine's answer.
 _OF_ENGINES = ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD)
-# By path, the fields that may hold several prompts.
-_PROMPTS = {
-    "/v1/completions": ("prompt", "prompt_embeds"),
-    "/v1/embeddings": ("input", "messages"),
-}
-_WITH_N = ("/v1/chat/completions", "/v1/completions")
-_RESPONSES = "/v1/responses"
 
 
 def refuse_engine_fields(
@@ -47,31 +40,24 @@ def refuse_engine_fields(
             " list it in 'allowed_xargs' of the model's pool."
         )
         raise ApiError(400, message, code="field_not_allowed", param="vllm_xargs")
-    priority = fields.get("priority")
-    if not may_prioritize and priority is not None and _number(priority) != 0:
+    asked = asked_of(path, fields)
+    if not may_prioritize and asked.priority != 0:
         message = (
             "'priority' puts a request before others in an engine, and this key has no right to"
             " it. Leave it out, or ask the operators to let this key have it."
         )
         raise ApiError(403, message, code="priority_not_allowed", param="priority")
-    if path in _WITH_N and (wanted := _number(fields.get("n")) or 0) > max_n:
+    if asked.n is not None and asked.n > max_n:
         message = (
-            f"'n' asks for {wanted:g} answers, and at most {max_n} are allowed."
+            f"'n' asks for {asked.n} answers, and at most {max_n} are allowed."
             " Ask for fewer, in several requests."
         )
         raise ApiError(400, message, code="invalid_value", param="n")
-    if path == _RESPONSES:
-        _refuse_kept_responses(fields)
+    if path == RESPONSES:
+        _refuse_kept_responses(fields, asked)
 
 
-def sequences_of(path: str, fields: Mapping[str, Any]) -> int:
-    """How many sequences an engine makes of a request: `n` for each of its prompts, 1 at least."""
-    wanted = _number(fields.get("n")) if path in _WITH_N else None
-    prompts = sum(_prompts(fields.get(name)) for name in _PROMPTS.get(path, ()))
-    return max(1, int(wanted or 1)) * max(1, prompts)
-
-
-def _refuse_kept_responses(fields: Mapping[str, Any]) -> None:
+def _refuse_kept_responses(fields: Mapping[str, Any], asked: AskedOfEngine) -> None:
     """A response stays with its replica, and the next request may go to another."""
     if fields.get("previous_response_id") is not None:
         message = (
@@ -79,27 +65,9 @@ def _refuse_kept_responses(fields: Mapping[str, Any]) -> None:
             " Send what was said so far in 'input'."
         )
         raise ApiError(400, message, code="field_not_allowed", param="previous_response_id")
-    if fields.get("background") not in (None, False):
+    if asked.background:
         message = (
             "'background' asks for a response that is fetched later, and none are kept here."
             " Leave it out, and set 'stream' where an answer takes long."
         )
         raise ApiError(400, message, code="field_not_allowed", param="background")
-
-
-def _prompts(value: object) -> int:
-    """A list of texts, or of lists, holds several; one of numbers or of messages is one prompt."""
-    if isinstance(value, list) and value and isinstance(value[0], str | list):
-        return len(value)
-    return 0 if value is None else 1
-
-
-def _number(value: object) -> float | None:
-    """What vLLM takes for a number, which may be in a string; None for anything else."""
-    if not isinstance(value, bool | int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None

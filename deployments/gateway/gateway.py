@@ -425,7 +425,7 @@ class Gateway:
             headers = await self._budgets.admit(pool_request, pool)
             async with asyncio.timeout_at(deadline):
                 attempt = await pool.schedule(pool_request, request.receive)
-            is_kept = hold_s > 0 and fields.get("stream") is True
+            is_kept = hold_s > 0 and pool_request.asked.stream
             kept = Keeping(self._rejoining, engine_request, hold_s) if is_kept else None
             return self._relayed(engine_request, attempt, headers, kept)
         except TimeoutError:

@@ -9,14 +9,18 @@ from typing import Any
 
 from autoscaling.overflow import Needs, Offers, refusal
 from deployments.fleet.pool import Pool
+from deployments.gateway.asked import CHAT, COMPLETIONS, VOCABULARY, asked_of
 from deployments.gateway.request import EngineRequest, PoolRequest
 from router.load import ReplicaLoad
 
-_OVERFLOWING_PATHS = ("/v1/chat/completions", "/v1/completions")
+_OVERFLOWING_PATHS = (CHAT, COMPLETIONS)
 # vLLM's own default of --max-logprobs.
 _MAX_LOGPROBS = 20
-_TOKEN_ID_FIELDS = ("logit_bias", "stop_token_ids", "allowed_token_ids", "prompt_embeds")
-_FORMAT_FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex")
+_TOKEN_ID_FIELDS = (
+    *("logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"),
+    "prompt_embeds",
+)
+_FORMAT_FIELDS = ("response_format", "structured_outputs")
 _MEDIA_PARTS = ("image_url", "input_audio", "video_url", "audio_url", "image_embeds", "file")
 
 
@@ -39,14 +43,15 @@ def needs_of(
     path: str, fields: Mapping[str, Any], model: str, pool: Pool, prompt_tokens: int
 ) -> Needs:
     """What a request for `pool` asks of whoever answers it instead. Never raises."""
-    longest = max(_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens"))
+    asked = asked_of(path, fields)
+    logprobs = [count for count in (asked.logprobs, asked.prompt_logprobs) if count is not None]
     return Needs(
         chat_or_completion=path in _OVERFLOWING_PATHS,
-        tokens=prompt_tokens + longest,
+        tokens=prompt_tokens + (asked.max_tokens or 0),
         adapter=model if model in pool.lora_names else None,
         tools=bool(fields.get("tools")) and fields.get("tool_choice") != "none",
         response_format=any(_constrains(fields.get(name)) for name in _FORMAT_FIELDS),
-        logprobs=_logprobs(fields),
+        logprobs=max(logprobs, default=0),
         token_ids=_prompt_is_tokens(fields.get("prompt"))
         or any(fields.get(name) for name in _TOKEN_ID_FIELDS),
         images=any(part in _MEDIA_PARTS for part in _part_types(fields.get("messages"))),
@@ -57,14 +62,14 @@ def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Off
     """What an overflow pool can do in place of one that serves `asked_model` from its weights."""
     args = pool.engine_args
     longest = [load.max_model_len for load in loads if load.max_model_len]
-    set_length, logprobs = args.get("max_model_len"), args.get("max_logprobs")
+    set_length = args.get("max_model_len")
     if not longest and isinstance(set_length, int):
         longest = [set_length]
     return Offers(
         max_model_len=min(longest, default=None),
         tools=args.get("enable_auto_tool_choice") is True,
         response_format=True,  # vLLM constrains what any model writes
-        max_logprobs=logprobs if isinstance(logprobs, int) else _MAX_LOGPROBS,
+        max_logprobs=most_logprobs(pool),
         same_model=pool.model == asked_model,
         images=pool.model == asked_model,
     )
@@ -76,18 +81,16 @@ def renamed(request: EngineRequest, fields: Mapping[str, Any], model: str) -> En
     return replace(request, body=body, model=model)
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def most_logprobs(pool: Pool) -> int:
+    """How many a request may ask the pool's engines for with each token."""
+    most = pool.engine_args.get("max_logprobs")
+    if not isinstance(most, int):
+        return _MAX_LOGPROBS
+    return most if most >= 0 else VOCABULARY
 
 
 def _constrains(value: object) -> bool:
     return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
-
-
-def _logprobs(fields: Mapping[str, Any]) -> int:
-    """A chat asks with a switch and `top_logprobs`, a completion with a number."""
-    asked = [_count(fields.get(name)) for name in ("top_logprobs", "logprobs", "prompt_logprobs")]
-    return max(asked)
 
 
 def _prompt_is_tokens(prompt: object) -> bool:

@@ -29,7 +29,6 @@ from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
-from deployments.gateway.engine_fields import sequences_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.moves import Moves
@@ -421,7 +420,7 @@ def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:
         options.policy,
         options.overflow,
         no_overflow,
-        sequences_of(request.engine.path, request.fields),
+        request.asked.sequences,
         request.engine.deadline,
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from deployments.gateway.asked import AskedOfEngine, asked_of
 from deployments.gateway.cache_salt import salted
 from deployments.gateway.errors import ApiError
 from deployments.gateway.request_options import RequestOptions
@@ -75,6 +77,11 @@ class PoolRequest:
     headers: Mapping[str, str]
     options: RequestOptions
     prompt: Prompt
+
+    @cached_property
+    def asked(self) -> AskedOfEngine:
+        """What its fields ask the engine for."""
+        return asked_of(self.engine.path, self.fields)
 
     @property
     def tokens(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from router.budget_scripts import WINDOW
 from router.budgets import TenantBudget
 from router.redis_client import AsyncRedis
 from tests.router.budget_world import World
@@ -255,3 +256,54 @@ async def test_a_gateway_that_has_left_is_asked_for_what_it_granted(
         world.away = False
         await world.pass_s(1)
         assert not await world.ask(1, TOKENS, 50, 50)
+
+
+async def test_without_redis_a_debt_counts_in_the_share_and_later_in_redis(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world_of(redis, None, 2, monkeypatch) as world:
+        world.away = True
+        await world.beat()
+        await world.pass_s(2 * WINDOW)
+        share = LIMIT // 2
+        assert await world.ask(0, TOKENS, 1, share)
+        assert not await world.ask(0, TOKENS, 1, 1)
+        world.away = False
+        await world.beat()
+        assert await world.ask(1, TOKENS, LIMIT - share, LIMIT - share)
+        assert not await world.ask(1, TOKENS, 1, 1)
+
+
+async def test_a_debt_outlives_its_gateway_and_redis(
+    redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world_of(redis, tmp_path, 2, monkeypatch) as world:
+        assert await world.ask(0, TOKENS, 1, LIMIT)
+        await world.kill(0)
+        world.start(0)
+        await world.kill_redis()
+        await world.pass_s(1)
+        world.away = False
+        await world.pass_s(PIECE_S - 4)
+        assert not await world.ask(0, TOKENS, 1, 1)
+        assert not await world.ask(1, TOKENS, 1, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_each_request_uses_more_than_its_reservation_and_only_the_last_is_too_much(
+    redis: AsyncRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """One at a time, while gateways and Redis are killed."""
+    dice, largest = random.Random(seed), 7
+    async with world_of(redis, tmp_path, GATEWAYS, monkeypatch) as world:
+        for second in range(100):
+            place = dice.choice(sorted(world.ledgers))
+            await world.ask(place, TOKENS, 1, dice.randint(1, largest))
+            if second % 31 == 30:
+                await world.kill(place)
+                world.start(place)
+                await world.kill_redis()
+                await world.pass_s(1)
+                world.away = False
+            await world.pass_s(1)
+        assert LIMIT / 2 < world.most() < LIMIT + largest

@@ -99,6 +99,45 @@ async def test_what_was_not_used_goes_back(redis: AsyncRedis) -> None:
         assert isinstance(await other.reserve(TOKENS, 1), NotGranted)
 
 
+async def counted(redis: AsyncRedis, scope: str, tokens: int) -> None:
+    """Return once Redis counts this many tokens for the scope."""
+    async with asyncio.timeout(60):
+        while await redis.hget(f"{KEY}:{scope}", "t") != str(tokens):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_used_beyond_a_reservation_is_owed(redis: AsyncRedis) -> None:
+    async with gateways(redis, 2) as (one, other):
+        first = await one.reserve(TOKENS, 10)
+        assert isinstance(first, Granted)
+        one.settle(first, 70)
+        await counted(redis, "red", 70)
+        assert isinstance(await other.reserve(TOKENS, 31), NotGranted)
+        assert isinstance(await other.reserve(TOKENS, 30), Granted)
+
+
+async def test_a_debt_may_be_larger_than_the_limit(redis: AsyncRedis) -> None:
+    async with gateways(redis, 1) as (ledger,):
+        first = await ledger.reserve(TOKENS, 10)
+        assert isinstance(first, Granted)
+        ledger.settle(first, 1000)
+        await counted(redis, "red", 1000)
+        refused = await ledger.reserve(TOKENS, 1)
+        assert isinstance(refused, NotGranted)
+        assert refused.kind == "tokens" and refused.left[0].tokens == 0
+        assert 0 < refused.retry_after_s <= WINDOW
+
+
+async def test_a_scope_without_a_limit_of_tokens_owes_none(redis: AsyncRedis) -> None:
+    of_model, of_all = TenantBudget("red/a", requests=9), TenantBudget("red", tokens=100)
+    async with gateways(redis, 1) as (ledger,):
+        first = await ledger.reserve([of_all, of_model], 10)
+        assert isinstance(first, Granted)
+        ledger.settle(first, 60)
+        await counted(redis, "red", 60)
+        await counted(redis, "red/a", 10)
+
+
 async def test_so_many_requests_are_under_way_and_no_more(redis: AsyncRedis) -> None:
     budgets = [TenantBudget("red", concurrent=3)]
     async with gateways(redis, 2) as ledgers:
@@ -181,7 +220,7 @@ async def test_without_redis_a_window_passes_and_then_each_has_its_share(
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["wait", "reserve", "reserve", "reserve", "settle"]),
+        st.sampled_from(["wait", "reserve", "reserve", "reserve", "settle", "owe"]),
         st.integers(0, 50),
         st.floats(0, 70, allow_nan=False, width=32),
     ),
@@ -202,6 +241,7 @@ def test_the_window_holds_what_a_list_of_all_reservations_says(
     """Granted exactly where it fits; and the seconds until there is room are true."""
     limit, now = 100, 1_000_000.5
     held: list[tuple[int, int]] = []  # bucket, tokens
+    owed: list[tuple[int, int]] = []
     common: list[Any] = ["9e18", "gen", "me", "process", 1]
     with control(shared) as client:
         client.flushall()
@@ -227,7 +267,11 @@ def test_the_window_holds_what_a_list_of_all_reservations_says(
                 run(SETTLE, "red", bucket, 0, back, "lease")
                 held[place] = (bucket, tokens - back)
                 continue
-            counted = sum(tokens for at, tokens in held if at > int(now) - WINDOW)
+            if step == "owe":
+                run(SETTLE, "red", "now", 0, -number, "")
+                owed.append((int(now), number))
+                continue
+            counted = sum(tokens for at, tokens in held + owed if at > int(now) - WINDOW)
             answer = reserve(number)
             if answer[0] == b"ok":
                 assert counted + number <= limit

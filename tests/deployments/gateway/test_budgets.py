@@ -152,6 +152,37 @@ async def test_a_client_that_leaves_pays_for_what_it_had(
         assert used == [10 + (5 if tells_tokens else 6)]
 
 
+@pytest.mark.parametrize("spelled", ["300", 300.0, " 3_00 "])
+async def test_a_number_in_a_string_takes_as_much_of_a_budget(redis_url: str, spelled: Any) -> None:
+    engine = FakeEngine()
+    engine.pauses_after = 0
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, engine, limits) as front:
+        asked = [front.post("/v1/completions", prompt="a", max_tokens=spelled) for _ in range(4)]
+        answers = [asyncio.ensure_future(_status(one)) for one in asked]
+        await until(lambda: engine.running, PATIENCE_S)
+        refused, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert {one.result() for one in refused} == {429}
+        engine.go_on.set()
+        assert sorted(await asyncio.gather(*answers))[-1] == 429
+
+
+async def _status(post: Any) -> int:
+    async with post as answer:
+        return int(answer.status)
+
+
+async def test_what_an_engine_makes_beyond_a_reservation_is_charged(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.prompt_cache = lambda fields: (900, 0)  # the gateway took the prompt for short
+    async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
+        assert (await ask_chat(front, max_tokens=4))[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (await ask_chat(front, max_tokens=4))[1] != "rate_limit_exceeded":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert len(engine.bodies) <= 2
+
+
 async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothing() -> None:
     limits = {"limits": {"requests_per_minute": 2}}
     async with limited(NO_REDIS, FakeEngine(), limits) as front:
@@ -263,8 +294,15 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
         # vLLM reads a number from it
         (CHAT, {"max_tokens": 5, "n": "3"}, 25),
         (CHAT, {}, 1000),
-        (CHAT, {"max_tokens": 10**9}, 1010),
-        (CHAT, {"max_tokens": -5, "n": True}, 1000),
+        (CHAT, {"max_tokens": 10**9}, 1000),
+        (CHAT, {"n": 3}, 10 + 3 * 990),
+        (CHAT, {"max_tokens": "many"}, 1000),
+        # a field of another path says nothing
+        (CHAT, {"max_output_tokens": 1}, 1000),
+        (CHAT, {"max_tokens": 1, "max_completion_tokens": "400"}, 410),
+        (COMPLETION, {"max_tokens": "400"}, 410),
+        (COMPLETION, {"max_tokens": 400.0}, 410),
+        ("/v1/responses", {"max_tokens": 1}, 1000),
         (COMPLETION, {}, 26),
         (COMPLETION, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 30),
         (COMPLETION, {"prompt": [1, 2, 3], "max_tokens": 5}, 15),
@@ -284,9 +322,15 @@ def test_a_prompt_that_is_not_known_counts_for_more_than_it_can_have() -> None:
     assert most_tokens(request(CHAT, known=False, max_tokens=5), LENGTH) == 100 + 512 + 5
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     asked = request(CHAT, known=False, max_tokens=5, messages=image)
-    assert most_tokens(asked, LENGTH) == LENGTH + 5
+    assert most_tokens(asked, LENGTH) == LENGTH
+
+
+def test_of_a_prompt_that_is_not_known_each_answer_may_fill_the_models_length() -> None:
+    """Its prompt may be a token, however long its body is."""
+    assert most_tokens(request(CHAT, known=False, n=3), LENGTH) == 3 * LENGTH
 
 
 def test_nothing_bounds_a_request_to_a_model_of_unknown_length() -> None:
     assert most_tokens(request(CHAT), None) is None
     assert most_tokens(request(CHAT, max_tokens=5), None) == 15
+    assert most_tokens(request(CHAT, max_tokens=5, n="many"), None) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.gateway.engine_fields import refuse_engine_fields, sequences_of
+from deployments.gateway.engine_fields import refuse_engine_fields
 from deployments.gateway.errors import ApiError
 from router.recent import Placed
 from tests.every_field.values import CHAT, COMPLETIONS, RESPONSES
@@ -83,32 +83,6 @@ def test_what_clients_send_passes(path: str, fields: dict[str, Any]) -> None:
     refuse(fields, path)
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "sequences"),
-    [
-        (CHAT, {}, 1),
-        (CHAT, {"n": 5}, 5),
-        (CHAT, {"n": "5", "prompt": ["a"] * 3}, 5),
-        (CHAT, {"n": None}, 1),
-        (CHAT, {"n": 0}, 1),
-        (COMPLETIONS, {"prompt": "a", "n": 2}, 2),
-        (COMPLETIONS, {"prompt": [1, 2, 3]}, 1),
-        (COMPLETIONS, {"prompt": [[1, 2], [3]], "n": 4}, 8),
-        (COMPLETIONS, {"prompt": ["a"] * 1024, "n": 8}, 8192),
-        (COMPLETIONS, {"prompt": ["a"], "prompt_embeds": ["AAAA", "AAAA"]}, 3),
-        (EMBEDDINGS, {"input": ["a", "b"], "n": 7}, 2),
-        (EMBEDDINGS, {"input": [5, 6]}, 1),
-        (EMBEDDINGS, {"messages": [[{"role": "user"}], [{"role": "user"}]]}, 2),
-        (EMBEDDINGS, {"messages": [{"role": "user"}, {"role": "user"}]}, 1),
-        (RESPONSES, {"input": [{"role": "user"}, {"role": "user"}], "n": 3}, 1),
-    ],
-)
-def test_every_answer_to_every_prompt_counts(
-    path: str, fields: dict[str, Any], sequences: int
-) -> None:
-    assert sequences_of(path, fields) == sequences
-
-
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -120,15 +94,13 @@ NAMES = ("n", "priority", "vllm_xargs", "prompt", "input", "background", "previo
     fields=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)),
     path=st.sampled_from([CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS]),
 )
-def test_whatever_it_holds_a_request_is_counted_or_refused(
+def test_whatever_it_holds_a_request_passes_or_is_refused(
     fields: dict[str, Any], path: str
 ) -> None:
     try:
         refuse(fields, path)
     except ApiError as refused:
         assert_sentences(refused.message.replace("  ", " ").replace("\n", " "))
-        return
-    assert sequences_of(path, fields) >= 1
 
 
 async def test_a_gateway_asks_no_engine_for_what_it_refuses() -> None:
