@@ -81,6 +81,17 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 }
 # And in sentences.
 SENTENCES: Mapping[str, Sequence[str]] = {
+    "peers": (
+        "Compared with the best [other router](docs/benchmarks/peers.md), {met} of {judged} goals"
+        " are met, by the median of the seeds. Our mean time to first token is"
+        " {four_gateways_mean_ttft_by_best_other[figure]:.2f} times the other's through four"
+        " gateways, {router_restarted_mean_ttft_by_best_other[figure]:.2f} after the router was"
+        " restarted and {multi_turn_mean_ttft_by_best_other[figure]:.2f} in conversations through"
+        " one gateway. We are behind with short prompts"
+        " ({short_mean_ttft_by_best_other[figure]:.2f}), with a hot prefix"
+        " ({hot_prefix_mean_ttft_by_best_other[figure]:.2f}) and after an engine's cache was reset"
+        " ({cache_reset_mean_ttft_by_best_other[figure]:.2f}).",
+    ),
     "simulator": (
         "Of real engines' mean time to first token the simulated one was [off by"
         " {error_of_mean_ttft_at_load_04[figure]:.0%}, {error_of_mean_ttft_at_load_08[figure]:.0%}"

@@ -20,8 +20,8 @@ FILE = Path(__file__).with_name("goals.yaml")
 @dataclass(frozen=True)
 class Rule:
     """Of one benchmark. `reported`: the seeds whose figures count; `tuning`: those that what is
-    measured may have been tuned on, none of the others. `bounds`: by goal, `at_most` or `at_least`.
-    """
+    measured may have been tuned on, none of the others. `bounds`: by goal, one of `at_most`,
+    `at_least` and `below`."""
 
     says: str
     reported: tuple[int, ...]
@@ -38,7 +38,10 @@ class Rule:
 def judged(figures: Sequence[float], bound: Mapping[str, float]) -> dict[str, Any]:
     """The median of at least one figure, its range, the bound and whether it is met."""
     median = statistics.median(figures)
-    met = median >= bound["at_least"] if "at_least" in bound else median <= bound["at_most"]
+    ((kind, wanted),) = bound.items()
+    met = {"at_least": median >= wanted, "at_most": median <= wanted, "below": median < wanted}[
+        kind
+    ]
     spread = [round(min(figures), 4), round(max(figures), 4)]
     return {"figure": round(median, 4), **bound, "met": met, "range": spread, "of": len(figures)}
 

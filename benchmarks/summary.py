@@ -122,10 +122,17 @@ def _table(name: str, history: History, stale: Stale) -> str:
 def _sentence(name: str, history: History, stale: Stale) -> str:
     # in a format a dot begins an attribute
     goals = {what.replace(".", ""): goal for what, goal in history[name][-1]["goals"].items()}
+    met = sum(goal["met"] for goal in goals.values())
     for template in SENTENCES[name]:
         with contextlib.suppress(KeyError):
-            return textwrap.fill(template.format(**goals) + _mark([name], stale), 100)
+            return _filled(
+                template.format(**goals, met=met, judged=len(goals)) + _mark([name], stale)
+            )
     raise LookupError(f"no sentence has only figures that {name} has")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 100, break_on_hyphens=False)
 
 
 def _lines(templates: Sequence[str], history: History, stale: Stale) -> str:
@@ -192,6 +199,8 @@ def _span(runs: Sequence[Result], goal: str) -> str:
 def _wanted(goal: Mapping[str, Any]) -> str:
     if "at_least" in goal:
         return f"at least {goal['at_least']:g}"
+    if "below" in goal:
+        return f"below {goal['below']:g}"
     return f"at most {goal['at_most']:g}"
 
 

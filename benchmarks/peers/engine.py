@@ -1,18 +1,15 @@
-"""A real replica without Ray, whose engine other routers reach as well.
+"""A real replica without Ray.
 
     python -m benchmarks.peers.engine
 
 Takes what to serve as a line of JSON on stdin. When it serves it says where vLLM's own application
-answers, without our gate before it, and where its KV events are, for who reads those over TCP
-alone; it ends when stdin does. Beside that it is a replica as Ray Serve runs it: what it publishes,
-counts and probes is what ships. In the place of Ray Serve stands only who counts the requests that
-run here.
+answers, which resets its cache; it ends when stdin does. What it publishes, counts and probes is
+what ships. Only the part of Ray Serve that counts running requests is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -68,24 +65,6 @@ def _take_rays_place(replica_id: str) -> None:
     vars(replica).update(ServePlaces=places, ray=ray, serve=serve, node_drain=drain)
 
 
-async def _over_tcp(endpoint: str) -> str:
-    """The ZeroMQ socket `endpoint` of this machine's files, at a port: the bytes are the same."""
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while piece := await reader.read(1 << 16):
-                writer.write(piece)
-                await writer.drain()
-        writer.close()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, on = await asyncio.open_unix_connection(endpoint.removeprefix("ipc://"))
-        await asyncio.gather(copy(reader, on), copy(back, writer))
-
-    server = await asyncio.start_server(connect, LOOPBACK, 0)
-    return f"tcp://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
-
-
 async def serve(asked: dict[str, Any], said: Any) -> None:
     fleet = Fleet.model_validate(asked["fleet"])
     ((name, pool),) = fleet.pools.items()
@@ -95,11 +74,8 @@ async def serve(asked: dict[str, Any], said: Any) -> None:
         fleet.board_of(name), pool, asked["secret"], asked["redis_url"], fleet.metrics
     )
     plain = HttpServer(here._engine.app)
-    events, replay = [await _over_tcp(endpoint) for endpoint in here._engine.events_at]
     told = {
         "url": await plain.start(LOOPBACK),
-        "events": events,
-        "replay": replay,
         "block_size": here._engine.block_size,
         "kv_tokens": here._engine.kv_capacity_tokens,
     }

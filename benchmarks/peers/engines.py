@@ -1,12 +1,19 @@
-"""The engines that all routers share: real ones, with little enough to compute for two cores."""
+"""The engines behind the routers: real ones, with little enough to compute for two cores.
+
+Ours is in front of replicas of ours, with all that they publish; the others are in front of vLLM's
+own servers with the same arguments, and of nothing of ours.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +21,7 @@ from benchmarks.peers.processes import Launched
 from benchmarks.peers.routers import Backends
 from benchmarks.small_model import small_model
 from cli.local import redis_server
-from cli.local.ports import free_ports
+from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
 
 ENGINES = 2
@@ -22,6 +29,9 @@ MODEL, POOL = "small", "engine"
 START_S = 240.0
 # A conversation of six turns has 2,000 tokens at its end.
 SMALL_CACHE_BLOCKS = 48
+# vLLM's default on CPUs, said so that no engine has another.
+BLOCK_TOKENS = 128
+EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -39,6 +49,7 @@ def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
         "max_model_len": 4096,
         "max_num_seqs": 16,
         "enforce_eager": True,
+        "block_size": BLOCK_TOKENS,
         "enable_prompt_tokens_details": True,
         # vllm-router's kv_aware asks engines for a prompt's tokens
         "enable_scale_out": True,
@@ -50,16 +61,21 @@ def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
         {
             "name": "peers",
             "metrics": {"port": metrics_port},
-            # engines take all of two cores: a lookup waits for its turn, as everything does
-            "redis": {"lookup_budget_ms": 150},
             "pools": {POOL: pool},
         }
     )
 
 
 @contextlib.contextmanager
-def running(folder: Path, small_caches: bool = False) -> Iterator[Backends]:
-    """Until the end of the block. Raises RuntimeError when one does not start."""
+def running(folder: Path, *, small_caches: bool, ours: bool) -> Iterator[Backends]:
+    """Until the end of the block: replicas of ours, or vLLM's own servers with the same arguments.
+    Raises RuntimeError when one does not start."""
+    with _replicas(folder, small_caches) if ours else _plain(folder, small_caches) as backends:
+        yield backends
+
+
+@contextlib.contextmanager
+def _replicas(folder: Path, small_caches: bool) -> Iterator[Backends]:
     (metrics_port,) = free_ports(1)
     fleet = fleet_of(small_model(), small_caches, metrics_port)
     secret = secrets.token_hex(16)
@@ -88,8 +104,81 @@ def running(folder: Path, small_caches: bool = False) -> Iterator[Backends]:
             redis_pid=redis.pid,
             model=MODEL,
             urls=tuple(engine["url"] for engine in told),
-            events=tuple(engine["events"] for engine in told),
-            replays=tuple(engine["replay"] for engine in told),
+            events=(),
+            replays=(),
             block_size=told[0]["block_size"],
             variables=ENVIRONMENT,
         )
+
+
+@contextlib.contextmanager
+def _plain(folder: Path, small_caches: bool) -> Iterator[Backends]:
+    """What other routers are in front of: nothing of ours runs in or beside these engines."""
+    ports = free_ports(3 * ENGINES)
+    fleet = fleet_of(small_model(), small_caches, metrics_port=ports[0])
+    ((_, pool),) = fleet.pools.items()
+    addresses = [f"tcp://{LOOPBACK}:{port}" for port in ports]
+    events, replays = addresses[ENGINES : 2 * ENGINES], addresses[2 * ENGINES :]
+    with contextlib.ExitStack() as stack:
+        engines = []
+        for number in range(ENGINES):
+            command = plain_command(
+                pool.model, pool.engine_args, ports[number], (events[number], replays[number])
+            )
+            engines.append(Launched(command, folder / f"engine-{number}.log", ENVIRONMENT))
+            stack.callback(engines[-1].stop)
+        urls = [f"http://{LOOPBACK}:{port}" for port in ports[:ENGINES]]
+        for engine, url in zip(engines, urls, strict=True):
+            _until_healthy(engine, url)
+        yield Backends(
+            fleet=fleet,
+            secret="",
+            api_key="",
+            redis_url="",
+            redis_pid=0,
+            model=MODEL,
+            urls=tuple(urls),
+            events=tuple(events),
+            replays=tuple(replays),
+            block_size=BLOCK_TOKENS,
+            variables=ENVIRONMENT,
+        )
+
+
+def plain_command(
+    model: str, engine_args: Mapping[str, Any], port: int, events: tuple[str, str]
+) -> list[str]:
+    """vLLM's own server. `events`: where it publishes KV events, and their replay. It binds both,
+    that of events only at a wildcard address. Its executor is the one our replicas choose, which
+    starts no worker."""
+    settings = {
+        **engine_args,
+        "served_model_name": MODEL,
+        "host": LOOPBACK,
+        "port": port,
+        "distributed_executor_backend": EXECUTOR,
+        "kv_events_config": {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": events[0].replace(LOOPBACK, "*"),
+            "replay_endpoint": events[1],
+        },
+    }
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            command.append(flag)
+        else:
+            command += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return command
+
+
+def _until_healthy(engine: Launched, url: str) -> None:
+    """Raises RuntimeError for one that is not in time."""
+    until = time.monotonic() + START_S
+    while time.monotonic() < until and not engine.has_ended:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return
+        time.sleep(0.5)
+    raise RuntimeError(engine.failure())

@@ -85,6 +85,11 @@ class PeerRouter:
         """As pip has it; empty for ours."""
         return f"ray=={metadata.version('ray')}" if self.has_engines else self.requirement
 
+    @property
+    def is_like_for_like(self) -> bool:
+        """Whether it is in front of the same engines: a whole Ray of its own is more than that."""
+        return not self.has_engines
+
     def suits(self, case: PeerCase) -> bool:
         """Engines of its own would be restarted with it; alone there is nobody to tell."""
         return not case.says if self.has_engines else case.gateways > 1 or not self.tells_others

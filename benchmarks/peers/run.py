@@ -5,8 +5,12 @@ routers come in another order, each started anew, with empty caches. `cases.py` 
 them, `routers.py` how they are set. Peers are installed from PyPI into environments of their own,
 the first time. A small run: --routers antefix round_robin smg --workloads multi_turn --seeds 1
 
-With --write runs are kept in peers.jsonl beside the page, and those that are there are not run
-again: it can be ended and goes on where it was. Delete the file to measure anew.
+Ours is in front of replicas of ours, the others in front of vLLM's own servers, so each seed starts
+engines twice, in an order of chance. The seeds are those of goals.yaml; --seeds N is for a try.
+
+With --write runs are kept in peers.jsonl beside the page, seed by seed, and those that are there
+are not run again: an interrupted run resumes. --judge FILE measures nothing and writes the page
+from the runs in that file.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import asyncio
 import random
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +35,7 @@ from benchmarks.peers.routers import OURS, ROUTERS, Backends
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 PAGE, RUNS = DOCS / "peers.md", DOCS / "peers.jsonl"
-REQUESTS = 60
+REQUESTS = results.RULE.settings["requests"]
 
 
 Wanted = Sequence[tuple[str, int, Sequence[str]]]
@@ -51,13 +56,38 @@ def wanted_of(options: argparse.Namespace, kept: KeptRuns) -> Wanted:
     ]
 
 
-async def measure(backends: Backends, wanted: Wanted, requests: int, kept: KeptRuns) -> None:
+def measure(wanted: Wanted, requests: int, small_caches: bool, kept: KeptRuns) -> None:
+    """All of one seed, before its runs are kept."""
+    for seed in dict.fromkeys(seed for _, seed, _ in wanted):
+        runs: dict[str, list[PeerRun | Unmeasured]] = defaultdict(list)
+        for ours in random.Random(f"engines {small_caches} {seed}").sample([True, False], 2):
+            of_these = [
+                (case, seed, [router for router in routers if (router == OURS) is ours])
+                for case, of_seed, routers in wanted
+                if of_seed == seed
+            ]
+            if not any(routers for _, _, routers in of_these):
+                continue
+            with (
+                tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
+                engines.running(Path(folder), small_caches=small_caches, ours=ours) as backends,
+            ):
+                asyncio.run(_measure(backends, of_these, requests, runs))
+        for case, of in runs.items():
+            kept.replace(case, seed, of)
+
+
+async def _measure(
+    backends: Backends,
+    wanted: Wanted,
+    requests: int,
+    runs: dict[str, list[PeerRun | Unmeasured]],
+) -> None:
     async with client() as http:
         bench = PeersBench(http, backends)
         for case, seed, routers in wanted:
-            shuffled = random.Random(f"{case} {seed}").sample(routers, len(routers))
-            runs = [await _run(bench, case, router, seed, requests) for router in shuffled]
-            kept.replace(case, seed, runs)
+            for router in random.Random(f"{case} {seed}").sample(routers, len(routers)):
+                runs[case].append(await _run(bench, case, router, seed, requests))
 
 
 async def _run(
@@ -88,20 +118,17 @@ def _tell(run: PeerRun) -> None:
 @stopped_in_the_end()
 def main() -> None:
     options = _options()
-    for router in options.routers:
-        ROUTERS[router].prepare()
-    kept = KeptRuns(RUNS if options.write else None)
-    for small_caches in (False, True):
-        wanted = [
-            one for one in wanted_of(options, kept) if CASES[one[0]].small_caches is small_caches
-        ]
-        if not wanted:
-            continue
-        with (
-            tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
-            engines.running(Path(folder), small_caches) as backends,
-        ):
-            asyncio.run(measure(backends, wanted, options.requests, kept))
+    kept = KeptRuns(options.judge or (RUNS if options.write else None))
+    if options.judge is None:
+        for router in options.routers:
+            ROUTERS[router].prepare()
+        for small_caches in (False, True):
+            wanted = [
+                one
+                for one in wanted_of(options, kept)
+                if CASES[one[0]].small_caches is small_caches
+            ]
+            measure(wanted, options.requests, small_caches, kept)
     rank = {name: i for i, name in enumerate((*CASES, *ROUTERS))}
     found = results.grouped(
         sorted(kept.measured, key=lambda run: (rank[run.case], rank[run.router], run.seed))
@@ -109,7 +136,9 @@ def main() -> None:
     judged = results.goals(found)
     print("\n" + page.tables(found) + "\n")
     if options.write:
-        PAGE.write_text(page.page(found, kept.unmeasured, judged))
+        file = options.judge or RUNS
+        note = page.OF_BEFORE if options.judge else ""
+        PAGE.write_text(page.page(found, kept.unmeasured, judged, file.name, note))
     report.finish("peers", results.figures(found), judged, seeds=results.seeds(found))
 
 
@@ -121,9 +150,9 @@ def _options() -> argparse.Namespace:
         "--seeds",
         type=int,
         nargs="+",
-        default=(1, 2, 3),
+        default=results.RULE.reported,
         metavar="N",
-        help="which seeds to run, each with every case and router; else 1 2 3",
+        help="which seeds to run, each with every case and router; else those of goals.yaml",
     )
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of a run, about")
     cases, routers = tuple(CASES), tuple(ROUTERS)
@@ -136,9 +165,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--write", action="store_true", help="docs/benchmarks/peers.md and the runs beside it"
     )
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="runs that were kept")
     options = parser.parse_args()
     if options.requests < 1:
         parser.error("--requests must be at least 1")
+    if options.write and not options.judge and tuple(options.seeds) != results.RULE.reported:
+        parser.error(f"with --write seeds are {', '.join(map(str, results.RULE.reported))}")
     if options.write and options.requests != REQUESTS:
         parser.error(f"with --write runs have {REQUESTS} requests, as those have that are kept")
     return options

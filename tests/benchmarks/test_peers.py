@@ -5,6 +5,7 @@ and asked; no engine and no peer runs here.
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks.peers import routers
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
-from benchmarks.peers.engines import fleet_of
+from benchmarks.peers.engines import fleet_of, plain_command
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.page import page
 from benchmarks.peers.processes import Launched, cpu_seconds
@@ -27,6 +28,7 @@ from benchmarks.peers.results import (
     run_of,
 )
 from benchmarks.peers.routers import ROUTERS, Backends, places
+from deployments.fleet.fleet import RedisSettings
 from loadgen.planning import RequestForm
 from loadgen.player import SentRequest
 from tests.some import some
@@ -94,8 +96,8 @@ def test_the_other_that_comes_out_best_is_the_one_that_counts() -> None:
 @pytest.mark.parametrize(
     ("case", "ours", "met"),
     [
-        (USUAL, (1.1, 1.2, 0.99), True),  # chance could tell them apart
-        (USUAL, (1.1, 1.2, 1.01), False),
+        (USUAL, (1.1, 1.2, 0.99), False),  # the luckiest seed counts no more than another
+        (USUAL, (1.1, 0.9, 1.0), True),
         (EXACT, (1.1, 1.2, 0.99), False),
         (EXACT, (1.1, 0.9, 0.99), True),
         (EXACT, (1.0, 1.0, 1.0), False),  # as good is not better
@@ -117,6 +119,53 @@ def test_the_result_says_how_ours_compares_with_each_other() -> None:
     assert told["multi_turn/smg"]["ours_by_it"] == same
 
 
+def test_a_router_with_engines_of_its_own_is_marked_and_is_no_best_other() -> None:
+    found = of(USUAL, antefix=(0.2,), smg=(0.3,), ray_llm=(0.1,))
+    judged = goals(found)
+    assert judged["multi_turn_mean_ttft_by_best_other"]["other"] == "smg"
+    assert "| Ray Serve LLM, its default (not like for like) |" in page(
+        found, [], judged, "peers.jsonl", ""
+    )
+
+
+def test_what_no_router_could_miss_is_no_goal() -> None:
+    runs = [run("short", router, 1, 0.1, cached=0.0) for router in ("antefix", "smg")]
+    judged = goals(grouped(runs))
+    assert "short_mean_ttft_by_best_other" in judged
+    assert "short_uncached_by_best_other" not in judged
+
+
+def test_a_run_that_is_kept_from_before_has_no_tail(tmp_path: Path) -> None:
+    """What was called its p99 is the largest of 60."""
+    old = dataclasses.asdict(run(USUAL, "antefix", 1, 0.1))
+    del old["ttft_p90"]
+    (file := tmp_path / "peers.jsonl").write_text(json.dumps(old | {"ttft_p99": 0.4}) + "\n")
+    (kept,) = KeptRuns(file).measured
+    assert kept.ttft_p90 is None
+    judged = goals(grouped([kept, run(USUAL, "smg", 1, 0.1)]))
+    assert judged.keys() == {
+        "multi_turn_mean_ttft_by_best_other",
+        "multi_turn_uncached_by_best_other",
+        "failed",
+    }
+
+
+def test_the_others_have_engines_of_vllm_alone_with_the_arguments_of_ours(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, small_caches=True, metrics_port=9)
+    ((_, pool),) = fleet.pools.items()
+    events = ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+    command = plain_command(pool.model, pool.engine_args, 8001, events)
+    assert command[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
+    assert {f"--{name.replace('_', '-')}" for name in pool.engine_args} <= {*command}
+    told = json.loads(command[command.index("--kv-events-config") + 1])
+    assert (told["endpoint"], told["replay_endpoint"]) == ("tcp://*:1", "tcp://127.0.0.1:2")
+
+
+def test_ours_looks_up_within_the_budget_that_ships(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, small_caches=False, metrics_port=9)
+    assert fleet.redis.lookup_budget_ms == RedisSettings().lookup_budget_ms
+
+
 def test_fewer_cached_tokens_are_worse_whatever_the_time() -> None:
     runs = [run(USUAL, "antefix", 1, 0.1, cached=0.4), run(USUAL, "smg", 1, 0.2, cached=0.7)]
     judged = goals(grouped(runs))
@@ -134,17 +183,19 @@ def test_a_request_of_ours_that_fails_misses_a_goal_and_anothers_does_not() -> N
 
 def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None:
     found = of(USUAL, antefix=(0.2, 0.3), smg=(0.1, 0.3), litellm=(0.4, 0.6))
-    text = page(found, [], goals(found))
+    text = page(found, [], goals(found), "peers.jsonl", "")
     rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
     by_router = {row[1]: row for row in rows if len(row) > 8}
     assert by_router["ours"][2:4] == ["250 (200 to 300)", ""]
     assert by_router["smg, `cache_aware`"][3] == "**1.50 (1.00 to 2.00)**"
     assert by_router["LiteLLM's proxy, its default"][3] == "0.50"
-    # in one seed it was as good as the best
-    assert "3 of 4 goals are met" not in text
-    assert "Missed: none." in text
+    # in the median of two seeds it was behind
+    assert "2 of 4 goals are met" in text
+    assert "Missed: multi turn mean ttft by best other, multi turn p90 ttft by best other." in text
     found = of(EXACT, antefix=(0.2,), smg=(0.1,))
-    text = page(found, [Unmeasured(EXACT, "litellm", 1, "it fell")], goals(found))
+    text = page(
+        found, [Unmeasured(EXACT, "litellm", 1, "it fell")], goals(found), "peers.jsonl", ""
+    )
     assert "\nNot measured: cache_reset behind litellm, seed 1: it fell\n" in text
     assert "cache reset mean ttft by best other" in text.partition("Missed: ")[2].splitlines()[0]
     assert "### cache_reset: multi_turn, one engine's cache is reset, in a" in text
@@ -152,7 +203,9 @@ def test_the_page_says_where_ours_is_behind_and_which_goals_are_missed() -> None
 
 def test_the_page_says_how_many_seeds_each_has() -> None:
     found = of(EXACT, antefix=(0.1, 0.2), smg=(0.1, 0.2), litellm=(0.3,))
-    rows = [line.split("|") for line in page(found, [], goals(found)).splitlines()]
+    rows = [
+        line.split("|") for line in page(found, [], goals(found), "peers.jsonl", "").splitlines()
+    ]
     seeds = {row[1].strip(): row[-2].strip() for row in rows if len(row) > 8}
     assert seeds["ours"] == seeds["smg, `cache_aware`"] == "2"
     assert seeds["LiteLLM's proxy, its default"] == "1"

@@ -45,10 +45,10 @@ def test_a_rule_has_its_seeds_fixed_beforehand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bound_is_at_most_or_at_least(name: str) -> None:
+def test_a_bound_is_of_one_kind(name: str) -> None:
     bounds = rules.of(name).bounds
     assert bounds
-    assert all(bound.keys() in ({"at_most"}, {"at_least"}) for bound in bounds.values())
+    assert all(bound.keys() in ({"at_most"}, {"at_least"}, {"below"}) for bound in bounds.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
