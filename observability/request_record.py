@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 Fact = str | bool | int | float
 
@@ -20,6 +20,9 @@ CONTEXT_HEADERS = ("traceparent", "tracestate")
 # The API's code for a request beyond its tenant's budget.
 OVER_BUDGET = "rate_limit_exceeded"
 
+# The status of a request whose client left before an answer began, as logs of proxies have it.
+CLIENT_LEFT = 499
+
 # Another engine went on with it; was asked to and could not; none took it in time, or it was lost
 # as well; none was asked, because the answer was not one that can be gone on with. And: its gateway
 # was lost, and this one passes on the rest.
@@ -27,6 +30,9 @@ Resumed = Literal["", "continued", "refused", "failed", "impossible", "rejoined"
 # From an engine that was taken away, to another; it ended where it was.
 Moved = Literal["", "moved", "stayed"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
+# Its body arrives; its prompt is read and its place decided; it waits for its turn; it waits for
+# a replica that takes it; a replica has it, without a token yet; it is answered.
+Stage = Literal["upload", "placement", "turn", "reservation", "engine", "answer"]
 
 
 class Leg:
@@ -136,6 +142,8 @@ class RequestRecord:
     then, when its headers came; `pieces_at` is when the pieces of a stream left. `pool` is the one
     that was asked, `served_by` the one that answered: another where the request overflowed.
     `body_bytes`: what the gateway holds of its body. `charge`: None where the tenant has no limits.
+    `replica_id` is the replica that it was sent to last; "": none. `explain` returns what was
+    decided about it, as an explanation has it; None: nothing was decided yet.
     `outcome` is "cancelled" (the client left) until something else is known; `error` is the API's
     code for what went wrong. `resumed`: what came of an answer whose engine or gateway was lost in
     the middle; `moved`: of one that could go on elsewhere, and whose engine was taken away; "" for
@@ -167,6 +175,21 @@ class RequestRecord:
     moved: Moved = ""
     phases: Phases = field(default_factory=Phases)
     trace: RequestTrace = field(default_factory=RequestTrace)
+    is_uploaded: bool = False
+    explain: Callable[[], Mapping[str, Any]] | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """How far it has come."""
+        if self.ttft_s is not None:
+            return "answer"
+        if self.replica_id:
+            return "engine"
+        if self.verdict == "wait" and not self.phases.wait_s:
+            return "turn"
+        if self.verdict in ("admit", "wait", "overflow"):
+            return "reservation"
+        return "placement" if self.is_uploaded else "upload"
 
     @property
     def connected(self) -> float:
@@ -175,7 +198,7 @@ class RequestRecord:
 
     def complete(self, now: float) -> None:
         """Its body is here: how long that took is the client's time, and promised to nobody."""
-        self.phases.upload_s, self.arrived = now - self.arrived, now
+        self.phases.upload_s, self.arrived, self.is_uploaded = now - self.arrived, now, True
 
     @property
     def gaps_s(self) -> list[float]:

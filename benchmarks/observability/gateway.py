@@ -110,8 +110,9 @@ class Parts:
         learns = parts & {METRICS, EXPLANATIONS}
         _replace(reporter, "answered", None if learns else _nothing)
         explains = EXPLANATIONS in parts
-        _replace(reporter, "_explanation", None if explains else _tell_nothing)
-        _replace(reporter._explanations, "keep", None if explains else _nothing)
+        for name in ("begun", "ended"):
+            _replace(self._gateway._explanations, name, None if explains else _nothing)
+        _replace(reporter, "decided", None if explains else _tell_nothing)
         _replace(self._gateway, "refresh_metrics", None if told else _nothing)
 
 
@@ -161,6 +162,6 @@ async def _until_ready(pool: GatewayPool) -> None:
 
 async def _until_told(here: Gateway) -> None:
     """Until the explanations are in Redis: that is part of their cost."""
-    while not here._explanations._waiting.empty():  # noqa: ASYNC110  # nothing tells when
+    while len(here._explanations._waiting):  # noqa: ASYNC110  # nothing tells when
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)

@@ -154,7 +154,7 @@ class TenantBudgets:
         waited_s = asyncio.get_running_loop().time() - engine.arrived
         admitted = Admitted(request.options.priority, "refused", error.message, waited_s)
         with contextlib.suppress(Exception):  # an explanation must not change the answer
-            pool.reporter.refused(request, Placement(()), admitted)
+            pool.reporter.unplaced(request, Placement(()), admitted)
 
     def _budgets_of(self, tenant: str, model: str) -> list[TenantBudget]:
         assert self._fleet is not None

@@ -80,11 +80,25 @@ class EngineAttempt:
             may_overtake=before is not None,
             outage=outage.began if outage else None,
         )
+        request.engine.record.explain = self.explained
 
     @property
     def body(self) -> bytes:
         """What the engine is sent."""
         return self.request.engine_body
+
+    def explained(self) -> Mapping[str, Any]:
+        """What was decided about the request, and what came of its first token if it had one.
+
+        Of several tries without one, the first decision: later ones leave out what has failed.
+        """
+        attempt = self
+        while attempt._explanation is None and attempt._before is not None:
+            attempt = attempt._before
+        if attempt._explanation is not None:
+            return attempt._explanation
+        prompt, placement = attempt._pool_request.prompt, attempt._attempt.placement
+        return self._reporter.decided(attempt.request, prompt, placement, attempt._admitted)
 
     def facts(self) -> Mapping[str, Fact | None]:
         """Where it is placed and why, for its trace."""
@@ -231,7 +245,7 @@ class EngineAttempt:
         try:
             self._scheduler.answered(self._attempt, told["replica"], report)
             if self._before is not None and (before := self._before._explanation) is not None:
-                self._explanation = self._reporter.went_on(self.request, {**before, why: told})
+                self._explanation = {**before, why: told}
         except Exception:
             logger.exception("how request %s goes on is not explained", self.request.request_id)
         self._attempt = self._attempt.answering()

@@ -1,22 +1,27 @@
-"""Why a request went where it went: kept in Redis for a while, for any gateway to tell.
+"""Why each request went where it went and how it ended: kept in Redis for a while.
 
     requests:<tenant>:<minute>       hash of a minute's: request id -> JSON, which
                                      zlib compresses where it is above PLAIN_BYTES
     decisions:<tenant>               list of the last DECISIONS, newest first
-    decisions                        every tenant's; only where somebody may see them
+    failures:<tenant>                the same of requests that failed
+    decisions, failures              every tenant's; only where the fleet has operators
 
-Written in the background, after the answer, some at a time: a Redis that is slow or gone costs
-explanations (they are dropped and counted), never a request. No prompt and no token id is in one.
+An explanation is written when its request has ended, whatever the outcome; that of a request that
+takes longer than UNDER_WAY_S is in the hash before that, with a null outcome.
+
+A background task writes them, several at a time. A Redis that is slow or unavailable costs
+explanations, which are dropped and counted, never a request. No prompt and no token id is in one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import quote
@@ -25,6 +30,9 @@ import msgspec
 
 from common.loops import forever
 from deployments.gateway.errors import ApiError
+from deployments.gateway.explanation import explanation_of
+from deployments.gateway.explanation_queue import ExplanationQueue, Kept, Kind, WritingRate
+from observability.request_record import RequestRecord
 from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 
@@ -45,16 +53,16 @@ GATHER_S = 0.1
 PLAIN_BYTES = 4096
 
 # What all gateways of a fleet may write a second: at most 46 MB are kept by minutes, of the 256 MB
-# that the embedded Redis has, which would else forget the prefix index for them. Lists hold the
-# last of each tenant that asked within the hour once more.
+# that the embedded Redis has, which would otherwise evict the prefix index for them. Lists hold the
+# last ones of each tenant that sent a request within the hour a second time.
 BYTES_PER_S = 256_000
 BURST_S = 10.0
 
+# A request that takes longer is explained while it is under way, and again each minute.
+UNDER_WAY_S = 5.0
+
 # What is told of a candidate to tenants that are no operators.
 _OF_ITS_OWN = ("replica_id", "cached_tokens", "confirmed_tokens", "synced")
-
-# Tenant, request id, explanation.
-_Kept = tuple[str, str, Mapping[str, Any]]
 
 
 class Explanations:
@@ -67,20 +75,42 @@ class Explanations:
         self._redis = redis
         self.for_operators = for_operators
         self._fleet = fleet
-        self._waiting: asyncio.Queue[_Kept] = asyncio.Queue(WAITING_AT_MOST)
-        self._room = _Room()
+        self._waiting = ExplanationQueue(WAITING_AT_MOST)
+        self._writing = self._failing = False
+        self._rate = WritingRate(BYTES_PER_S, BURST_S)
+        self._under_way: dict[RequestRecord, asyncio.TimerHandle] = {}
+        # (pool, kind) -> how many were dropped since one was last written
+        self._not_written: Counter[tuple[str | None, Kind]] = Counter()
         self.dropped = 0
 
     def share(self, gateways: int) -> None:
-        """So many gateway processes keep explanations in the same Redis."""
-        self._room.bytes_per_s = BYTES_PER_S / max(1, gateways)
+        """This many gateway processes keep explanations in the same Redis."""
+        self._rate.bytes_per_s = BYTES_PER_S / max(1, gateways)
+
+    def begun(self, record: RequestRecord) -> None:
+        """Explain the request while it is under way, if it takes long."""
+        self._look_again(record, UNDER_WAY_S)
+
+    def ended(self, record: RequestRecord) -> None:
+        """Keep the explanation of a request that has ended, `record.duration_s` included."""
+        if (timer := self._under_way.pop(record, None)) is not None:
+            timer.cancel()
+        try:
+            self.keep(record.tenant, record.request_id, explanation_of(record, has_ended=True))
+        finally:
+            record.explain = None  # a cycle: the attempt that it belongs to has the record
 
     def keep(self, tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
-        """Keep an explanation, that nobody changes any more; never waits."""
-        try:
-            self._waiting.put_nowait((tenant, request_id, explanation))
-        except asyncio.QueueFull:
-            self.dropped += 1
+        """Keep an explanation, which must not change any more; never waits."""
+        if (dropped := self._waiting.put(Kept(tenant, request_id, explanation))) is not None:
+            self._drop(dropped)
+
+    async def written(self) -> None:
+        """Wait until what is kept is written: REDIS_TIMEOUT_S at most, and while Redis takes it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
+                while not self._failing and (len(self._waiting) or self._writing):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
     async def find(
         self, tenant: str, request_id: str, loads: bool = False, others: Iterable[str] = ()
@@ -105,14 +135,20 @@ class Explanations:
         return found if loads else _of_its_own(found)
 
     async def latest(
-        self, tenant: str | None, limit: int = DECISIONS, loads: bool = False
+        self,
+        tenant: str | None,
+        limit: int = DECISIONS,
+        loads: bool = False,
+        failed: bool = False,
     ) -> bytes:
-        """A tenant's last explanations (None: everybody's), newest first, as a JSON list.
+        """A tenant's last explanations (None: every tenant's), newest first, as a JSON list.
 
-        Raises one of REDIS_FAILURES. `loads`: as `find`.
+        Raises one of REDIS_FAILURES. `loads`: as `find`. `failed`: only of requests that failed,
+        missed their deadline or lost their client.
         """
+        name = self._list("failures" if failed else "decisions", tenant)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
-            ask: Any = self._redis.lrange(self._list(tenant), 0, limit - 1)
+            ask: Any = self._redis.lrange(name, 0, limit - 1)
             values = cast("list[bytes]", await ask)
         # with many candidates they are megabytes: those milliseconds would be everybody's
         return await asyncio.to_thread(_joined, values, loads)
@@ -129,32 +165,44 @@ class Explanations:
 
     async def _write_some(self) -> None:
         batch = [await self._waiting.get()]
+        self._writing = True
         try:
-            if self._waiting.qsize() < BATCH:
+            if len(self._waiting) < BATCH:
                 await asyncio.sleep(GATHER_S)
-            while len(batch) < BATCH and not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
+            while len(batch) < BATCH and len(self._waiting):
+                batch.append(self._waiting.get_now())
             async with asyncio.timeout(REDIS_TIMEOUT_S):
                 await self._write(batch)
+            self._failing = False
         except BaseException:
+            self._failing = True
             self.dropped += len(batch)
             raise
+        finally:
+            self._writing = False
 
-    async def _write(self, batch: Sequence[_Kept]) -> None:
+    async def _write(self, batch: Sequence[Kept]) -> None:
         pipe = self._redis.pipeline(transaction=False)
         lists: defaultdict[str, list[bytes]] = defaultdict(list)
         hashes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
         minute = _minute()
-        for tenant, request_id, explanation in batch:
-            if not self._room.has_room_for(explanation):
-                self.dropped += 1
+        for kept in batch:
+            kind, explanation = kept.kind, kept.explanation
+            if not self._rate.may_write(kind):
+                self._drop(kept)
                 continue
+            if not_written := self._not_written.pop((explanation.get("pool"), kind), 0):
+                explanation = {**explanation, "stands_for": not_written + 1}
             value = _packed(explanation)
-            self._room.take(len(value))
-            hashes[self._minute_of(tenant, minute)][request_id] = value
-            lists[self._list(tenant)].append(value)
-            if self.for_operators:
-                lists[self._list(None)].append(value)
+            self._rate.wrote(kind, len(value))
+            hashes[self._minute_of(kept.tenant, minute)][kept.request_id] = value
+            if explanation.get("outcome", "") is None:  # it is under way
+                continue
+            whose = (kept.tenant, None) if self.for_operators else (kept.tenant,)
+            for tenant in whose:
+                lists[self._list("decisions", tenant)].append(value)
+                if kind == "failed":
+                    lists[self._list("failures", tenant)].append(value)
         for name, of_a_minute in hashes.items():
             pipe.hset(name, mapping=of_a_minute)  # type: ignore[arg-type]  # invariant in redis-py
             pipe.expire(name, EXPLANATION_TTL_S)
@@ -164,34 +212,27 @@ class Explanations:
             pipe.expire(name, DECISIONS_TTL_S)
         await pipe.execute()
 
+    def _drop(self, kept: Kept) -> None:
+        self.dropped += 1
+        if kept.explanation.get("outcome", "") is not None:
+            self._not_written[kept.explanation.get("pool"), kept.kind] += 1
+
+    def _look_again(self, record: RequestRecord, after_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._under_way[record] = loop.call_later(after_s, self._explain_under_way, record)
+
+    def _explain_under_way(self, record: RequestRecord) -> None:
+        record.duration_s = asyncio.get_running_loop().time() - record.arrived
+        self._look_again(record, MINUTE_S)
+        self.keep(record.tenant, record.request_id, explanation_of(record, has_ended=False))
+
     def _minute_of(self, tenant: str, minute: int) -> str:
         # a tenant's name may hold the colon that ends it
         return redis_keys.key(self._fleet, f"requests:{_quoted(tenant)}:{minute}")
 
-    def _list(self, tenant: str | None) -> str:
+    def _list(self, name: str, tenant: str | None) -> str:
         whose = "" if tenant is None else f":{_quoted(tenant)}"
-        return redis_keys.key(self._fleet, f"decisions{whose}")
-
-
-class _Room:
-    """What may be written now. Refused requests cost a client nothing, so there may be many: they
-    leave half of it to the others."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bytes_per_s = float(BYTES_PER_S)
-        self._clock = clock
-        self._filled_at = clock()
-        self._bytes = self.bytes_per_s * BURST_S
-
-    def has_room_for(self, explanation: Mapping[str, Any]) -> bool:
-        now, most = self._clock(), self.bytes_per_s * BURST_S
-        self._bytes = min(most, self._bytes + (now - self._filled_at) * self.bytes_per_s)
-        self._filled_at = now
-        refused = explanation.get("admission", {}).get("verdict") == "refused"
-        return self._bytes > (most / 2 if refused else 0.0)
-
-    def take(self, size_bytes: int) -> None:
-        self._bytes -= size_bytes
+        return redis_keys.key(self._fleet, f"{name}{whose}")
 
 
 @lru_cache(1024)
@@ -230,7 +271,7 @@ def _of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
 
 
 def decisions_of(asked: str | None) -> int:
-    """How many decisions are asked for. Raises ApiError 400."""
+    """Return how many decisions the query `limit` asks for. Raises ApiError 400."""
     if asked is None:
         return DECISIONS
     limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
@@ -240,3 +281,11 @@ def decisions_of(asked: str | None) -> int:
         )
         raise ApiError(400, message, code="invalid_limit", param="limit")
     return limit
+
+
+def only_failed(asked: str | None) -> bool:
+    """Return whether the query `only` asks for failed requests. Raises ApiError 400."""
+    if asked not in (None, "failed"):
+        message = f"'only' is {asked[:100]!r}, but it must be 'failed'. Omit it for all decisions."
+        raise ApiError(400, message, code="invalid_value", param="only")
+    return asked is not None

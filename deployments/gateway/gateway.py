@@ -68,7 +68,7 @@ from observability.families import Families
 from observability.held_items import held_items
 from observability.metrics import ProcessCounts
 from observability.request_metrics import RequestMetrics
-from observability.request_record import RequestRecord
+from observability.request_record import CLIENT_LEFT, RequestRecord
 from observability.tracing import tracing_of
 from router.budget_book import books_of
 from router.fleet_settings import SettingsWriter, read_settings
@@ -88,8 +88,6 @@ METRICS_PERIOD_S = 1.0
 VERSION = importlib.metadata.version("antefix")
 # In which a gateway that is stopped tells the clients whose streams take too long.
 LAST_WORDS_S = 2.0
-# Nobody reads it; logs of proxies call it so.
-CLIENT_LEFT = 499
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,7 +149,9 @@ class Gateway:
         books = books_of(base.redis_name, secrets.redis_url)
         self._budgets = TenantBudgets(self._binary, base.redis_name, books, self._budget_metrics)
         self._bodies = Bodies()
-        self._watch = RequestWatch(self._requests, self._bodies.settle, self._budgets.settle)
+        self._watch = RequestWatch(
+            self._requests, self._explanations, self._bodies.settle, self._budgets.settle
+        )
         self._tracing = tracing_of(os.environ, VERSION)
         secret = secrets.engine_secret
         self._salts = CacheSalts(secret)
@@ -160,7 +160,6 @@ class Gateway:
         self._pools = Pools(
             Connections(self._text, self._binary, self._session, secret),
             lambda pool: Transport(handle_of(pool), secret),
-            self._explanations,
             self._controller.replicas,
             self._metrics,
             self._loops,
@@ -276,6 +275,7 @@ class Gateway:
             await leaving
             self._bodies.close()
             await self._budgets.close()
+            await self._explanations.written()
             await self._loops.stop()
             self._pools.close()
             self.refresh_metrics({})

@@ -13,7 +13,12 @@ from starlette.responses import JSONResponse, Response
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.errors import ApiError
-from deployments.gateway.explanations import EXPLANATION_TTL_S, Explanations, decisions_of
+from deployments.gateway.explanations import (
+    EXPLANATION_TTL_S,
+    Explanations,
+    decisions_of,
+    only_failed,
+)
 from deployments.gateway.model_cards import no_description
 from deployments.gateway.pools import Pools
 from deployments.gateway.serve_controller import ServeController
@@ -78,7 +83,7 @@ class Inquiries:
         return JSONResponse(status)
 
     async def explain(self, request: Request) -> Response:
-        """Why a request of this key's tenant, or any for an operator, went where it went."""
+        """Why a request of this key's tenant, or any for an operator, went where and ended how."""
         holder, request_id = self._holder_of(request), request.path_params["request_id"]
         loads = holder.sees_loads(self._fleet().gateway)
         try:
@@ -90,20 +95,24 @@ class Inquiries:
         if found is None:
             message = (
                 f"No request {request_id[:128]!r} is known. Ask within {EXPLANATION_TTL_S} s of "
-                "the answer, by its x-request-id."
+                "its end, by the x-request-id of its answer."
             )
             raise ApiError(404, message, code="unknown_request", param="request_id")
         return JSONResponse(found)
 
     async def decisions(self, request: Request) -> Response:
-        """The last explanations, newest first: this key's tenant's, or all for an operator."""
+        """The last explanations, newest first: this key's tenant's, or all for an operator.
+
+        `?only=failed`: of failed requests.
+        """
         holder = self._holder_of(request)
         tenant, operator = holder.tenant, holder.is_operator(self._fleet().gateway)
         limit = decisions_of(request.query_params.get("limit"))
+        failed = only_failed(request.query_params.get("only"))
         try:
             whose = None if operator else tenant
             loads = holder.sees_loads(self._fleet().gateway)
-            found = await self._explanations.latest(whose, limit, loads)
+            found = await self._explanations.latest(whose, limit, loads, failed)
         except REDIS_FAILURES:
             raise _no_redis() from None
         asked_by = json.dumps({"tenant": tenant, "operator": operator}).encode()

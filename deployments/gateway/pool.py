@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import aiohttp
 from starlette.requests import ClientDisconnect
@@ -30,14 +30,13 @@ from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
 from deployments.gateway.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
 from deployments.gateway.errors import ApiError
-from deployments.gateway.explanations import Explanations
 from deployments.gateway.moves import Moves
 from deployments.gateway.overflow_contract import refusal_of, renamed
-from deployments.gateway.pool_reporter import Admitted, PoolReporter
+from deployments.gateway.pool_reporter import AdmissionVerdict, Admitted, PoolReporter
 from deployments.gateway.prompt_reader import PromptReader
 from deployments.gateway.refusals import cannot_overflow, refusal, why_refused
 from deployments.gateway.renderer_client import RendererClient
-from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
+from deployments.gateway.request import EngineRequest, PoolRequest, Prompt, nobody_leaves
 from deployments.gateway.request_options import RequestOptions
 from deployments.gateway.serve_controller import AllReplicas, Question
 from deployments.gateway.start_watch import LOOK_PERIOD_S, StartWatch
@@ -77,7 +76,6 @@ class GatewayPool:
         name: str,
         connections: Connections,
         transport: Transport,
-        explanations: Explanations,
         replicas: Question[AllReplicas],
         routing_metrics: RoutingMetrics,
         admission_metrics: AdmissionMetrics,
@@ -103,9 +101,7 @@ class GatewayPool:
         self.scheduler.announce = self.feeds.announce
         board = self.scheduler.board
         self._moves = Moves(board)
-        self.reporter = PoolReporter(
-            name, self.settings.slo.by_class(), board, explanations, routing_metrics
-        )
+        self.reporter = PoolReporter(name, self.settings.slo.by_class(), board, routing_metrics)
         renderer = RendererClient(connections.session, connections.secret, board)
         hasher = SegmentHasher(index_secret(connections.secret))
         self.reader = PromptReader(
@@ -255,6 +251,7 @@ class GatewayPool:
         if decision.evicted is not None:
             self._turns.refuse(decision.evicted)
         if (waiter := decision.waiter) is not None:
+            self._explain(request, decision, "queued", decision.verdict.reason)
             turn = await self._turns.of(waiter, receive)
             if turn == "anew":
                 return await self.schedule(request, receive, is_again=True)
@@ -297,16 +294,26 @@ class GatewayPool:
         return refusal_of(request, of, self.settings, loads)
 
     def refused(self, request: PoolRequest, decision: Decision) -> ApiError:
-        """What the client of a refused request is told; it is explained, too."""
+        """Return the error for the client of a refused request, and explain the refusal."""
         if (error := cannot_overflow(decision)) is not None:
             return error
         priority = request.options.priority
         why = why_refused(decision, self.settings.slo.by_class().get(priority), self.overflow_model)
+        self._explain(request, decision, "refused", why)
+        return refusal(decision, why)
+
+    def _explain(
+        self,
+        request: PoolRequest,
+        decision: Decision,
+        decided: AdmissionVerdict,
+        why: str,
+    ) -> None:
         with contextlib.suppress(Exception):  # an explanation must not change the answer
             waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-            admitted = Admitted(priority, "refused", why, waited_s, decision.verdict.outage)
-            self.reporter.refused(request, decision.considered.placement, admitted)
-        return refusal(decision, why)
+            outage = decision.verdict.outage
+            admitted = Admitted(request.options.priority, decided, why, waited_s, outage)
+            self.reporter.unplaced(request, decision.considered.placement, admitted)
 
     def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
         """Bring the gauges up to date; replicas by state, and how many there should be."""
@@ -350,7 +357,7 @@ class GatewayPool:
         """How it is decided once more, if the replica that it goes to now was the last; once."""
         if decision.request.is_again or decision.verdict.outage:
             return None
-        return partial(self.schedule, request, _nobody_leaves, is_again=True)
+        return partial(self.schedule, request, nobody_leaves, is_again=True)
 
     def _attempt(
         self,
@@ -360,11 +367,9 @@ class GatewayPool:
         anew: DecideAnew | None = None,
     ) -> EngineAttempt:
         waited_s = asyncio.get_running_loop().time() - request.engine.arrived
-        told: Literal["admitted", "overflowed"] = "admitted"
-        if verdict.kind == "overflow":
-            told = "overflowed"
+        decided: AdmissionVerdict = "overflowed" if verdict.kind == "overflow" else "admitted"
         admitted = Admitted(
-            request.options.priority, told, verdict.reason, waited_s, verdict.outage
+            request.options.priority, decided, verdict.reason, waited_s, verdict.outage
         )
         watch = anew and OutageWatch(self._next_outage, anew)
         return EngineAttempt(
@@ -401,12 +406,6 @@ class GatewayPool:
 
     async def _follow_autoscaler(self) -> None:
         self.decided = await self._read_decided() if self.settings.is_scaled else None
-
-
-async def _nobody_leaves() -> NoReturn:
-    """For a request whose client another looks after."""
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError
 
 
 def _asked(request: PoolRequest, no_overflow: str | None) -> SchedulingRequest:

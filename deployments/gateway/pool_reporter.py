@@ -1,18 +1,16 @@
-"""Tells what became of one pool's requests: metrics, and why each went where it went.
+"""Counts what became of one pool's requests, and explains why each went where it went.
 
-What was predicted is compared with what the engine confirms; an explanation is kept for a while
-under GET /antefix/requests/{id}, of refused requests too.
+What was predicted is compared with what the engine confirms. The explanation of a request is
+completed and kept when it has ended (`explanations`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from autoscaling.slo import PriorityClass, Slo
-from deployments.gateway.explanations import Explanations
 from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
 from observability.metrics import RoutingMetrics, Served, ShadowChoice
 from router.load import LoadBoard
@@ -21,6 +19,8 @@ from router.placement import Placement, ShadowDecision, reusable_tokens
 
 # How many an explanation shows: the best, and the one that served.
 CANDIDATES = 8
+
+AdmissionVerdict = Literal["admitted", "overflowed", "queued", "refused"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Admitted:
-    """How a request was decided: `waited_s` seconds after it came; `outage`: because the pool that
-    it came for had no replica. Its fields are an explanation's `admission`."""
+    """What was decided about a request, `waited_s` seconds after it arrived. `outage`: because the
+    pool that it asked for had no replica. Its fields are an explanation's `admission`."""
 
     priority: PriorityClass
-    verdict: Literal["admitted", "overflowed", "refused"]
+    verdict: AdmissionVerdict
     reason: str
     waited_s: float
     outage: bool = False
@@ -55,13 +55,11 @@ class PoolReporter:
         pool: str,
         slos: Mapping[PriorityClass, Slo],
         board: LoadBoard,
-        explanations: Explanations,
         metrics: RoutingMetrics,
     ) -> None:
         self.pool = pool
         self.slos = slos
         self._board = board
-        self._explanations = explanations
         self._metrics = metrics
         # warm replicas that were given traffic -> when the request came that needed them
         self._promoted: dict[str, float] = {}
@@ -82,7 +80,7 @@ class PoolReporter:
         admitted: Admitted,
         outcome: Outcome,
     ) -> Mapping[str, Any]:
-        """One request got its first token: compare, count and keep the explanation, returned."""
+        """One request got its first token: compare, count and return its explanation."""
         if (since := self._promoted.pop(outcome.replica_id, None)) is not None:
             self._metrics.promotion(request.arrived + outcome.ttft_s - since)
         served = placement.candidate(outcome.replica_id)
@@ -113,7 +111,7 @@ class PoolReporter:
         if shadow := placement.shadow:
             agrees = shadow.replica_id == outcome.replica_id
             self._metrics.shadow(ShadowChoice(shadow.policy, agrees, shadow.regret_s))
-        explanation = self._explanation(request, prompt, placement, admitted)
+        explanation = self.decided(request, prompt, placement, admitted)
         explanation |= {
             "replica": outcome.replica_id,
             "cached_tokens": {
@@ -132,48 +130,42 @@ class PoolReporter:
         if served is not None and served not in explanation["candidates"]:
             explanation["candidates"] = (*explanation["candidates"][:-1], served)
         explanation["prompt_tokens"]["confirmed"] = outcome.prompt_tokens
-        self._explanations.keep(request.tenant, request.request_id, explanation)
         return explanation
 
-    def went_on(self, request: EngineRequest, explanation: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An answer goes on elsewhere: `explanation`, of its beginning, says it; returned."""
-        self._explanations.keep(request.tenant, request.request_id, explanation)
-        return explanation
-
-    def rejoined(self, request: PoolRequest, events: int) -> None:
-        """The rest of a stream of another gateway, of which the client has so many events."""
+    def rejoined(self, request: PoolRequest, events: int) -> Mapping[str, Any]:
+        """Explain the rest of another gateway's stream, of which the client has `events`."""
         engine, record = request.engine, request.engine.record
         reason = "it goes on with a stream whose gateway was lost"
         admitted = Admitted(request.options.priority, "admitted", reason, 0.0)
-        explanation = self._explanation(engine, request.prompt, Placement(()), admitted)
+        explanation = self.decided(engine, request.prompt, Placement(()), admitted)
         explanation |= {"replica": record.replica_id, "rejoined": {"events": events}}
         explanation["prompt_tokens"]["confirmed"] = record.prompt_tokens
-        self._explanations.keep(engine.tenant, engine.request_id, explanation)
+        return explanation
 
-    def refused(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
-        """A request was not let in: keep the explanation of that."""
-        explanation = self._explanation(request.engine, request.prompt, placement, admitted)
-        self._explanations.keep(request.engine.tenant, request.engine.request_id, explanation)
+    def unplaced(self, request: PoolRequest, placement: Placement, admitted: Admitted) -> None:
+        """A request waits or is refused: its record explains why from now on.
 
-    def _explanation(
+        Nothing of `placement` is retained except the candidates that the explanation shows.
+        """
+        explanation = self.decided(request.engine, request.prompt, placement, admitted)
+        request.engine.record.explain = lambda: explanation
+
+    def decided(
         self,
         request: EngineRequest,
         prompt: Prompt,
         placement: Placement,
         admitted: Admitted,
     ) -> dict[str, Any]:
+        """What was decided about a request, and on which facts."""
         slo = self.slos.get(admitted.priority)
         return {
-            "request_id": request.request_id,
-            "tenant": request.tenant,
-            "at": time.time(),
             "pool": self.pool,
             "model": request.model,
-            "path": request.path,
             "policy": placement.policy,
             "admission": {**vars(admitted)},
             "slo_ttft_s": slo.ttft_s if slo else None,
-            "budget": request.record.charge,
+            "slo_tpot_s": slo.tpot_s if slo else None,
             "index_answered": prompt.depths is not None,
             "prompt_known": prompt.known,
             "segments": len(prompt.placement.keys),
@@ -181,7 +173,6 @@ class PoolReporter:
             "prompt_tokens": {"counted": prompt.placement.prompt_tokens, "confirmed": None},
             "read_s": prompt.read_s,
             "lookup_s": prompt.lookup_s,
-            "phases": {**vars(request.record.phases)},
             "candidates": placement.ranked[:CANDIDATES],
             "candidates_not_shown": max(0, len(placement.ranked) - CANDIDATES),
         }

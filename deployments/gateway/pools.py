@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from common.loops import Loops
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.errors import ApiError
-from deployments.gateway.explanations import Explanations
 from deployments.gateway.model_cards import ModelCards
 from deployments.gateway.pool import Connections, GatewayPool
 from deployments.gateway.serve_controller import AllReplicas, Question
@@ -31,7 +30,6 @@ class Pools:
         self,
         connections: Connections,
         transport_of: Callable[[str], Transport],
-        explanations: Explanations,
         replicas: Question[AllReplicas],
         metrics: Families,
         loops: Loops,
@@ -41,7 +39,6 @@ class Pools:
         self._by_model: Mapping[str, GatewayPool] = {}
         self._connections = connections
         self._transport_of = transport_of
-        self._explanations = explanations
         self._replicas = replicas
         self._metrics = metrics
         self._loops = loops
@@ -96,7 +93,6 @@ class Pools:
             name,
             self._connections,
             self._transport_of(name),
-            self._explanations,
             self._replicas,
             RoutingMetrics(self._metrics, name),
             AdmissionMetrics(self._metrics, name),

@@ -21,7 +21,6 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -241,8 +240,8 @@ class RejoinedAttempt:
         record.ttft_s = first_token_at - self.request.arrived
         record.prompt_tokens = count_in(engine_headers, PROMPT_TOKENS_HEADER)
         record.cached_tokens = count_in(engine_headers, CACHED_TOKENS_HEADER)
-        told = partial(self._pool.reporter.rejoined, self._pool_request, self.had_events)
-        asyncio.get_running_loop().call_soon(told)
+        explanation = self._pool.reporter.rejoined(self._pool_request, self.had_events)
+        record.explain = lambda: explanation
         return {"x-antefix-model": self.request.model}
 
     def again(self, failed: frozenset[str], tokens: int | None = None) -> EngineAttempt:
@@ -251,7 +250,10 @@ class RejoinedAttempt:
             raise _unknown()
         # an engine calls its answer by it
         engine = replace(self.request, request_id=self._began_as)
-        return self._pool.place_unread(replace(self._pool_request, engine=engine), failed)
+        explain = engine.record.explain
+        attempt = self._pool.place_unread(replace(self._pool_request, engine=engine), failed)
+        engine.record.explain = explain
+        return attempt
 
     async def elsewhere(self) -> EngineAttempt:
         raise AssertionError("it waits for no replica")

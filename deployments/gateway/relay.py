@@ -294,6 +294,7 @@ class Relay(Response):
         if not self._placing.expired():
             self._placing.reschedule(None)  # it has a place
         self._sent = asyncio.get_running_loop().time()
+        self._request.record.replica_id = place.replica_id
         if isinstance(attempt, RejoinedAttempt) or not attempt.streams:
             return await self._post(attempt, leg, place, body, keeping)
         waits = partial(self._begin_elsewhere, attempt, place.replica_id)
@@ -412,7 +413,6 @@ class Relay(Response):
         self._so_far.begins(upstream.headers)
         first_token_at = self._first_token_at(upstream)
         self._client.placement = attempt.answered(place, upstream.headers, first_token_at)
-        record.status = upstream.status
         if not self._client.streaming:  # of a stream it is the first alone
             record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
         # the client has waited for its first token long enough

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -93,6 +93,12 @@ async def client_gone(receive: Receive) -> None:
     """Return when the client has left. Its body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def nobody_leaves() -> NoReturn:
+    """In place of `receive`, for a request whose client another task watches."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
 
 
 async def unless_client_leaves(work: Awaitable[Result], receive: Receive) -> Result:

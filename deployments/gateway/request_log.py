@@ -13,7 +13,7 @@ MESSAGE = "request ended"
 
 
 def log_request(record: RequestRecord) -> None:
-    """What became of it: seconds, counts of tokens, names. `replica_id` is the engine's."""
+    """Write what became of it: seconds, counts of tokens, names."""
     if not logger.isEnabledFor(logging.INFO):
         return
     # `logger.info` would first look for the line it was called from: a seventh of the cost
@@ -36,6 +36,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "status": record.status,
         "outcome": record.outcome,
         "error": record.error,
+        "stage": "" if record.outcome == "ok" else record.stage,
         "resumed": record.resumed,
         "moved": record.moved,
         "duration_s": _rounded(record.duration_s),

@@ -1,4 +1,7 @@
-"""What a gateway tells of its requests while they are served: nothing of it may cost an answer."""
+"""What a gateway counts, logs and explains of its requests; none of it may cost an answer.
+
+Every request that has a valid API key ends in `RequestWatch.ended`, once, however it went.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import logging
 from collections.abc import Callable
 
 from deployments.fleet.pool import Pool
+from deployments.gateway.explanations import Explanations
 from deployments.gateway.request_log import log_request
 from observability.request_metrics import Prices, Promise, RequestMetrics
-from observability.request_record import RequestRecord
+from observability.request_record import CLIENT_LEFT, RequestRecord
 
 logger = logging.getLogger("ray.serve")
 
@@ -17,12 +21,19 @@ logger = logging.getLogger("ray.serve")
 class RequestWatch:
     """Is told when a request has come, got its first token and ended; never raises."""
 
-    def __init__(self, metrics: RequestMetrics, *settle: Callable[[RequestRecord], None]) -> None:
+    def __init__(
+        self,
+        metrics: RequestMetrics,
+        explanations: Explanations,
+        *settle: Callable[[RequestRecord], None],
+    ) -> None:
         self._metrics = metrics
+        self._explanations = explanations
         self._settle = settle
 
     def begun(self, record: RequestRecord) -> None:
         self._metrics.begun(record)
+        self._explanations.begun(record)
 
     def first_token(self, record: RequestRecord) -> None:
         try:
@@ -33,12 +44,15 @@ class RequestWatch:
     def ended(self, record: RequestRecord) -> None:
         """However it went; also of one that was refused before its pool was known."""
         record.duration_s = asyncio.get_running_loop().time() - record.arrived
+        if record.outcome == "cancelled":
+            record.status = record.status or CLIENT_LEFT
+        explain = self._explanations.ended
         # each by itself: a line that cannot be written must leave no span open
-        for tell in (*self._settle, self._metrics.ended, log_request, record.trace.ended):
+        for tell in (*self._settle, self._metrics.ended, log_request, record.trace.ended, explain):
             try:
                 tell(record)
             except Exception:
-                logger.exception("request %s is not fully told of", record.request_id)
+                logger.exception("request %s is not fully reported", record.request_id)
 
 
 def promise_of(pool: Pool) -> Promise:

@@ -46,6 +46,7 @@ class ToldAnswer:
         engine_headers: Mapping[str, str],
         resume_id: str | None = None,
     ) -> None:
+        self._request.record.status = status
         headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
         headers.append(("x-request-id", self._request.request_id))
         headers.append(("x-antefix-replica", replica_id))

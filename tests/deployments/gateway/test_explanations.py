@@ -307,27 +307,33 @@ async def test_an_explanation_shows_the_best_candidates_and_the_one_that_served(
     assert told["replica"] in {of["replica_id"] for of in told["candidates"]}
 
 
-async def test_a_flood_of_refused_requests_leaves_redis_and_the_others_their_room(
+async def test_what_is_dropped_is_counted_by_the_next_that_is_written(
     redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explanations, "BYTES_PER_S", 0)
+    monkeypatch.setattr(explanations, "BYTES_PER_S", 4000)
     monkeypatch.setattr(explanations, "BURST_S", 1.0)
     async with kept_at(server.url) as kept:
-        kept._room.bytes_per_s = 4000.0
-        kept._room._bytes = 4000.0
-        kept._room._clock = lambda: 0.0
-        kept._room._filled_at = 0.0
-        refused = {"admission": {"verdict": "refused"}, "reason": "x" * 500}
+        refused = {"outcome": "rejected", "pool": "main", "reason": "x" * 500}
         for request in range(100):
             kept.keep("red", f"refused-{request}", refused)
-        await until(lambda: kept.dropped >= 94)
-        written = 100 - kept.dropped
-        assert 2000 / 600 <= written <= 2000 / 500 + 1
-        kept.keep("blue", "served", TOLD)
-        await found(kept, "blue", "served")
-        for request in range(100):
-            kept.keep("blue", f"served-{request}", {"reason": "x" * 500})
-        await until(lambda: kept.dropped >= 100 - written + 95)
+        await until(lambda: kept.dropped >= 90)
+        for outcome in ("ok", "failed"):
+            kept.keep("blue", outcome, {"outcome": outcome, "pool": "main"})
+            assert "stands_for" not in await found(kept, "blue", outcome)
+        sent = 100
+
+        async def counted() -> int:
+            nonlocal sent
+            kept.keep("red", "last", refused)
+            sent += 1
+            await asyncio.sleep(0.5)
+            listed = json.loads(await kept.latest("red"))
+            return sum(told.get("stands_for", 1) for told in listed)
+
+        async with asyncio.timeout(BACK_WITHIN_S):
+            while await counted() < sent:
+                pass
+        assert await counted() <= sent
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "-1", "1.5", "many", "", "9" * 5000])

@@ -4,25 +4,22 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError
-from starlette.responses import JSONResponse
 
 from autoscaling.pool_scheduler import PoolScheduler
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.prompt_reader import PromptReader
 from deployments.gateway.request_log import MESSAGE
 from deployments.process.serve_log import JsonLines
+from tests.deployments.gateway.endings import SECRET, WAYS, Ask
 from tests.fakes.collector import Collector, collector
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import TENANT, Front, gateway_before
 from tests.waiting import until
 
-SECRET = "xyzzy-what-was-asked"
 QUOTE = f"cannot read {SECRET}"
 
 
@@ -94,6 +91,18 @@ async def test_a_line_says_what_became_of_a_request(front: Front, log: Log) -> N
     assert "error" not in line
 
 
+async def test_the_line_of_a_failed_request_has_its_last_replica_and_its_stage(
+    front: Front, log: Log, engine: FakeEngine
+) -> None:
+    engine.pauses_after = 0
+    async with front.post(headers={"x-antefix-timeout": "0.4"}) as answer:
+        assert answer.status == 504
+    await until(lambda: log.requests)
+    (line,) = log.requests
+    assert (line["status"], line["outcome"], line["stage"]) == (504, "deadline", "engine")
+    assert line["served_by_replica"] == "r1"
+
+
 async def test_an_error_is_answered_with_the_id_that_its_line_has(front: Front, log: Log) -> None:
     async with front.post(model="no-such") as answer:
         assert answer.status == 404
@@ -115,118 +124,6 @@ async def test_a_failure_of_the_gateway_is_answered_with_the_id_that_its_line_ha
     await until(lambda: log.requests)
     (line,) = log.requests
     assert answer.headers["x-request-id"] == line["request_id"]
-
-
-Ask = Callable[[Front, FakeEngine], Awaitable[None]]
-
-
-async def ask(front: Front, path: str = "/v1/chat/completions", **fields: Any) -> None:
-    """The request with the secret in all that a client may write freely."""
-    more = {"x-secret": SECRET, "x-session-id": SECRET, **fields.pop("headers", {})}
-    body = {"messages": [{"role": "user", "content": SECRET}], "user": SECRET, "stop": SECRET}
-    async with front.post(f"{path}?q={SECRET}", headers=more, **{**body, **fields}) as answer:
-        await answer.read()
-
-
-async def answered(front: Front, engine: FakeEngine) -> None:
-    await ask(front)
-
-
-async def streamed(front: Front, engine: FakeEngine) -> None:
-    await ask(front, stream=True)
-
-
-async def completed(front: Front, engine: FakeEngine) -> None:
-    await ask(front, "/v1/completions", prompt=SECRET)
-
-
-async def of_no_such_model(front: Front, engine: FakeEngine) -> None:
-    await ask(front, model=SECRET)
-
-
-async def no_json(front: Front, engine: FakeEngine) -> None:
-    headers = {**front.headers, "content-type": "application/json"}
-    body = f'{{"prompt": "{SECRET}'
-    async with front.http.post(front.url + "/v1/completions", data=body, headers=headers):
-        pass
-
-
-async def too_large(front: Front, engine: FakeEngine) -> None:
-    await ask(front, prompt=SECRET * 200)
-
-
-async def with_a_wrong_header(front: Front, engine: FakeEngine) -> None:
-    await ask(front, headers={"x-antefix-policy": SECRET})
-
-
-async def refused_by_the_engine(front: Front, engine: FakeEngine) -> None:
-    error = {"error": {"message": f"what is {SECRET}?", "code": 400}}
-    engine.answers = JSONResponse(error, status_code=400)
-    await ask(front)
-
-
-async def failed_by_the_engine(front: Front, engine: FakeEngine) -> None:
-    engine.answers = JSONResponse({"error": {"message": SECRET}}, status_code=500)
-    await ask(front)
-
-
-async def broken_off_before_its_answer(front: Front, engine: FakeEngine) -> None:
-    engine.dies_after = 0
-    await ask(front)
-
-
-async def broken_off_in_its_stream(front: Front, engine: FakeEngine) -> None:
-    engine.dies_after, engine.offers_resumable = 2, False
-    await ask(front, stream=True)
-
-
-async def out_of_time(front: Front, engine: FakeEngine) -> None:
-    engine.pauses_after = 1
-    await ask(front, headers={"x-antefix-timeout": "2"})
-
-
-async def out_of_time_in_its_stream(front: Front, engine: FakeEngine) -> None:
-    engine.pauses_after = 1
-    await ask(front, headers={"x-antefix-timeout": "2"}, stream=True)
-
-
-async def left_by_its_client(front: Front, engine: FakeEngine) -> None:
-    engine.pauses_after = 1
-    client = asyncio.ensure_future(ask(front))
-    await until(lambda: engine.running == 1)
-    client.cancel()
-
-
-async def without_room(front: Front, engine: FakeEngine) -> None:
-    front.sees()
-    front.handle.refuses_with = BackPressureError(1, 1)
-    await ask(front)
-
-
-async def without_ray(front: Front, engine: FakeEngine) -> None:
-    front.sees()
-    front.handle.refuses_with = RayError("gone")
-    await ask(front)
-
-
-WAYS: list[tuple[Ask, str, str]] = [
-    (answered, "ok", ""),
-    (streamed, "ok", ""),
-    (completed, "ok", ""),
-    (of_no_such_model, "invalid", "model_not_found"),
-    (no_json, "invalid", "invalid_json"),
-    (too_large, "invalid", "body_too_large"),
-    (with_a_wrong_header, "invalid", "unknown_policy"),
-    (refused_by_the_engine, "invalid", "invalid_value"),
-    (failed_by_the_engine, "failed", "engine_error"),
-    (broken_off_before_its_answer, "failed", "engine_unavailable"),
-    (broken_off_in_its_stream, "failed", "engine_unavailable"),
-    (out_of_time, "deadline", "deadline_exceeded"),
-    (out_of_time_in_its_stream, "deadline", "deadline_exceeded"),
-    (left_by_its_client, "cancelled", ""),
-    (without_room, "rejected", "queue_full"),
-    (without_ray, "failed", "no_replica"),
-]
 
 
 @pytest.mark.parametrize(("way", "outcome", "error"), WAYS, ids=[way.__name__ for way, *_ in WAYS])

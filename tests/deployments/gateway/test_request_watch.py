@@ -3,10 +3,13 @@
 import pytest
 
 from deployments.gateway import request_watch
+from deployments.gateway.explanations import Explanations
 from deployments.gateway.request_watch import RequestWatch
 from observability.families import Families
 from observability.request_metrics import Promise, RequestMetrics
 from observability.request_record import RequestRecord, RequestTrace
+from router.redis_client import connect
+from tests.fakes.front import NO_REDIS
 
 
 class _Trace(RequestTrace):
@@ -26,7 +29,8 @@ async def test_a_line_that_cannot_be_written_leaves_no_span_open_and_is_counted(
     families, trace = Families(), _Trace()
     metrics = RequestMetrics(families, {"main": Promise()})
     record = RequestRecord("id", "tenant", "/v1/completions", 0.0, pool="main", trace=trace)
-    RequestWatch(metrics, lambda record: None).ended(record)
+    kept = Explanations(connect(NO_REDIS, decode=False), "fleet")
+    RequestWatch(metrics, kept, lambda record: None).ended(record)
     metrics.refresh(1.0)
     assert trace.has_ended
     cancelled = families.requests.labels("main", "interactive", "cancelled")

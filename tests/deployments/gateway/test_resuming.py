@@ -227,7 +227,7 @@ async def test_a_fleet_may_have_an_answer_go_on_more_than_once(
     async with gateway_before(first, second, third, retries=2) as front:
         kept: list[dict[str, Any]] = []
         monkeypatch.setattr(
-            front.pool.reporter._explanations, "keep", lambda tenant, of, told: kept.append(told)
+            front.gateway._explanations, "keep", lambda tenant, of, told: kept.append(told)
         )
         answer = await ask(front, stream_options={"include_usage": True})
         assert answer.endswith(b"data: [DONE]\n\n")

@@ -1,0 +1,72 @@
+"""The explanation of one request, as JSON: what was decided about it and how it ended.
+
+Prompts, answers and the words of errors are never in one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from observability.request_record import RequestRecord
+
+logger = logging.getLogger("ray.serve")
+
+
+def explanation_of(record: RequestRecord, has_ended: bool) -> dict[str, Any]:
+    """Return what is known of a request now.
+
+    Times are seconds; `at` is when it arrived, in seconds since the epoch. `outcome` is null, and
+    `duration_s` is so far, until it `has_ended`. `stage` is how far it came. `replica` is the one
+    that answered or, without a first token, the one that it was sent to last.
+    """
+    return {
+        "request_id": record.request_id,
+        "tenant": record.tenant,
+        "at": round(time.time() - record.duration_s, 3),
+        "path": record.path,
+        "replica": record.replica_id or None,
+        **_decided(record),
+        "last_replica": record.replica_id or None,
+        "outcome": record.outcome if has_ended else None,
+        "status": (record.status or None) if has_ended else None,
+        "error": record.error or None,
+        "stage": record.stage,
+        "duration_s": round(record.duration_s, 5),
+        "tpot_s": record.tpot_s if has_ended else None,
+        "output_tokens": record.output_tokens if has_ended else None,
+        "budget": record.charge,
+        "phases": {**vars(record.phases)},
+    }
+
+
+def _decided(record: RequestRecord) -> Mapping[str, Any]:
+    try:
+        if record.explain is not None:
+            return record.explain()
+    except Exception:
+        logger.exception("what was decided about request %s is not explained", record.request_id)
+    return _undecided(record)
+
+
+def _undecided(record: RequestRecord) -> dict[str, Any]:
+    """The fields of `PoolReporter.decided` for a request that ended before a decision."""
+    return {
+        "pool": record.pool or None,
+        "model": record.model or None,
+        "policy": None,
+        "admission": None,
+        "slo_ttft_s": None,
+        "slo_tpot_s": None,
+        "index_answered": False,
+        "prompt_known": False,
+        "segments": 0,
+        "popularity": 0.0,
+        "prompt_tokens": {"counted": None, "confirmed": None},
+        "read_s": None,
+        "lookup_s": None,
+        "candidates": (),
+        "candidates_not_shown": 0,
+    }
