@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -30,6 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from common.loops import Loops, failures, forever
+from common.release import VERSION
 from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_fleet
@@ -48,7 +48,7 @@ from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.inquiries import Inquiries
 from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.media_urls import refuse_media_urls
-from deployments.gateway.page import add_page
+from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
 from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Rejoining
@@ -85,7 +85,6 @@ INFERENCE_PATHS = (
     "/detokenize",
 )
 METRICS_PERIOD_S = 1.0
-VERSION = importlib.metadata.version("antefix")
 # In which a gateway that is stopped tells the clients whose streams take too long.
 LAST_WORDS_S = 2.0
 
@@ -338,7 +337,7 @@ class Gateway:
             app.add_route(path, self.infer, methods=["POST"])
         self._inquiries.add_to(app)
         self._health.add_to(app)
-        add_page(app)
+        add_page(app, os.environ.get(PLATFORM, ""))
         answer_errors(app)
         return app
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from autoscaling.outage import Outage
+from common.release import VERSION
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.serve_controller import ServeController
@@ -52,6 +53,7 @@ async def fleet_status(
     running = {} if all_read else await controller.running.latest()
     return {
         "fleet": fleet.name,
+        "version": VERSION,
         "settings_refused": refused or None,
         "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
         "gateways": states.get("gateway", {}),

@@ -8,10 +8,12 @@ hold browsers to.
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import partial
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,13 +35,41 @@ _HEADERS = {
 }
 
 
-def add_page(app: Starlette) -> None:
-    """Serve the page at /antefix/, its files at /antefix/assets/NAME."""
+# Set by the chart in each pod; a fleet on a machine has none.
+PLATFORM = "ANTEFIX_PLATFORM"
+_LOCAL, _KUBERNETES = b'data-platform="local"', b'data-platform="kubernetes"'
+
+
+def add_page(app: Starlette, platform: str = "") -> None:
+    """Serve the page at /antefix/, its files at /antefix/assets/NAME; lead browsers there from /.
+
+    `platform`: "kubernetes" or "", which decides what its hints name.
+    """
     for file in Path(__file__).parent.iterdir():
         if media_type := _MEDIA_TYPES.get(file.suffix):
             path = "/antefix/" + ("" if file.name == "index.html" else f"assets/{file.name}")
-            answer = partial(_answer, file.read_bytes(), media_type)
-            app.add_route(path, answer, methods=["GET"])
+            content = file.read_bytes()
+            if platform == "kubernetes":
+                content = content.replace(_LOCAL, _KUBERNETES)
+            app.add_route(path, partial(_answer, content, media_type), methods=["GET"])
+    app.add_route("/", _lead_browsers_here, methods=["GET"])
+
+
+async def _lead_browsers_here(request: Request) -> Response:
+    """Raises HTTPException 404 for clients that do not ask for HTML."""
+    if not asks_for_html(request.headers.get("accept", "")):
+        raise HTTPException(404)
+    headers = {"location": "antefix/", "vary": "accept", "cache-control": "no-cache"}
+    return Response(status_code=307, headers=headers)
+
+
+def asks_for_html(accept: str) -> bool:
+    """Whether an Accept header names HTML, as browsers' do: `*/*` is what API clients send."""
+    for one in accept.split(","):
+        name, *parameters = (part.strip().lower() for part in one.split(";"))
+        if name in ("text/html", "application/xhtml+xml"):
+            return not any(re.fullmatch(r"q\s*=\s*0(\.0*)?", part) for part in parameters)
+    return False
 
 
 async def _answer(content: bytes, media_type: str, request: Request) -> Response:

@@ -1,18 +1,21 @@
 // The list of the last decisions: what is open stays open while others come.
 
 import { chip, clock, count, el, NONE, seconds, tokens } from "./dom.js";
-import { explanation, VERDICTS } from "./explanation.js";
-import { isRefused, missed, observed } from "./facts.js";
+import { explanation, OUTCOMES, VERDICTS } from "./explanation.js";
+import { isFailed, isRefused, missed, observed, outcomeOf, verdictOf } from "./facts.js";
+import { hint } from "./hints.js";
 
 const COLUMNS = [
-  ["time", "Time", "When it was decided, in your time zone", (of) => clock(new Date(of.at * 1000))],
+  ["time", "Time", "When it arrived, in your time zone", (of) => clock(new Date(of.at * 1000))],
   ["id", "Request", "x-request-id of the request and of its answer", (of) => of.request_id],
   ["tenant", "Tenant", "Whose API key it came with", (of) => of.tenant],
-  ["model", "Model", "The model that served, or would have", (of) => of.model],
-  ["verdict", "Verdict", "admitted; overflowed: a smaller model answered; refused: 429", (of) =>
-    chip(of.admission.verdict, VERDICTS[of.admission.verdict] ?? "plain")],
-  ["policy", "Policy", "How the replica was chosen", (of) => of.policy],
-  ["replica", "Replica", "Who served it", (of) => of.replica ?? NONE],
+  ["model", "Model", "The model that served, or would have", (of) => of.model ?? NONE],
+  ["verdict", "Verdict", "admitted; overflowed: a smaller model answered; queued: it ended while it waited for its turn; refused", (of) =>
+    (verdictOf(of) === null ? NONE : chip(verdictOf(of), VERDICTS[verdictOf(of)] ?? "plain"))],
+  ["outcome", "Outcome", "How it ended: ok; invalid: the client got it wrong; rejected: 429; deadline: 504; failed; cancelled: the client left", (of) =>
+    (outcomeOf(of) === null ? chip("under way", "info") : chip(outcomeOf(of), OUTCOMES[outcomeOf(of)] ?? "plain"))],
+  ["policy", "Policy", "How the replica was chosen", (of) => of.policy ?? NONE],
+  ["replica", "Replica", "The replica that served it, or that it was sent to last", (of) => of.replica ?? NONE],
   ["prompt", "Prompt", "Prompt tokens: as the engine counted them, else as the gateway did", (of) =>
     tokens(of.prompt_tokens.confirmed ?? of.prompt_tokens.counted)],
   ["cached", "Cached", "Prompt tokens predicted to be in the replica's cache, and what it confirmed", (of) =>
@@ -20,10 +23,12 @@ const COLUMNS = [
   ["ttft", "TTFT", "Time to first token: predicted, and observed", ttft],
 ];
 
-const SEARCHED = ["request_id", "model", "pool", "replica", "policy", "tenant", "path"];
+const SEARCHED = ["request_id", "model", "pool", "replica", "last_replica", "policy", "tenant", "path", "outcome", "status", "error"];
 
 function ttft(of) {
-  if (isRefused(of)) return `${seconds(of.candidates[0]?.predicted_ttft)} → ${NONE}`;
+  if (observed(of) === null) {
+    return [`${seconds(of.candidates[0]?.predicted_ttft)} → ${NONE}`, missed(of) ? [" ", chip("late", "bad")] : null];
+  }
   return [`${seconds(of.ttft_s?.predicted)} → `,
     el("b", { class: missed(of) ? "bad-text" : null }, seconds(observed(of))),
     missed(of) ? [" ", chip("late", "bad")] : null];
@@ -33,6 +38,7 @@ export class Decisions {
   constructor(section) {
     this.part = (id) => section.querySelector(`#${id}`);
     this.decisions = [];
+    this.failures = [];
     this.linked = []; // asked for by a link, and not among the last hundred
     this.nodes = new Map();
     this.part("columns").append(...COLUMNS.map(([kind, name, title]) => el("span", { class: kind, title }, name)));
@@ -42,8 +48,14 @@ export class Decisions {
     }
   }
 
-  show({ decisions, tenant, operator }) {
+  // Failed requests are asked for only where they are looked for.
+  get asksForFailures() {
+    return document.querySelector("[name=only]:checked").value === "failed";
+  }
+
+  show({ decisions, tenant, operator }, failures) {
     this.decisions = decisions;
+    this.failures = failures ?? decisions.filter(isFailed);
     this.part("list").classList.toggle("operator", operator);
     this.part("columns").classList.toggle("operator", operator);
     this.part("whose").textContent = operator ? "of all tenants" : `of the tenant ${tenant}`;
@@ -65,8 +77,8 @@ export class Decisions {
     return true;
   }
 
-  get rest() {
-    const latest = new Set(this.decisions.map(keyOf));
+  rest(shown) {
+    const latest = new Set(shown.map(keyOf));
     const open = [...this.nodes.values()].filter((node) => node.firstChild.open).map((node) => node.decision);
     const all = new Map([...this.linked, ...open].map((of) => [keyOf(of), of]));
     return [...all.values()].filter((of) => !latest.has(keyOf(of))).sort((a, b) => b.at - a.at);
@@ -76,17 +88,18 @@ export class Decisions {
     const only = document.querySelector("[name=only]:checked").value;
     const text = this.part("find").value.trim().toLowerCase();
     const wanted = (of) => (only !== "missed" || missed(of)) && (only !== "refused" || isRefused(of))
-      && (!text || SEARCHED.some((name) => String(of[name] ?? "").toLowerCase().includes(text))
-        || of.admission.verdict.includes(text));
+      && (only !== "failed" || isFailed(of)) && (!text || SEARCHED.some((name) => String(of[name] ?? "").toLowerCase().includes(text))
+        || (verdictOf(of) ?? "").includes(text));
     // what somebody reads stays, though newer ones have pushed it out
-    const shown = [...this.decisions, ...this.rest].filter(wanted);
+    const latest = only === "failed" ? this.failures : this.decisions;
+    const shown = [...latest, ...this.rest(latest)].filter(wanted);
     this.place(shown);
-    const all = this.decisions.length;
+    const all = latest.length;
     this.part("count").textContent = shown.length < all ? `${shown.length} of ${all}` : `${all} shown`;
     const none = this.part("no-decisions");
     none.hidden = shown.length > 0;
-    none.textContent = all ? "None of the last decisions is like that."
-      : "No decisions yet. Send a request, say with antefix chat, and it appears here.";
+    none.textContent = all ? "None of the last decisions matches."
+      : only === "failed" ? "No request has failed in the last hour." : `No decisions yet. ${hint("request")}`;
   }
 
   place(shown) {
@@ -121,7 +134,7 @@ function item(decision) {
   details.addEventListener("toggle", () => {
     if (details.open && !body.firstChild) body.append(...explanation(decision).filter(Boolean));
   });
-  const node = el("li", { class: missed(decision) ? "late" : isRefused(decision) ? "refused" : null }, details);
+  const node = el("li", { class: missed(decision) ? "late" : isRefused(decision) || isFailed(decision) ? "refused" : null }, details);
   node.decision = decision;
   return node;
 }

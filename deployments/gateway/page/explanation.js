@@ -1,7 +1,7 @@
-// One decision in full: in words, then every candidate, then as the gateway tells it.
+// One decision in full: in words, then each candidate, then as JSON.
 
 import { bar, chip, count, el, objective, percent, seconds, table, tokens } from "./dom.js";
-import { isRefused, LOSSES, missed, observed } from "./facts.js";
+import { isFailed, isRefused, LOSSES, missed, observed, outcomeOf, verdictOf } from "./facts.js";
 
 const POLICIES = {
   prefix: "It costs least by its score: the wait there, and computing what is not cached, for this request and those it delays. Scores closer than a prediction can tell are equal; of those the one with the fewest requests is taken.",
@@ -19,7 +19,7 @@ export function explanation(decision) {
       el("div", {}, el("dt", {}, name), el("dd", {}, said)))),
     candidates(decision),
     el("details", { class: "raw" },
-      el("summary", {}, "As the gateway tells it (JSON)"),
+      el("summary", {}, "Raw JSON"),
       el("pre", { tabindex: 0 }, JSON.stringify(decision, null, 2))),
     el("p", { class: "hint" },
       el("a", { href: `#${new URLSearchParams({ request: decision.request_id })}` }, "Link to this decision"),
@@ -34,7 +34,7 @@ function words(decision) {
     ["Budget", budget(decision)],
     ["Where the time went", phases(decision)],
     ["Why this one", ...why(decision)],
-    ["What came of it", ...outcome(decision)],
+    ["How it ended", ...outcome(decision)],
     ["Reuse", reuse(decision)],
     ["Shadow policy", shadow(decision)],
   ].filter(([, ...said]) => said.some((part) => part));
@@ -42,6 +42,7 @@ function words(decision) {
 
 function prompt(decision) {
   const { counted } = decision.prompt_tokens;
+  if (counted === null) return null;
   if (decision.rejoined) return `${tokens(decision.prompt_tokens.confirmed)}; not read again.`;
   const known = decision.prompt_known
     ? `${tokens(counted)}, as the engine would count them`
@@ -53,11 +54,12 @@ function prompt(decision) {
 }
 
 function admission(decision) {
+  if (!decision.admission) return ["Nothing was decided: the request ended before that."];
   const { verdict, priority, reason, waited_s: waited } = decision.admission;
   return [
     chip(verdict, VERDICTS[verdict] ?? "plain"), ` Class ${priority}`,
     decision.slo_ttft_s === null ? ", no objective" : `, first token promised within ${objective(decision.slo_ttft_s)}`,
-    verdict === "refused" ? "" : `, let in ${seconds(waited)} after it came`,
+    ["refused", "queued"].includes(verdict) ? "" : `, admitted ${seconds(waited)} after it arrived`,
     `: ${reason.replace(/\.$/, "")}.`,
   ];
 }
@@ -93,33 +95,75 @@ function phases(decision) {
   return spent.map(([name, on]) => `${seconds(decision.phases[name])} ${on}`).join(", ");
 }
 
-export const VERDICTS = { admitted: "plain", overflowed: "warn", refused: "bad" };
+export const VERDICTS = { admitted: "plain", overflowed: "warn", queued: "warn", refused: "bad" };
+
+export const OUTCOMES = { ok: "ok", invalid: "warn", rejected: "bad", deadline: "bad", failed: "bad", cancelled: "warn" };
 
 function why(decision) {
   const [first] = decision.candidates;
-  if (isRefused(decision)) {
+  if (!decision.admission) return [];
+  if (["refused", "queued"].includes(verdictOf(decision))) {
     if (decision.budget?.refused) return ["Nobody: it was not placed."];
     return [first ? `Nobody: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
       : decision.admission.outage ? "Nobody: no replica was up." : "Nobody: no replica was known."];
   }
   const policy = POLICIES[decision.policy] ?? "";
   if (decision.rejoined) return [`${decision.replica} was making this stream already, for a gateway that was lost: it was not placed again.`];
+  if (!first && !decision.replica) return [`Nobody: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   if (!first) return [`${decision.replica} took it: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   const chosen = `Policy ${decision.policy} chose ${first.replica_id}. `;
-  if (first.replica_id === decision.replica) return [chosen, policy];
-  return [chosen, policy, ` ${decision.replica} served it: the chosen one could not take it.`];
+  const last = decision.last_replica ?? decision.replica;
+  if (!last || (first.replica_id === decision.replica && last === decision.replica)) return [chosen, policy];
+  if (observed(decision) === null) return [chosen, policy, ` It was sent to ${last} last.`];
+  return [chosen, policy, first.replica_id === decision.replica ? "" : ` ${decision.replica} served it: the chosen one could not take it.`,
+    last === decision.replica ? "" : ` It was sent to ${last} afterwards.`];
+}
+
+const STAGES = {
+  upload: () => "while its body arrived",
+  placement: () => "while its prompt was read and its place decided",
+  turn: () => "while it waited for its turn",
+  reservation: () => "while it waited for a replica with a free place",
+  engine: (replica) => `while ${replica} had it, before its first token`,
+  answer: (replica) => `while ${replica} answered`,
+};
+
+const ENDS = {
+  deadline: "Its time was up",
+  failed: "It failed",
+  cancelled: "Its client left",
+  invalid: "It was refused as invalid",
+  rejected: "It was rejected",
+};
+
+// Of one that was not answered in full; an older gateway tells no outcome but a refusal.
+function end(decision) {
+  const outcome = outcomeOf(decision);
+  const at = STAGES[decision.stage]?.(decision.last_replica) ?? "";
+  const after = decision.duration_s === undefined ? "" : ` after ${seconds(decision.duration_s)}`;
+  if (outcome === null) return [`Under way for ${seconds(decision.duration_s)}, ${at.replace(/^while /, "").replace(/^it /, "")}.`];
+  const with_ = [decision.status, decision.error].filter(Boolean).join(" ");
+  const again = outcome === "rejected" ? "; it was answered with the seconds after which to try again" : "";
+  return [chip(outcome, OUTCOMES[outcome] ?? "plain"), ` ${ENDS[outcome] ?? outcome}${after}`,
+    isFailed(decision) && at ? `, ${at}` : "", with_ ? ` (${with_})` : "", again, ". "];
 }
 
 function outcome(decision) {
+  return outcomeOf(decision) === "ok" ? served(decision)
+    : [...end(decision), ...(observed(decision) === null || decision.rejoined ? [] : served(decision))];
+}
+
+function served(decision) {
   const ttft = observed(decision);
   if (decision.rejoined) return [`Its client had ${count(decision.rejoined.events)} of the stream's events, and had the rest from here.`];
-  if (ttft === null) return [`Answered with ${decision.admission.outage ? 503 : 429} and the seconds after which to try again.`];
+  if (ttft === null) return ["Answered without a word of the engine about its first token."];
   // `engine`: since it was placed, which is what is predicted; a gateway of an older release has none
   const { predicted, engine = ttft } = decision.ttft_s;
   const off = predicted === null ? ""
     : `; ${seconds(engine)} after it was placed, predicted ${seconds(predicted)} (off by ${percent(Math.abs(predicted - engine) / engine)})`;
   const kept = decision.slo_ttft_s === null ? null
-    : missed(decision) ? chip(`late by ${seconds(ttft - decision.slo_ttft_s)}`, "bad") : chip("within SLO", "ok");
+    : ttft > decision.slo_ttft_s ? chip(`late by ${seconds(ttft - decision.slo_ttft_s)}`, "bad")
+      : missed(decision) ? chip("missed SLO", "bad") : chip("within SLO", "ok");
   return [`First token after ${seconds(ttft)} from ${decision.replica}${off}. `, kept];
 }
 
@@ -147,7 +191,8 @@ function shadow(decision) {
 
 const OF_ITS_OWN = ["Candidate", "Cached", "Index"];
 
-// `predicted_ttft` is corrected; its parts are not, so they are drawn against the largest raw one.
+// `predicted_ttft` is corrected; its parts are not, so that the correction is one more part. They are
+// drawn against the largest raw one.
 function candidates(decision) {
   if (!decision.candidates.length) return null;
   const slowest = Math.max(...decision.candidates.map((of) => of.raw_ttft), 1e-9);
@@ -155,11 +200,11 @@ function candidates(decision) {
     ["Candidate", "In the order of the policy; the one that served is marked", (of) => [
       el("code", {}, of.replica_id), of.highlighted ? chip("served", "ok") : null]],
     ["Predicted TTFT", "Time to first token there, corrected by how right the last predictions were", (of) => seconds(of.predicted_ttft), "num"],
-    ["Its parts", "Before that correction: wait for the queue and for room, the engine step under way, computing what is not cached", (of) => parts(of, slowest), "wide"],
+    ["Its parts", "Wait for the queue and for room + the engine step under way + computing what is not cached ± the correction = predicted TTFT", (of) => parts(of, slowest), "wide"],
     ["Cached", "Prompt tokens there by the index, and with what was announced since", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
         : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`), "num"],
-    ["Score", "What placing it here costs all together; policy prefix takes the lowest", (of) => seconds(of.score), "num"],
+    ["Cost", "No time that anyone waits: the wait, plus computing what is not cached counted four times, for this request and for those that it delays; uncorrected. Policy prefix takes the lowest", (of) => of.score.toFixed(3), "num"],
     ["Running", "Requests with a first token", (of) => count(of.running), "num"],
     ["Waiting", "Requests without one yet", (of) => count(of.waiting), "num"],
     ["Queued", "Prompt tokens to be computed first", (of) => tokens(of.queued_prefill_tokens), "num"],
@@ -170,19 +215,26 @@ function candidates(decision) {
   // loads are told to operators alone
   const told = decision.candidates[0].score === undefined ? columns.filter(([name]) => OF_ITS_OWN.includes(name)) : columns;
   const rows = decision.candidates.map((of) => ({ ...of, highlighted: of.replica_id === decision.replica }));
-  return el("div", { class: "candidates" },
+  return el("div", { class: "candidates" }, [
     told === columns ? el("p", { class: "chart-key" }, el("span", { class: "swatch wait" }), "wait ",
       el("span", { class: "swatch step" }), "engine step ", el("span", { class: "swatch prefill" }), "prefill") : null,
-    table("Candidates, best first", told, rows));
+    table("Candidates, best first", told, rows),
+    told === columns ? el("p", { class: "hint" }, "The parts and the correction by recent observations add up to the predicted TTFT. "
+      + "The cost, by which policy prefix ranks, is no time that anyone waits.") : null].filter(Boolean));
+}
+
+function correction(of) {
+  const by = of.predicted_ttft - of.raw_ttft;
+  return `${by < 0 ? "−" : "+"} ${seconds(Math.abs(by))} = ${seconds(of.predicted_ttft)}`;
 }
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
   const prefill = Math.max(0, of.raw_ttft - of.wait - step);
-  const says = `wait ${seconds(of.wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}`;
+  const says = `wait ${seconds(of.wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [
     bar([["wait", of.wait, `wait ${seconds(of.wait)}`], ["step", step, `engine step ${seconds(step)}`],
       ["prefill", prefill, `prefill ${seconds(prefill)}`]], slowest, says),
-    el("small", { "aria-hidden": "true" }, `${seconds(of.wait)} + ${seconds(step)} + ${seconds(prefill)}`),
+    el("small", { "aria-hidden": "true" }, `${seconds(of.wait)} + ${seconds(step)} + ${seconds(prefill)} ${correction(of)}`),
   ];
 }

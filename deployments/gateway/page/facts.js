@@ -3,30 +3,68 @@
 
 import { quantile } from "./dom.js";
 
-export const isRefused = (decision) => decision.admission.verdict === "refused";
-
 export const observed = (decision) => decision.ttft_s?.observed ?? null;
 
-export function missed(decision) {
-  return decision.slo_ttft_s !== null && observed(decision) !== null
-    && observed(decision) > decision.slo_ttft_s;
+export const verdictOf = (decision) => decision.admission?.verdict ?? null;
+
+// How it ended; null: it is under way. A gateway of an older release does not say.
+export function outcomeOf(decision) {
+  if (decision.outcome !== undefined) return decision.outcome;
+  return verdictOf(decision) === "refused" ? "rejected" : "ok";
 }
 
-// How one priority class fared: `kept` is the share of those served that were within their SLO.
+export const isRefused = (decision) => verdictOf(decision) === "refused"
+  || ["rejected", "invalid"].includes(outcomeOf(decision));
+
+export const isFailed = (decision) => ["failed", "deadline", "cancelled"].includes(outcomeOf(decision));
+
+// Whether it missed its objective: its deadline passed, or its first token or the tokens after it
+// came late. A client that left without a first token counts if it had waited longer than promised.
+export function missed(decision) {
+  const outcome = outcomeOf(decision);
+  if (outcome === "deadline") return true;
+  if (isRefused(decision)) return false;
+  const waited = observed(decision) ?? (isFailed(decision) ? decision.duration_s : null);
+  if (decision.slo_ttft_s !== null && waited !== null && waited > decision.slo_ttft_s) return true;
+  return (decision.slo_tpot_s ?? null) !== null && (decision.tpot_s ?? 0) > decision.slo_tpot_s;
+}
+
+// Whether it counts for or against the goodput: neither what a client got wrong, nor what a client
+// left in time.
+export function counts(decision) {
+  const outcome = outcomeOf(decision);
+  return ["ok", "rejected", "failed", "deadline"].includes(outcome)
+    || (outcome === "cancelled" && missed(decision));
+}
+
+// Where explanations were dropped, one stands for several requests.
+const weight = (decision) => decision.stands_for ?? 1;
+const total = (decisions) => decisions.reduce((sum, decision) => sum + weight(decision), 0);
+
+// How one priority class fared. `goodput`: the share of what arrived that was served in full and
+// in time; `kept`: the share of what got a first token that was in time.
 export function fared(decisions, priority) {
-  const own = decisions.filter((decision) => decision.admission.priority === priority);
-  const served = own.filter((decision) => observed(decision) !== null);
+  return { name: priority, ...result(decisions.filter((of) => of.admission?.priority === priority)) };
+}
+
+export function result(decisions) {
+  const served = decisions.filter((decision) => observed(decision) !== null);
+  const late = decisions.filter(missed);
+  const arrived = decisions.filter(counts);
+  const good = arrived.filter((decision) => outcomeOf(decision) === "ok" && !missed(decision));
   const promised = served.filter((decision) => decision.slo_ttft_s !== null);
-  const late = promised.filter(missed).length;
   const ttfts = served.map(observed).sort((a, b) => a - b);
   return {
-    served: served.length,
-    promised: promised.length,
-    late,
-    kept: promised.length ? 1 - late / promised.length : null,
+    arrived: total(arrived),
+    good: total(good),
+    goodput: arrived.length ? total(good) / total(arrived) : null,
+    served: total(served),
+    kept: promised.length ? 1 - total(promised.filter(missed)) / total(promised) : null,
+    late: total(late),
+    refused: total(decisions.filter((of) => isRefused(of) && counts(of))),
+    failed: total(decisions.filter((of) => ["failed", "deadline"].includes(outcomeOf(of)))),
     p50: quantile(ttfts, 0.5),
     p99: quantile(ttfts, 0.99),
-    refused: own.filter(isRefused).length,
   };
 }
 

@@ -2,6 +2,7 @@
 
 import { Decisions } from "./decisions.js";
 import { clock, el, renew } from "./dom.js";
+import { hint } from "./hints.js";
 import { showPools } from "./pools.js";
 
 const PERIOD_MS = 2000;
@@ -70,29 +71,31 @@ async function ask(path) {
 async function refresh() {
   clearTimeout(timer);
   if (!key) return askForKey("");
-  if (!USABLE_KEY.test(key)) return askForKey("That is no API key: it has characters that no key has.");
+  if (!USABLE_KEY.test(key)) return askForKey("Invalid API key: it contains characters that no API key has.");
   const mine = ++turn;
-  const [fleet, made] = await Promise.all([ask("status"), ask("decisions")]);
+  const [fleet, made, failures] = await Promise.all([ask("status"), ask("decisions"),
+    decisions.asksForFailures ? ask("decisions?only=failed") : null]);
   if (mine !== turn) return;
   if (fleet.status === 401 || made.status === 401) {
-    return askForKey("This gateway does not know that key. antefix env prints the right one.");
+    const refused = fleet.status === 401 ? fleet : made;
+    return askForKey(`${complaint(refused)} ${hint("key")}`);
   }
   if (!held) timer = setTimeout(refresh, document.hidden ? HIDDEN_PERIOD_MS : PERIOD_MS);
-  show(fleet, made);
+  show(fleet, made, failures?.status === 200 ? failures.body.decisions : null);
   await showLinked();
 }
 
-function show(fleet, made) {
+function show(fleet, made, failures) {
   const redisAway = made.status === 503 && made.body?.error?.code === "no_redis";
   const notices = [];
   if (fleet.status === 0) {
     notices.push(["bad", "The gateway does not answer. "
       + (seen ? `What you see is of ${clock(seen)}. ` : "") + "Trying again every 2 s."]);
   } else if (fleet.status !== 200) {
-    notices.push(["bad", `The gateway cannot tell what the fleet does: ${complaint(fleet)}`]);
+    notices.push(["bad", `The gateway cannot report what the fleet does: ${complaint(fleet)}`]);
   }
   if (redisAway) {
-    notices.push(["warn", "Redis is away: requests are still served, placed by what was last known; "
+    notices.push(["warn", "Redis is unavailable: requests are still served, placed by what was last known; "
       + "decisions are not kept meanwhile, and those below are older."]);
   } else if (made.status !== 200 && made.status !== 0) {
     notices.push(["warn", `The decisions cannot be read: ${complaint(made)}`]);
@@ -113,7 +116,8 @@ function show(fleet, made) {
   const gateways = Object.entries(fleet.body.gateways).filter(([, n]) => n).map(([state, n]) => `${n} ${state.toLowerCase()}`);
   byId("gateways").textContent = `gateways: ${gateways.join(", ") || "none known"}`;
   showPools(byId("pools"), fleet.body, last.decisions, redisAway);
-  decisions.show(last);
+  decisions.show(last, failures);
+  byId("version").textContent = fleet.body.version ? ` · Antefix ${fleet.body.version}` : "";
 }
 
 const complaint = (answer) => answer.body?.error?.message ?? `it answered ${answer.status}`;
@@ -127,7 +131,8 @@ async function showLinked() {
   const found = await ask(`requests/${encodeURIComponent(wanted)}`);
   if (found.status === 200 && decisions.reveal(wanted, found.body)) return;
   byId("not-found").hidden = false;
-  byId("not-found").textContent = `The request ${wanted} is not known: ${complaint(found)}`;
+  byId("not-found").textContent = found.status === 404 ? complaint(found)
+    : `The request ${wanted} cannot be read: ${complaint(found)}`;
   byId("not-found").scrollIntoView({ block: "center" });
 }
 
@@ -138,6 +143,9 @@ byId("sign-in").addEventListener("submit", (event) => {
   refresh();
 });
 byId("forget").addEventListener("click", () => askForKey(""));
+byId("decisions").addEventListener("change", () => {
+  if (decisions.asksForFailures && !held) refresh();
+});
 byId("hold").addEventListener("click", () => {
   held = !held;
   byId("hold").setAttribute("aria-pressed", held);
@@ -155,5 +163,6 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden && !held && key) refresh();
 });
 
+byId("key-hint").textContent = hint("key");
 takeFragment();
 refresh();

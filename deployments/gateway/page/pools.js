@@ -1,9 +1,10 @@
 // Each pool: how it keeps its promise, where its prompts' tokens come from, its replicas.
 
 import { bar, chip, count, el, NONE, objective, percent, renew, seconds, svg, table, tokens } from "./dom.js";
-import { fared, isRefused, LOSSES, missed, observed, reuse } from "./facts.js";
+import { fared, isFailed, isRefused, LOSSES, missed, observed, result, reuse, verdictOf } from "./facts.js";
+import { hint } from "./hints.js";
 
-// What is told here in colour: the SLO file's 99 % for time to first token, and ten times its budget.
+// For the goodput's colour: the SLO file's 99 % for time to first token, and ten times its budget.
 const GOOD = 0.99;
 const POOR = 0.9;
 
@@ -42,7 +43,8 @@ function help() {
     el("p", {}, "A pool is a group of replicas of one model. Each replica is a vLLM engine with a KV cache of its own: "
       + "what it has computed of a prompt it need not compute again. TTFT is the time to the first token, counted from "
       + "the request's arrival at the gateway; the SLO is what the fleet file promises of it."),
-    el("p", {}, "Good looks like this: all within the SLO, a hit rate that is high for a workload whose prompts begin "
+    el("p", {}, "Goodput is the share of what arrived that was answered in full and within its objectives: requests that are late, "
+      + "refused, timed out or failed lower it. Good looks like this: a goodput near 100 %, a hit rate that is high for a workload whose prompts begin "
       + "alike, loads that are even, and predictions that are off by little. Figures of decisions are over the last "
       + "hundred that you may see; replicas, waiting and overflow are as the gateway that answered sees them now."),
     el("p", {}, "Where to look next: many late and replicas busy: more replicas. Waiting or overflow that does not end: "
@@ -52,16 +54,17 @@ function help() {
 
 function update(card, pool, decisions, reference, redisAway) {
   const part = (name) => card.querySelector(`.${name}`);
-  const classes = [...new Set([...Object.keys(pool.admission.slo), ...decisions.map((d) => d.admission.priority)])]
+  const classes = [...new Set([...Object.keys(pool.admission.slo), ...decisions.flatMap((d) => d.admission?.priority ?? [])])]
     .sort().reverse(); // interactive first
-  const result = classes.map((name) => ({ name, slo: pool.admission.slo[name], ...fared(decisions, name) }));
+  const byClass = classes.map((name) => ({ slo: pool.admission.slo[name], ...fared(decisions, name) }));
+  const all = result(decisions);
   const source = reuse(decisions);
   renew(part("about"), [pool.model, pool.policy], () => [
     el("span", { class: "model", title: "The model's name in requests" }, pool.model),
     chip(`policy ${pool.policy}`, "plain", "How a replica is chosen for a request"),
   ]);
-  renew(part("figures"), [pool, result, source, redisAway], () => figures(pool, result, source, redisAway));
-  renew(part("promise"), [result, decisions.map((d) => [d.request_id, d.at])], () => promise(result, decisions));
+  renew(part("figures"), [pool, all, source, redisAway], () => figures(pool, all, source, redisAway));
+  renew(part("promise"), [byClass, decisions.map((d) => [d.request_id, d.at])], () => promise(byClass, decisions));
   renew(part("reuse"), source, () => reuseOf(source));
   renew(part("replicas"), pool, () => replicas(pool, reference));
 }
@@ -71,11 +74,8 @@ function figure(name, title, value, kind, more) {
     el("dt", {}, name), el("dd", {}, value, more ? el("small", {}, more) : null));
 }
 
-function figures(pool, result, source, redisAway) {
-  const promised = result.reduce((sum, of) => sum + of.promised, 0);
-  const late = result.reduce((sum, of) => sum + of.late, 0);
-  const refused = result.reduce((sum, of) => sum + of.refused, 0);
-  const kept = promised ? 1 - late / promised : null;
+function figures(pool, all, source, redisAway) {
+  const { goodput } = all;
   const { admission, states, index } = pool;
   const target = pool.autoscaler?.target ?? pool.target_replicas;
   const running = states.RUNNING ?? 0;
@@ -85,9 +85,11 @@ function figures(pool, result, source, redisAway) {
   const error = index.ttft_prediction_error;
   const promises = Object.keys(admission.slo).length > 0;
   return [
-    figure("Within SLO", "Share of the last served requests whose first token came within their class's objective",
-      promises ? percent(kept) : "no SLO", kept === null ? "" : kept >= GOOD ? "ok" : kept >= POOR ? "warn" : "bad",
-      promised || refused ? `${late} late, ${refused} refused` : promises ? "none served yet" : "all are taken"),
+    figure("Goodput", "Of the last requests that arrived, the share that was answered in full and within its class's objectives. "
+      + "Late, refused (429), timed out and failed ones are not; what clients got wrong (4xx) or left in time is not counted",
+      percent(goodput), goodput === null ? "" : goodput >= GOOD ? "ok" : goodput >= POOR ? "warn" : "bad",
+      all.arrived ? [promises ? `${percent(all.kept)} of served; ` : "no SLO; ", `${count(all.late)} late, ${count(all.refused)} refused, ${count(all.failed)} failed`]
+        : promises ? "none yet" : "no SLO, none yet"),
     figure("Hit rate", "Prompt tokens that engines confirmed to have taken from their KV cache, of all prompt tokens",
       percent(source.prompt ? source.reused / source.prompt : null), "",
       source.prompt ? `of ${tokens(source.prompt)}` : "none served yet"),
@@ -115,7 +117,7 @@ function wishes(decided) {
   return ` The autoscaler wants ${target}, ${demand} of them to take traffic (${because}); ${arrivals.toFixed(2)} requests/s come${expected}.`;
 }
 
-function promise(result, decisions) {
+function promise(byClass, decisions) {
   const columns = [
     ["Class", "Priority class of the requests", (of) => of.name],
     ["TTFT objective", "Time to first token that the pool promises", (of) => [
@@ -123,26 +125,28 @@ function promise(result, decisions) {
       of.slo?.ttft_p50_s ? el("small", {}, ` p50 ≤ ${objective(of.slo.ttft_p50_s)}`) : null,
       of.slo?.tpot_s ? el("small", { title: "Time per output token after the first" }, ` TPOT ≤ ${objective(of.slo.tpot_s)}`) : null,
     ], "num"],
-    ["Within", "Share of those served whose first token came in time", (of) => percent(of.kept), "num"],
+    ["Goodput", "Share of what arrived that was answered in full and in time", (of) => percent(of.goodput), "num"],
+    ["Of served", "Share of those with a first token that were in time", (of) => percent(of.kept), "num"],
     ["p50", "Half of the first tokens came within this time", (of) => seconds(of.p50), "num"],
     ["p99", "99 of 100 first tokens came within this time; of fewer than a hundred, all", (of) => seconds(of.p99), "num"],
     ["Served", "Requests among the last decisions that got a first token", (of) => count(of.served), "num"],
-    ["Refused", "Answered with 429: no replica was sure to hold the SLO", (of) => count(of.refused), "num"],
+    ["Refused", "Answered with 429: no replica was sure to meet the SLO", (of) => count(of.refused), "num"],
+    ["Failed", "Ended by an error (5xx) or by their deadline (504)", (of) => count(of.failed), "num"],
   ];
   const title = el("h3", { title: "Time to first token of the last decisions, against the pool's objective" }, "Time to first token");
   if (!decisions.length) {
-    const rows = result.length ? table("Objectives", columns.slice(0, 2), result) : null;
+    const rows = byClass.length ? table("Objectives", columns.slice(0, 2), byClass) : null;
     return [title, rows ?? "", el("p", { class: "empty" }, "No decisions yet in this pool.")];
   }
-  return [title, chart(decisions, result), table("How each class fared", columns, result)];
+  return [title, chart(decisions, byClass), table("How each class fared", columns, byClass)];
 }
 
 const WIDTH = 600;
 const HEIGHT = 124;
 
-function chart(decisions, result) {
+function chart(decisions, byClass) {
   const ttfts = decisions.map(observed).filter((ttft) => ttft !== null);
-  const slos = result.filter((of) => of.slo && of.served).map((of) => of.slo.ttft_s);
+  const slos = byClass.filter((of) => of.slo && of.served).map((of) => of.slo.ttft_s);
   const low = Math.min(...ttfts, ...slos, 1) * 0.7;
   const high = Math.max(...ttfts, ...slos, low * 2) * 1.4;
   const y = (ttft) => HEIGHT - 6 - (HEIGHT - 14) * (Math.log(ttft / low) / Math.log(high / low));
@@ -151,12 +155,13 @@ function chart(decisions, result) {
   const lines = slos.map((slo) => svg("line", { class: "slo", x1: 0, x2: WIDTH, y1: y(slo), y2: y(slo) }));
   const late = decisions.filter(missed).length;
   const refused = decisions.filter(isRefused).length;
-  const label = `Time to first token of the last ${decisions.length} decisions: ${late} late, ${refused} refused`;
+  const failed = decisions.filter(isFailed).length;
+  const label = `Time to first token of the last ${decisions.length} decisions: ${late} late, ${refused} refused, ${failed} failed`;
   return el("figure", { class: "chart" },
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, lines, marks),
     el("figcaption", {},
       el("span", { class: "key ok" }, "● in time"), el("span", { class: "key bad" }, "▲ late"),
-      el("span", { class: "key bad" }, "× refused"),
+      el("span", { class: "key bad" }, "× refused or failed"),
       slos.length ? el("span", { class: "key" }, "┄ SLO") : null,
       el("span", { class: "key", title: "Each mark is a decision; the height is logarithmic" },
         ttfts.length ? `${seconds(Math.min(...ttfts))} to ${seconds(Math.max(...ttfts))}, newest right` : "newest right")));
@@ -165,10 +170,11 @@ function chart(decisions, result) {
 function mark(decision, x, y) {
   const ttft = observed(decision);
   const top = ttft === null ? 8 : y(ttft);
-  const says = `${decision.request_id}: ${ttft === null ? decision.admission.verdict : seconds(ttft)}`;
-  const path = isRefused(decision) ? `M${x - 3.5} 4.5l7 7m0-7l-7 7`
+  const bad = isRefused(decision) || isFailed(decision);
+  const says = `${decision.request_id}: ${ttft === null ? decision.outcome ?? verdictOf(decision) : seconds(ttft)}`;
+  const path = bad ? `M${x - 3.5} ${top - 3.5}l7 7m0-7l-7 7`
     : missed(decision) ? `M${x} ${top - 5}l5 9h-10z` : `M${x - 3.2} ${top}a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z`;
-  const kind = isRefused(decision) ? "refused" : missed(decision) ? "late" : decision.slo_ttft_s === null ? "free" : "in-time";
+  const kind = bad ? "refused" : missed(decision) ? "late" : decision.slo_ttft_s === null ? "free" : "in-time";
   const shape = svg("path", { class: kind, d: path }, svg("title", {}, says));
   return svg("a", { href: `#${new URLSearchParams({ request: decision.request_id })}`, tabindex: -1 }, shape);
 }
@@ -231,5 +237,5 @@ function whyNone(pool) {
   if (starting) return `No replica serves yet: ${starting} starting. Loading a model takes from seconds to minutes.`;
   if (pool.states.RUNNING) return "Running, but none has told its load yet. That takes a second.";
   if (!pool.target_replicas) return "Scaled to zero: the first request starts one.";
-  return "No replica yet, and none is starting. antefix logs says why.";
+  return `No replica yet, and none is starting. ${hint("logs")}`;
 }

@@ -123,6 +123,9 @@ spec:
 - name: ANTEFIX_ENGINE_SECRET
   valueFrom:
     secretKeyRef: {name: {{ include "antefix.authSecret" . }}, key: engine-secret}
+# the page's hints name commands that work here
+- name: ANTEFIX_PLATFORM
+  value: kubernetes
 # a gateway that Ray Serve replaces, in a pod that stays, goes on that long
 - name: ANTEFIX_UNHEARD_S
   value: {{ .Values.upgrade.endpointRemovalSeconds | quote }}

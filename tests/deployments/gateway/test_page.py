@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
-from deployments.gateway import serve_controller
+from common.release import VERSION
+from deployments.gateway import explanations, serve_controller
 from deployments.gateway.gateway import Gateway
 from deployments.gateway.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.process.http_server import HttpServer
@@ -120,10 +121,11 @@ async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, 
 
 def refused(told: dict[str, Any], request_id: str) -> dict[str, Any]:
     """The same as an explanation of a request that was not let in."""
-    parts = ("replica", "cached_tokens", "ttft_s", "reuse_loss_tokens", "shadow")
+    parts = ("replica", "cached_tokens", "ttft_s", "reuse_loss_tokens", "shadow", "last_replica")
+    ended = {"outcome": "rejected", "status": 429, "error": "over_capacity", "stage": "placement"}
     admission = {"priority": "interactive", "verdict": "refused", "reason": "the pool is full"}
     kept = {name: part for name, part in told.items() if name not in parts}
-    return {**kept, "request_id": request_id, "admission": admission}
+    return {**kept, **ended, "request_id": request_id, "admission": admission}
 
 
 async def test_the_page_needs_no_key_and_lets_nothing_in_from_elsewhere(front: Front) -> None:
@@ -166,7 +168,9 @@ async def test_replicas_and_decisions_are_shown_without_a_complaint_or_a_strange
     row = reader.decision("first")
     for text in (MODEL, "admitted", "prefix", told["replica"]):
         await expect(row).to_contain_text(text)
-    await expect(reader.page.locator("#pools")).to_contain_text("Within SLO100 %0 late, 0 refused")
+    await expect(reader.page.locator("#pools")).to_contain_text(
+        "Goodput100 %100 % of served; 0 late, 0 refused, 0 failed"
+    )
     assert reader.faults == []
     assert all(url.startswith(front.url) for url in reader.asked)
 
@@ -175,7 +179,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
     await reader.opens(f"#key={KEY}&request=nobody")
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert KEY not in reader.page.url
-    await expect(reader.page.locator("#not-found")).to_contain_text("nobody is not known")
+    await expect(reader.page.locator("#not-found")).to_contain_text("No request 'nobody' is known")
     await reader.page.reload()
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     assert not [url for url in reader.asked if KEY in url.partition("#")[0]]
@@ -183,7 +187,7 @@ async def test_the_key_leaves_the_address_bar_and_outlives_a_reload(reader: Read
 
 async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: Reader) -> None:
     await reader.opens("")
-    for wrong, complaint in (("sk-wrong", "does not know that key"), ("schlüssel", "no API key")):
+    for wrong, complaint in (("sk-wrong", "is not known here"), ("schlüssel", "Invalid API key")):
         await reader.page.get_by_label("API key").fill(wrong)
         await reader.page.get_by_role("button", name="Show the fleet").click()
         await expect(reader.page.get_by_role("alert")).to_contain_text(complaint)
@@ -297,7 +301,173 @@ async def test_decisions_are_found_by_text_and_by_what_became_of_them(
     await expect(reader.page.locator("#count")).to_have_text("1 of 3")
     await reader.page.get_by_role("searchbox").fill("nothing like it")
     await expect(reader.page.locator("#no-decisions")).to_contain_text("None of the last")
-    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 refused")
+    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 refused, 0 failed")
+
+
+async def failed(front: Front, engine: FakeEngine, request_id: str) -> None:
+    """A request that runs out of time before its first token."""
+    engine.pauses_after = 0
+    headers = {"x-request-id": request_id, "x-antefix-timeout": "0.2"}
+    async with front.post(headers=headers) as answer:
+        assert answer.status == 504
+    await front.explanation_of(answer.headers)
+    engine.pauses_after = None
+
+
+async def test_a_request_that_failed_is_shown_and_found_and_lowers_the_goodput(
+    browser: Browser, server: RedisProcess
+) -> None:
+    with control(server) as client:
+        client.flushall()
+    engine = FakeEngine("r0")
+    async with (
+        gateway_before(engine, redis_url=server.url, pool=SLO) as front,
+        reading(browser, front) as reader,
+    ):
+        for request_id in ("first", "second", "third"):
+            await served(front, request_id)
+        await failed(front, engine, "too-late")
+        async with front.post(model="no-such", headers={"x-request-id": "wrong"}) as answer:
+            await front.explanation_of(answer.headers)
+        await reader.opens()
+        figures = reader.page.locator("#pools .figures")
+        said = "Goodput75 %100 % of served; 1 late, 0 refused, 1 failed"
+        await expect(figures).to_contain_text(said)
+        only = reader.page.get_by_role("group", name="Which decisions")
+        for name, request_id in (
+            ("Missed SLO", "too-late"),
+            ("Failed", "too-late"),
+            ("Refused", "wrong"),
+        ):
+            await only.get_by_text(name).click()
+            await expect(reader.decisions()).to_have_count(1)
+            await expect(reader.decision(request_id)).to_be_visible()
+        await reader.decision("wrong").locator("summary").first.click()
+        body = reader.decision("wrong").locator(".explanation")
+        await expect(body).to_contain_text("refused as invalid")
+        await expect(body).to_contain_text("404 model_not_found")
+        await reader.opens(f"#request=too-late&key={KEY}")
+        body = reader.decision("too-late").locator(".explanation")
+        await expect(body).to_contain_text("Its time was up after 2")
+        await expect(body).to_contain_text("while r0 had it, before its first token (504 deadline")
+        await expect(body.get_by_role("table")).to_contain_text("r0")
+        assert reader.faults == []
+
+
+async def test_failures_are_shown_that_others_have_pushed_out_of_the_last_hundred(
+    browser: Browser, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanations, "DECISIONS", 2)
+    with control(server) as client:
+        client.flushall()
+    engine = FakeEngine("r0")
+    async with (
+        gateway_before(engine, redis_url=server.url, pool=SLO) as front,
+        reading(browser, front) as reader,
+    ):
+        await failed(front, engine, "too-late")
+        for request_id in ("first", "second", "third"):
+            await served(front, request_id)
+        await reader.opens()
+        await expect(reader.decisions()).to_have_count(2)
+        await reader.page.get_by_role("group", name="Which decisions").get_by_text("Failed").click()
+        await expect(reader.decision("too-late")).to_be_visible()
+
+
+async def test_a_client_that_left_counts_only_if_it_had_waited_longer_than_promised(
+    reader: Reader, front: Front
+) -> None:
+    left = {"ttft_s": None, "outcome": "cancelled", "status": 499, "stage": "engine"}
+    await served(front, "first", request_id="soon", duration_s=1.0, **left)
+    await served(front, "second", request_id="patient", duration_s=31.0, **left)
+    await reader.opens()
+    figures = reader.page.locator("#pools .figures")
+    await expect(figures).to_contain_text("Goodput67 %100 % of served; 1 late, 0 refused, 0 failed")
+
+
+async def test_one_explanation_may_stand_for_several_requests(reader: Reader, front: Front) -> None:
+    told = await served(front, "first")
+    front.gateway._explanations.keep(TENANT, "full", refused(told, "full") | {"stands_for": 9})
+    await reader.opens()
+    await expect(reader.page.locator("#pools .figures")).to_contain_text("Goodput10 %")
+
+
+async def test_the_parts_of_a_prediction_add_up_and_its_cost_is_no_time(
+    reader: Reader, front: Front
+) -> None:
+    told = await served(front, "first")
+    candidate = told["candidates"][0] | {
+        "predicted_ttft": 0.088,
+        "raw_ttft": 0.174,
+        "wait": 0.0,
+        "step_under_way": 0.0,
+        "score": 0.695,
+    }
+    told |= {"request_id": "uncorrected", "candidates": [candidate]}
+    front.gateway._explanations.keep(TENANT, "uncorrected", told)
+    await reader.opens()
+    await reader.decision("uncorrected").locator("summary").first.click()
+    row = reader.decision("uncorrected").locator(".candidates tbody tr").first
+    await expect(row.get_by_role("cell").nth(0)).to_have_text("88\u00a0ms")
+    parts = "0\u00a0ms + 0\u00a0ms + 174\u00a0ms \u2212 86\u00a0ms = 88\u00a0ms"
+    await expect(row.get_by_role("cell").nth(1)).to_contain_text(parts)
+    await expect(row.get_by_role("cell").nth(3)).to_have_text("0.695")
+
+
+@pytest.mark.parametrize("platform", ["", "kubernetes"])
+async def test_hints_fit_where_the_fleet_runs(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, platform: str, ray: dict[str, dict[str, int]]
+) -> None:
+    monkeypatch.setenv("ANTEFIX_PLATFORM", platform)
+    ray["main"] = {}
+    key, logs = "antefix env", "antefix logs"
+    if platform:
+        key, logs = "helm get notes", "antefix k8s status"
+    async with gateway_before() as front, reading(browser, front) as reader:
+        await reader.opens("#key=sk-wrong")
+        await expect(reader.page.get_by_role("alert")).to_contain_text(key)
+        await expect(reader.page.locator("#sign-in")).to_contain_text(key)
+        await reader.opens()
+        await expect(reader.page.locator(".replicas")).to_contain_text(logs)
+        text = await reader.page.locator("body").inner_text()
+        assert ("antefix env" in text or "antefix logs" in text) == (not platform)
+
+
+async def test_the_version_is_shown_to_those_who_have_a_key(reader: Reader) -> None:
+    await reader.opens("")
+    await expect(reader.page.locator("#sign-in")).to_be_visible()
+    assert VERSION not in await reader.page.content()
+    await reader.opens()
+    await expect(reader.page.locator("footer")).to_contain_text(f"Antefix {VERSION}")
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", 307),
+        ("text/html", 307),
+        ("*/*", 404),
+        ("application/json", 404),
+        ("application/json, text/html;q=0", 404),
+        ("", 404),
+    ],
+)
+async def test_the_root_leads_browsers_to_the_page_and_tells_programs_what_there_is(
+    front: Front, accept: str, status: int
+) -> None:
+    url = f"{front.url}/"
+    async with front.http.get(url, headers={"accept": accept}, allow_redirects=False) as answer:
+        assert answer.status == status
+        if status == 307:
+            assert answer.headers["location"] == "antefix/"
+        else:
+            assert (await answer.json())["error"]["code"] == "unknown_url"
+
+
+async def test_a_browser_at_the_root_arrives_at_the_page(reader: Reader) -> None:
+    await reader.page.goto(f"{reader.front.url}/")
+    await expect(reader.page.locator("#sign-in")).to_be_visible()
+    assert reader.page.url == f"{reader.front.url}/antefix/"
 
 
 async def test_a_link_opens_its_request(reader: Reader, front: Front) -> None:
@@ -353,7 +523,7 @@ async def test_a_gateway_that_goes_is_told_and_its_return_is_seen(
 async def test_without_redis_the_page_says_so(browser: Browser) -> None:
     async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
         await reader.opens()
-        await expect(reader.page.locator("#notices")).to_contain_text("Redis is away")
+        await expect(reader.page.locator("#notices")).to_contain_text("Redis is unavailable")
         await expect(reader.page.locator("#pools")).to_contain_text("placing by load")
 
 

@@ -1,0 +1,7 @@
+"""Which release of Antefix this process runs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+VERSION = importlib.metadata.version("antefix")
