@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from cli.chat_session import HELP, ChatSession
+from cli.chat_session import HELP, ChatSession, failed_call
 from cli.exit_codes import ExitCode
 from cli.gateway_client import GatewayError
 from cli.local.home import Home
 from cli.output import CommandError, answering, note
+from common.errors import Problem
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -54,7 +56,7 @@ def chat(
 def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | None]:
     """Address, key and model: as given, else the running fleet's, else the environment's."""
     if base_url and api_key:
-        return base_url, api_key, None
+        return _address(base_url, "--base-url"), api_key, None
     home = Home()
     state = home.state()
     if state is not None and base_url in (None, state.base_url):
@@ -66,8 +68,23 @@ def where(base_url: str | None, api_key: str | None) -> tuple[str, str, str | No
             "start one with antefix up, or give --base-url or OPENAI_BASE_URL",
             ExitCode.NOT_RUNNING,
         )
+    url = _address(url, "--base-url" if base_url else "OPENAI_BASE_URL")
     # The client insists on a key; a server that wants none takes any.
     return url, api_key or os.environ.get("OPENAI_API_KEY") or "none", None
+
+
+def _address(url: str, given_by: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise Problem(
+            f"{given_by} {url!r} is not an address of an OpenAI API",
+            "write one like http://127.0.0.1:8000/v1",
+        )
+    return url
 
 
 def _client(base_url: str, api_key: str) -> OpenAI:
@@ -89,7 +106,7 @@ def _first_model(client: OpenAI, url: str) -> str:
     try:
         models = client.models.list().data
     except OpenAIError as error:
-        raise GatewayError(f"{url} does not list its models: {error}", "give --model") from error
+        raise failed_call(error, url, "does not list its models", "give --model") from error
     if not models:
         raise GatewayError(f"{url} serves no model", "give --model")
     return models[0].id

@@ -9,13 +9,27 @@ from cli.gateway_client import GatewayError
 from cli.output import note
 
 if TYPE_CHECKING:
-    from openai import OpenAI
+    from openai import OpenAI, OpenAIError
 
 HELP = """\
 /reset        forget the conversation
 /model        the model in use; /model NAME changes it
 /help         this
 Ctrl-C stops an answer, Ctrl-D leaves"""
+
+
+def failed_call(error: OpenAIError, url: str, what: str, remedy: str) -> GatewayError:
+    """`what` the API at `url` failed to do, with the cause's own remedy where it has one."""
+    from openai import APIConnectionError, AuthenticationError
+
+    if isinstance(error, APIConnectionError):
+        cause = str(error.__cause__ or error).removesuffix(".")
+        message, remedy = f"cannot be reached: {cause}", "check --base-url and that the server runs"
+    else:
+        message = f"{what}: {getattr(error, 'message', str(error)).removesuffix('.')}"
+        if isinstance(error, AuthenticationError):
+            remedy = "check --api-key or OPENAI_API_KEY"
+    return GatewayError(f"{url} {message}", remedy)
 
 
 class ChatSession:
@@ -60,10 +74,9 @@ class ChatSession:
                     out.write(piece)
                     out.flush()
         except OpenAIError as error:
-            message = getattr(error, "message", str(error))
-            raise GatewayError(
-                f"the model did not answer: {message}", "see /help, or antefix status"
-            ) from error
+            url = str(self._client.base_url).rstrip("/")
+            remedy = "see /help, or antefix status"
+            raise failed_call(error, url, "does not answer", remedy) from error
         finally:
             out.write("\n")
         if ending == "length":

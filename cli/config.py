@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 import yaml
 
+from cli.command_line import CommandLine
 from cli.output import answering, note, print_json
 from deployments.fleet.applications import serve_config
 from deployments.fleet.fleet_file import check_fleet, load_fleet, raw_fleet
 
-config = typer.Typer(no_args_is_help=True, help="Check and show fleet files.")
+config = CommandLine(help="Check and show fleet files.")
 
 FleetFile = Annotated[str, typer.Argument(help="A path, or the name of a fleet that ships.")]
 NoEngine = Annotated[

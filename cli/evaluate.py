@@ -14,6 +14,7 @@ import yaml
 
 from cli.exit_codes import ExitCode
 from cli.local.home import home_folder
+from cli.named_model import check_model
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import ProgressStep, Steps
 from common.errors import Problem
@@ -63,6 +64,8 @@ def evaluate(
     With a limit, the exit code tells whether B keeps it, at the upper end of the 95 % interval.
     """
     with answering(as_json):
+        for model in (reference, candidate):
+            check_model(model)
         asked = _asked(text, prompts, window, windows, max_tokens, concurrency, rounds, not apart)
         arguments = _engine_args(engine_arg or [], asked.together)
         a, b = (_resolved(model) for model in (reference, candidate))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_line import CommandLine
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
 from common.errors import Problem
@@ -15,8 +16,7 @@ from common.errors import Problem
 if TYPE_CHECKING:
     from observability.grafana import Compared, Dashboard, Grafana
 
-grafana = typer.Typer(
-    no_args_is_help=True,
+grafana = CommandLine(
     help="Bring the dashboards to a Grafana, compare them with it, bring edits back. "
     "GRAFANA_URL says where it is, GRAFANA_TOKEN is the token of a service account.",
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
+from cli.command_line import CommandLine
 from cli.exit_codes import ExitCode
 from cli.output import CommandError, answering, note, print_json
 from common.errors import Problem
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 # of a value that changes, in characters
 _LONGEST_VALUE = 80
 
-k8s = typer.Typer(
-    no_args_is_help=True,
+k8s = CommandLine(
     help="Look at a Kubernetes cluster before an install, and at a release in it. Changes nothing.",
 )
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from cli.command_line import CommandLine
 from cli.local.home import Home
 from cli.output import answering, note, print_json
 from common.errors import Problem
@@ -33,7 +34,7 @@ from deployments.gateway.keys_file import (
     written,
 )
 
-keys = typer.Typer(no_args_is_help=True, help="Make API keys, list, revoke and rotate them.")
+keys = CommandLine(help="Make API keys, list, revoke and rotate them.")
 
 DAY_S = 86400.0
 
@@ -90,13 +91,19 @@ def create(
 def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
     """Show the keys of a file, without them, and what is wrong in it."""
     with answering(as_json):
-        found, faults = keys_of(read_text(_path(file)))
+        path = _path(file)
+        if file is not None and not path.exists():
+            raise Problem(f"there is no file {path}", "correct --file")
+        found, faults = keys_of(read_text(path) if path.exists() else "")
         if as_json:
             print_json({"keys": [_told(key) for key in found.values()], "problems": faults})
             return
         for key in found.values():
             limits = "" if key.plain else key.line().partition(" ")[2]
             typer.echo(f"{key.id}  {key.tenant:16}  {_state(key):8}  {limits}".rstrip())
+        if not found:
+            own = "; the fleet's own key is in `antefix env`" if file is None else ""
+            typer.echo(f"no keys in {path}{own}")
         for fault in faults:
             note(fault)
 

@@ -4,12 +4,15 @@ their own, and --help has to come at once.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from cli.backtest import backtest
 from cli.bench import bench
 from cli.calibrate import calibrate
 from cli.chat import chat
+from cli.command_line import CommandLine, version_line
 from cli.config import config
 from cli.down import down
 from cli.env import env
@@ -28,12 +31,10 @@ from cli.up import up
 from cli.update import update
 from cli.verify import verify
 
-app = typer.Typer(
+app = CommandLine(
     name="antefix",
     help="Serve large language models, each request where its first token comes soonest.",
     epilog=explained(),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 for command in (up, update, down, status, logs, chat, env, verify, bench, backtest, calibrate):
     app.command()(command)
@@ -41,6 +42,32 @@ app.command()(quantize)
 app.command()(tune_speculation)
 app.command()(plan)
 app.command()(evaluate)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version_line())
+        raise typer.Exit
+
+
+@app.callback()
+def before_any(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(hidden=True)
+def version() -> None:
+    """Print the version."""
+    typer.echo(version_line())
+
+
 app.add_typer(config, name="config")
 app.add_typer(grafana, name="grafana")
 app.add_typer(k8s, name="k8s")

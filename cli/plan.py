@@ -22,8 +22,9 @@ def plan(
     ],
     gpu: Annotated[str, typer.Option(help="Such as a100-80g, h100, l4; a wrong one lists all.")],
     context: Annotated[
-        int, typer.Option(min=2, help="Tokens of the longest request, prompt and answer.")
-    ],
+        int | None,
+        typer.Option(min=2, help="Tokens of the longest request, prompt and answer; required."),
+    ] = None,
     prompt: Annotated[
         int | None, typer.Option(min=1, help="Of the mean prompt; without: the context's rest.")
     ] = None,
@@ -62,13 +63,16 @@ def plan(
 
         if as_json and as_fleet:
             raise _usage("--json and --fleet are two answers", "ask for one of them")
+        # names first: a mistake in one makes the other options pointless
+        kind, config = gpu_called(gpu), _config_of(model, download)
+        if context is None:
+            raise _usage("--context is missing", "give the tokens of the longest request")
         if concurrency is None and rate is None:
             raise _usage("no load was given", "say --concurrency, or --rate, or both")
         if kv_cache_dtype not in ("auto", "fp8"):
             raise _usage(f"--kv-cache-dtype {kv_cache_dtype!r} is not known", "use auto or fp8")
         ttft, tpot = _objectives(slo)
         answer = output or max(1, context // 8 if prompt is None else context - prompt)
-        kind = gpu_called(gpu)
         price = kind.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
         target = SizingTarget(
             context=context,
@@ -81,7 +85,7 @@ def plan(
             kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
             price_per_gpu_hour=price,
         )
-        found = plan_for(shape_of(_config_of(model, download)), kind, target)
+        found = plan_for(shape_of(config), kind, target)
         if as_json:
             print_json({"model": model, **object_of(found)})
         elif as_fleet:

@@ -12,6 +12,7 @@ import typer
 from cli.exit_codes import ExitCode
 from cli.local.quantizer import quantize as run
 from cli.local.quantizer_packages import quantizer_packages
+from cli.named_model import check_model
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import Steps
 from common.errors import Problem
@@ -68,6 +69,7 @@ def quantize(
             return
         if not model:
             raise CommandError("no model is named", "antefix quantize MODEL", ExitCode.USAGE)
+        check_model(model, revision)
         chosen = _checked(scheme, calibration, group_size)
         began = time.monotonic()
         with Steps() as steps:

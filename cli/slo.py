@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
+from cli.command_line import CommandLine
 from cli.output import answering, print_json
 from common.errors import Problem
 
-slo = typer.Typer(
-    no_args_is_help=True, help="Check SLO files; write rules, alerts, runbooks and dashboards."
-)
+slo = CommandLine(help="Check SLO files; write rules, alerts, runbooks and dashboards.")
 
 SloPath = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="Without: the one that ships.")

@@ -138,9 +138,14 @@ def _wait(client: GatewayClient, timeout_s: float) -> None:
     try:
         client.wait_until_ready(timeout_s, tell)
     except GatewayError as error:
+        where_to_look = (
+            "see antefix status, on Kubernetes antefix k8s status"
+            if error.status
+            else "check --base-url and that the server runs"
+        )
         raise Problem(
             f"the fleet was not ready within {timeout_s:g} s: {error.message}",
-            "see antefix status, on Kubernetes antefix k8s status; --timeout waits longer",
+            f"{where_to_look}; --timeout waits longer",
         ) from error
 
 

@@ -148,7 +148,7 @@ def test_fields_are_put_into_every_request(gateway: FakeGateway) -> None:
     ("arguments", "says"),
     [
         (["shorts"], "there is no workload 'shorts'; give one of multi_turn, "),
-        (["--base-url", "nowhere"], "'nowhere' is no address of an OpenAI API; give --base-url"),
+        (["--base-url", "nowhere"], "--base-url 'nowhere' is not an address of an OpenAI API"),
         (["--base-url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1 cannot be reached"),
         (["--model", "large"], "has no model 'large'; it has small; give one of these as --model"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),

@@ -84,8 +84,9 @@ def test_json_is_the_report_and_what_it_exceeds(asked: list[Any], tmp_path: Path
 
 
 def test_the_report_of_what_is_not_the_users_is_written_here(
-    asked: list[Any], tmp_path: Path
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cli.evaluate.check_model", lambda model: None)  # org/model exists
     arguments = ["evaluate", "./bf16", "org/model", "--text", "text.txt"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.stderr

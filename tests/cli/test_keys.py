@@ -56,6 +56,25 @@ def test_the_list_shows_no_key_and_what_is_wrong(file: Path) -> None:
     assert PLAIN not in json.dumps(told) and made["key"] not in json.dumps(told)
 
 
+def test_an_empty_list_names_its_file_and_where_the_fleets_own_key_is(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTEFIX_HOME", str(file.parent))
+    listed = CliRunner().invoke(app, ["keys", "list"])
+    assert listed.exit_code == 0
+    path = file.parent / "api-keys"
+    assert listed.stdout == f"no keys in {path}; the fleet's own key is in `antefix env`\n"
+    file.write_text("# none\n")
+    listed = CliRunner().invoke(app, ["keys", "list", "--file", str(file)])
+    assert listed.stdout == f"no keys in {file}\n"
+
+
+def test_a_list_of_a_file_that_does_not_exist_is_refused(file: Path) -> None:
+    listed = CliRunner().invoke(app, ["keys", "list", "--file", str(file)])
+    assert listed.exit_code == 1
+    assert listed.stderr == f"there is no file {file}; correct --file\n"
+
+
 def test_a_revoked_key_opens_nothing_and_the_others_do(file: Path) -> None:
     file.write_text(f"# ours\nblue={PLAIN}\n")
     made = keys(file, "create", "red")
