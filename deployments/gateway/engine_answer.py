@@ -1,20 +1,22 @@
 """What one engine answers, on its way to the client.
 
-Tokens are passed on as they come, and what is known of the answer is kept (`resumable`), so that
-another engine can go on with it. Once another was asked to, nothing more of this one's is passed on
-before it is known whether that one does (`move`).
+A stream is an answer only when its first event is no error (`begins`). Tokens are passed on as they
+come, and what is known of the answer is kept (`resumable`), so that another engine can go on with
+it. Once another was asked to, nothing more of this one's is passed on before it is known whether
+that one does (`move`).
 """
 
 from __future__ import annotations
 
 import aiohttp
 
+from deployments.gateway.engine_errors import EngineError, error_at_the_beginning
 from deployments.gateway.engine_stream import pieces
 from deployments.gateway.errors import ApiError, from_engine
 from deployments.gateway.move import Mover
 from deployments.gateway.rejoining import TakenOver
 from deployments.gateway.request import EngineRequest
-from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader, says_dead
+from deployments.gateway.resumable import AnswerSoFar, EventReader, ProgressReader
 from deployments.gateway.told_answer import ToldAnswer
 from deployments.gateway.transport import ReplicaFailed, Reservation
 
@@ -30,10 +32,20 @@ class EngineAnswer:
         self._client = client
         self._so_far = so_far
         self._mover = mover
+        self._read = b""  # of a stream, with its first event
 
-    async def stream(self, place: Reservation, upstream: aiohttp.ClientResponse) -> int | None:
-        """How many tokens the engine says in the end that it made; None: it does not. Raises
-        TakenOver."""
+    async def begins(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
+        """Wait for a stream's first event. Raises the ApiError or the ReplicaFailed that it is."""
+        self._read = b""
+        while (found := error_at_the_beginning(self._read)) == "undecided":
+            if not (piece := await upstream.content.readany()):
+                return
+            self._read += piece
+        if found is not None:
+            raise self.failure(place, found)
+
+    async def stream(self, place: Reservation, upstream: aiohttp.ClientResponse) -> None:
+        """Raises TakenOver, and the ApiError of a refusal in the middle."""
         reader = EventReader(self._so_far)
 
         def passed_on(piece: bytes) -> bool:
@@ -44,24 +56,28 @@ class EngineAnswer:
             self._look_at_end(reader, place)
             return True
 
+        async def pass_on(piece: bytes) -> None:
+            if self._mover.move is not None:
+                await self._mover.look()
+            if chunk := reader.passed_on(piece):
+                await self._client.piece(chunk)
+            self._look_at_end(reader, place)
+
         try:
+            first, self._read = self._read, b""
+            if first:
+                await pass_on(first)
             async for piece in pieces(upstream, passed_on):
-                if self._mover.move is not None:
-                    await self._mover.look()
-                if chunk := reader.passed_on(piece):
-                    await self._client.piece(chunk)
-                self._look_at_end(reader, place)
+                await pass_on(piece)
             if rest := reader.rest():
                 await self._client.piece(rest)
         except aiohttp.ClientError:
             if not self._so_far.is_complete:
                 raise
-        return reader.output_tokens
 
     def _look_at_end(self, reader: EventReader, place: Reservation) -> None:
-        if (error := reader.error) is not None:
-            told = error.for_client(self._request.request_id)
-            raise ReplicaFailed(place.replica_id, error.is_dead, told)
+        if reader.error is not None:
+            raise self.failure(place, reader.error)
         if reader.is_taken_over:
             raise TakenOver
 
@@ -77,23 +93,25 @@ class EngineAnswer:
             raise ReplicaFailed(place.replica_id)
         status, body = answer
         if status >= 400:
-            error = self.error(status, body)
-            if status < 500:
-                raise error
-            dead = says_dead(body)
-            raise ReplicaFailed(place.replica_id, dead, None if dead else error)
+            raise self.failure(place, EngineError(status, body))
         record = self._request.record
         record.status, record.output_tokens = status, self._so_far.output_tokens
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         await self._client.start(place.replica_id, status, headers)
         await self._client.end(body)
 
-    def error(self, status: int, body: bytes) -> ApiError:
-        """For the client, of what the engine said."""
-        if status == 404:
+    def failure(self, place: Reservation, error: EngineError) -> ApiError | ReplicaFailed:
+        """To be raised: an engine's refusal is the client's, its failure costs another try."""
+        if error.status < 500:
+            return self._for_client(error)
+        told = None if error.is_dead else self._for_client(error)
+        return ReplicaFailed(place.replica_id, error.is_dead, told)
+
+    def _for_client(self, error: EngineError) -> ApiError:
+        if error.status == 404:
             message = (
                 f"The model {self._request.model!r} does not support {self._request.path}."
                 " Choose another model or another path."
             )
             return ApiError(400, message, code="unsupported_endpoint", param="model")
-        return from_engine(status, body, self._request.request_id)
+        return from_engine(error.status, error.body, self._request.request_id)

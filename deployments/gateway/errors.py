@@ -2,12 +2,12 @@
 
 https://platform.openai.com/docs/guides/error-codes: {"error": {"message", "type", "param",
 "code"}}. An engine's own errors keep their message, field and status and take the same shape.
+`stream_errors` has the shapes of errors inside a stream.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from http import HTTPStatus
 from typing import Any
 
@@ -18,8 +18,9 @@ _TYPE_BY_STATUS = {
     429: "rate_limit_error",
 }
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-_CONTEXT_WORDS = re.compile(r"maximum (context|model) length|max_model_len|context length", re.I)
-_FIELD_IN_MESSAGE = re.compile(r"'loc': \('body', '(\w+)'")
+# How vLLM names a prompt that is longer than the model's context: no field of any API is called so.
+# Source: `TokenizeParams` in vllm/renderers/params.py of vLLM 0.32, and our `prompt_length`.
+_TOO_LONG_A_PROMPT = ("input_tokens", "input_text")
 
 
 class ApiError(Exception):
@@ -59,10 +60,6 @@ class ApiError(Exception):
             }
         }
 
-    def event(self) -> bytes:
-        """The same error as the last event of a stream that has begun."""
-        return b"data: " + json.dumps(self.body()).encode() + b"\n\n"
-
 
 def error_type(status: int) -> str:
     fallback = "server_error" if status >= 500 else "invalid_request_error"
@@ -86,9 +83,7 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
             f"The engine refused the request: {status} ({phrase}). See /openapi.json.",
             None,
         )
-    if param is None and (field := _FIELD_IN_MESSAGE.search(message)):
-        param = field.group(1)
+    code = "context_length_exceeded" if param in _TOO_LONG_A_PROMPT else "invalid_value"
     if isinstance(param, str):
         param = param.removeprefix("body.")
-    code = "context_length_exceeded" if _CONTEXT_WORDS.search(message) else "invalid_value"
     return ApiError(status, message, code=code, param=param)

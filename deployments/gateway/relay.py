@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.gateway.engine_answer import EngineAnswer
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
+from deployments.gateway.engine_errors import EngineError
 from deployments.gateway.errors import ApiError
 from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
 from deployments.gateway.rejoining import (
@@ -34,7 +35,7 @@ from deployments.gateway.rejoining import (
 )
 from deployments.gateway.request import client_gone
 from deployments.gateway.request_watch import RequestWatch
-from deployments.gateway.resumable import AnswerSoFar, says_dead
+from deployments.gateway.resumable import AnswerSoFar
 from deployments.gateway.told_answer import ToldAnswer
 from deployments.gateway.transport import NoReplicaUp, ReplicaFailed, Reservation
 from deployments.wire.confirmation import count_in
@@ -135,7 +136,7 @@ class Relay(Response):
                 raise error
         except ApiError as error:
             self._request.record.failed(error.status, error.code)
-            await self._client.fail(error, scope, receive)
+            await self._client.fail(error, scope, receive, self._so_far.next_number)
         except Exception:
             self._request.record.failed(500, "gateway_error")
             raise
@@ -250,10 +251,12 @@ class Relay(Response):
             exchange = move.answer()
         else:
             exchange = attempt.transport.exchange(partial(self._send, attempt, leg), attempt.route)
+        is_placed = False
         try:
             must_hurry = self._client.started and move is None
             self._placing = asyncio.timeout(PLACE_AGAIN_S if must_hurry else None)
             async with self._placing, exchange as (place, upstream):
+                is_placed = True
                 try:
                     await self._pass_on(attempt, place, upstream)
                 except (aiohttp.ClientError, ReplicaFailed) as error:
@@ -268,8 +271,8 @@ class Relay(Response):
                 self._instead = None
                 raise _Elsewhere(instead) from None
             raise _broken_off() from None
-        except (ApiError, NoReplicaUp) as error:
-            if not self._client.started or isinstance(error, TakenOver):
+        except (ApiError, NoReplicaUp):
+            if is_placed or not self._client.started:
                 raise
             raise _broken_off() from None  # its client cannot wait for a replica any more
         finally:
@@ -351,11 +354,9 @@ class Relay(Response):
         """Raises ReplicaFailed when the engine says that it failed, and as `_try`."""
         if upstream.status in STRANGERS:
             raise ReplicaFailed(place.replica_id, was_lost=False)
-        if upstream.status >= 500:
-            said = await upstream.read()
-            dead = says_dead(said)
-            error = self._engine_answer.error(upstream.status, said)
-            raise ReplicaFailed(place.replica_id, dead, None if dead else error)
+        if upstream.status >= 500 or (upstream.status >= 400 and self._resume is None):
+            error = EngineError(upstream.status, await upstream.read())
+            raise self._engine_answer.failure(place, error)
         content_type = upstream.headers.get("content-type", "")
         streaming = content_type.startswith("text/event-stream")
         if self._resume is not None:
@@ -364,9 +365,9 @@ class Relay(Response):
                 raise _CannotGoOn
             assert isinstance(attempt, EngineAttempt)
             self._goes_on(attempt, place, upstream)
-        elif upstream.status >= 400:
-            raise self._engine_answer.error(upstream.status, await upstream.read())
         else:
+            if streaming:
+                await self._engine_answer.begins(place, upstream)
             self._client.streaming = streaming
             self._begins(attempt, place, upstream)
         if isinstance(attempt, RejoinedAttempt):  # it stays where it is kept
@@ -390,14 +391,11 @@ class Relay(Response):
             await self._client.start(place.replica_id, upstream.status, upstream.headers, resume_id)
         if self._client.streaming:
             try:
-                told_tokens = await answer.stream(place, upstream)
+                await answer.stream(place, upstream)
             except TakenOver:
                 self._reader = None
                 raise
-            # an engine that went on with it tells of its own alone
-            if told_tokens is None or self._resume is not None:
-                told_tokens = self._so_far.output_tokens
-            self._request.record.output_tokens = told_tokens
+            self._request.record.output_tokens = self._so_far.counted_tokens
         else:
             async for piece in upstream.content.iter_any():
                 await self._client.piece(piece)

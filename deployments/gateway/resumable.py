@@ -1,9 +1,10 @@
 """Reads an engine's answer so that another engine can go on with it, should this one be lost.
 
 A stream is passed on in whole events: what a client has of it is then a number of events, and
-nothing that a lost engine left half said. The comments with which a replica tells the tokens of a
-resumable answer (`deployments.wire.headers`) are taken out and kept. An engine's own failure in
-the middle of a stream, which vLLM tells as one more event, is no event for the client.
+nothing that a lost engine left half said. Replicas report tokens in comments
+(`deployments.wire.headers`): the ids of a resumable answer, and the number of any other. The reader
+removes these comments and keeps what they say. An engine's error (`engine_errors`) is no event for
+the client.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from deployments.gateway.errors import ApiError, from_engine
+from deployments.gateway.engine_errors import END as _END
+from deployments.gateway.engine_errors import EngineError, error_in
 from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
     ANSWER_COMMENT,
@@ -27,12 +28,8 @@ from deployments.wire.headers import (
 
 # Of one answer, kept as they were told: about nine for a token.
 MOST_TOKEN_BYTES = 4 * 2**20
-# How vLLM's EngineDeadError begins: its engine is gone, and with it all that it was working on.
-ENGINE_DEAD = b"EngineCore encountered an issue"
 
-_END = b"\n\n"
 _DONE = (b"data: [DONE]", b"event: response.completed")
-_ERROR = b'data: {"error"'
 # All that choices and ids are written with.
 _OF_TOKENS = b"0123456789, \n"
 _OUTPUT_TOKENS = re.compile(re.escape(OUTPUT_TOKENS_COMMENT) + rb"(\d{1,19})")
@@ -60,6 +57,8 @@ class AnswerSoFar:
         self._cached_tokens = 0
         self._tokens = bytearray()
         self._is_whole = True
+        self._token_ids = 0
+        self._token_count: int | None = None
 
     def begins(self, headers: Mapping[str, str]) -> None:
         """An engine's answer to the request as the client sent it has these headers."""
@@ -77,20 +76,39 @@ class AnswerSoFar:
 
     @property
     def output_tokens(self) -> int | None:
-        """As far as they were told; None: they were not."""
-        if not self.can_go_on:
-            return None
-        return self._tokens.count(b",") + self._tokens.count(b"\n")
+        """Those that another engine can go on with; None: it cannot."""
+        return self._token_ids if self.can_go_on else None
 
     @property
     def counted_tokens(self) -> int | None:
-        """Of an answer that is broken off: where they were not told, one for each event."""
-        return self.output_tokens if self.can_go_on else self.events or None
+        """Output tokens of all its engines together, as far as they reported them; None: no engine
+        did, and the client has no event.
+
+        An engine of an older release reports none: each event then counts as one.
+        """
+        # an engine that goes on with an answer counts its own tokens only, and reports all ids
+        if self.can_go_on or self._token_count is not None:
+            return max(self._token_ids, self._token_count or 0)
+        return self._token_ids or self.events or None
+
+    @property
+    def next_number(self) -> int:
+        """The `sequence_number` of a response's next event."""
+        try:
+            data = json.loads(self._last_event.partition(b"data: ")[2])
+            return int(data["sequence_number"]) + 1
+        except (ValueError, KeyError, TypeError):
+            return self.events
+
+    def counted(self, output_tokens: int) -> None:
+        """The engine has made so many tokens of the answer."""
+        self._token_count = output_tokens
 
     def told(self, comment: bytes) -> bool:
-        """Whether it is a comment that tells tokens."""
+        """Whether it is a comment that reports token ids, which are kept then."""
         if not comment.startswith(TOKENS_COMMENT):
             return False
+        self._token_ids += comment.count(b",") + 1
         if self._is_whole and len(self._tokens) < MOST_TOKEN_BYTES:
             self._tokens += comment[len(TOKENS_COMMENT) :]
             self._tokens += b"\n"
@@ -125,27 +143,13 @@ class AnswerSoFar:
         return b"".join((own, b',"%b":%b}' % (RESUME_FIELD.encode(), field)))
 
 
-@dataclass(frozen=True)
-class EngineError:
-    """What an engine said of its own failure; `is_dead`: it serves nobody any more."""
-
-    status: int
-    is_dead: bool
-
-    def for_client(self, request_id: str) -> ApiError | None:
-        """In our words; None: as of an engine that is lost."""
-        return None if self.is_dead else from_engine(self.status, b"", request_id)
-
-
 class EventReader:
-    """Of one engine's stream. `output_tokens`, `error`, `is_taken_over`: what it said at its end,
-    if it did."""
+    """Reads one engine's stream. `error`, `is_taken_over`: what it said at its end, if it did."""
 
     def __init__(self, so_far: AnswerSoFar) -> None:
         self._so_far = so_far
         self._held = b""
         self.is_taken_over = False
-        self.output_tokens: int | None = None
         self.error: EngineError | None = None
 
     def passed_on(self, piece: bytes) -> bytes:
@@ -158,7 +162,7 @@ class EventReader:
                 if self._is_ours(block):
                     continue
                 own += 1
-            elif block.startswith(_ERROR) and (error := _failure(block)):
+            elif error := error_in(block):
                 self.error, self._held = error, b""
                 break
             events.append(block)
@@ -186,7 +190,7 @@ class EventReader:
         if self._so_far.told(comment):
             return True
         if found := _OUTPUT_TOKENS.fullmatch(comment):
-            self.output_tokens = int(found[1])
+            self._so_far.counted(int(found[1]))
         self.is_taken_over = self.is_taken_over or comment == TAKEN_OVER_COMMENT
         return found is not None or self.is_taken_over
 
@@ -212,17 +216,3 @@ class ProgressReader:
     def answer(self) -> tuple[int, bytes] | None:
         """Its status and its body; None while it is not all here."""
         return (self._status, bytes(self._held)) if len(self._held) == self._length else None
-
-
-def says_dead(body: bytes) -> bool:
-    """Whether an engine's error answer says that it serves nobody any more."""
-    return ENGINE_DEAD in body
-
-
-def _failure(event: bytes) -> EngineError | None:
-    """None: it is the client's, as a refusal of what it asked for is."""
-    try:
-        status = int(json.loads(event.removeprefix(b"data: "))["error"]["code"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    return EngineError(status, says_dead(event)) if status >= 500 else None

@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.gateway.errors import ApiError
 from deployments.gateway.rejoining import RESUME_HEADER
 from deployments.gateway.request import EngineRequest
+from deployments.gateway.stream_errors import error_event
 from deployments.process.pieces import AnswerPieces, pieces_of
 
 # A client that reads nothing must not hold its request's task past the deadline.
@@ -83,8 +84,9 @@ class ToldAnswer:
     async def end(self, rest: bytes = b"") -> None:
         await self._tell({"type": "http.response.body", "body": rest, "more_body": False})
 
-    async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
-        """Tell the client, unless it takes nothing: then its connection is cut."""
+    async def fail(self, error: ApiError, scope: Scope, receive: Receive, number: int) -> None:
+        """Send the error, in a stream as its event of that number. The connection of a client that
+        takes nothing is cut."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 if not self.started:
@@ -93,7 +95,7 @@ class ToldAnswer:
                     response = JSONResponse(error.body(), error.status, headers)
                     await response(scope, receive, self._tell)
                 elif self.streaming:
-                    await self.end(error.event())
+                    await self.end(error_event(self._request.path, error, number))
                 # a half-sent JSON body can only be cut, which the server does
 
     async def _tell(self, message: Message) -> None:

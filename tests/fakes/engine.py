@@ -187,6 +187,7 @@ class FakeEngine:
             routes=[
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
                 Route("/v1/completions", self._completions, methods=["POST"]),
+                Route("/v1/responses", self._completions, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/openapi.json", self._openapi),
                 Route("/metrics", self._metrics),
@@ -199,6 +200,8 @@ class FakeEngine:
         self.headers.append(dict(request.headers))
         if self.dies_after == 0:
             self.break_off()
+        if (exchange := resumption.current.get()) is not None:
+            exchange.prompts += 1
         if self.answers is not None:
             return self.answers
         chat = request.url.path.endswith("/chat/completions")
@@ -209,7 +212,7 @@ class FakeEngine:
             return refused
         said = _Said("chatcmpl-" + request.headers.get("x-request-id", "1"), self.created)
         said.tells_ids = bool(fields.get("return_token_ids"))
-        if (exchange := resumption.current.get()) is not None and self.offers_resumable:
+        if exchange is not None and self.offers_resumable:
             self._may_go_on(exchange, said, not fields.get("stream"))
         if fields.get("stream"):
             events = self._events(fields, chat, said)
@@ -379,12 +382,13 @@ def _refused(fields: dict[str, Any], chat: bool, model: str) -> Response | None:
         return _error(404, f"The model `{fields.get('model')}` does not exist.", "model")
     needed = "messages" if chat else "prompt"
     if needed not in fields:
-        return _error(400, f"{{'type': 'missing', 'loc': ('body', '{needed}')}}", None)
+        return _error(400, f"{{'type': 'missing', 'loc': ('body', '{needed}')}}", needed)
     if _max_tokens(fields) < 1:
         message = f"max_tokens must be at least 1, got {_max_tokens(fields)}."
         return _error(400, message, "max_tokens")
     if len(_prompt(fields)) > LONGEST_PROMPT:
-        return _error(400, "The prompt is longer than the maximum context length.", None)
+        message = "This model's maximum context length is shorter than the prompt."
+        return _error(400, message, "input_tokens")
     return None
 
 

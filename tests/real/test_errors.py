@@ -79,7 +79,38 @@ async def test_max_tokens_over_the_context_is_a_400(
     async with http.post(CHAT, json=body) as answer:
         error = await error_of(answer)
     assert answer.status == 400
+    assert (error["code"], error["param"]) == ("invalid_value", "max_tokens")
     assert "5000" in error["message"] and "1024" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"regex": "("}},
+        {"logit_bias": {"999999": 1}},
+        {"stop_token_ids": [10**6]},
+        {"logprobs": True, "top_logprobs": 21},
+    ],
+)
+async def test_what_the_engine_refuses_while_it_generates_is_a_400_in_a_stream_as_well(
+    http: aiohttp.ClientSession, fleet: RunningFleet, fields: dict[str, Any], stream: bool
+) -> None:
+    body = {"model": fleet.model, "messages": MESSAGES, "stream": stream, **fields}
+    async with http.post(CHAT, json=body) as answer:
+        error = await error_of(answer)
+    assert (answer.status, error["code"]) == (400, "invalid_value")
+
+
+async def test_a_response_that_the_engine_refuses_is_a_400_in_a_stream_as_well(
+    http: aiohttp.ClientSession, fleet: RunningFleet
+) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 1}
+    form = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
+    body = {"model": fleet.model, "input": "hi", "stream": True, "text": {"format": form}}
+    async with http.post("/v1/responses", json=body) as answer:
+        error = await error_of(answer)
+    assert (answer.status, error["type"]) == (400, "invalid_request_error")
 
 
 @pytest.mark.parametrize(

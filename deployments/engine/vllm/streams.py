@@ -1,8 +1,8 @@
-"""Streams of vLLM's that tell a client's mistake, and tell it to the client alone.
+"""vLLM's streams report a client's mistake to the client, as its answers in one piece do.
 
-vLLM begins them before its engine has read the request: what that refuses (a constraint, a token id
-beyond the vocabulary) was raised in a stream under way. Of the responses API, its client saw a
-broken connection; of the others, vLLM logs the mistake with a traceback, and what it says may quote
+vLLM begins a stream before its engine has read the request: what that refuses (a constraint, a
+token id beyond the vocabulary) is raised in a stream under way. A responses client then saw a
+broken connection. For the others, vLLM logs the mistake with a traceback, and the message may quote
 the request.
 Sources: `responses_stream_generator`, `chat_completion_stream_generator` and
 `completion_stream_generator` in vllm/entrypoints/openai/*/serving.py of vLLM 0.32.
@@ -14,7 +14,8 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from openai.types.responses import ResponseErrorEvent
+from pydantic import BaseModel, ValidationError
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo
 from vllm.exceptions import VLLMClientError
 
 LOGGERS = tuple(
@@ -32,6 +33,17 @@ def _is_no_mistake(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], VLLMClientError))
 
 
+class _ErrorEvent(BaseModel):
+    """A response's last event. `error`: what an answer in one piece would have."""
+
+    type: str = "error"
+    code: str = "invalid_value"
+    message: str
+    param: str | None
+    sequence_number: int
+    error: ErrorInfo
+
+
 def tell_mistakes(serving: Any) -> None:
     """`serving`: vLLM's OpenAIServingResponses, or None where the model has no such API."""
     if serving is None:
@@ -44,13 +56,12 @@ def tell_mistakes(serving: Any) -> None:
             async for event in events_of(*args, **kwargs):
                 number = event.sequence_number
                 yield event
-        except VLLMClientError as error:
-            yield ResponseErrorEvent(
-                type="error",
-                code="invalid_value",
-                message=str(error),
-                param=getattr(error, "parameter", None),
-                sequence_number=number + 1,
+        except (VLLMClientError, ValueError) as error:
+            if isinstance(error, ValidationError):
+                raise  # of an event that vLLM made
+            told = serving.create_error_response(error).error
+            yield _ErrorEvent(
+                message=told.message, param=told.param, sequence_number=number + 1, error=told
             )
 
     serving.responses_stream_generator = with_mistakes

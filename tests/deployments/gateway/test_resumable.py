@@ -50,12 +50,12 @@ def begun() -> AnswerSoFar:
     return so_far
 
 
-def through(stream: bytes, cuts: list[int]) -> tuple[bytes, int | None, AnswerSoFar]:
-    """What reaches the client of a stream that is read in pieces, and the number in it."""
+def through(stream: bytes, cuts: list[int]) -> tuple[bytes, AnswerSoFar]:
+    """What reaches the client of a stream that is read in pieces."""
     so_far = begun()
     reader = EventReader(so_far)
     passed = b"".join(map(reader.passed_on, in_pieces(stream, cuts)))
-    return passed + reader.rest(), reader.output_tokens, so_far
+    return passed + reader.rest(), so_far
 
 
 def resume_of(so_far: AnswerSoFar) -> Any:
@@ -79,10 +79,10 @@ def test_all_but_our_comments_reaches_the_client_however_it_is_read(
     events = b"".join(event(text) for _, text in said) + DONE
     stream = b"".join(b"".join(told(*c) for c in of) + event(text) for of, text in said) + DONE
     tokens: list[Any] = [[index, ids] for of, _ in said for index, ids in of]
-    for end, count in ((COMMENT, 12), (b"", None)):
-        passed, output_tokens, so_far = through(stream + end, cuts)
-        assert (passed, output_tokens) == (events, count)
-        assert so_far.output_tokens == sum(len(ids) for _, ids in tokens)
+    ids = sum(len(ids) for _, ids in tokens)
+    for end, count in ((COMMENT, max(ids, 12)), (b"", ids)):
+        passed, so_far = through(stream + end, cuts)
+        assert (passed, so_far.counted_tokens, so_far.output_tokens) == (events, count, ids)
         assert so_far.is_complete
         assert resume_of(so_far) == {
             "chunks": tokens,
@@ -96,10 +96,10 @@ def test_all_but_our_comments_reaches_the_client_however_it_is_read(
 def test_a_response_is_complete_with_its_last_event() -> None:
     created = b'event: response.created\ndata: {"response": {"created_at": 17}}\n\n'
     completed = b"event: response.completed\ndata: {}\n\n"
-    _, _, so_far = through(created, [])
+    _, so_far = through(created, [])
     assert not so_far.is_complete
     assert resume_of(so_far)["created"] == 17
-    assert through(created + completed, [])[2].is_complete
+    assert through(created + completed, [])[1].is_complete
 
 
 @given(cut=st.integers(0, 400))
@@ -128,8 +128,8 @@ def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
 )
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_what_only_looks_like_a_comment_of_ours_is_the_clients(stream: bytes, step: int) -> None:
-    passed, output_tokens, so_far = through(stream, list(range(0, len(stream), step)))
-    assert (passed, output_tokens) == (stream, None)
+    passed, so_far = through(stream, list(range(0, len(stream), step)))
+    assert (passed, so_far.counted_tokens) == (stream, 0)
     assert so_far.events == len([of for of in stream.split(b"\n\n")[:-1] if of[:1] == b"d"])
 
 
@@ -157,15 +157,57 @@ def test_an_engines_own_failure_is_no_event(status: int, message: str, is_dead: 
     assert reader.error is not None
     assert (reader.error.status, reader.error.is_dead) == (status, is_dead)
     assert so_far.events == 1
-    for_client = reader.error.for_client("abc")
-    assert (for_client is None) == is_dead
-    assert for_client is None or message not in for_client.message
 
 
-def test_an_engines_refusal_in_a_stream_is_the_clients() -> None:
+def test_an_engines_refusal_in_a_stream_is_no_event() -> None:
     error = {"error": {"message": "no such choice", "type": "BadRequestError", "code": 400}}
-    refusal = b"data: " + json.dumps(error).encode() + b"\n\n"
-    assert through(refusal + DONE, [])[0] == refusal + DONE
+    so_far = begun()
+    reader = EventReader(so_far)
+    stream = event("a") + b"data: " + json.dumps(error).encode() + b"\n\n" + DONE
+    assert reader.passed_on(stream) == event("a")
+    assert reader.error is not None
+    assert (reader.error.status, json.loads(reader.error.body)) == (400, error)
+    assert so_far.events == 1
+
+
+def test_tokens_are_counted_by_what_the_engine_says_and_not_by_events() -> None:
+    so_far = AnswerSoFar()
+    so_far.begins({})
+    reader = EventReader(so_far)
+    assert reader.passed_on(COMMENT + event("a")) == event("a")
+    assert so_far.counted_tokens == 12
+    reader.passed_on(OUTPUT_TOKENS_COMMENT + b"52\n\n" + event("b"))
+    assert so_far.counted_tokens == 52
+
+
+def test_an_engine_that_goes_on_with_an_answer_counts_its_own_tokens_only() -> None:
+    so_far = begun()
+    EventReader(so_far).passed_on(told(0, [1, 2, 3]) + event("a"))
+    EventReader(so_far).passed_on(told(0, [4]) + event("b") + OUTPUT_TOKENS_COMMENT + b"1\n\n")
+    assert so_far.counted_tokens == 4
+
+
+def test_without_any_count_each_event_is_a_token() -> None:
+    so_far = AnswerSoFar()
+    so_far.begins({})
+    assert so_far.counted_tokens is None
+    EventReader(so_far).passed_on(event("a") + event("b"))
+    assert so_far.counted_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "number"),
+    [
+        (b'event: response.x\ndata: {"a": {"sequence_number": 9}, "sequence_number": 4}', 5),
+        (b'event: response.x\ndata: {"text": "\\"sequence_number\\": 7"}', 1),
+        (b"data: [DONE]", 1),
+    ],
+)
+def test_the_next_number_continues_those_of_the_events(last: bytes, number: int) -> None:
+    so_far = begun()
+    assert so_far.next_number == 0
+    EventReader(so_far).passed_on(last + b"\n\n")
+    assert so_far.next_number == number
 
 
 @given(
@@ -194,7 +236,7 @@ def test_of_a_very_long_answer_the_tokens_are_forgotten(monkeypatch: pytest.Monk
         assert len(so_far._tokens) < 100
     assert not so_far.can_go_on
     assert so_far.going_on(BODY) is None
-    assert so_far.output_tokens is None
+    assert (so_far.output_tokens, so_far.counted_tokens) == (None, 100)
 
 
 def test_an_answer_whose_engine_did_not_say_so_is_not_gone_on_with() -> None:

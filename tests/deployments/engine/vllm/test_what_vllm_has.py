@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.engine.vllm import core_process, stats
+from deployments.engine.vllm import core_process, prompt_length, stats
 from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.heartbeat import HEARTBEAT
@@ -27,7 +27,8 @@ from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.engine.vllm.stats import EngineStats
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
-from deployments.gateway.resumable import says_dead
+from deployments.gateway.engine_errors import EngineError
+from deployments.gateway.errors import from_engine
 from deployments.wire import resumption
 from deployments.wire.resumption import Known, Resumption
 
@@ -50,7 +51,39 @@ def test_kv_events_have_the_fields_we_rely_on() -> None:
 def test_a_dead_engine_says_so_in_the_words_that_gateways_look_for() -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    assert says_dead(str(EngineDeadError()).encode())
+    assert EngineError(500, str(EngineDeadError()).encode()).is_dead
+
+
+@pytest.mark.parametrize("prompt", [{"prompt": "a" * 999}, {"prompt_token_ids": [1] * 11}])
+def test_a_prompt_that_is_too_long_is_named_so_that_gateways_know(prompt: Any) -> None:
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+    from vllm.exceptions import VLLMValidationError
+    from vllm.renderers.params import TokenizeParams
+
+    limits = TokenizeParams(max_total_tokens=10)
+    check = limits.apply_pre_tokenization if "prompt" in prompt else limits.apply_post_tokenization
+    with pytest.raises(VLLMValidationError) as refused:
+        check(SimpleNamespace(max_chars_per_token=4, truncation_side="left"), prompt)
+    told = create_error_response(refused.value).model_dump_json().encode()
+    assert from_engine(400, told, "id").code == "context_length_exceeded"
+
+
+def test_too_many_output_tokens_are_named_as_the_client_named_them() -> None:
+    from vllm.exceptions import VLLMValidationError
+    from vllm.renderers.params import TokenizeParams
+
+    with pytest.raises(VLLMValidationError) as refused:
+        TokenizeParams(10, 11, max_output_tokens_param="max_completion_tokens")
+    assert refused.value.parameter == "max_completion_tokens"
+
+
+def test_a_prompt_that_fills_the_context_is_named_as_a_longer_one() -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    prompt_length.refuse_full(9, 10)
+    with pytest.raises(VLLMValidationError) as refused:
+        prompt_length.refuse_full(10, 10)
+    assert refused.value.parameter == "input_tokens"
 
 
 def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
