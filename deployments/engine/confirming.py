@@ -95,7 +95,11 @@ class Confirming:
 
 
 class _Answer:
-    """Headers on it, and at a stream's end the tokens (`counts`)."""
+    """With headers; before the events of a stream with the tokens so far, where a gateway `counts`
+    them.
+
+    A stream begins with its first token: keep-alive comments from before that are dropped.
+    """
 
     def __init__(
         self,
@@ -111,13 +115,16 @@ class _Answer:
         self._counts = counts
         self._start: Message | None = None
         self._streams = False
+        self._counted_tokens = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._start, self._streams = message, self._counts and _is_event_stream(message)
             return
+        if self._streams and self._start is not None and _is_comment(message):
+            return
         await self._begin()
-        await self._send(self._counted(message) if _is_last(message) else message)
+        await self._send(self._counted(message))
 
     async def close(self) -> None:
         """The application has returned."""
@@ -131,10 +138,16 @@ class _Answer:
         await self._send({**start, "headers": headers})
 
     def _counted(self, message: Message) -> Message:
+        tokens, body = self._confirmation.output_tokens, message.get("body", b"")
         if not self._streams or self._confirmation.first_token_at is None:
             return message
-        comment = OUTPUT_TOKENS_COMMENT + b"%d\n\n" % self._confirmation.output_tokens
-        return {**message, "body": message.get("body", b"") + comment}
+        comment = OUTPUT_TOKENS_COMMENT + b"%d\n\n" % tokens
+        if _is_last(message):
+            return {**message, "body": body + comment}
+        if tokens == self._counted_tokens:
+            return message
+        self._counted_tokens = tokens
+        return {**message, "body": comment + body}
 
 
 class _ResumableAnswer(_Answer):
@@ -193,6 +206,8 @@ class _ResumableAnswer(_Answer):
             await _refuse(self._send, self._exchange.refused)
 
     async def _send_events(self, message: Message) -> None:
+        if not self._begun and _is_comment(message):
+            return
         exchange = self._exchange
         body = self._dropping.passed_on(message.get("body", b""))
         if body and exchange.replaying and exchange.exact_events:
@@ -282,6 +297,12 @@ def _part(body: bytes) -> Message:
 
 def _is_last(message: Message) -> bool:
     return message["type"] == "http.response.body" and not message.get("more_body")
+
+
+def _is_comment(message: Message) -> bool:
+    """Of a stream, as vLLM's keep-alives are; it sends them whole."""
+    body: bytes = message.get("body", b"")
+    return body.startswith(b":") and body.find(b"\n\n") == len(body) - 2
 
 
 def _is_event_stream(start: Message) -> bool:

@@ -13,8 +13,8 @@ What an engine says of a request it serves, on its way back:
     x-antefix-prompt-tokens    prompt tokens, as the engine counts them
     x-antefix-cached-tokens    those of them it found in its prefix cache
     x-antefix-engine-ttft      seconds from the request's arrival to its first token
-    x-antefix-output-tokens    tokens it generated; a gateway's stream ends with a comment
-                               that says so
+    x-antefix-output-tokens    tokens it generated; in a gateway's stream comments report how many
+                               so far, before events and at the end
     x-antefix-load             the replica's load at that moment (`router.load.LoadReport`)
 
 An answer that another engine could go on with, should this one be lost:

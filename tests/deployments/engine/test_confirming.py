@@ -19,10 +19,12 @@ from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     LOAD_HEADER,
     PROMPT_TOKENS_HEADER,
+    RESUMABLE_HEADER,
 )
 from router.load import LoadReport
 from tests.waiting import until
 
+KEEP_ALIVE = b": keep-alive\n\n"
 CONFIRMED = {PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, ENGINE_TTFT_HEADER}
 
 
@@ -40,6 +42,7 @@ class Engine:
             Route("/whole", self._whole),
             Route("/stream", self._stream),
             Route("/fails", self._fails),
+            Route("/slow", self._slow),
             Route("/dies", self._dies),
             Route("/other", self._other),
         ]
@@ -64,6 +67,22 @@ class Engine:
         await self._generate()
         for event in (b"one ", b"two ", b"three"):
             yield event
+
+    async def _slow(self, request: Request) -> Response:
+        """Three events of several tokens each; vLLM sends a comment while none comes."""
+
+        async def events() -> AsyncIterator[bytes]:
+            yield KEEP_ALIVE
+            await self._generate()
+            exchange = confirmation.current.get()
+            assert exchange is not None
+            for tokens, event in ((1, b"data: one\n\n"), (40, b"data: two\n\n")):
+                exchange.generated(tokens)
+                yield event
+            yield KEEP_ALIVE
+            yield b"data: three\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
 
     async def _fails(self, request: Request) -> Response:
         return PlainTextResponse("no", status_code=400)
@@ -125,6 +144,39 @@ async def test_a_streams_headers_wait_for_its_first_token(
     engine.go.set()
     assert LoadReport.from_header((await answer).headers[LOAD_HEADER]) == engine.load
     assert await (await answer).read() == b"one two three"
+
+
+@pytest.mark.parametrize("asks_for_ids", [True, False])
+async def test_a_streams_tokens_are_counted_before_its_events(
+    engine: Engine, http: aiohttp.ClientSession, asks_for_ids: bool
+) -> None:
+    asked = {EXPECTED_CACHED_HEADER: "0", **({RESUMABLE_HEADER: "1"} if asks_for_ids else {})}
+    async with http.get(engine.url + "/slow", headers=asked) as answer:
+        assert await answer.read() == (
+            b": antefix-output-tokens 1\n\ndata: one\n\n"
+            b": antefix-output-tokens 41\n\ndata: two\n\n"
+            b": keep-alive\n\ndata: three\n\n: antefix-output-tokens 41\n\n"
+        )
+
+
+async def test_a_comment_that_keeps_a_stream_alive_is_not_its_first_token(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    engine.go.clear()
+    asked = http.get(engine.url + "/slow", headers={EXPECTED_CACHED_HEADER: "0"})
+    answer = asyncio.ensure_future(asked.__aenter__())
+    await until(lambda: engine.expected)
+    assert not answer.done()
+    engine.go.set()
+    assert (await answer).headers[PROMPT_TOKENS_HEADER] == "10"
+
+
+async def test_who_asks_an_engine_itself_gets_what_vllm_says(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    async with http.get(engine.url + "/slow") as answer:
+        said = b"data: one\n\ndata: two\n\n" + KEEP_ALIVE + b"data: three\n\n"
+        assert await answer.read() == KEEP_ALIVE + said
 
 
 async def test_a_stream_that_fails_before_its_first_token_has_not_begun(
