@@ -29,6 +29,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from deployments.process.pieces import EXTENSION, ChunkedPieces
+from deployments.process.unchunked import unchunked
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,8 @@ class BoundedConnection(HttpToolsProtocol):
             self._refusal = _too_many_headers(limits.headers)
         elif len(self.pipeline) >= limits.pipelined:
             self._refusal = _too_many_pipelined(limits.pipelined)
+        else:
+            self._refusal = _ambiguous(self.parser.get_http_version(), self.headers)
         if self._refusal is not None:
             raise ValueError(self._refusal.code)  # ends the parser's run over what was read
         if self.parser.should_upgrade():
@@ -199,6 +202,8 @@ class BoundedConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
         self._answering = cycle
         cycle.scope["extensions"] = {EXTENSION: {"pieces": ChunkedPieces(cycle)}}
+        if cycle.scope["http_version"] == "1.0":
+            app = unchunked(app, cycle)
         super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
 
     def on_response_complete(self) -> None:
@@ -339,6 +344,19 @@ def _too_many_pipelined(limit: int) -> _Refusal:
         " earlier one. Send the next once that has come."
     )
     return _Refusal(HTTPStatus.BAD_REQUEST, "too_many_pipelined", message)
+
+
+def _ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> _Refusal | None:
+    """What a proxy in front may read in another way: RFC 9112, 3.2 and 6.1."""
+    names = [name for name, _ in headers]
+    if version == "1.0" and b"transfer-encoding" in names:
+        message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or HTTP/1.1."
+        return _Refusal(HTTPStatus.BAD_REQUEST, "invalid_http", message)
+    hosts = names.count(b"host")
+    if hosts > 1 or (hosts == 0 and version != "1.0"):
+        message = f"The request has {hosts} Host headers, but must have one. Send exactly one."
+        return _Refusal(HTTPStatus.BAD_REQUEST, "invalid_host", message)
+    return None
 
 
 def _head_timeout(limit_s: float) -> _Refusal:

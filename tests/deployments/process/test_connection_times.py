@@ -33,7 +33,7 @@ async def test_half_a_request_is_a_408(after_an_answer: bool) -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         if after_an_answer:
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             assert (await answer_on(reader))[0] == 200
         writer.write(HEAD)
         await until(lambda: served.only.scope and served.only._head_since)
@@ -45,7 +45,7 @@ async def test_time_for_headers_does_not_run_between_two_requests() -> None:
     async with serving() as served:
         reader, writer = await served.connect()
         for _ in range(2):
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             assert (await answer_on(reader))[0] == 200
             await served.later(100)
         writer.close()
@@ -54,7 +54,7 @@ async def test_time_for_headers_does_not_run_between_two_requests() -> None:
 async def test_empty_lines_do_not_keep_a_connection() -> None:
     async with serving() as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         assert (await answer_on(reader))[0] == 200
         waiting = served.only.timeout_keep_alive_task
         assert waiting is not None
@@ -70,12 +70,12 @@ async def test_no_clock_for_idle_connections_runs_while_a_request_is_answered() 
     go_on = asyncio.Event()
     async with serving(waiting_for(go_on)) as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\nGET /second")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET /second")
         await until(lambda: served.asked)
         go_on.set()
         assert (await answer_on(reader))[0] == 200
         go_on.clear()
-        writer.write(b" HTTP/1.1\r\n\r\n")
+        writer.write(b" HTTP/1.1\r\nhost: a\r\n\r\n")
         await until(lambda: len(served.asked) == 2)
         assert served.only.timeout_keep_alive_task is None
         go_on.set()
@@ -96,7 +96,7 @@ async def test_what_came_while_the_process_stood_still_is_in_time(
             stalls = False
             for other in served._state.connections:
                 other._head_since = connection.loop.time()  # type: ignore[union-attr]
-            quiet.sendall(b"GET /quiet HTTP/1.1\r\n\r\n")
+            quiet.sendall(b"GET /quiet HTTP/1.1\r\nhost: a\r\n\r\n")
             time.sleep(1.0)
 
     monkeypatch.setattr(BoundedConnection, "on_message_begin", stall)
@@ -106,7 +106,7 @@ async def test_what_came_while_the_process_stood_still_is_in_time(
             socket.create_connection((served.host, served.port)) as busy,
         ):
             await until(lambda: len(served._state.connections) == 2)
-            busy.sendall(b"GET /busy HTTP/1.1\r\n\r\n")
+            busy.sendall(b"GET /busy HTTP/1.1\r\nhost: a\r\n\r\n")
             await until(lambda: set(served.asked) == {b"/busy", b"/quiet"})
 
 

@@ -116,7 +116,7 @@ async def test_a_full_server_refuses_those_who_come_then_and_serves_those_who_ar
     async with serving(waiting_for(go_on), replace(LIMITS, connections=2)) as served:
         inside = [await served.connect() for _ in range(2)]
         for _, writer in inside:
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await until(lambda: len(served.asked) == 2)
         for _ in range(3):
             reader, _ = await served.connect()
@@ -149,7 +149,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
     async with serving(limits=replace(LIMITS, connections=2)) as served:
         for _ in range(5):
             reader, writer = await served.connect()
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             assert (await answer_on(reader))[0] == 200
 
 
@@ -169,7 +169,7 @@ async def test_a_connection_too_many_is_refused_without_a_look_at_all_others(
     async with serving(waiting_for(go_on), replace(LIMITS, connections=60)) as served:
         busy = [await served.connect() for _ in range(60)]
         for _, writer in busy:
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await until(lambda: len(served.asked) == 60)
         monkeypatch.setattr(BoundedConnection, "is_idle", property(looked_at))
         reader, _ = await served.connect()
@@ -184,12 +184,12 @@ async def test_the_connection_that_was_idle_longest_makes_room() -> None:
     async with serving(limits=replace(LIMITS, connections=3)) as served:
         idle = [await served.connect() for _ in range(3)]
         for reader, writer in [*idle, *idle[:1]]:
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             assert (await answer_on(reader))[0] == 200
         _, newest = await served.connect()
         assert await asyncio.wait_for(idle[1][0].read(), 60) == b""
         for reader, writer in (idle[0], idle[2]):
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             assert (await answer_on(reader))[0] == 200
         for writer in (newest, idle[0][1], idle[2][1]):
             writer.close()
@@ -205,7 +205,7 @@ async def test_a_flood_of_requests_in_one_piece_is_not_queued() -> None:
 
     async with serving(waiting) as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 10_000)
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), 60) == b""
         await asyncio.wait_for(gone.wait(), 60)
@@ -215,7 +215,7 @@ async def test_a_flood_of_requests_in_one_piece_is_not_queued() -> None:
 async def test_a_few_requests_in_one_piece_are_answered_in_turn() -> None:
     async with serving() as served:
         reader, writer = await served.connect()
-        writer.write(b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % i for i in range(10)))
+        writer.write(b"".join(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % i for i in range(10)))
         for _ in range(10):
             assert (await answer_on(reader))[0] == 200
         writer.close()
@@ -227,9 +227,9 @@ async def test_a_few_requests_in_one_piece_are_answered_in_turn() -> None:
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS says hello
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\n\r\n",
-        b"CONNECT here:80 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"CONNECT here:80 HTTP/1.1\r\nhost: a\r\n\r\n",
         b"hello\r\n\r\n",
     ],
 )
@@ -254,7 +254,7 @@ async def test_a_stream_is_not_spoilt_by_what_its_client_sends_then() -> None:
 
     async with serving(app) as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"first"), 60)
         writer.write(b"nonsense\r\n\r\n")
         assert await asyncio.wait_for(reader.read(), 60) == b"\r\n"
@@ -309,7 +309,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_a_drain() -> None:
     async with serving(large, replace(LIMITS, untaken_s=0.2)) as served:
         _, writer = await served.connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await until(lambda: served.asked)
     writer.close()
 
@@ -320,7 +320,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_last_answer() -> None:
 
     async with serving(large) as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         size = 0
         while part := await reader.read(500_000):
@@ -341,7 +341,7 @@ async def test_a_client_that_has_closed_its_side_has_left() -> None:
 
     async with serving(waiting) as served:
         reader, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         writer.write_eof()
         await asyncio.wait_for(left.wait(), 60)
         assert await asyncio.wait_for(reader.read(), 60) == b""

@@ -111,7 +111,7 @@ async def test_none_is_taken_once_the_client_has_left() -> None:
 
     async with serving(app) as served:
         _, writer = await served.connect()
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await until(lambda: found)
         assert found[0].take_one
         writer.close()
