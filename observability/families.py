@@ -116,9 +116,14 @@ class Families:
         )
         self.loss = counter(
             "antefix_reuse_loss_tokens",
-            "Prompt tokens not taken from a cache, by cause: workload (no reuse to be had), "
-            "routing (another replica held them), index (not known), engine (evicted meanwhile).",
+            "Prompt tokens that could have come from a cache and were computed, by cause: routing "
+            "(another replica held them), index (not known), engine (evicted meanwhile).",
             ["pool", "cause"],
+        )
+        self.new_tokens = counter(
+            "antefix_new_prompt_tokens",
+            "Prompt tokens that no replica held, so that there was nothing to reuse.",
+            ["pool"],
         )
         self.placements = counter(
             "antefix_placements",

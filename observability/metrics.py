@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 from observability.families import Families
 from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 
-_CAUSES = ("workload", "routing", "index", "engine")
+_CAUSES = ("routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 
@@ -31,6 +31,7 @@ class Served:
     prompt_tokens: int
     cached_predicted: int
     cached_confirmed: int | None
+    new: int
     loss: Mapping[str, int]
 
 
@@ -52,6 +53,7 @@ class RoutingMetrics:
         self._pool = pool
         self._labels = (pool,)
         of.prompt_tokens.labels(pool)
+        of.new_tokens.labels(pool)
         of.predicted_ttft.labels(pool)
         of.lookup_seconds.labels(pool)
         for source in ("predicted", "confirmed"):
@@ -70,6 +72,7 @@ class RoutingMetrics:
         inc(of.cached_tokens, (pool, "predicted"), served.cached_predicted)
         if served.cached_confirmed is not None:
             inc(of.cached_tokens, (pool, "confirmed"), served.cached_confirmed)
+        inc(of.new_tokens, self._labels, served.new)
         for cause, tokens in served.loss.items():
             inc(of.loss, (pool, cause), tokens)
         if served.predicted_ttft_s is not None:

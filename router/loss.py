@@ -1,18 +1,18 @@
-"""Where reuse was lost: the prompt tokens that an engine computed though they could be reused.
+"""Which of a prompt's reusable tokens an engine computed all the same, and why.
 
     0        confirmed       chosen        best          reusable
     |------------|-------------|-------------|----------------|
-      from cache     engine       routing      workload, or
+      from cache     engine       routing      new, or
                                                index if a candidate was not synced
 
     part      what happened
     engine    the index knew it on the chosen replica; it was gone when the prefill began
     routing   the index knew it on another candidate only
-    index     nobody knew: the index did not answer, or a replica had not told all it holds
-    workload  nobody held it: there was no reuse to be had
+    index     not known: the index did not answer, or a replica had not published all it holds
+    new       no replica held it: nothing could be reused, so nothing is lost
 
-All counts are tokens. A prompt's own length bounds what can be reused, so "workload" holds every
-prompt's first sight of its own words.
+All counts are tokens. A prompt's own length bounds what can be reused, so each prompt's first
+occurrence is new.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Tokens; their sum is what was reusable and not reused."""
+class NotReused:
+    """Tokens; their sum is what was reusable by its length and was computed."""
 
-    workload: int = 0
+    new: int = 0
     routing: int = 0
     index: int = 0
     engine: int = 0
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """By cause: what could have been reused."""
+        return {"routing": self.routing, "index": self.index, "engine": self.engine}
 
 
 def split(
@@ -38,21 +43,21 @@ def split(
     confirmed: int,
     signal: bool,
     all_synced: bool,
-) -> Loss:
-    """Says who lost the `reusable - confirmed` tokens, or none where more was reused.
+) -> NotReused:
+    """Attribute the `reusable - confirmed` tokens, or none where more was reused.
 
     `reusable`: what could be reused at all (`placement.reusable_tokens`); `best_cached` and
     `chosen_cached`: what the index confirmed on the best and on the serving replica;
-    `confirmed`: what the engine says it reused; `signal`: the index answered; `all_synced`: every
-    candidate had told it all.
+    `confirmed`: what the engine reports as reused; `signal`: the index answered; `all_synced`:
+    every candidate had published all that it holds.
     """
     if not signal:
-        return Loss(index=max(0, reusable - confirmed))
+        return NotReused(index=max(0, reusable - confirmed))
     chosen = min(max(chosen_cached, confirmed), reusable)
     best = min(max(best_cached, chosen), reusable)
     unknown = reusable - best
-    return Loss(
-        workload=unknown if all_synced else 0,
+    return NotReused(
+        new=unknown if all_synced else 0,
         routing=best - chosen,
         index=0 if all_synced else unknown,
         engine=max(0, chosen - confirmed),

@@ -14,7 +14,7 @@ from autoscaling.slo import PriorityClass, Slo
 from deployments.gateway.request import EngineRequest, PoolRequest, Prompt
 from observability.metrics import RoutingMetrics, Served, ShadowChoice
 from router.load import LoadBoard
-from router.loss import split
+from router.loss import NotReused, split
 from router.placement import Placement, ShadowDecision, reusable_tokens
 
 # How many an explanation shows: the best, and the one that served.
@@ -84,17 +84,15 @@ class PoolReporter:
         if (since := self._promoted.pop(outcome.replica_id, None)) is not None:
             self._metrics.promotion(request.arrived + outcome.ttft_s - since)
         served = placement.candidate(outcome.replica_id)
-        loss: dict[str, int] = {}
+        not_reused = NotReused()
         if served is not None and outcome.prompt_tokens is not None:
-            loss = vars(
-                split(
-                    reusable=reusable_tokens(outcome.prompt_tokens, self._board.segment_tokens),
-                    best_cached=placement.best_cached_tokens,
-                    chosen_cached=served.confirmed_tokens,
-                    confirmed=outcome.cached_tokens or 0,
-                    signal=placement.signal and bool(prompt.placement.keys),
-                    all_synced=all(c.synced for c in placement.ranked),
-                )
+            not_reused = split(
+                reusable=reusable_tokens(outcome.prompt_tokens, self._board.segment_tokens),
+                best_cached=placement.best_cached_tokens,
+                chosen_cached=served.confirmed_tokens,
+                confirmed=outcome.cached_tokens or 0,
+                signal=placement.signal and bool(prompt.placement.keys),
+                all_synced=all(c.synced for c in placement.ranked),
             )
         if outcome.prompt_tokens is not None:
             self._metrics.served(
@@ -105,7 +103,8 @@ class PoolReporter:
                     prompt_tokens=outcome.prompt_tokens,
                     cached_predicted=served.cached_tokens if served else 0,
                     cached_confirmed=outcome.cached_tokens,
-                    loss=loss,
+                    new=not_reused.new,
+                    loss=not_reused.losses,
                 )
             )
         if shadow := placement.shadow:
@@ -124,7 +123,8 @@ class PoolReporter:
                 "engine": outcome.engine_s,
                 "observed": outcome.ttft_s,
             },
-            "reuse_loss_tokens": loss,
+            "new_tokens": not_reused.new,
+            "reuse_loss_tokens": not_reused.losses,
             "shadow": _shadow(placement.shadow) if placement.shadow else None,
         }
         if served is not None and served not in explanation["candidates"]:

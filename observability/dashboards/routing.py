@@ -34,10 +34,10 @@ _EXPLANATION = """\
 **Where requests go, and why.** A gateway predicts for each replica when the first token would \
 come: from its queue, its speed and the part of the prompt that it holds in its cache. \
 *Predicted* is what the index said was cached, *confirmed* what the engine found. What was not \
-taken from a cache is split by cause: *workload* (nobody held it), *routing* (another replica \
-did), *index* (a replica held it and the index did not know), *engine* (evicted on the way).
+taken from a cache is *new* (no replica held it) or lost, by cause: *routing* (another replica \
+held it), *index* (a replica held it and the index did not know), *engine* (evicted on the way).
 
-**Good:** confirmed follows predicted closely, losses are mostly workload, the breaker is closed, \
+**Good:** confirmed follows predicted closely, little is lost, the breaker is closed, \
 no replica has several times the work of the others. **Next:** engine losses grow: *Engine* (is \
 the KV cache full?). Replicas are uneven and TTFT is bad: *Capacity*."""
 
@@ -134,14 +134,15 @@ def _reuse() -> Row:
                 top=1,
             ),
             graph(
-                "What was lost, and to what",
-                "Prompt tokens that had to be computed, by cause. Only routing, index and "
-                "engine can be made better here.",
+                "New, or lost to what",
+                "Prompt tokens that had to be computed. Nothing is lost of new ones, which no "
+                "replica held; routing, index and engine are causes of losses.",
                 [
+                    (rate("antefix_new_prompt_tokens_total", ""), "new"),
                     (
                         or_none(rate("antefix_reuse_loss_tokens_total", "cause"), "cause"),
-                        "{{cause}}",
-                    )
+                        "lost: {{cause}}",
+                    ),
                 ],
                 TOKENS_PER_S,
                 stack=StackingMode.NORMAL,

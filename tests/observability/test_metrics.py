@@ -20,7 +20,7 @@ from tests.fakes.engine import DEFAULT_MAX_TOKENS, FakeEngine
 from tests.fakes.front import TENANT, gateway_before, samples_of
 from tests.waiting import until
 
-CAUSES = ("workload", "routing", "index", "engine")
+CAUSES = ("routing", "index", "engine")
 SERVED = Served(
     policy="prefix",
     signal=True,
@@ -28,7 +28,8 @@ SERVED = Served(
     prompt_tokens=1000,
     cached_predicted=768,
     cached_confirmed=640,
-    loss={"workload": 128, "routing": 0, "index": 0, "engine": 128},
+    new=128,
+    loss={"routing": 0, "index": 0, "engine": 128},
 )
 UNKNOWN = Served(
     policy="blind",
@@ -37,6 +38,7 @@ UNKNOWN = Served(
     prompt_tokens=0,
     cached_predicted=0,
     cached_confirmed=None,
+    new=0,
     loss={},
 )
 
@@ -78,7 +80,8 @@ def test_prompt_tokens_are_counted_and_what_was_cached_of_them(counted: Counted)
 def test_losses_add_up_by_cause(losses: list[dict[str, int]]) -> None:
     counted = Counted()
     for loss in losses:
-        counted.of.served(Served("prefix", True, 0.1, 1, 0, 0, loss))
+        counted.of.served(Served("prefix", True, 0.1, 1, 0, 0, 5, loss))
+    assert counted.samples["antefix_new_prompt_tokens_total",] == 5 * len(losses)
     for cause in CAUSES:
         found = counted.samples.get(("antefix_reuse_loss_tokens_total", cause), 0)
         assert found == sum(loss[cause] for loss in losses)

@@ -159,7 +159,7 @@ async def test_a_request_is_explained_by_any_gateway(
         assert told["cached_tokens"]["confirmed"] == answer.cached >= 2 * SEGMENT_TOKENS
         assert len(told["candidates"]) == 2
         assert all("score" in candidate for candidate in told["candidates"])
-        assert sum(told["reuse_loss_tokens"].values()) == 0
+        assert sum(told["reuse_loss_tokens"].values()) == told["new_tokens"] == 0
         assert told["ttft_s"]["observed"] > 0
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.loss import Loss, split
+from router.loss import NotReused, split
 from tests.router.loads import tokens
 
 flags = st.booleans()
@@ -15,19 +15,19 @@ flags = st.booleans()
 @pytest.mark.parametrize(
     ("reusable", "best", "chosen", "confirmed", "loss"),
     [
-        (1024, 1024, 1024, 1024, Loss()),
-        (1024, 0, 0, 0, Loss(workload=1024)),
-        (1024, 512, 512, 512, Loss(workload=512)),
-        (1024, 512, 128, 128, Loss(workload=512, routing=384)),
-        (1024, 512, 512, 128, Loss(workload=512, engine=384)),
-        (1024, 512, 256, 128, Loss(workload=512, routing=256, engine=128)),
-        (1024, 512, 256, 640, Loss(workload=384)),
-        (1024, 512, 256, 2000, Loss()),
-        (256, 512, 512, 0, Loss(engine=256)),
+        (1024, 1024, 1024, 1024, NotReused()),
+        (1024, 0, 0, 0, NotReused(new=1024)),
+        (1024, 512, 512, 512, NotReused(new=512)),
+        (1024, 512, 128, 128, NotReused(new=512, routing=384)),
+        (1024, 512, 512, 128, NotReused(new=512, engine=384)),
+        (1024, 512, 256, 128, NotReused(new=512, routing=256, engine=128)),
+        (1024, 512, 256, 640, NotReused(new=384)),
+        (1024, 512, 256, 2000, NotReused()),
+        (256, 512, 512, 0, NotReused(engine=256)),
     ],
 )
 def test_who_lost_it_when_all_replicas_are_in_the_index(
-    reusable: int, best: int, chosen: int, confirmed: int, loss: Loss
+    reusable: int, best: int, chosen: int, confirmed: int, loss: NotReused
 ) -> None:
     found = split(
         reusable=reusable,
@@ -49,14 +49,14 @@ def test_what_nobody_was_known_to_hold_is_the_indexs_loss_while_a_replica_is_not
         signal=True,
         all_synced=False,
     )
-    assert loss == Loss(index=512, routing=256, engine=256)
+    assert loss == NotReused(index=512, routing=256, engine=256)
 
 
 def test_without_a_signal_all_is_the_indexs_loss() -> None:
     loss = split(
         reusable=1024, best_cached=0, chosen_cached=0, confirmed=128, signal=False, all_synced=True
     )
-    assert loss == Loss(index=896)
+    assert loss == NotReused(index=896)
 
 
 @given(tokens, tokens, tokens, tokens, flags, flags)
@@ -73,3 +73,8 @@ def test_the_parts_are_never_negative_and_add_up(
     )
     assert min(astuple(loss)) >= 0
     assert sum(astuple(loss)) == max(0, reusable - confirmed)
+
+
+def test_new_tokens_are_no_loss() -> None:
+    found = NotReused(new=7, routing=1, index=2, engine=3)
+    assert found.losses == {"routing": 1, "index": 2, "engine": 3}

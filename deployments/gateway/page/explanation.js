@@ -171,11 +171,12 @@ function reuse(decision) {
   const cached = decision.cached_tokens;
   if (!cached) return null;
   if (cached.confirmed === null) return "The engine did not tell what it took from its cache.";
+  const fresh = decision.new_tokens ? ` ${tokens(decision.new_tokens)} are new: no replica held them.` : "";
   const lost = Object.entries(decision.reuse_loss_tokens ?? {}).filter(([, size]) => size > 0)
     .map(([cause, size]) => ` Lost ${tokens(size)} to ${cause}: ${LOSSES[cause] ?? ""}`);
   return `${tokens(cached.confirmed)} of ${tokens(decision.prompt_tokens.confirmed)} came from its cache;`
     + ` ${tokens(cached.in_index)} were in the index, ${tokens(cached.predicted)} with what was announced.`
-    + (lost.join("") || " Nothing that could be reused was lost.");
+    + fresh + (lost.join("") || " Nothing that could be reused was lost.");
 }
 
 function shadow(decision) {

@@ -69,7 +69,6 @@ export function result(decisions) {
 }
 
 export const LOSSES = {
-  workload: "New words: no replica held them, so there was nothing to reuse.",
   routing: "Another replica held them, and the request went elsewhere: for a shorter queue, or by policy.",
   index: "Nobody knew: the index did not answer in time, or a replica had not told all it holds.",
   engine: "The index knew them on the serving replica; they were gone when it began to compute.",
@@ -85,6 +84,7 @@ export function reuse(decisions) {
   const reused = sum((decision) => decision.cached_tokens.confirmed);
   const lost = Object.fromEntries(Object.keys(LOSSES).map(
     (cause) => [cause, sum((decision) => decision.reuse_loss_tokens?.[cause])]));
-  const named = Object.values(lost).reduce((total, part) => total + part, reused);
-  return { requests: told.length, prompt, reused, lost, rest: Math.max(0, prompt - named) };
+  const fresh = sum((decision) => decision.new_tokens);
+  const named = Object.values(lost).reduce((total, part) => total + part, reused + fresh);
+  return { requests: told.length, prompt, reused, fresh, lost, rest: Math.max(0, prompt - named) };
 }

@@ -180,10 +180,11 @@ function mark(decision, x, y) {
 }
 
 function reuseOf(source) {
-  const title = el("h3", { title: "Of the prompt tokens of the last decisions: reused, or lost to what" }, "Where prompt tokens came from");
+  const title = el("h3", { title: "Of the prompt tokens of the last decisions: reused, new, or lost to what" }, "Where prompt tokens came from");
   if (!source.prompt) return [title, el("p", { class: "empty" }, "Nothing served yet.")];
   const parts = [
     ["reused", source.reused, "Taken from the replica's KV cache instead of being computed."],
+    ["new", source.fresh, "No replica held them, so there was nothing to reuse."],
     ...Object.keys(LOSSES).map((cause) => [cause, source.lost[cause], LOSSES[cause]]),
     ["rest", source.rest, "Too short to reuse: part of a segment, or the prompt's last token."],
   ];
@@ -192,7 +193,7 @@ function reuseOf(source) {
     title,
     bar(parts.map(([name, size, about]) => [name, size, `${name}: ${about}`]), source.prompt, says),
     el("dl", { class: "legend" }, parts.map(([name, size, about]) => el("div", {},
-      el("dt", {}, el("span", { class: `swatch ${name}` }), name === "reused" || name === "rest" ? name : `lost: ${name}`),
+      el("dt", {}, el("span", { class: `swatch ${name}` }), name in LOSSES ? `lost: ${name}` : name),
       el("dd", { title: tokens(size) }, percent(size / source.prompt)),
       el("dd", { class: "why" }, about)))),
   ];

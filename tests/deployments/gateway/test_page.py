@@ -202,15 +202,16 @@ async def test_without_a_key_it_asks_for_one_and_says_when_it_is_wrong(reader: R
 
 async def test_a_decision_opens_by_keyboard_and_says_why(reader: Reader, front: Front) -> None:
     shadow = {"policy": "random", "replica_id": "r9", "cached_tokens": 3, "predicted_ttft": 0.1}
-    loss = {"workload": 12, "routing": 34, "index": 0, "engine": 0}
+    loss = {"routing": 34, "index": 0, "engine": 0}
+    reuse = {"new_tokens": 12, "reuse_loss_tokens": loss}
     told = await served(
-        front, "first", request_id="second", reuse_loss_tokens=loss, shadow=shadow | {"regret": 2.5}
+        front, "first", request_id="second", **reuse, shadow=shadow | {"regret": 2.5}
     )
     await reader.opens()
     await reader.decision("second").locator("summary").first.press("Enter")
     body = reader.decision("second").locator(".explanation")
     await expect(body).to_contain_text(f"Policy prefix chose {told['candidates'][0]['replica_id']}")
-    await expect(body).to_contain_text("Lost 12\u00a0tok to workload")
+    await expect(body).to_contain_text("12\u00a0tok are new: no replica held them. Lost 34")
     await expect(body).to_contain_text("Lost 34\u00a0tok to routing")
     await expect(body).to_contain_text("would have chosen r9")
     await expect(body).to_contain_text("Regret 2.50\u00a0s")
