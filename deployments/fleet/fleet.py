@@ -86,6 +86,18 @@ class GatewaySettings(Section):
         le=MOST_N,
         description="A request may ask for at most this many answers to a prompt, in `n`.",
     )
+    max_sequences: int = Field(
+        2048,
+        ge=1,
+        description="A request may ask for at most this many answers in all: `n` for each of its "
+        "prompts, or one embedding for each input.",
+    )
+    max_answer_logprobs: int = Field(
+        262144,
+        ge=1,
+        description="An answer may hold at most this many logprobs, those of its prompt included. "
+        "An engine needs some 70 bytes for each in JSON, and several times that in memory.",
+    )
     retries: int = Field(
         1,
         ge=1,

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.objectives import TenantLimits
 from deployments.gateway.asked import COMPLETIONS, EMBEDDINGS
+from deployments.gateway.context_lengths import lengths_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.pool_reporter import Admitted
@@ -174,9 +175,9 @@ class TenantBudgets:
         limits = [budget.tokens for budget in budgets if budget.tokens is not None]
         if not limits:
             return 0
-        lengths = _lengths(pool)
+        lengths = lengths_of(pool)
         if pool.overflow is not None and request.options.overflow != "never":
-            lengths += _lengths(pool.overflow)
+            lengths += lengths_of(pool.overflow)
         most = most_tokens(request, max(lengths, default=None))
         if most is None:  # it may use all there is
             return min(limits)
@@ -187,13 +188,6 @@ class TenantBudgets:
             )
             raise ApiError(400, message, code="tokens_above_limit", param="max_tokens")
         return most
-
-
-def _lengths(pool: GatewayPool) -> list[int]:
-    """The context lengths of a pool's engines, as far as they are known."""
-    told = [load.max_model_len for load in pool.scheduler.board.last_known().values()]
-    written = pool.settings.engine_args.get("max_model_len")
-    return [*filter(None, told), *([written] if isinstance(written, int) else [])]
 
 
 def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:

@@ -21,7 +21,6 @@ _OF_ENGINES = ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD)
 def refuse_engine_fields(
     path: str,
     fields: Mapping[str, Any],
-    max_n: int,
     allowed_xargs: Iterable[str],
     may_prioritize: bool,
 ) -> None:
@@ -47,12 +46,6 @@ def refuse_engine_fields(
             " it. Leave it out, or ask the operators to let this key have it."
         )
         raise ApiError(403, message, code="priority_not_allowed", param="priority")
-    if asked.n is not None and asked.n > max_n:
-        message = (
-            f"'n' asks for {asked.n} answers, and at most {max_n} are allowed."
-            " Ask for fewer, in several requests."
-        )
-        raise ApiError(400, message, code="invalid_value", param="n")
     if path == RESPONSES:
         _refuse_kept_responses(fields, asked)
 

@@ -38,7 +38,6 @@ from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
 from deployments.gateway.bodies import Bodies
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
-from deployments.gateway.engine_fields import refuse_engine_fields
 from deployments.gateway.engine_stream import connector
 from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
@@ -47,13 +46,13 @@ from deployments.gateway.fatal_requests import FatalRequests
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.inquiries import Inquiries
 from deployments.gateway.interpreter import keep_responsive
-from deployments.gateway.media_urls import refuse_media_urls
 from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
 from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Rejoining
 from deployments.gateway.relay import AnyAttempt, Relay
 from deployments.gateway.request import EngineRequest
+from deployments.gateway.request_checks import check_answer, check_fields
 from deployments.gateway.request_options import options_of, timeout_of
 from deployments.gateway.request_watch import RequestWatch, promise_of
 from deployments.gateway.serve_controller import ServeController
@@ -384,14 +383,7 @@ class Gateway:
         rights = holder.rights_in(limits)
         rights.check_model(model)
         options = options_of(request.headers, fields, rights, pool.overflow_model)
-        refuse_engine_fields(
-            record.path,
-            fields,
-            limits.max_n,
-            pool.settings.allowed_xargs,
-            limits.may_prioritize(record.tenant),
-        )
-        refuse_media_urls(fields, pool.settings.engine_args)
+        check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
         engine_request = EngineRequest(
             request_id=record.request_id,
@@ -421,6 +413,7 @@ class Gateway:
                 pool_request = await pool.read(
                     engine_request, fields, request.headers, options, request.receive
                 )
+            check_answer(pool_request, pool, limits)
             headers = await self._budgets.admit(pool_request, pool)
             async with asyncio.timeout_at(deadline):
                 attempt = await pool.schedule(pool_request, request.receive)

@@ -91,6 +91,8 @@ EVERY_KEY: dict[str, Any] = {
         "max_bodies_bytes": 4096,
         "max_list_items": 8,
         "max_n": 4,
+        "max_sequences": 64,
+        "max_answer_logprobs": 5000,
         "move_after_s": 2.5,
         "drain_timeout_s": 30.5,
         "retries": 2,
