@@ -344,6 +344,11 @@ class PoolScheduler:
         self._recent.add(placed, self._clock())
         self.board.placed(placed.ticket, placed.slot, placed.uncached_tokens, placed.sequences)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is placed, or waits to be."""
+        return bool(self._in_flight) or self.unassigned > 0
+
     def refresh_demand(self) -> DemandCounters:
         """The counters, with who waits now."""
         rooms = self.admission.queue, self.admission.interactive

@@ -2,7 +2,7 @@
 
     key       value                                              lifetime
     demand    hash: gateway -> `DemandCounters`, JSON, written    60 s after the
-              every 0.5 s whether they changed or not            last writing
+              every 0.5 s where they changed, else every second  last writing
     decided   `Decided`, JSON, written every 0.5 s                10 s
 
 Each gateway counts from its own start. The reader adds up what each count grew by, so the sums
@@ -13,6 +13,7 @@ Nothing here raises or makes a request wait; while Redis is away `told_at` grows
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,6 +30,7 @@ from router.slots import REDIS_TIMEOUT_S
 logger = logging.getLogger(__name__)
 
 WRITE_PERIOD_S = 0.5
+UNCHANGED_PERIOD_S = 1.0
 EXPIRE_S = 60
 DECIDED_EXPIRE_S = 10
 # A gateway that wrote nothing for so long is gone, and with it what it held.
@@ -119,14 +121,22 @@ def demand_key(pool: str) -> str:
 
 async def tell(redis: AsyncRedis, pool: str, gateway: str, counters: DemandCounters) -> None:
     """Write one gateway's counters until cancelled."""
+    written, written_at = DemandCounters(sequence=-1), float("-inf")
 
     async def write() -> None:
+        nonlocal written, written_at
+        now = asyncio.get_running_loop().time()
+        # half a period of slack: steps of a loop are not taken at exact times
+        is_due = now - written_at > UNCHANGED_PERIOD_S - WRITE_PERIOD_S / 2
+        if counters == written and not is_due:
+            return
         counters.sequence += 1
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             pipe = redis.pipeline(transaction=False)
             pipe.hset(demand_key(pool), gateway, msgspec.json.encode(counters).decode())
             pipe.expire(demand_key(pool), EXPIRE_S)
             await pipe.execute()
+        written, written_at = copy.copy(counters), now
 
     await forever(
         "demand",

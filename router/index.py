@@ -64,6 +64,9 @@ class PrefixIndex:
         self._breaker = Breaker()
         self._lane: Lane | None = None
         self._opening: asyncio.Task[Lane] | None = None
+        # Set while there may be something to repair: no connection, or an open breaker.
+        self._is_troubled = asyncio.Event()
+        self._is_troubled.set()
         self.lookups = 0
         self.failures = 0
         self.skipped = 0
@@ -89,6 +92,7 @@ class PrefixIndex:
             depths = await self._search(keys, self._deadline())
         except REDIS_FAILURES as error:
             self.failures += 1
+            self._is_troubled.set()
             if self._breaker.failed(began, self._clock()):
                 logger.warning(
                     "prefix index of %s does not answer, requests are placed without it: %s",
@@ -137,6 +141,7 @@ class PrefixIndex:
         return search.depths()
 
     async def _tend(self) -> None:
+        await self._is_troubled.wait()
         good = False
         try:
             lane = await self._connected()
@@ -150,6 +155,8 @@ class PrefixIndex:
             logger.debug("prefix index of %s: %s", self._pool, error)
         if self._breaker.is_open and self._breaker.probed(good):
             logger.warning("prefix index of %s answers again", self._pool)
+        if self._open_lane() is not None and not self._breaker.is_open:
+            self._is_troubled.clear()
 
     def _open_lane(self) -> Lane | None:
         return None if self._lane is None or self._lane.closed else self._lane
@@ -172,7 +179,7 @@ class PrefixIndex:
         try:
             await self._hang_up()
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                self._lane = await open_lane(self._redis, self._prefix)
+                self._lane = await open_lane(self._redis, self._prefix, self._is_troubled.set)
             return self._lane
         finally:
             self._opening = None

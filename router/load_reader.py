@@ -6,11 +6,13 @@ it knows is older than a lease.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 
-from common.loops import forever
+from common.loops import forever, until_next
 from router import active, slots
 from router.lease_signature import LeaseSigner
 from router.load import LoadBoard, ReplicaLoad
@@ -19,7 +21,10 @@ from router.redis_lane import KeptLane
 
 logger = logging.getLogger(__name__)
 
+# A request is placed by loads that are no older, and is what has them read.
 READ_PERIOD_S = 0.1
+# How often they are read where nothing asks for them; a lease ends after `slots.LEASE_S`.
+IDLE_PERIOD_S = 1.0
 
 _decode = msgspec.json.Decoder(ReplicaLoad).decode
 
@@ -48,14 +53,31 @@ class LoadReader:
         self._promotions = 0
         self._unreadable: dict[int, str] = {}  # slot -> what was told of it
         self._known: frozenset[int] = frozenset()
+        # slot -> a genuine lease as it was last read: most are the same the next time
+        self._decoded: dict[int, tuple[str, ReplicaLoad]] = {}
+        self._began_at = float("-inf")
+        self._wanted = asyncio.Event()
+        self._is_reading = False
+        self._is_on_time = True
+        # Done with the next reading; made when somebody waits for it.
+        self._reading: asyncio.Future[None] | None = None
 
-    async def run(self, period_s: float = READ_PERIOD_S) -> None:
-        """Refresh the board until cancelled."""
+    async def run(self, needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:
+        """Keep the board current until cancelled.
+
+        It is read when `fresh` asks for it, and every `needed_every_s()`, which is asked after each
+        reading and is bounded by READ_PERIOD_S and IDLE_PERIOD_S.
+        """
+
+        async def read_when_wanted() -> None:
+            bounded_s = min(max(needed_every_s(), READ_PERIOD_S), IDLE_PERIOD_S)
+            await self._pause(bounded_s)
+            await self.read()
+
         try:
             await forever(
                 "load_board",
-                self.read,
-                period_s,
+                read_when_wanted,
                 fails=f"load board of {self._pool} not readable",
                 logger=logger,
                 outages=REDIS_FAILURES,
@@ -63,26 +85,83 @@ class LoadReader:
         finally:
             await self.aclose()
 
+    async def fresh(self, within_s: float) -> None:
+        """Wait until the board is no older than READ_PERIOD_S; at most `within_s`, in seconds.
+
+        Never raises. Returns at once where the board is fresh, and where the last reading failed
+        or is late: what is known has to do. Requests share a reading.
+        """
+        if asyncio.get_running_loop().time() - self._began_at <= READ_PERIOD_S:
+            return
+        reading = self._next()
+        self.want()
+        if self._is_on_time:
+            done, _ = await asyncio.wait((reading,), timeout=within_s)
+            self._is_on_time = bool(done)
+
+    async def next_reading(self) -> None:
+        """Wait until the board was read once more; IDLE_PERIOD_S at most."""
+        await asyncio.wait((self._next(),), timeout=IDLE_PERIOD_S)
+
+    def want(self) -> None:
+        """Have the board read now, and `needed_every_s` of `run` asked again."""
+        if not self._is_reading:
+            self._wanted.set()
+
+    def _next(self) -> asyncio.Future[None]:
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_future()
+        return self._reading
+
+    async def _pause(self, period_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        # aligned with other loops: an idle process is woken once for all of them
+        timer = loop.call_later(until_next(period_s, loop.time()), self._wanted.set)
+        try:
+            await self._wanted.wait()
+        finally:
+            timer.cancel()
+        self._wanted.clear()
+
     async def aclose(self) -> None:
         """End what `read` has opened; `run` does."""
         await self._lane.aclose()
 
     async def read(self) -> None:
         """Refresh the board once. Raises one of REDIS_FAILURES."""
-        promotions = self._promotions
+        self._is_reading = True
+        try:
+            await self._read()
+            self._is_on_time = True
+        except BaseException:
+            self._is_on_time = False
+            raise
+        finally:
+            self._is_reading = False
+            if self._reading is not None and not self._reading.done():
+                self._reading.set_result(None)
+            self._reading = None
+
+    async def _read(self) -> None:
+        began_at, promotions = asyncio.get_running_loop().time(), self._promotions
         async with self._lane.within(slots.REDIS_TIMEOUT_S) as lane:
             key = active.active_key(self._pool)
             leases, value = await slots.live(lane, self._pool, key, self._known)
+        self._began_at = began_at
         self._known = frozenset(leases)
-        snapshots = self._genuine(leases)
+        genuine = self._genuine(leases)
         seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
         # a number that was left by a fleet file of another day says nothing
-        self.board.update(self._readable(snapshots), seen if self.scaled else None)
+        self.board.update(self._readable(genuine), seen if self.scaled else None)
 
     def _genuine(self, leases: dict[int, str]) -> dict[int, str]:
         if (signer := self._signer) is None:
             return leases
-        genuine = {slot: text for slot, text in leases.items() if signer.is_genuine(slot, text)}
+        genuine = {
+            slot: text
+            for slot, text in leases.items()
+            if self._is_as_before(slot, text) or signer.is_genuine(slot, text)
+        }
         forged = leases.keys() - genuine.keys()
         if forged and not self.forged:
             logger.error(
@@ -112,15 +191,21 @@ class LoadReader:
         self._promotions += 1
         return now is None or now.count > seen.count
 
-    def _readable(self, snapshots: dict[int, str]) -> list[ReplicaLoad]:
+    def _is_as_before(self, slot: int, lease: str) -> bool:
+        return self._decoded.get(slot, ("",))[0] == lease
+
+    def _readable(self, leases: dict[int, str]) -> list[ReplicaLoad]:
         """A snapshot of another release must not take the others off the board."""
-        loads, unreadable = [], {}
-        for slot, snapshot in snapshots.items():
+        decoded, unreadable = {}, {}
+        for slot, lease in leases.items():
+            if self._is_as_before(slot, lease):
+                decoded[slot] = self._decoded[slot]
+                continue
             try:
-                loads.append(_decode(snapshot))
+                decoded[slot] = lease, _decode(lease)
             except msgspec.MsgspecError as error:
                 unreadable[slot] = str(error)
                 if self._unreadable.get(slot) != unreadable[slot]:  # it comes ten times a second
                     logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
-        self._unreadable = unreadable
-        return loads
+        self._decoded, self._unreadable = decoded, unreadable
+        return [load for _, load in decoded.values()]

@@ -38,8 +38,8 @@ BATCH = 64
 WRITE_TIMEOUT_S = 1.0
 LOOK_BACK_MS = 5000
 # A silent stream is looked at afresh this often, in case Redis' clock went back.
-BLOCK_MS = 1000
-READ_TIMEOUT_S = 2.0
+BLOCK_MS = 5000
+READ_TIMEOUT_S = 6.0
 READ_COUNT = 256
 BEHIND_S, PAUSE_S = 0.001, 0.005
 

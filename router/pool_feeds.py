@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from router.index import Depths, PrefixIndex
 from router.lease_signature import LeaseSigner
 from router.load import LoadBoard
-from router.load_reader import LoadReader
+from router.load_reader import READ_PERIOD_S, LoadReader
 from router.placed_stream import PlacedStream
 from router.recent import Placed
 from router.redis_client import AsyncRedis
@@ -47,14 +47,21 @@ class PoolFeeds:
         self._sweeper = Sweeper(text, pool)
         self.index = PrefixIndex(binary, pool, lookup_budget_s, clock)
 
-    async def run(self) -> None:
-        """Keep what is known current until cancelled."""
-        parts = (self.loads, self.index, self._placements, self._sweeper)
-        await asyncio.gather(*(part.run() for part in parts))
+    async def run(self, loads_needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:
+        """Keep what is known current until cancelled; see `LoadReader.run`."""
+        parts = (self.index, self._placements, self._sweeper)
+        loads = self.loads.run(loads_needed_every_s)
+        await asyncio.gather(loads, *(part.run() for part in parts))
 
     async def look_up(self, keys: Sequence[bytes]) -> Depths | None:
-        """Leading segments cached, by slot; None without an answer within the budget."""
-        return await self.index.lookup(keys)
+        """Leading segments cached, by slot; None without an answer within the budget.
+
+        The load board is read at the same time, where it is not fresh, and within that budget.
+        """
+        depths, _ = await asyncio.gather(
+            self.index.lookup(keys), self.loads.fresh(self.index.budget_s)
+        )
+        return depths
 
     def announce(self, placed: Placed) -> None:
         """Tell the other gateways of a placement of this one."""

@@ -32,6 +32,8 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.1
+# How often a lease is renewed whose text has not changed; it ends after LEASE_S.
+RENEW_S = 0.5
 # Gathers what an engine step stores and removes.
 FLUSH_DELAY_S = 0.005
 STOP_S = 2.0
@@ -147,6 +149,8 @@ class IndexPublisher:
         self._waiting_since: float | None = None
         self._writing_since: float | None = None
         self._moved_at = time.monotonic()
+        # What Redis has as this replica's lease, and since when; empty: not known.
+        self._published_text, self._renewed_at = "", float("-inf")
 
     @property
     def synced(self) -> bool:
@@ -305,7 +309,12 @@ class IndexPublisher:
         if (tenancy := self._tenancy) is None:
             return
         lease = Lease(tenancy.slot, tenancy.incarnation, self.synced)
-        if await tenancy.renew(self._measure(lease)):
+        snapshot, now = self._measure(lease), time.monotonic()
+        if snapshot == self._published_text and now - self._renewed_at < RENEW_S:
+            return
+        self._published_text = ""
+        if await tenancy.renew(snapshot):
+            self._published_text, self._renewed_at = snapshot, now
             self.published.set()
         else:
             self._fenced(tenancy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -26,10 +26,16 @@ from router.redis_client import AsyncRedis
 
 
 class Lane(asyncio.Protocol):
-    """Made by `open_lane`. Not for pub/sub, nor for commands that change a connection's state."""
+    """Made by `open_lane`. Not for pub/sub, nor for commands that change a connection's state.
 
-    def __init__(self, connection: AbstractConnection) -> None:
+    `on_closed` is called once, when the connection has ended for whatever reason.
+    """
+
+    def __init__(
+        self, connection: AbstractConnection, on_closed: Callable[[], None] = lambda: None
+    ) -> None:
         self._connection = connection
+        self._on_closed = on_closed
         # redis-py has no public way to a connection's transport.
         self._transport: asyncio.Transport = cast(Any, connection)._writer.transport
         self._parser = hiredis.Reader(protocolError=InvalidResponse, replyError=ResponseError)
@@ -99,7 +105,9 @@ class Lane(asyncio.Protocol):
     def _fail(self, reason: str) -> RedisConnectionError:
         """End the connection, and every call that waits for a reply."""
         error = RedisConnectionError(f"connection lost: {reason}")
-        self.closed = True
+        if not self.closed:
+            self.closed = True
+            self._on_closed()
         self._transport.abort()
         while self._waiting:
             waiting = self._waiting.popleft()
@@ -146,7 +154,9 @@ class KeptLane:
             await lane.aclose()
 
 
-async def open_lane(redis: AsyncRedis, key: bytes) -> Lane:
+async def open_lane(
+    redis: AsyncRedis, key: bytes, on_closed: Callable[[], None] = lambda: None
+) -> Lane:
     """A lane to the server that holds the key. Takes as long as redis-py does: set a limit."""
     connection: AbstractConnection
     if isinstance(redis, RedisCluster):
@@ -160,7 +170,7 @@ async def open_lane(redis: AsyncRedis, key: bytes) -> Lane:
     connection.retry = Retry(NoBackoff(), retries=0)
     try:
         await connection.connect()  # type: ignore[no-untyped-call]
-        return Lane(connection)
+        return Lane(connection, on_closed)
     except BaseException:
         await connection.disconnect(nowait=True)
         raise

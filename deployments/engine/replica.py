@@ -33,6 +33,7 @@ from deployments.engine import prestart
 from deployments.engine.confirming import Confirming
 from deployments.engine.hang import EngineHealth
 from deployments.engine.held_answers import HeldAnswers
+from deployments.engine.lease_text import LeaseText
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
@@ -140,7 +141,7 @@ class EngineReplica:
         gate = TicketGate(self._app(), self._tickets, secret)
         self._server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
         self._url = gate.url = await self._server.start(self._node_ip)
-        self._leases = LeaseSigner(secret, board)
+        self._lease_text = LeaseText(LeaseSigner(secret, board))
         self._sequence = 0
         self._leaving = self._closed = False
         self._events = EventStream(*self._engine.events_at)
@@ -179,7 +180,7 @@ class EngineReplica:
         self._loops.start("engine_probe", self._probe())
         self._loops.start("settings", self._follow_settings(redis, board))
         if self._engine.can_sleep:
-            self._loops.start("load_board", self._board_reader.run(BOARD_PERIOD_S))
+            self._loops.start("load_board", self._board_reader.run(lambda: BOARD_PERIOD_S))
             self._loops.start("sleep_mode", self._sleeper.run())
         if prestart.KEY in os.environ:
             self._loops.start("prestart", prestart.keep())
@@ -330,7 +331,7 @@ class EngineReplica:
             tells_serve=self._tickets.tells_serve,
             dtype=self._engine.dtype,
         )
-        return self._leases.signed(lease.slot, load.to_json())
+        return self._lease_text.of(load)
 
     async def _probe(self) -> None:
         async def ask() -> None:

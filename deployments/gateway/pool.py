@@ -39,13 +39,14 @@ from deployments.gateway.renderer_client import RendererClient
 from deployments.gateway.request import EngineRequest, PoolRequest, Prompt, nobody_leaves
 from deployments.gateway.request_options import RequestOptions
 from deployments.gateway.serve_controller import AllReplicas, Question
-from deployments.gateway.start_watch import LOOK_PERIOD_S, StartWatch
+from deployments.gateway.start_watch import StartWatch
 from deployments.gateway.transport import Transport
 from deployments.gateway.turns import TURN_PERIOD_S, Turns
 from deployments.gateway.warm_promotions import WarmPromotions
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 from router.demand import Decided, read_decided, tell
 from router.lease_signature import LeaseSigner
+from router.load_reader import IDLE_PERIOD_S, READ_PERIOD_S
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import REDIS_FAILURES, AsyncRedis
@@ -54,6 +55,8 @@ from router.segment_keys import SegmentHasher, index_secret
 logger = logging.getLogger("ray.serve")
 
 DECIDED_PERIOD_S = 1.0
+# How often loads are read while answers are under way: their engine may be lost, or leave.
+BUSY_PERIOD_S = 0.25
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,8 +138,8 @@ class GatewayPool:
     async def run(self) -> None:
         """Keep what is known current, and let go whose turn has come, until cancelled."""
         await asyncio.gather(
-            self.feeds.run(),
-            self.reader.renderer.run(),
+            self.feeds.run(self._loads_needed_every_s),
+            self.reader.renderer.run(self.feeds.loads.next_reading),
             self._tell_demand(),
             self._moves.run(),
             forever(
@@ -150,7 +153,6 @@ class GatewayPool:
             forever(
                 "replica_starts",
                 self._look_for_replicas,
-                LOOK_PERIOD_S,
                 fails=f"whether {self.name} has a replica is not known",
                 logger=logger,
             ),
@@ -252,6 +254,7 @@ class GatewayPool:
             self._turns.refuse(decision.evicted)
         if (waiter := decision.waiter) is not None:
             self._explain(request, decision, "queued", decision.verdict.reason)
+            self.feeds.loads.want()  # from now on often
             turn = await self._turns.of(waiter, receive)
             if turn == "anew":
                 return await self.schedule(request, receive, is_again=True)
@@ -393,8 +396,14 @@ class GatewayPool:
                 self.scheduler.refresh_demand()
                 self._admission_metrics.idle(passed_s * len(self.scheduler.board.warm()))
 
+    def _loads_needed_every_s(self) -> float:
+        if self.is_waited_for:
+            return READ_PERIOD_S
+        return BUSY_PERIOD_S if self.scheduler.has_work else IDLE_PERIOD_S
+
     async def _look_for_replicas(self) -> None:
         """Whether there are any; when none is left, who waits for one is to be decided again."""
+        await self.feeds.loads.next_reading()
         self.scheduler.told_of_outage = await self.starts.look()
         is_one, was_one = self.scheduler.outage is not None, self._next_outage.done()
         if is_one and not was_one:

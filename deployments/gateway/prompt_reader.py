@@ -81,8 +81,9 @@ class PromptReader:
             placement, known = self._tokenize(request, fields, session)
         looked, skips = time.monotonic(), self._feeds.index.breaker_open
         depths: Depths | None = {} if known else None  # {}: too short for the index to tell
+        held = await self._feeds.look_up(placement.keys)
         if placement.keys:
-            depths = await self._feeds.look_up(placement.keys)
+            depths = held
         ended = time.monotonic()
         if placement.keys:
             result = "skipped" if skips else "failed" if depths is None else "ok"

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 
@@ -23,7 +24,6 @@ from router.load import LoadBoard, ReplicaLoad
 
 logger = logging.getLogger("ray.serve")
 
-LOOK_PERIOD_S = 0.25
 FETCH_TIMEOUT_S = 30.0
 
 
@@ -37,12 +37,17 @@ class RendererClient:
         self._digest = ""
         self.prompt_tokens: PromptTokens | None = None
 
-    async def run(self) -> None:
-        """Keep `prompt_tokens` current until cancelled."""
+    async def run(self, next_reading: Callable[[], Awaitable[None]]) -> None:
+        """Keep `prompt_tokens` current until cancelled; `next_reading` returns when the board may
+        have changed."""
+
+        async def follow() -> None:
+            await next_reading()
+            await self._look()
+
         await forever(
             "renderer",
-            self._look,
-            LOOK_PERIOD_S,
+            follow,
             fails="prompts are placed by load alone",
             logger=logger,
             outages=(aiohttp.ClientError, OSError, TimeoutError),

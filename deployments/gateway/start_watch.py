@@ -14,10 +14,6 @@ from autoscaling.outage import Outage
 from deployments.gateway.serve_controller import AllReplicas, Question, Starting
 from router.load import LoadBoard
 
-# How often it is looked at. Ray Serve is asked once a second at most, and only while a board is
-# empty.
-LOOK_PERIOD_S = 0.25
-
 
 class StartWatch:
     """Of one pool. `startup_s`: how long a start took lately, from its process to readiness; None:

@@ -17,7 +17,7 @@ from deployments.gateway.request import client_gone
 # times a second.
 TURN_PERIOD_S = 0.05
 # How often all is brought up to date while nobody waits.
-IDLE_PERIOD_S = 0.25
+IDLE_PERIOD_S = 1.0
 # In place of a turn: its place was taken for another tenant's; it is to be decided again.
 Refused = Literal["refused"]
 Anew = Literal["anew"]
@@ -59,6 +59,7 @@ class Turns:
             gone.cancel()
             self._scheduler.left(waiter)
             del self._waiting[waiter]
+            self._may_come.set()  # fewer wait, which is demand as well
 
     def refuse(self, waiter: Waiter[SchedulingRequest]) -> None:
         """It lost its place."""

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import aiohttp
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
-from deployments.gateway import renderer_client
 from deployments.gateway.renderer_client import RendererClient
 from deployments.prompt import PromptTokens
 from router.load import LoadBoard
@@ -21,9 +21,7 @@ PATH = "/v1/chat/completions"
 FACTS, OTHER_FACTS = facts(), facts(template="{{ messages[0].content }}")
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer_client, "LOOK_PERIOD_S", 0.01)
+LOOK_PERIOD_S = 0.01
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def board() -> LoadBoard:
 async def client(board: LoadBoard) -> AsyncIterator[RendererClient]:
     async with aiohttp.ClientSession() as session:
         client = RendererClient(session, SECRET, board)
-        task = asyncio.create_task(client.run())
+        task = asyncio.create_task(client.run(partial(asyncio.sleep, LOOK_PERIOD_S)))
         yield client
         assert not task.done()
         await cancelled(task)
@@ -63,7 +61,7 @@ def renders_like(client: RendererClient, of: FakeEngine) -> bool:
 
 
 async def looks(count: int = 5) -> None:
-    await asyncio.sleep(count * renderer_client.LOOK_PERIOD_S)
+    await asyncio.sleep(count * LOOK_PERIOD_S)
 
 
 async def test_without_engines_nothing_is_known(client: RendererClient) -> None:
