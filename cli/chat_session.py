@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cli.gateway_client import GatewayError
+from cli.hints import status_of
 from cli.output import note
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class ChatSession:
                     out.flush()
         except OpenAIError as error:
             url = str(self._client.base_url).rstrip("/")
-            remedy = "see /help, or antefix status"
+            remedy = f"see /help, or {status_of(url)}"
             raise failed_call(error, url, "does not answer", remedy) from error
         finally:
             out.write("\n")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cli.hints import logs_of
 from cli.local.home import FleetState, Keys
 from common.errors import Problem
 
@@ -45,6 +46,7 @@ class GatewayClient:
     def __init__(self, base_url: str, api_key: str) -> None:
         self._origin = base_url.rstrip("/").removesuffix("/v1")
         self._api_key = api_key
+        self._base_url = base_url
 
     @classmethod
     def of(cls, state: FleetState, keys: Keys) -> GatewayClient:
@@ -104,11 +106,13 @@ class GatewayClient:
                 if not line.startswith(b"data: ") or (whole := data == b"[DONE]"):
                     continue
                 if error := json.loads(data).get("error"):
-                    raise GatewayError(f"the stream broke: {error['message']}", "see antefix logs")
+                    raise GatewayError(
+                        f"the stream broke: {error['message']}", logs_of(self._base_url)
+                    )
                 ttft_s = ttft_s or time.monotonic() - began
             request_id = response.headers.get("x-request-id", "")
         if not (ttft_s and whole):
-            raise GatewayError("the stream broke off before its end", "see antefix logs")
+            raise GatewayError("the stream ended early", logs_of(self._base_url))
         return Streamed(request_id, ttft_s)
 
     def _call(self, path: str, body: dict[str, Any] | None, timeout_s: float) -> dict[str, Any]:
@@ -139,11 +143,11 @@ class GatewayClient:
                 yield response
         except urllib.error.HTTPError as error:
             message = f"{self._origin}{path} answers {error.code}: {_words(error)}"
-            raise GatewayError(message, "see antefix logs", error.code) from error
+            raise GatewayError(message, logs_of(self._base_url), error.code) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise GatewayError(
-                f"{self._origin}{path} cannot be read: {reason}", "see antefix logs"
+                f"{self._origin}{path} cannot be read: {reason}", logs_of(self._base_url)
             ) from error
 
 

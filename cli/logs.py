@@ -17,15 +17,17 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from cli.exit_codes import ExitCode
 from cli.local import cluster
 from cli.local.home import FleetState, Home
 from cli.log_line import is_json, readable, time_of
-from cli.output import answering
+from cli.output import CommandError, answering
 from cli.output import not_running as no_fleet
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 
 FOLLOW_SECONDS = 0.3
 BYTES_READ = 200_000
+_OF_RAY = ("raylet.*", "gcs_server.*")
 
 
 class Component(StrEnum):
@@ -75,11 +77,17 @@ def logs(
                 typer.echo(text)
 
         found = []
-        for name, file in log_files(home, state, component):
+        for name, file in log_files(home, state, component, rotated=bool(request)):
             offsets[file] = file.stat().st_size
             ending = _ending(file, lines, whole=bool(request) or as_json)
             found += [line for line in _timed(name, file, ending) if wanted(line.text)]
         show(found, lines)
+        if request and not found and not follow:
+            raise CommandError(
+                f"no line of the logs is about the request {request!r}",
+                "pass the x-request-id of its answer; a request without a valid key has no line",
+                ExitCode.FAILED,
+            )
         while follow:
             time.sleep(FOLLOW_SECONDS)
             found = []
@@ -89,11 +97,16 @@ def logs(
             show(found, len(found))
 
 
-def log_files(home: Home, state: FleetState, wanted: Component) -> list[tuple[str, Path]]:
-    """Files of a component that hold anything, by the time they were last written."""
+def log_files(
+    home: Home, state: FleetState, wanted: Component, rotated: bool = False
+) -> list[tuple[str, Path]]:
+    """Files of a component that are not empty, by the time they were last written.
+
+    `rotated`: older files of gateways and engines, too.
+    """
     found = [
         (component_of(file), file)
-        for file in _all_files(home, state)
+        for file in _all_files(home, state, rotated)
         if file.is_file() and file.stat().st_size
     ]
     chosen = [(name, file) for name, file in found if wanted in (Component.ALL, name)]
@@ -123,10 +136,11 @@ def _component_of_worker(file: Path) -> str:
     return Component.ENGINE if engines in top else Component.RAY
 
 
-def _all_files(home: Home, state: FleetState) -> Iterator[Path]:
+def _all_files(home: Home, state: FleetState, rotated: bool) -> Iterator[Path]:
     yield from home.logs.glob("*.log")
     if folder := cluster.ray_logs(state):
-        for pattern in ("serve/*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*"):
+        older = ("serve/*.log.[0-9]*",) if rotated else ()
+        for pattern in ("serve/*.log", *older, "worker-*.out", "worker-*.err", *_OF_RAY):
             yield from folder.glob(pattern)
 
 

@@ -19,6 +19,7 @@ import typer
 
 from cli.chat import where
 from cli.gateway_client import GatewayClient, GatewayError
+from cli.hints import logs_of, status_of
 from cli.output import answering, note, print_json
 from common.errors import Problem
 from deployments.gateway.api_keys import read_text
@@ -76,7 +77,7 @@ def verify(
         url, key, default_model = where(base_url, api_key)
         client = GatewayClient(url, key)
         began = time.monotonic()
-        _wait(client, timeout)
+        _wait(client, url, timeout)
         ready_s = time.monotonic() - began
         model = model or default_model or _first_model(client, url)
         if not as_json:
@@ -97,7 +98,7 @@ def verify(
                 break
             time.sleep(BETWEEN_QUESTIONS_S)
         else:
-            raise _no_hit(again, told)
+            raise _no_hit(again, told, logs_of(url))
         if not as_json:
             typer.echo(f"again       {_shown(again)}")
             typer.echo(
@@ -126,7 +127,7 @@ def _first_key(file: Path) -> str:
     return next(iter(keys))
 
 
-def _wait(client: GatewayClient, timeout_s: float) -> None:
+def _wait(client: GatewayClient, url: str, timeout_s: float) -> None:
     last = ""
 
     def tell(message: str) -> None:
@@ -138,11 +139,8 @@ def _wait(client: GatewayClient, timeout_s: float) -> None:
     try:
         client.wait_until_ready(timeout_s, tell)
     except GatewayError as error:
-        where_to_look = (
-            "see antefix status, on Kubernetes antefix k8s status"
-            if error.status
-            else "check --base-url and that the server runs"
-        )
+        unreachable = "check --base-url and that the server runs"
+        where_to_look = f"see {status_of(url)}" if error.status else unreachable
         raise Problem(
             f"the fleet was not ready within {timeout_s:g} s: {error.message}",
             f"{where_to_look}; --timeout waits longer",
@@ -210,8 +208,8 @@ def _is_hit(asked: VerifiedAnswer) -> bool:
     return asked.cached_tokens > 0 and asked.cached_tokens_in_index > 0
 
 
-def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any]) -> Problem:
-    """Which part of the chain broke."""
+def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any], logs: str) -> Problem:
+    """Return which part of the chain broke; `logs` says how to read the fleet's."""
     pool, counted = told["pool"], told["prompt_tokens"]["counted"]
     if not told["prompt_known"]:
         why = f"gateways cannot make the prompts of pool {pool}, which is placed by load alone"
@@ -227,7 +225,7 @@ def _no_hit(asked: VerifiedAnswer, told: Mapping[str, Any]) -> Problem:
         remedy = "set the pool's policy to prefix, or try again when the fleet is less busy"
     elif asked.cached_tokens:
         why = f"{asked.replica} reused {asked.cached_tokens} tokens that the index did not know"
-        remedy = "see antefix logs for KV events that were lost"
+        remedy = f"{logs} for KV events that were lost"
     else:
         why = f"{asked.replica} computed all of its {asked.prompt_tokens} tokens again"
         remedy = "see that engine_args leave prefix caching on and the KV cache has room"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.exit_codes import ExitCode
 from cli.local.home import Home
 from cli.main import app
 
@@ -106,6 +107,19 @@ def test_a_requests_lines_are_found_however_far_back(tmp_path: Path) -> None:
     with file.open("a") as log:
         log.writelines(json.dumps({**ENDED, "request_id": "x" * 100}) + "\n" for _ in range(3000))
     assert any("request_id=r-1 " in line for line in logs("--request", "r-1"))
+
+
+def test_a_requests_lines_are_found_in_a_file_that_was_rotated(tmp_path: Path) -> None:
+    older = tmp_path / "ray" / "serve" / "replica_antefix_gateway_abcd1234.log.1"
+    write(older, json.dumps({**FAILED, "request_id": "of-yesterday"}))
+    assert "it failed" in logs("--request", "of-yesterday")[0]
+    assert not any("of-yesterday" in line for line in logs("-n", "100"))
+
+
+def test_a_request_without_a_line_is_an_error_that_says_where_ids_are() -> None:
+    done = CliRunner().invoke(app, ["logs", "--request", "nobody"])
+    assert done.exit_code == ExitCode.FAILED
+    assert "'nobody'" in done.stderr and "x-request-id" in done.stderr
 
 
 def test_the_last_lines_are_counted_after_the_choice() -> None:

@@ -142,6 +142,8 @@ async def test_reuse_that_the_index_does_not_know_is_no_hit(redis_url: str) -> N
     error = json.loads(result.stdout)["error"]
     assert f"reused {REUSED} tokens that the index did not know" in error["message"]
     assert "KV events" in error["remedy"]
+    # this fleet is on no machine of ours: helm test says the same in a pod
+    assert "antefix logs" not in error["remedy"] and "pods" in error["remedy"]
 
 
 async def test_a_policy_that_ignores_the_prefix_is_named(redis_url: str) -> None:
@@ -201,7 +203,7 @@ async def test_an_answer_that_breaks_is_one_line(redis_url: str, tokens: int) ->
         result = await verified(front)
     assert result.exit_code == ExitCode.FAILED
     assert len(result.stderr.splitlines()) == 1
-    assert "antefix logs" in result.stderr
+    assert "see the logs of its gateways" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Where to look next, which differs between the fleet on this machine and any other."""
+
+from __future__ import annotations
+
+from cli.local.home import Home
+from common.errors import Problem
+
+LOGS_HERE = "see antefix logs"
+LOGS_ELSEWHERE = "see the logs of its gateways and engines, which on Kubernetes are in their pods"
+
+
+def is_here(base_url: str) -> bool:
+    """Whether the fleet on this machine serves at that address."""
+    try:
+        state = Home().state()
+    except (OSError, Problem):
+        return False
+    return state is not None and _origin(state.base_url) == _origin(base_url)
+
+
+def logs_of(base_url: str) -> str:
+    """How to read the logs of the fleet at that address."""
+    return LOGS_HERE if is_here(base_url) else LOGS_ELSEWHERE
+
+
+def status_of(base_url: str) -> str:
+    """The command that shows the state of the fleet at that address."""
+    return "antefix status" if is_here(base_url) else "antefix k8s status, on Kubernetes"
+
+
+def _origin(base_url: str) -> str:
+    return base_url.rstrip("/").removesuffix("/v1")
