@@ -39,7 +39,8 @@ down: ## Stop the fleet that `make up` started
 	@if [ -x $(BIN)/antefix ]; then $(BIN)/antefix down $(ARGS); fi
 
 SKIPPED := .cache/skipped-tests.jsonl
-NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=.cache/slowest-tests.tsv
+SLOWEST := .cache/slowest-tests.tsv
+NOTING := ANTEFIX_SKIPPED_TESTS=$(SKIPPED) ANTEFIX_SLOWEST_TESTS=$(SLOWEST)
 
 KUBERNETES := .cache/kubernetes-tests.log
 ENGINES := .cache/engines-tests.log
@@ -52,7 +53,7 @@ test: ## Install what is needed, then lint and run every test (ARGS= goes to pyt
 	@$(PYTHON) tests/programs.py
 	@$(PYTHON) bootstrap.py --dev
 ifeq ($(strip $(ARGS)),)
-	@mkdir -p .cache && : > $(SKIPPED)
+	@mkdir -p .cache && : > $(SKIPPED) && : > $(SLOWEST)
 	@env --default-signal=INT $(NOTING) $(BIN)/python -m pytest -m kubernetes > $(KUBERNETES) 2>&1 & \
 	kubernetes=$$!; $(MAKE) --no-print-directory lint || { kill -INT $$kubernetes 2> /dev/null; wait; exit 1; }; \
 	$(NOTING) $(BIN)/python -m pytest -m "not (real or kubernetes or kubernetes_long)" -n 6 --dist loadfile; \
@@ -60,6 +61,7 @@ ifeq ($(strip $(ARGS)),)
 	@env --default-signal=INT $(NOTING) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "real and not cluster" \
 		> $(ENGINES) 2>&1 & engines=$$!; $(NOTING) $(BIN)/python -m pytest -m cluster; \
 	failed=$$?; wait $$engines || failed=1; cat $(ENGINES); exit $$failed
+	@$(BIN)/python -m tests.slowest $(SLOWEST)
 	@$(BIN)/python -m tests.missing $(SKIPPED)
 else
 	@$(MAKE) --no-print-directory lint

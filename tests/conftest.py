@@ -2,19 +2,18 @@
 
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import compress, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
 from deployments.models.model import embedded_model
-from tests import missing, programs
+from tests import missing, programs, slowest
 from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
 from weights.drafts import first_layers
@@ -104,16 +103,5 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     reasons = (report.longrepr[2] for report in reporter.stats.get("skipped", ()))
     missing.note(Counter(reason.removeprefix("Skipped: ") for reason in reasons))
     if file := os.environ.get("ANTEFIX_SLOWEST_TESTS"):
-        append_slowest(Path(file), config.option.markexpr, reporter.stats)
-
-
-def append_slowest(file: Path, phase: str, stats: dict[str, list[Any]]) -> None:
-    """Lines of when, which tests, seconds and which test, for the sum of all and the slowest 25."""
-    seconds: Counter[str] = Counter()
-    for report in (report for reports in stats.values() for report in reports):
-        if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid] += report.duration  # type: ignore[assignment]
-    now = datetime.now(UTC).isoformat(timespec="minutes")
-    lines = [("all together", sum(seconds.values())), *seconds.most_common(25)]
-    with file.open("a") as out:
-        out.writelines(f"{now}\t{phase}\t{took:.1f}\t{test}\n" for test, took in lines)
+        wall_s = time.time() - reporter._session_start.time
+        slowest.append(Path(file), config.option.markexpr, wall_s, reporter.stats)
