@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from cli.hints import logs_of
 from cli.local.home import FleetState, Keys
@@ -91,7 +92,7 @@ class GatewayClient:
 
     def explanation(self, request_id: str, timeout_s: float = 10.0) -> dict[str, Any]:
         """Why it went where it went. Raises GatewayError, with 404 for what is not known (yet)."""
-        return self._call(f"/antefix/requests/{request_id}", None, timeout_s)
+        return self._call(f"/antefix/requests/{quote(request_id)}", None, timeout_s)
 
     def stream(self, body: dict[str, Any], headers: dict[str, str], timeout_s: float) -> Streamed:
         """A chat's answer to its end. Raises GatewayError, also for a stream that is cut off.

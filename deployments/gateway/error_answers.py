@@ -19,7 +19,7 @@ from deployments.gateway.errors import ApiError
 # Characters of an address.
 MOST_SHOWN = 200
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+@~#-]{1,128}")
 
 
 def answer_errors(app: Starlette) -> None:

@@ -26,6 +26,8 @@ _FAILURES = (aiohttp.ClientError, OSError, ValueError, LookupError)
 
 
 class ModelCards:
+    """Of one pool. Its models were created when this gateway began to serve it."""
+
     def __init__(self, pool: GatewayPool, connections: Connections) -> None:
         self._pool = pool
         self._session = connections.session
@@ -39,10 +41,11 @@ class ModelCards:
         told = await self._told(self._models, "/v1/models")
         cards = {card["id"]: card for card in (told or {"data": []})["data"]}
         for name in self._pool.settings.model_names:
-            own = {"id": name, "object": "model", "created": self._started, "owned_by": "antefix"}
-            cards.setdefault(name, own)
+            cards.setdefault(name, {"id": name, "object": "model", "owned_by": "antefix"})
+        # an engine says that each model was created when it was asked
         return [
             {k: v for k, v in card.items() if k not in ("root", "permission")}
+            | {"created": self._started}
             for card in cards.values()
         ]
 

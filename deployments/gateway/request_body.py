@@ -27,7 +27,8 @@ _BYTES_PER_TOKEN = 4
 async def read(
     headers: Mapping[str, str], chunks: AsyncIterator[bytes], max_body_bytes: int
 ) -> bytes:
-    """The whole body. 415 for another content type than JSON, 413 over `max_body_bytes`."""
+    """The whole body. 415 for another content type than JSON and for a compressed one, 413 over
+    `max_body_bytes`."""
     content_type = headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise ApiError(
@@ -36,6 +37,14 @@ async def read(
             "Send JSON with the header 'Content-Type: application/json'.",
             code="unsupported_content_type",
         )
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        message = (
+            f"The content encoding {encoding[:100]!r} is not supported."
+            " Send the body as it is, without the header 'Content-Encoding'."
+        )
+        identity = {"accept-encoding": "identity"}
+        raise ApiError(415, message, code="unsupported_content_encoding", headers=identity)
     length = headers.get("content-length", "0")
     if length.isdigit() and int(length) > max_body_bytes:
         _too_large(max_body_bytes)

@@ -114,6 +114,7 @@ class FakeEngine:
         self.segment_tokens = 0
         self.renderer: RendererFacts | None = None
         self.renderer_asked = 0
+        self.cards_told = 0
         self.renderer_answers: Response | None = None
         self._sequence = 0
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S, places)
@@ -319,7 +320,14 @@ class FakeEngine:
         return {**about, "choices": choices, **more}
 
     async def _models(self, request: Request) -> Response:
-        card = {"id": self.model, "object": "model", "root": "/where/it/lies", "permission": []}
+        self.cards_told += 1
+        card: dict[str, Any] = {
+            "id": self.model,
+            "object": "model",
+            "created": 1_700_000_000 + self.cards_told,  # vLLM's is the time of the question
+            "root": "/where/it/lies",
+            "permission": [],
+        }
         return JSONResponse({"object": "list", "data": [card]})
 
     async def _openapi(self, request: Request) -> Response:

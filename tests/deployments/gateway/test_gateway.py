@@ -238,9 +238,12 @@ async def test_without_redis_status_shows_the_replicas_that_serve_runs(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/no/such"])
-async def test_a_request_keeps_the_id_it_came_with(front: Front, path: str, stream: bool) -> None:
-    async with front.post(path, headers={"x-request-id": "my.id-1"}, stream=stream) as answer:
-        assert answer.headers.getall("x-request-id") == ["my.id-1"]
+@pytest.mark.parametrize("given", ["my.id-1", "a1b2-c3#42", "Root=1-67891233:ab+c~@d"])
+async def test_a_request_keeps_the_id_it_came_with(
+    front: Front, path: str, stream: bool, given: str
+) -> None:
+    async with front.post(path, headers={"x-request-id": given}, stream=stream) as answer:
+        assert answer.headers.getall("x-request-id") == [given]
 
 
 @pytest.mark.parametrize("given", ["", "no spaces", "x" * 129, "sl/ash"])
@@ -262,7 +265,7 @@ async def test_the_clients_key_stays_at_the_gateway(front: Front, engine: FakeEn
 async def test_a_model_card_shows_no_path(front: Front) -> None:
     async with front.get("/v1/models") as answer:
         (card,) = (await answer.json())["data"]
-    assert card.keys() == {"id", "object"}
+    assert card.keys() == {"id", "object", "created"}
 
 
 async def test_models_are_named_while_no_engine_answers() -> None:

@@ -60,6 +60,24 @@ async def test_many_who_ask_are_one_question(asked: list[str]) -> None:
     assert sorted(asked) == ["/openapi.json", "/v1/models"]
 
 
+async def test_a_model_was_created_at_one_time_whenever_and_whoever_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_cards, "KEPT_S", 0.0)
+    engine = FakeEngine()
+    created = set()
+    async with gateway_before(engine) as front:
+        for path in ("/v1/models", f"/v1/models/{MODEL}", "/v1/models"):
+            async with front.get(path) as answer:
+                told = await answer.json()
+            created |= {card["created"] for card in told.get("data", [told])}
+        assert engine.cards_told > 1
+        front.sees()
+        async with front.get("/v1/models") as answer:
+            created |= {card["created"] for card in (await answer.json())["data"]}
+    assert len(created) == 1
+
+
 async def test_without_redis_the_engines_that_were_last_known_are_asked() -> None:
     async with gateway_before(FakeEngine()) as front:
         front.pool.scheduler.board._read_at = float("-inf")

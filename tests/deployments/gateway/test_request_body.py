@@ -143,6 +143,23 @@ async def test_json_may_be_said_in_several_ways(content_type: str) -> None:
     assert await read({"content-type": content_type}, b"{", b"}") == b"{}"
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "br", "zstd", "gzip, br", "x"])
+async def test_a_compressed_body_is_a_415(encoding: str) -> None:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    with pytest.raises(ApiError) as refused:
+        await read(headers, b"\x1f\x8b")
+    error = refused.value
+    assert (error.status, error.code) == (415, "unsupported_content_encoding")
+    assert error.headers["accept-encoding"] == "identity"
+    assert_sentences(error.message)
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", " Identity "])
+async def test_a_body_that_says_it_is_not_compressed_is_read(encoding: str) -> None:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    assert await read(headers, b"{}") == b"{}"
+
+
 async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
     async def unread() -> AsyncIterator[bytes]:
         raise AssertionError("read")
