@@ -7,6 +7,9 @@ consistent_hash    by the prompt's first block on a ring of virtual nodes, with 
 approximate_tree   each gateway remembers where it sent which prefix, as much as all caches
                    hold; a third of the prompt must be known, and where loads are uneven the
                    replica with the fewest of its own requests takes it
+exact_and_load     sees every engine's cache as it is and counts requests exactly: twice the share
+                   of the prompt that is cached, less the replica's requests by the most of any;
+                   in the manner of llm-d's precise prefix scorer beside its load scorer
 oracle             sees every engine's cache as it is, and goes where most of the prompt is,
                    whatever waits there; of equals, where the fewest requests are
 """
@@ -26,6 +29,8 @@ from simulator.traces import Request
 
 VIRTUAL_NODES = 100
 BOUND = 1.25
+# Of a cached prompt, by that of the replica with most requests.
+CACHED_WEIGHT = 2.0
 # Known of the prompt for the tree to decide; how uneven loads may be, in requests and as a ratio.
 TREE_SHARE, UNEVEN_REQUESTS, UNEVEN_RATIO = 0.3, 64, 1.5
 
@@ -111,6 +116,19 @@ class ApproximateTree(Chooser):
         self._own[visit.gateway][visit.replica] -= 1
 
 
+class ExactAndLoad(Chooser):
+    def choice(self, request: Request, gateway: int) -> int:
+        requests = self._replicas.requests
+        most, size = max(requests) or 1, self._replicas.hardware.block_tokens
+        score = [
+            CACHED_WEIGHT * engine.cached_blocks(request.blocks) * size / request.prompt_tokens
+            - requests[replica] / most
+            for replica, engine in enumerate(self._replicas.engines)
+        ]
+        best = max(score)
+        return self._rng.choice([replica for replica, of in enumerate(score) if of == best])
+
+
 class CacheOracle(Chooser):
     def choice(self, request: Request, gateway: int) -> int:
         depths = [engine.cached_blocks(request.blocks) for engine in self._replicas.engines]
@@ -126,6 +144,7 @@ CHOOSERS: Mapping[str, Callable[[SimulatedReplicas, int, int], Chooser]] = Mappi
         "least_loaded": FewestRequests,
         "consistent_hash": ConsistentHash,
         "approximate_tree": ApproximateTree,
+        "exact_and_load": ExactAndLoad,
         ORACLE: CacheOracle,
     }
 )

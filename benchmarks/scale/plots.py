@@ -21,6 +21,7 @@ COLOURS = {
     "least_loaded": "#e69f00",
     "consistent_hash": "#009e73",
     "approximate_tree": "#cc79a7",
+    "exact_and_load": "#56b4e9",
     "oracle": TAIL,
 }
 AXES = ("prompt_tokens", "replicas", "gateways", "blocks")

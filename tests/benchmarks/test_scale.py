@@ -13,6 +13,7 @@ from benchmarks.scale.choosers import (
     ApproximateTree,
     CacheOracle,
     ConsistentHash,
+    ExactAndLoad,
     FewestRequests,
 )
 from benchmarks.scale.costs import Growth
@@ -180,6 +181,20 @@ def test_an_oracle_goes_where_most_is_cached() -> None:
     assert CacheOracle(fleet, 1, 1).choice(asked(0.0, 1, 2, 3, 4), 0) == 1
 
 
+@pytest.mark.parametrize(("waiting", "replica"), [(0, 1), (1, 1), (40, 0)])
+def test_exact_and_load_weighs_what_is_cached_by_what_waits_there(
+    waiting: int, replica: int
+) -> None:
+    fleet = fleet_of(2, waiting, 40)
+    fleet.engines[1] = SimulatedEngine(HARDWARE)
+    job = Job.hashed("before", 2 * BLOCK + 10, 1, (1, 2))
+    fleet.engines[1].submit(job, 0.0)
+    fleet.engines[1].advance(100.0)
+    assert fleet.engines[1].cached_blocks((1, 2)) == 2
+    # a third of the prompt is cached at the second
+    assert ExactAndLoad(fleet, 1, 1).choice(asked(0.0, 1, 2, 3, 4, 5, 6), 0) == replica
+
+
 def visit(number: int, replica: int, ttft_s: float, cached_tokens: int) -> Visit:
     request = asked(float(number), number)
     job = Job.hashed(str(number), request.prompt_tokens, 5, request.blocks)
@@ -236,7 +251,7 @@ LOAD = RedisLoad(
     dict.fromkeys(("heartbeat", "board", "lookup", "write", "announcement", "hearing"), 1e-5),
 )
 GROWTH = Growth("decision", "replicas", (10, 100, 1000), (0.001, 0.01, 0.1))
-LINEAR = replace(GROWTH, seconds=(0.001, 0.01, 0.09))
+SLOWLY = replace(GROWTH, seconds=(0.001, 0.003, 0.009))
 
 
 def test_the_load_compared_is_the_one_that_the_peer_had() -> None:
@@ -247,8 +262,9 @@ def test_the_load_compared_is_the_one_that_the_peer_had() -> None:
 
 
 def test_goals_are_told_as_they_are_met_or_missed() -> None:
-    judged = goals(FOUND, LOAD, ClusterFound([8, 8, 8], 0.001, 0), [LINEAR])
-    assert judged["hits_of_oracle_2_replicas_1_gateway"]["met"]
+    judged = goals(FOUND, LOAD, ClusterFound([8, 8, 8], 0.001, 0), [SLOWLY])
+    hits = judged["hits_of_ceiling_2_replicas_1_gateway"]
+    assert (hits["figure"], hits["met"]) == (pytest.approx(138 / 207, abs=1e-4), False)
     assert judged["variation_2_replicas_1_gateway"]["met"]
     assert judged["mooncake_conversation_mean_ttft_of_random"]["figure"] == 30.0
     assert judged["mooncake_conversation_p99_ttft_of_random"]["met"]
@@ -257,11 +273,16 @@ def test_goals_are_told_as_they_are_met_or_missed() -> None:
     assert judged["llm_d_shared_prefixes_at_20_p90_ttft_of_random"]["met"]
     by_other = judged["no_reuse_mean_ttft_by_best_other"]
     assert (by_other["figure"], by_other["met"]) == (1.25, False)
-    assert judged["decision_by_replicas_growth"]["met"]
-    slower = replace(GROWTH, seconds=(0.001, 0.01, 0.11))
-    missed = goals(FOUND, LOAD, ClusterFound([9, 9, 6], 0.001, 1), [slower])
-    assert not missed["decision_by_replicas_growth"]["met"]
+    assert judged["decision_by_replicas_power"]["met"]
+    missed = goals(FOUND, LOAD, ClusterFound([9, 9, 6], 0.001, 1), [GROWTH])
+    assert not missed["decision_by_replicas_power"]["met"]
     assert not missed["wrong_lookups_on_a_cluster"]["met"]
+
+
+def test_what_is_linear_by_nature_has_no_goal_of_its_growth() -> None:
+    anew = Growth("replica_anew", "blocks", (10, 1000), (0.001, 0.1))
+    judged = goals(FOUND, LOAD, ClusterFound([8, 8, 8], 0.001, 0), [anew])
+    assert not [name for name in judged if name.endswith("_power")]
 
 
 def test_growth_is_told_as_a_factor_and_a_power() -> None:
