@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept_results, measured, report
-from benchmarks.headlines import LINES, SENTENCES, TABLES
+from benchmarks.headlines import INTRODUCTIONS, LINES, SENTENCES, TABLES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
 from common.errors import Problem
@@ -115,8 +115,16 @@ def _table(name: str, history: History, stale: Stale) -> str:
         rows.append((what, f"{goal['figure']:.3g}", _span(runs, goal_name), judged))
     versions = ", ".join(f"{package} {version}" for package, version in of["versions"].items())
     machine = f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}"
-    text = f"{report.padded(rows)}\n\n`{of['command']}`: {machine}, {versions}."
+    introduction = _introduction(name, of)
+    text = f"{introduction}{report.padded(rows)}\n\n`{of['command']}`: {machine}, {versions}."
     return f"{text}{_mark([name], stale)}"
+
+
+def _introduction(name: str, of: Result) -> str:
+    for template in INTRODUCTIONS.get(name, ()):
+        with contextlib.suppress(KeyError):
+            return f"{_filled(template.format(**of['figures']))}\n\n"
+    return ""
 
 
 def _sentence(name: str, history: History, stale: Stale) -> str:

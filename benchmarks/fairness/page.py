@@ -25,7 +25,8 @@ def page(
     rows = [HEAD, ("--",) * len(HEAD), *(_row(words, figures[of]) for of, words in KINDS.items())]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     judged = "\n".join(
-        f"| {name.replace('_', ' ')} | {goal['figure']:g} | at most {goal['at_most']:g} |"
+        f"| {name.replace('_', ' ')} | {goal['figure']:g} | {goal['range'][0]:g} to"
+        f" {goal['range'][1]:g} | at most {goal['at_most']:g} |"
         f" {'yes' if goal['met'] else '**no**'} |"
         for name, goal in goals.items()
     )
@@ -37,24 +38,23 @@ def page(
 `{command}`: {minutes:.0f} minutes,
 {machine}
 
-Two real engines, two tenants. One sends {figures["own_requests_per_s"]:.1f} short requests a
-second, a quarter of what the fleet can serve of them. The other leaves the pool a quarter more than
-full, or floods it with four times that: {full["others_offered"]} requests were offered, of which
-{full["others_served"]} were served, and {flooded["others_offered"]}, of which
-{flooded["others_served"]} were. {rounds} rounds of each, in an order of chance; in both phases of a
-round the first tenant's requests are due at the same times.
+Two real engines, two tenants whose requests are alike. One sends
+{figures["own_requests_per_s"]:.2f} requests a second, a quarter of what the fleet can serve
+({figures["capacity_requests_per_s"]:.2f}). The other fills the rest, or floods the pool with four
+times that: {full["others_offered"]} requests were offered, of which {full["others_served"]} were
+served, and {flooded["others_offered"]}, of which {flooded["others_served"]} were. {rounds} seeds,
+each in an order of chance; the first tenant's requests of a seed are due at the same times in each.
 
 {table}
 
-| Goal | Figure | Wanted | Met |
-| -- | -- | -- | -- |
+| Goal | Median | Range | Wanted | Met |
+| -- | -- | -- | -- | -- |
 {judged}
 
 Times count from when a request was due. *Sent late* is what of them is the benchmark's own
 client's, which shares the cores with the engines; *at the gateway* they count from when a request
-came there. A *tail* is the p99 of 300 requests or more, else the p90. That beside the flood is
-{figures["tail_ttft_beside_a_flood_of_that_alone"]:g} times that of the tenant alone: what sharing a
-full pool costs at all.
+came there. A *tail* is the p99 of 300 requests or more, else the p90. Goals are the median of the
+seeds.
 """
 
 

@@ -1,14 +1,13 @@
-"""What one tenant's flood costs another: make bench-fairness ARGS="--rounds 6"
+"""What one tenant's flood costs another: make bench-fairness
 
 The fleet of the overload benchmark, two engines that promise a first token within 5 s, and two
-tenants. One sends many short requests, always: a quarter of what the fleet could serve of them. The
-other sends long ones, in turns: as many as leave the pool somewhat more than full together with
-those, so that somebody always waits; and four times that. All open loop. The goal is about the
-first tenant's requests: what the flood adds to their time to first token in a pool that is full
-anyway. What sharing costs at all, beside having the pool alone, is told with it. A p99 of some
-hundred requests is one of their few largest, and follows from when they come: so both phases of a
-round have the same arrivals of the first tenant's. What each round had says how far it can be
-trusted, and how late a request was sent, which is part of its time, whether by the fleet or by us.
+tenants whose requests are alike. One always sends a quarter of the fleet's capacity. The other, in
+turns, fills the rest of the capacity, sends four times that, and sends nothing, so that the first
+has the pool alone. All of it is open loop, and the capacity is the knee of a sweep
+(`benchmarks/overload`). For each seed of goals.yaml the first tenant's arrivals are the same in all
+three, which come in an order of chance. A goal is the median over the seeds of what the flood adds
+to the first tenant's tail in a full pool, or in a pool that it has alone. Results also say how late
+requests were sent, which is part of their time.
 
 With --record each request is written down with its explanation, a line of JSON.
 """
@@ -30,23 +29,29 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks import report
-from benchmarks.fairness.page import page
+from benchmarks import report, rules
+from benchmarks.fairness.page import KINDS, page
 from benchmarks.fleet import BenchFleet, running
-from benchmarks.overload.run import ANSWER_TOKENS, FLEET, PROMPT_TOKENS, OverloadBench
+from benchmarks.overload.run import (
+    ANSWER_TOKENS,
+    FIRST_RATE,
+    FLEET,
+    PROMPT_TOKENS,
+    OverloadBench,
+)
 from benchmarks.recording import write_down
-from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
+from benchmarks.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from cli.stream_client import Endpoint
 from common.percentiles import percentile, tail_percent
 
-OWN_SIZES, OWN_SHARE = ((40, 80), (4, 4)), 0.25
-OTHERS_SIZES = (PROMPT_TOKENS, ANSWER_TOKENS)
-FULL_TIMES, FLOOD_TIMES = 1.25, 4.0
-PHASE_S, SETTLE_S = 40.0, 8.0
+RULE = rules.of("fairness")
+SIZES = (PROMPT_TOKENS, ANSWER_TOKENS)
+OWN_SHARE, FULL_TIMES = RULE.settings["own_share"], RULE.settings["full_times"]
+FLOOD_TIMES, PHASE_S = RULE.settings["flood_times"], RULE.settings["phase_s"]
+SETTLE_S = 8.0
 # Until a gateway has heard of both tenants, what comes first stands in the engines.
 BEGIN_S = 5.0
-GOAL = 1.1
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "fairness.md"
 
 
@@ -95,8 +100,8 @@ class FairnessBench:
         self, seed: int, kind: str, own_rate: float, others_rate: float, found: Beside
     ) -> None:
         own, others = await asyncio.gather(
-            self._play(self._fleet.gateway, own_rate, OWN_SIZES, seed),
-            self._play(self._other, others_rate, OTHERS_SIZES, 1000 + seed),
+            self._play(self._fleet.gateway, own_rate, seed),
+            self._play(self._other, others_rate, 1000 + seed),
         )
         found.rounds.append([of for of in own if of.at >= BEGIN_S])
         found.others += others
@@ -106,38 +111,48 @@ class FairnessBench:
                 await write_down(self._http, endpoint, self._record, requests, **told)
         await asyncio.sleep(SETTLE_S)
 
-    async def _play(
-        self, gateway: Endpoint, rate: float, sizes: Sizes, seed: int
-    ) -> list[ReplayedRequest]:
+    async def _play(self, gateway: Endpoint, rate: float, seed: int) -> list[ReplayedRequest]:
         if not rate:
             return []
-        trace = poisson(gateway.name, lambda at: rate, rate, PHASE_S, sizes, seed)
+        trace = poisson(gateway.name, lambda at: rate, rate, PHASE_S, SIZES, seed)
         return await play(self._http, gateway, self._fleet.model, trace)
 
 
-async def measure(
-    fleet: BenchFleet, rounds: int, slo_s: float, record: Path | None
-) -> dict[str, Any]:
+async def measure(fleet: BenchFleet, slo_s: float, record: Path | None) -> dict[str, Any]:
     found = {"alone": Beside(), "full": Beside(), "flooded": Beside()}
     order = random.Random(2)
     async with stream_client.session() as http:
         overload = OverloadBench(http, fleet, slo_s)
-        own = OWN_SHARE * await overload.capacity(OWN_SIZES)
-        capacity = await overload.capacity(OTHERS_SIZES)
-        filling = (FULL_TIMES - OWN_SHARE) * capacity
+        await overload.phase(FIRST_RATE, seed=0)  # to no account: rates are learned first
+        capacity = await overload.knee(RULE.reported[0])
+        own, filling = OWN_SHARE * capacity, (FULL_TIMES - OWN_SHARE) * capacity
         rates = {"alone": 0.0, "full": filling, "flooded": FLOOD_TIMES * filling}
         bench = FairnessBench(http, fleet, other_tenant(fleet), record)
-        kinds = [(0, "alone")]
-        for turn in range(rounds):
-            kinds += [(turn, kind) for kind in order.sample(["full", "flooded"], 2)]
-        for seed, kind in kinds:
-            await bench.phase(seed, kind, own, rates[kind], found[kind])
-            print(kind, found[kind].figures(), flush=True)
+        for seed in RULE.reported:
+            for kind in order.sample([*rates], len(rates)):
+                await bench.phase(seed, kind, own, rates[kind], found[kind])
+                print(kind, found[kind].figures(), flush=True)
     return {
         "capacity_requests_per_s": round(capacity, 3),
         "own_requests_per_s": round(own, 3),
         **{kind: of.figures() for kind, of in found.items()},
     }
+
+
+def goals_of(figures: dict[str, Any]) -> dict[str, Any]:
+    """Seed by seed, flooded by full and by alone; what was refused or failed in full or flooded."""
+    tails = {kind: figures[kind]["ttft_tail_s_of_each_round"] for kind in KINDS}
+    judged = {}
+    for kind, goal in (
+        ("full", "tail_ttft_beside_a_flood_of_that_in_a_full_pool"),
+        ("alone", "tail_ttft_beside_a_flood_of_that_alone"),
+    ):
+        pairs = zip(tails["flooded"], tails[kind], strict=True)
+        judged[goal] = RULE.judged(goal, [flooded / base for flooded, base in pairs])
+    for what in ("refused", "failed"):
+        told = sum(figures[kind][what] for kind in ("full", "flooded"))
+        judged[what] = RULE.judged(what, [told])
+    return judged
 
 
 def other_tenant(fleet: BenchFleet) -> Endpoint:
@@ -154,29 +169,21 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6, help="of each phase, in turns")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fairness.run", description=(__doc__ or "").partition("\n\n")[2]
+    )
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/fairness.md")
     options = parser.parse_args()
     began = time.monotonic()
     with running(FLEET) as fleet:
-        figures = asyncio.run(measure(fleet, options.rounds, 5.0, options.record))
-    full, flooded = figures["full"], figures["flooded"]
-    goals = {
-        "tail_ttft_beside_a_flood_of_that_in_a_full_pool": report.goal(
-            flooded["ttft_tail_s"] / full["ttft_tail_s"], at_most=GOAL
-        ),
-        "refused_beside_a_flood": report.goal(flooded["refused"], at_most=0),
-        "failed": report.goal(flooded["failed"] + full["failed"], at_most=0),
-    }
-    alone = figures["alone"]["ttft_tail_s"]
-    figures["tail_ttft_beside_a_flood_of_that_alone"] = round(flooded["ttft_tail_s"] / alone, 3)
+        figures = asyncio.run(measure(fleet, 5.0, options.record))
+    goals = goals_of(figures)
     if options.write:
         minutes = (time.monotonic() - began) / 60
         command = report.command("fairness")
         PAGE.write_text(page(figures, goals, command, minutes, report.machine_in_words()))
-    report.finish("fairness", figures, goals, seeds=range(options.rounds))
+    report.finish("fairness", figures, goals, seeds=RULE.reported)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""What a fleet does with more than it can serve: make bench-overload ARGS="--rounds 3"
+"""What a fleet does with more than it can serve: make bench-overload
 
-One fleet of real engines. In each round its capacity is measured: requests that finish in a second
-while enough are always under way. Then so much is offered, and then three times as much, open loop.
-Every answer must be a success or a 429 that says when to come back; those let in must get their
-first token in time, at least as many of them as at capacity; and when it ends all is well again
-within seconds.
+One fleet of real engines. For each seed of goals.yaml its capacity is measured open loop: the rate
+is raised step by step, and the knee is the highest at which nearly all requests still meet the SLO,
+as they did at all lower ones. Then the knee is offered, and three times the knee. Every answer must
+be a success or a 429 that says when to come back. At least as many requests as at the knee must
+meet the SLO. Those let in must get their first token in time. When the load ends, requests of the
+same sizes must meet the SLO within seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import report
+from benchmarks import report, rules
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.fleet import BenchFleet, running
+from benchmarks.overload.knee import KNEE_SHARE, RateStep, knee_of
 from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
 from common.percentiles import Tail, percentile
@@ -31,10 +32,16 @@ from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 300), (16, 16)
-CONCURRENCY, CAPACITY_S = 32, 30.0
-TIMES_CAPACITY, PHASE_S = 3.0, 60.0
-PROBE_PERIOD_S, PROBES_S, PROBE = 0.5, 15.0, (16, 4)
-P99_GOAL, RECOVERY_GOAL_S = 1.2, 10.0
+RULE = rules.of("overload")
+FIRST_RATE: float = RULE.settings["first"]
+STEP: float = RULE.settings["step"]
+STEPS: int = RULE.settings["steps"]
+STEP_S: float = RULE.settings["step_s"]
+TIMES_KNEE: float = RULE.settings["times_knee"]
+PHASE_S: float = RULE.settings["phase_s"]
+PROBE_PERIOD_S, PROBES_S, SETTLE_S = 1.0, 15.0, 5.0
+UNFAIR = "answers_that_are_neither_success_nor_429_with_retry_after"
+PROBE = sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2
 
 
 @dataclass(frozen=True)
@@ -54,22 +61,34 @@ class Phase:
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.ttft is not None)
 
 
+def steady(name: str, rate: float, seconds: float, sizes: Sizes, seed: int) -> Trace:
+    return poisson(name, lambda at: rate, rate, seconds, sizes, seed)
+
+
 class OverloadBench:
     def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, slo_s: float) -> None:
         self._http = http
         self._fleet = fleet
         self._slo_s = slo_s
-        self._rng = random.Random(1)
 
-    async def capacity(self, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
-        """Requests of these sizes that finish in a second while CONCURRENCY are under way."""
-        until = asyncio.get_running_loop().time() + CAPACITY_S
-        counts = await asyncio.gather(*(self._one_by_one(until, sizes) for _ in range(CONCURRENCY)))
-        return sum(counts) / CAPACITY_S
+    async def knee(self, seed: int, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
+        """Requests of these sizes a second that still meet the SLO. Raises RuntimeError where even
+        the first rate is too much."""
+        steps: list[RateStep] = []
+        for number in range(STEPS):
+            rate = FIRST_RATE * STEP**number
+            outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
+            attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
+            steps.append(RateStep(rate, attained))
+            print(f"offered {rate:.2f}/s: {attained:.1%} met the SLO", flush=True)
+            if attained < KNEE_SHARE:
+                break
+            await asyncio.sleep(SETTLE_S)
+        return knee_of(steps)
 
-    async def phase(self, rate: float) -> Phase:
-        sizes, seed = (PROMPT_TOKENS, ANSWER_TOKENS), self._rng.randrange(1000)
-        offered = poisson("offered", lambda at: rate, rate, PHASE_S, sizes, seed)
+    async def phase(self, rate: float, seed: int) -> Phase:
+        sizes = (PROMPT_TOKENS, ANSWER_TOKENS)
+        offered = steady("offered", rate, PHASE_S, sizes, seed)
         playing = asyncio.create_task(self._play(offered))
         await asyncio.sleep(PHASE_S)
         recovered_s = await self._recovered()
@@ -83,32 +102,21 @@ class OverloadBench:
         failed = [o.at + PROBE_PERIOD_S for o in outcomes if not o.met(self._slo_s)]
         return max(failed, default=0.0)
 
-    async def _one_by_one(self, until: float, sizes: Sizes) -> int:
-        finished, loop = 0, asyncio.get_running_loop()
-        prompt_tokens, answer_tokens = sizes
-        while loop.time() < until:
-            size = self._rng.randint(*prompt_tokens), self._rng.randint(*answer_tokens)
-            (outcome,) = await self._play(Trace("one", (Request(0.0, *size),), 0.0))
-            if outcome.status == 429:
-                await asyncio.sleep(0.2)
-            finished += outcome.status == 200 and loop.time() < until
-        return finished
-
     async def _play(self, trace: Trace) -> list[ReplayedRequest]:
         return await play(self._http, self._fleet.gateway, self._fleet.model, trace)
 
 
-async def measure(fleet: BenchFleet, rounds: int, slo_s: float) -> list[tuple[Phase, Phase]]:
-    """Each round's phases: at capacity, and beyond it."""
+async def measure(fleet: BenchFleet, slo_s: float) -> list[tuple[Phase, Phase]]:
+    """Each seed's phases: at the knee, and beyond it."""
     async with stream_client.session() as http:
         bench, pairs = OverloadBench(http, fleet, slo_s), []
-        await bench.capacity()  # to no account: rates are learned first
-        for _ in range(rounds):
-            capacity = await bench.capacity()
-            pair = await bench.phase(capacity), await bench.phase(TIMES_CAPACITY * capacity)
+        await bench.phase(FIRST_RATE, seed=0)  # to no account: rates are learned first
+        for seed in RULE.reported:
+            knee = await bench.knee(seed)
+            pair = await bench.phase(knee, seed), await bench.phase(TIMES_KNEE * knee, seed)
             pairs.append(pair)
             for phase in pair:
-                print(described(phase, slo_s))
+                print(described(phase, slo_s), flush=True)
     return pairs
 
 
@@ -125,45 +133,46 @@ def described(phase: Phase, slo_s: float) -> str:
 def summary(
     pairs: Sequence[tuple[Phase, Phase]], slo_s: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and goals."""
+    """Figures and goals, one pair a seed."""
     overloads = [overload for _, overload in pairs]
-    ratios = [over.goodput(slo_s) / at.goodput(slo_s) for at, over in pairs]
-    ttfts = [ttft for overload in overloads for ttft in overload.ttfts]
-    tail = Tail.of(ttfts)
+    ratios = [over.goodput(slo_s) / max(at.goodput(slo_s), 1e-9) for at, over in pairs]
+    tails = [Tail.of(overload.ttfts) for overload in overloads]
     outcomes = [outcome for overload in overloads for outcome in overload.outcomes]
     figures = {
         "slo_s": slo_s,
-        "capacity_requests_per_s": [round(at.offered, 3) for at, _ in pairs],
+        "knee_requests_per_s": [round(at.offered, 3) for at, _ in pairs],
+        "offered_requests_per_s": [round(overload.offered, 3) for overload in overloads],
         "offered": len(outcomes),
-        "served": len(ttfts),
+        "served": sum(len(overload.ttfts) for overload in overloads),
         "refused": sum(outcome.status == 429 for outcome in outcomes),
         "goodput_per_s": [round(overload.goodput(slo_s), 3) for overload in overloads],
-        "goodput_at_capacity_per_s": [round(at.goodput(slo_s), 3) for at, _ in pairs],
-        "ttft_p50_s": round(percentile(ttfts, 50), 3),
-        f"ttft_{tail.name}_s": round(tail.value, 3),
+        "goodput_at_the_knee_per_s": [round(at.goodput(slo_s), 3) for at, _ in pairs],
+        "ttft_p50_s": [round(percentile(overload.ttfts, 50), 3) for overload in overloads],
+        "tails": [tail.name for tail in tails],
+        "ttft_tail_s": [round(tail.value, 3) for tail in tails],
     }
+    unfair = sum(not outcome.is_fair for outcome in outcomes)
     goals = {
-        "answers_that_are_neither_success_nor_429_with_retry_after": report.goal(
-            sum(not outcome.is_fair for outcome in outcomes), at_most=0
+        UNFAIR: RULE.judged(UNFAIR, [unfair]),
+        "goodput_of_that_at_the_knee": RULE.judged("goodput_of_that_at_the_knee", ratios),
+        "tail_ttft_of_the_slo": RULE.judged(
+            "tail_ttft_of_the_slo", [tail.value / slo_s for tail in tails]
         ),
-        "goodput_of_that_at_capacity": report.goal(statistics.median(ratios), at_least=1.0),
-        f"{tail.name}_ttft_of_the_slo": report.goal(tail.value / slo_s, at_most=P99_GOAL),
-        "recovery_s": report.goal(
-            max(overload.recovered_s for overload in overloads), at_most=RECOVERY_GOAL_S
-        ),
+        "recovery_s": RULE.judged("recovery_s", [over.recovered_s for over in overloads]),
     }
     return figures, goals
 
 
+@stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2, help="of capacity, then overload")
-    rounds = parser.parse_args().rounds
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.overload.run", description=(__doc__ or "").partition("\n\n")[2]
+    ).parse_args()
     pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
     with running(FLEET) as fleet:
-        pairs = asyncio.run(measure(fleet, rounds, slo_s))
-    report.finish("overload", *summary(pairs, slo_s), seeds=[1])
+        pairs = asyncio.run(measure(fleet, slo_s))
+    report.finish("overload", *summary(pairs, slo_s), seeds=RULE.reported)
 
 
 if __name__ == "__main__":

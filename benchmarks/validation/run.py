@@ -1,8 +1,9 @@
 """Is the simulator true? make bench-simulator ARGS="--write"
 
 The same arrivals, prompts and answers go to a fleet of two real engines, which are measured before
-and after, and to its simulation: through the same admission and placement, at three loads. Times to
-first token and refusals side by side, with the error.
+and after, and to its simulation: through the same admission and placement, at three loads, with
+each seed of goals.yaml. The simulation has one profile of the engines for all loads, as the
+backtest and scale have. Times to first token and refusals are compared, with the error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import asyncio
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ import msgspec
 
 from autoscaling.slo import Slo
 from benchmarks import report
+from benchmarks.ending import stopped_in_the_end
 from benchmarks.fleet import BenchFleet, running
 from benchmarks.trace_player import play, poisson
+from benchmarks.validation import results
+from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
 from cli import calibrating, stream_client
 from cli.stream_client import Endpoint
-from common.percentiles import percentile
 from simulator.engine_profile import EngineProfile
-from simulator.engines import Hardware
 from simulator.simulation import run
 from simulator.traces import Trace
 from simulator.types import FleetSettings
@@ -36,50 +38,8 @@ FLEET = Path(__file__).with_name("fleet.yaml")
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 REPLICAS, SLO_S = 2, 5.0
 # Of what the profile says that the engines can do.
-LOADS, PHASE_S = (0.4, 0.8, 2.0), 60.0
+LOADS, PHASE_S = RULE.settings["loads"], RULE.settings["phase_s"]
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
-PERCENTS = (50, 90, 99)
-# A simulator that is off by more would say little about a policy.
-ERROR_GOAL = 0.10
-
-
-@dataclass(frozen=True)
-class LoadResult:
-    """What came of one load, in reality or in the simulation. `ttfts` are sorted, in seconds."""
-
-    ttfts: tuple[float, ...]
-    refused: int
-
-    @property
-    def mean(self) -> float:
-        return sum(self.ttfts) / max(1, len(self.ttfts))
-
-    def at(self, percent: float) -> float:
-        return percentile(self.ttfts, percent)
-
-
-@dataclass(frozen=True)
-class MeasuredEngines:
-    """In the mean over the fleet's engines: what one does while the others rest, and while all
-    work. Each has a core, but caches and memory are of all."""
-
-    alone: EngineProfile
-    together: EngineProfile
-
-    def at(self, load: float) -> EngineProfile:
-        """At a load the others are at work for that share of the time."""
-        alone, together, busy = self.alone.hardware, self.together.hardware, min(1.0, load)
-
-        def mixed(rested: float, worked: float) -> float:
-            return (1.0 - busy) * rested + busy * worked
-
-        hardware = replace(
-            together,
-            prefill_rate=1.0 / mixed(1.0 / alone.prefill_rate, 1.0 / together.prefill_rate),
-            step_s=mixed(alone.step_s, together.step_s),
-            sequence_s=mixed(alone.sequence_s, together.sequence_s),
-        )
-        return msgspec.structs.replace(self.together, hardware=hardware)
 
 
 def trace(engine: EngineProfile, load: float, seed: int) -> Trace:
@@ -108,17 +68,15 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
     return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts))
 
 
-async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> MeasuredEngines:
-    """Raises aiohttp.ClientError."""
+async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProfile:
+    """The mean over the fleet's engines, while all work. Raises aiohttp.ClientError."""
     url = f"{fleet.gateway.url}/antefix/status"
     async with http.get(url, headers=fleet.gateway.headers) as answer:
         [pool] = (await answer.json())["pools"].values()
     urls = [replica["url"] for replica in pool["replicas"]]
     engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
     measure = partial(calibrating.calibrated, http, model=fleet.model)
-    alone = [await measure(engine=engine) for engine in engines]
-    together = await asyncio.gather(*(measure(engine=engine) for engine in engines))
-    return MeasuredEngines(mean_of(alone), mean_of(together))
+    return mean_of(await asyncio.gather(*(measure(engine=engine) for engine in engines)))
 
 
 def mean_of(profiles: Sequence[EngineProfile]) -> EngineProfile:
@@ -132,121 +90,98 @@ def mean_of(profiles: Sequence[EngineProfile]) -> EngineProfile:
     return msgspec.structs.replace(profiles[0], hardware=mean)
 
 
-async def measure(
-    fleet: BenchFleet,
-) -> tuple[MeasuredEngines, dict[str, tuple[LoadResult, LoadResult]]]:
-    """By load: what was observed, and what the simulation of the same said."""
+async def measure(fleet: BenchFleet) -> tuple[EngineProfile, list[ComparedLoad]]:
+    """What was observed with each seed at each load, and what the simulation of the same said."""
     async with stream_client.session() as http:
         before = await measured(http, fleet)
         # the gateway learns its predictions, as it has where it has run for a while
-        await observed(http, fleet, trace(before.together, LOADS[1], seed=0))
-        seen = {}
-        for load in LOADS:
-            played = trace(before.together, load, seed=1)
-            seen[load] = played, await observed(http, fleet, played)
+        await observed(http, fleet, trace(before, LOADS[1], seed=0))
+        seen = []
+        for seed in RULE.reported:
+            for load in LOADS:
+                played = trace(before, load, seed)
+                seen.append((load, seed, played, await observed(http, fleet, played)))
+                print(f"seed {seed} {played.name}: {described(seen[-1][-1])}", flush=True)
         after = await measured(http, fleet)
-    engines = MeasuredEngines(
-        mean_of([before.alone, after.alone]), mean_of([before.together, after.together])
-    )
-    print(f"alone {engines.alone.hardware}, together {engines.together.hardware}")
-    found = {}
-    for load, (played, outcome) in seen.items():
-        found[played.name] = outcome, simulated(played, engines.at(load))
-        told = map(described, found[played.name])
-        print(f"{played.name}: observed {next(told)}; simulated {next(told)}")
-    return engines, found
+    engine = mean_of([before, after])
+    print(f"engines {engine.hardware}")
+    return engine, [
+        ComparedLoad(load, seed, outcome, simulated(played, engine))
+        for load, seed, played, outcome in seen
+    ]
 
 
 def described(seen: LoadResult) -> str:
-    figures = " ".join(f"{seen.at(percent):.2f}" for percent in PERCENTS)
-    return f"{len(seen.ttfts)} served, {seen.refused} refused, mean {seen.mean:.2f} s, {figures}"
+    p50, p90 = (seen.at(percent) for percent in PERCENTS[:2])
+    return (
+        f"{len(seen.ttfts)} served, {seen.refused} refused, mean {seen.mean:.2f} s,"
+        f" p50 {p50:.2f}, p90 {p90:.2f}"
+    )
 
 
-def error(observed: float, simulated: float) -> float:
-    return abs(simulated - observed) / observed
-
-
-def summary(
-    found: dict[str, tuple[LoadResult, LoadResult]],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and goals."""
-    figures: dict[str, Any] = {}
-    for load, (seen, said) in found.items():
-        figures[load] = {
-            name: {
-                "served": len(of.ttfts),
-                "refused": of.refused,
-                "ttft_mean_s": round(of.mean, 3),
-                **{f"ttft_p{percent}_s": round(of.at(percent), 3) for percent in PERCENTS},
-            }
-            for name, of in (("observed", seen), ("simulated", said))
-        }
-    goals = {
-        f"error_of_mean_ttft_at_{load.replace(' ', '_')}": report.goal(
-            error(seen.mean, said.mean), at_most=ERROR_GOAL
-        )
-        for load, (seen, said) in found.items()
-    }
-    return figures, goals
-
-
-def page(figures: dict[str, Any], goals: dict[str, Any], engines: MeasuredEngines) -> str:
+def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile) -> str:
     """docs/benchmarks/simulator.md."""
     rows = [
         f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
-        + " | ".join(f"{of[f'ttft_p{percent}_s']:.2f} s" for percent in PERCENTS)
+        + " | ".join(_seconds(of.get(f"ttft_p{percent}_s")) for percent in PERCENTS)
         + " |"
         for load, both in figures.items()
         for who, of in both.items()
     ]
-    errors = [f"- {name.replace('_', ' ')}: {goal['figure']:.0%}" for name, goal in goals.items()]
-    alone, together = engines.alone.hardware, engines.together.hardware
+    judged = [
+        f"| {name.replace('_', ' ')} | {goal['figure']:.1%} | {goal['range'][0]:.1%} to"
+        f" {goal['range'][1]:.1%} | at most {goal['at_most']:.0%} |"
+        f" {'yes' if goal['met'] else '**no**'} |"
+        for name, goal in goals.items()
+    ]
+    of = engine.hardware
     (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
     return f"""# Is the simulator true?
 
 <!-- Written by `{report.command("simulator")}`. -->
 
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures, in
-the mean over both, before all loads and after:
+Two real engines with a core each, and their simulation from what `antefix calibrate` measures of
+them while both work, in the mean of before and after: {of.prefill_rate:.0f} prompt tokens a second,
+{1000 * of.step_s:.1f} ms a decode step and {1000 * of.sequence_s:.1f} ms more for each sequence in
+it. One profile serves all loads.
 
-| | Prompt tokens a second | Decode step | More for each sequence in it |
-| -- | -- | -- | -- |
-{_measured_row("while the other rests", alone)}
-{_measured_row("while both work", together)}
-
-The engines of a machine share its caches and memory. At a load the other is at work for that share
-of the time, and what the simulation takes for an engine's times is that much between the two. The
-same arrivals, prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go
-through the same placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load. A load is the
-share of the engines' time that the requests would take if both worked all the time.
+The same arrivals, prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go
+through the same placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load and seed. A
+load is the share of the engines' time that the requests would take. Figures of all seeds together:
 
 | Load | | Served | Refused | Mean TTFT | p50 | p90 | p99 |
 | -- | -- | -- | -- | -- | -- | -- | -- |
 {chr(10).join(rows)}
 
-Relative errors of the simulation:
+{RULE.says}
 
-{chr(10).join(errors)}
+| Goal | Median | Range | Wanted | Met |
+| -- | -- | -- | -- | -- |
+{chr(10).join(judged)}
+
+Not compared: autoscaling, reuse of prefixes, replicas that start, and GPUs.
 
 {report.machine_in_words()}
 """
 
 
-def _measured_row(when: str, of: Hardware) -> str:
-    step_ms, sequence_ms = 1000 * of.step_s, 1000 * of.sequence_s
-    return f"| {when} | {of.prefill_rate:.0f} | {step_ms:.1f} ms | {sequence_ms:.1f} ms |"
+def _seconds(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.2f} s"
 
 
+@stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.validation.run", description=(__doc__ or "").partition("\n\n")[2]
+    )
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/simulator.md")
     write = parser.parse_args().write
     with running(FLEET) as fleet:
-        engines, found = asyncio.run(measure(fleet))
-    figures, goals = summary(found)
+        engine, found = asyncio.run(measure(fleet))
+    told, judged = results.figures(found), results.goals(found)
     if write:
-        (DOCS / "simulator.md").write_text(page(figures, goals, engines))
-    report.finish("simulator", figures, goals, seeds=[1])
+        (DOCS / "simulator.md").write_text(page(told, judged, engine))
+    report.finish("simulator", told, judged, seeds=RULE.reported)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import report, rules
 from benchmarks.fairness.page import KINDS, page
-from benchmarks.fairness.run import Beside
+from benchmarks.fairness.run import Beside, goals_of
 from benchmarks.load_generator import Answer
 from benchmarks.prediction import page as prediction_page
 from benchmarks.prediction.run import alone_of, errors, figures_of
@@ -103,13 +103,33 @@ def test_the_page_of_fairness_says_which_goals_are_missed() -> None:
     rounds = [[ReplayedRequest(0.0, 200, ttft)] for ttft in (0.5, 0.7, 0.7)]
     of = Beside(rounds).figures()
     figures = {
-        "own_requests_per_s": 3.8,
-        "tail_ttft_beside_a_flood_of_that_alone": 2.5,
+        "own_requests_per_s": 0.9,
+        "capacity_requests_per_s": 3.6,
         **dict.fromkeys(KINDS, of),
     }
-    goals = {"tail_of_alone": report.goal(1.3, at_most=1.1), "failed": report.goal(0, at_most=0)}
+    goals = {
+        "tail_of_alone": rules.judged([1.0, 1.3, 1.4], {"at_most": 1.1}),
+        "failed": rules.judged([0], {"at_most": 0}),
+    }
     text = page(figures, goals, "make bench-fairness", 8.0, "2026, on a machine.")
     assert "| beside the flood | 3 | 0 | p90 | 0.70 | 0.70 | 0.5, 0.7, 0.7 |" in text
-    assert (
-        "| tail of alone | 1.3 | at most 1.1 | **no** |\n| failed | 0 | at most 0 | yes |" in text
+    assert "| tail of alone | 1.3 | 1 to 1.4 | at most 1.1 | **no** |\n" in text
+
+
+def test_a_flood_is_judged_beside_a_full_pool_and_beside_a_pool_of_its_own() -> None:
+    def kind(*ttfts: float, refused: int = 0) -> dict[str, object]:
+        rounds = [[ReplayedRequest(0.0, 200, ttft)] for ttft in ttfts]
+        return {**Beside(rounds).figures(), "refused": refused}
+
+    judged = goals_of(
+        {
+            "alone": kind(0.5, 0.5, 0.5),
+            "full": kind(1.0, 1.0, 1.0, refused=3),
+            "flooded": kind(0.9, 1.2, 1.3),
+        }
     )
+    full = judged["tail_ttft_beside_a_flood_of_that_in_a_full_pool"]
+    assert (full["figure"], full["range"], full["met"]) == (1.2, [0.9, 1.3], False)
+    assert judged["tail_ttft_beside_a_flood_of_that_alone"]["figure"] == 2.4
+    # a full pool is offered its capacity: what it refuses counts as well
+    assert (judged["refused"]["figure"], judged["refused"]["met"]) == (3, False)
