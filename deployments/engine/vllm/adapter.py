@@ -105,7 +105,6 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
-        prompt_length.refuse_full(_prompt_length(prompt), self.model_config.max_model_len)
         constraints.refuse_huge(sampling_params)
         # "full": vLLM sends the events of the blocks it reuses, too. Never what a client says in
         # `vllm_xargs`: those events would be counted as blocks that are never evicted.
@@ -305,7 +304,7 @@ class VllmEngine:
         streams.log_no_mistakes()
         responses = getattr(app.state, "openai_serving_responses", None)
         streams.tell_mistakes(responses)
-        prompt_length.by_name(responses)
+        prompt_length.refuse_by_name()
         engine.resuming.no_responses = why_no_responses(responses)
         keep_ids()
         started = cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)

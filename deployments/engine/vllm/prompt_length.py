@@ -2,13 +2,21 @@
 
 vLLM's renderer refuses a prompt of more tokens than the model's context, and says so by a field
 (`TokenizeParams` in vllm/renderers/params.py of vLLM 0.32). One that is exactly as long leaves no
-token to generate; vLLM refuses that later, in other places, with words only.
+token to generate. vLLM then counts 0 tokens for the answer (`get_max_tokens` in
+vllm/entrypoints/serve/utils/api_utils.py) and refuses these as a `max_tokens` that the client never
+sent, or a response by words only (`_validate_generator_input` in
+vllm/entrypoints/openai/responses/serving.py).
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from vllm.entrypoints.openai.chat_completion import serving as chat_serving
+from vllm.entrypoints.openai.completion import serving as completion_serving
+from vllm.entrypoints.openai.responses import serving as responses_serving
+from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.exceptions import VLLMValidationError
 
 TOO_LONG_A_PROMPT = "input_tokens"
@@ -26,16 +34,26 @@ def refuse_full(prompt_tokens: int, max_model_len: int) -> None:
         )
 
 
-def by_name(serving: Any) -> None:
-    """The same of a response. `serving`: vLLM's OpenAIServingResponses, None without that API."""
-    if serving is None:
-        return
+@cache
+def refuse_by_name() -> None:
+    """From now on, in each API that generates. Once more changes nothing."""
+    for module in (chat_serving, completion_serving, responses_serving):
+        assert module.get_max_tokens is get_max_tokens
+        module.get_max_tokens = _max_tokens
+    serving = responses_serving.OpenAIServingResponses
     validate = serving._validate_generator_input
 
-    def validated(engine_input: Any) -> Any:
-        refusal = validate(engine_input)  # it looks at nothing but the length
+    def validated(self: Any, engine_input: Any) -> Any:
+        refusal = validate(self, engine_input)  # it looks at nothing but the length
         if refusal is not None:
             refusal.error.param = TOO_LONG_A_PROMPT
         return refusal
 
     serving._validate_generator_input = validated
+
+
+def _max_tokens(
+    max_model_len: int, max_tokens: int | None, input_length: int, *more: Any, **named: Any
+) -> int:
+    refuse_full(input_length, max_model_len)
+    return int(get_max_tokens(max_model_len, max_tokens, input_length, *more, **named))

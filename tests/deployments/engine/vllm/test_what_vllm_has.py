@@ -80,10 +80,26 @@ def test_too_many_output_tokens_are_named_as_the_client_named_them() -> None:
 def test_a_prompt_that_fills_the_context_is_named_as_a_longer_one() -> None:
     from vllm.exceptions import VLLMValidationError
 
-    prompt_length.refuse_full(9, 10)
-    with pytest.raises(VLLMValidationError) as refused:
-        prompt_length.refuse_full(10, 10)
-    assert refused.value.parameter == "input_tokens"
+    prompt_length.refuse_by_name()
+    for api in ("chat_completion", "completion", "responses"):
+        serving = import_module(f"vllm.entrypoints.openai.{api}.serving")
+        assert serving.get_max_tokens(10, 5, 9, {}, truncate_prompt_tokens=None) == 1
+        with pytest.raises(VLLMValidationError) as refused:
+            serving.get_max_tokens(10, 5, 10, {}, truncate_prompt_tokens=None)
+        assert refused.value.parameter == "input_tokens"
+
+
+def test_a_response_names_a_prompt_that_fills_the_context_as_others_do() -> None:
+    from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+    prompt_length.refuse_by_name()
+    serving = object.__new__(OpenAIServingResponses)
+    serving.model_config = SimpleNamespace(max_model_len=10)
+    serving._extract_prompt_len = lambda prompt: prompt
+    serving.create_error_response = create_error_response
+    assert serving._validate_generator_input(9) is None
+    assert serving._validate_generator_input(10).error.param == "input_tokens"
 
 
 def test_a_clock_that_is_set_back_makes_no_engine_seem_faster(
