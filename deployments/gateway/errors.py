@@ -22,6 +22,9 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # Source: `TokenizeParams` in vllm/renderers/params.py of vLLM 0.32, and our `prompt_length`.
 _TOO_LONG_A_PROMPT = ("input_tokens", "input_text")
 
+# OpenAI's clients retry 408, 409, 429 and 5xx by themselves, unless an answer has this header.
+NO_RETRY = {"x-should-retry": "false"}
+
 
 class ApiError(Exception):
     """An answer other than success, for the client to read.

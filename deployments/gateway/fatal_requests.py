@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from common.loops import forever
-from deployments.gateway.errors import ApiError
+from deployments.gateway.errors import NO_RETRY, ApiError
 from deployments.gateway.request import EngineRequest
 from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
@@ -116,4 +116,4 @@ def _refusal(left_s: int) -> ApiError:
         "One after the other, every engine that worked on this request was lost, so it is given to"
         f" no other for {left_s} s. Change it, or send it again after that."
     )
-    return ApiError(503, message, code="engines_lost", retry_after=left_s)
+    return ApiError(503, message, code="engines_lost", retry_after=left_s, headers=NO_RETRY)

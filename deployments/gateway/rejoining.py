@@ -27,7 +27,7 @@ from typing import Any, Self
 import aiohttp
 
 from deployments.gateway.engine_attempt import EngineAttempt
-from deployments.gateway.errors import ApiError
+from deployments.gateway.errors import NO_RETRY, ApiError
 from deployments.gateway.overflow_contract import renamed
 from deployments.gateway.pool import GatewayPool
 from deployments.gateway.request import EngineRequest, PoolRequest
@@ -67,7 +67,7 @@ class TakenOver(ApiError):
             f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
             " it again, not counting this event."
         )
-        super().__init__(409, message, code=TAKEN_OVER, param=RESUME_HEADER)
+        super().__init__(409, message, code=TAKEN_OVER, param=RESUME_HEADER, headers=NO_RETRY)
 
 
 @dataclass(frozen=True)

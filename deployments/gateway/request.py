@@ -13,7 +13,7 @@ from starlette.types import Receive
 
 from deployments.gateway.asked import AskedOfEngine, asked_of
 from deployments.gateway.cache_salt import salted
-from deployments.gateway.errors import ApiError
+from deployments.gateway.errors import NO_RETRY, ApiError
 from deployments.gateway.request_options import RequestOptions
 from observability.request_record import RequestRecord
 from router.index import Depths
@@ -51,7 +51,7 @@ class EngineRequest:
             f"The request was not finished within {self.timeout_s:g} s and was stopped."
             " Ask for fewer tokens, or for more time."
         )
-        return ApiError(504, message, code="deadline_exceeded")
+        return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,8 @@ async def test_a_deadline_before_the_first_byte_is_a_504(front: Front, first: Fa
     first.pauses_after = 1
     async with front.post(headers={"x-antefix-timeout": "2"}) as answer:
         assert answer.status == 504
+        # OpenAI's clients would send it twice more
+        assert answer.headers["x-should-retry"] == "false"
         error = await error_of(answer)
     assert (error["code"], error["type"]) == ("deadline_exceeded", "server_error")
     await until(lambda: first.aborted == 1)
@@ -282,6 +284,7 @@ async def test_two_failures_are_a_503_to_try_again(
         assert answer.status == 503
         assert answer.headers["retry-after"] == str(fatal_requests.KEPT_S)
         assert (await error_of(answer))["code"] == "engines_lost"
+        assert answer.headers["x-should-retry"] == "false"
     assert (len(first.bodies), len(second.bodies)) == (1, 1)
 
 
