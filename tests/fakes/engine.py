@@ -288,8 +288,11 @@ class FakeEngine:
             for made in range(1, said.known_tokens + 1):
                 for event in self._events_of(made, count, chat, said):
                     yield event
+            every = int(fields.get("stream_interval", 1))
             async for _ in tokens:
                 made += 1
+                if made % every and made not in (1, count):
+                    continue
                 for event in self._events_of(made, count, chat, said):
                     yield event
                 if made == self.tells_death_after:

@@ -128,12 +128,18 @@ async def test_a_client_that_leaves_is_under_way_no_more(redis_url: str) -> None
         await until(lambda: not front.gateway._budgets._held, PATIENCE_S)
 
 
-@pytest.mark.parametrize("tells_tokens", [True, False])
+@pytest.mark.parametrize("tells_ids", [True, False])
+@pytest.mark.parametrize(("interval", "made", "events"), [(1, 5, 6), (40, 120, 5), (120, 120, 3)])
 async def test_a_client_that_leaves_pays_for_what_it_had(
-    redis_url: str, tells_tokens: bool, monkeypatch: pytest.MonkeyPatch
+    redis_url: str,
+    tells_ids: bool,
+    interval: int,
+    made: int,
+    events: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = FakeEngine()
-    engine.offers_resumable, engine.pauses_after = tells_tokens, 5
+    engine.offers_resumable, engine.pauses_after = tells_ids, made
     engine.prompt_cache = lambda fields: (10, 0)
     async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
         used: list[int] = []
@@ -145,11 +151,12 @@ async def test_a_client_that_leaves_pays_for_what_it_had(
             settle(granted, tokens, requests)
 
         monkeypatch.setattr(ledger, "settle", settled)
-        async with front.post(stream=True, max_tokens=8) as answer:
-            for _ in range(6):  # the first is of no token
+        fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": interval}
+        async with front.post(stream=True, **fields) as answer:
+            for _ in range(events):  # the first is of no token
                 await answer.content.readuntil(b"\n\n")
         await until(lambda: bool(used), PATIENCE_S)
-        assert used == [10 + 5]
+        assert used == [10 + made]
 
 
 @pytest.mark.parametrize("spelled", ["300", 300.0, " 3_00 "])
