@@ -101,7 +101,10 @@ def test_what_a_runbook_points_to_exists(page: Path) -> None:
         headings = re.findall(r"^#+ (.+)$", (page.parent / file).read_text(), re.M)
         assert not place or place in {heading.lower().replace(" ", "-") for heading in headings}
     for dashboard in re.findall(r"\*([A-Z][\w ]+)\*", text):
-        assert dashboard in {"Fleet SLO", "Routing", "Capacity", "Engine", "Tenants", "Targets"}
+        assert dashboard in {
+            *("Fleet SLO", "Routing", "Capacity", "Engine", "Tenants"),
+            *("Targets", "Failed"),  # of Prometheus, and of the page
+        }
 
 
 def test_a_runbook_names_only_keys_that_a_fleet_file_has() -> None:
