@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -62,6 +62,8 @@ class TenantBudgets:
         self._metrics = metrics
         self._ledger = BudgetLedger(redis, fleet, 1, books=books)
         self._held: dict[RequestRecord, _Held] = {}
+        # of requests that were counted before their bodies came
+        self._early: dict[RequestRecord, Granted] = {}
         self._fleet: Fleet | None = None
 
     @property
@@ -91,6 +93,37 @@ class TenantBudgets:
     async def close(self) -> None:
         await self._ledger.leave()
 
+    async def count(self, record: RequestRecord, is_resume: bool) -> None:
+        """Count a request of a tenant before its body comes; `admit` takes its tokens later.
+
+        It counts in a minute even where its body proves wrong. Raises ApiError 429.
+        """
+        budgets = self._budgets_of(record.tenant, "")
+        budgets = [replace(of, tokens=None) for of in budgets]
+        if is_resume:  # its stream has a place already
+            budgets = [replace(of, concurrent=None) for of in budgets]
+        if granted := await self._counted(record, budgets):
+            self._early[record] = granted
+
+    async def count_resume(self, record: RequestRecord) -> None:
+        """Count a request for the rest of a stream, in a minute only. Raises ApiError 429."""
+        budgets = self._budgets_of(record.tenant, record.model)
+        if record in self._early:
+            budgets = [of for of in budgets if _is_of_model(of)]
+        await self._counted(record, [replace(of, tokens=None, concurrent=None) for of in budgets])
+
+    async def _counted(
+        self, record: RequestRecord, budgets: Sequence[TenantBudget]
+    ) -> Granted | None:
+        budgets = [of for of in budgets if of.requests is not None or of.concurrent is not None]
+        if not budgets:
+            return None
+        answer = await self._ledger.reserve(budgets, 0)
+        if isinstance(answer, Granted):
+            return answer
+        self._metrics.refused(record.tenant, _model_of(answer.budget, record), answer.kind)
+        raise _refusal(answer, record.tenant, 0, budgets)
+
     async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
         """Headers for the answer; empty for a tenant without limits.
 
@@ -101,7 +134,7 @@ class TenantBudgets:
         if not budgets:
             return {}
         tokens = self._most(request, pool, budgets)
-        answer = await self._ledger.reserve(budgets, tokens)
+        answer = await self._reserve(engine.record, budgets, tokens)
         self._charge(request, answer, budgets, tokens)
         if isinstance(answer, NotGranted):
             error = _refusal(answer, engine.tenant, tokens, budgets)
@@ -112,8 +145,28 @@ class TenantBudgets:
         share = {SHARE_HEADER: "share"} if answer.by_share else {}
         return {**_headers(budgets, answer.left), **share}
 
+    async def _reserve(
+        self, record: RequestRecord, budgets: Sequence[TenantBudget], tokens: int
+    ) -> Granted | NotGranted:
+        """All of the budgets or none, without what was counted early."""
+        early = self._early.get(record)
+        if early is None or budgets[0].scope != early.budgets[0].scope:
+            return await self._ledger.reserve(budgets, tokens)
+        own, *of_model = budgets
+        own = replace(own, requests=None, concurrent=None)
+        answer = await self._ledger.reserve([own, *of_model], tokens, len(of_model))
+        if isinstance(answer, Granted) and of_model:  # the tenant's request was counted twice
+            self._ledger.settle(replace(early, lease=""), 0, 0)
+            self._early[record] = replace(early, requests=0)
+        if not answer.left:
+            return answer
+        left = Left(early.left[0].requests, answer.left[0].tokens)
+        return replace(answer, left=(left, *answer.left[1:]))
+
     def settle(self, record: RequestRecord) -> None:
         """It has ended, however it went."""
+        if (early := self._early.pop(record, None)) is not None:
+            self._ledger.settle(early, 0, 0 if record.outcome == "rejected" else 1)
         held = self._held.pop(record, None)
         if held is not None:
             assert self._fleet is not None
@@ -150,7 +203,7 @@ class TenantBudgets:
         self, request: PoolRequest, answer: NotGranted, pool: GatewayPool, error: ApiError
     ) -> None:
         engine = request.engine
-        model = engine.model if _is_of_model(answer.budget) else ""
+        model = _model_of(answer.budget, engine.record)
         self._metrics.refused(engine.tenant, model, answer.kind)
         waited_s = asyncio.get_running_loop().time() - engine.arrived
         admitted = Admitted(request.options.priority, "refused", error.message, waited_s)
@@ -244,6 +297,10 @@ def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
 
 def _is_of_model(budget: TenantBudget) -> bool:
     return "/" in budget.scope
+
+
+def _model_of(budget: TenantBudget, record: RequestRecord) -> str:
+    return record.model if _is_of_model(budget) else ""
 
 
 def _limits(budget: TenantBudget, model: str, left: Left = _UNKNOWN) -> Iterator[LimitLeft]:

@@ -21,7 +21,6 @@ from weakref import WeakSet
 
 import aiohttp
 import ray
-import yaml
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
@@ -32,10 +31,9 @@ from common.loops import Loops, failures, forever
 from common.release import VERSION
 from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
-from deployments.fleet.fleet_file import parse_fleet
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
-from deployments.gateway.bodies import Bodies
+from deployments.gateway.bodies import Upload, Bodies
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_stream import connector
@@ -43,6 +41,7 @@ from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.fatal_requests import FatalRequests
+from deployments.gateway.given_settings import readable
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.inquiries import Inquiries
 from deployments.gateway.interpreter import keep_responsive
@@ -211,7 +210,7 @@ class Gateway:
         """
         fleet: Fleet | None
         try:
-            fleet = await asyncio.to_thread(_readable, settings)
+            fleet = await asyncio.to_thread(readable, settings)
         except Exception as error:
             self._refuse(error)
             if self._listens or (fleet := await self._settings_of_others()) is None:
@@ -373,14 +372,24 @@ class Gateway:
         limits = self._fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
         deadline = record.arrived + timeout_s
-        body, fields = await self._bodies.take(request, record, limits, timeout_s)
+        rights, is_resume = holder.rights_in(limits), RESUME_HEADER in request.headers
+        upload = Upload(
+            request.headers,
+            request.stream(),
+            record,
+            limits,
+            timeout_s,
+            holder.alone,
+            count=partial(self._budgets.count, record, is_resume),
+            check_model=partial(self._pools.check, rights),
+        )
+        body, fields = await self._bodies.take(upload)
         model = request_body.model_of(fields)
         pool = self._pools.of_model(model)
         record.model, record.pool = model, pool.name
         since_s = asyncio.get_running_loop().time() - record.connected
         record.trace = self._tracing.request(request.headers, since_s)
         self._watch.begun(record)
-        rights = holder.rights_in(limits)
         rights.check_model(model)
         options = options_of(request.headers, fields, rights, pool.overflow_model)
         check_fields(record, fields, pool.settings, limits)
@@ -400,7 +409,8 @@ class Gateway:
             record=record,
         )
         hold_s = limits.resume_within_s
-        if RESUME_HEADER in request.headers:
+        if is_resume:
+            await self._budgets.count_resume(record)
             rest = self._rejoining.attempt(
                 request.headers, engine_request, fields, options, pool, hold_s
             )
@@ -437,9 +447,3 @@ class Gateway:
         relay = Relay(self._session, attempt, self._watch, headers, retries, fatal, keeping)
         self._relays.add(relay)
         return relay
-
-
-def _readable(settings: Mapping[str, Any]) -> Fleet:
-    """Raises FleetError."""
-    text = yaml.safe_dump(dict(settings), sort_keys=False)
-    return parse_fleet(text, "settings", check_engine_args=False)

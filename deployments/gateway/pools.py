@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from common.loops import Loops
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.errors import ApiError
+from deployments.gateway.keys_file import KeyRights
 from deployments.gateway.model_cards import ModelCards
 from deployments.gateway.pool import Connections, GatewayPool
 from deployments.gateway.serve_controller import AllReplicas, Question
@@ -76,6 +77,11 @@ class Pools:
         shown = model if len(model) <= 100 else model[:100] + "..."
         message = f"The model {shown!r} does not exist here. These do: {names}."
         raise ApiError(404, message, code="model_not_found", param="model")
+
+    def check(self, rights: KeyRights, model: str) -> None:
+        """Raises ApiError: 404 where no pool serves it, 403 where the key may not use it."""
+        self.of_model(model)
+        rights.check_model(model)
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""

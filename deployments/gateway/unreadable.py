@@ -15,12 +15,12 @@ from deployments.gateway.errors import ApiError
 # number of more than 64 bits. A regular expression takes as long as all else that is read.
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _IN_LARGE_NUMBERS = (b"0" * 19, b"e000", b"e+000")
+_PIECE_BYTES, _LONGEST = 65536, 19
 
 
 def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
     """Raises ApiError 400; `fields` are those of `body`."""
-    alike = body.translate(_ALIKE)
-    if any(digits in alike for digits in _IN_LARGE_NUMBERS):
+    if _may_hold_large_numbers(body):
         for name, value in fields.items():
             _refuse_large_numbers(name, value)
     constraint = fields.get("structured_outputs")
@@ -30,6 +30,15 @@ def refuse_unreadable(fields: Mapping[str, Any], body: bytes) -> None:
     for number, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and item.get("role") == "assistant":
             _refuse_no_text(number, item.get("content"))
+
+
+def _may_hold_large_numbers(body: bytes) -> bool:
+    """Piece by piece: between two, another thread can have the interpreter."""
+    for start in range(0, len(body), _PIECE_BYTES):
+        alike = body[start : start + _PIECE_BYTES + _LONGEST].translate(_ALIKE)
+        if any(digits in alike for digits in _IN_LARGE_NUMBERS):
+            return True
+    return False
 
 
 def _refuse_large_numbers(name: str, value: Any) -> None:

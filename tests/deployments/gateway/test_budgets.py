@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,7 +18,7 @@ from router.budgets import Granted
 from router.policies import PlacementRequest
 from router.redis_client import connect
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import NO_REDIS, OTHER_KEY, REDIS_NAME, TENANT, Front, gateway_before
+from tests.fakes.front import KEY, NO_REDIS, OTHER_KEY, REDIS_NAME, TENANT, Front, gateway_before
 from tests.router.budget_redis import open_up
 from tests.sentences import assert_sentences
 from tests.waiting import until
@@ -341,3 +342,76 @@ def test_nothing_bounds_a_request_to_a_model_of_unknown_length() -> None:
     assert most_tokens(request(CHAT), None) is None
     assert most_tokens(request(CHAT, max_tokens=5), None) == 15
     assert most_tokens(request(CHAT, max_tokens=5, n="many"), None) is None
+
+
+LARGE = "x" * 100_000
+
+
+async def large_head(front: Front) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request whose large body does not come."""
+    url = urlsplit(front.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {KEY}\r\n"
+        "content-type: application/json\r\ncontent-length: 1000000\r\n\r\n{"
+    )
+    writer.write(head.encode())
+    return reader, writer
+
+
+@pytest.mark.parametrize("limits", [{"requests_per_minute": 1}, {"concurrent_requests": 1}])
+async def test_a_large_body_beyond_a_limit_is_refused_before_it_comes(
+    redis_url: str, limits: dict[str, int]
+) -> None:
+    async with limited(redis_url, FakeEngine(), {"limits": limits}) as front:
+        _, first = await large_head(front)
+        await until(lambda: front.gateway._budgets._early)
+        reader, second = await large_head(front)
+        assert (await asyncio.wait_for(reader.readline(), 60)).split()[1] == b"429"
+        assert (await ask_chat(front))[:2] == (429, "rate_limit_exceeded")
+        first.close()
+        second.close()
+        await until(lambda: not front.gateway._budgets._early)
+        if "concurrent_requests" in limits:
+            async with asyncio.timeout(60):
+                while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110  # only an answer tells
+                    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("of_model", [{}, {"requests_per_minute": 100, "tokens_per_minute": 10**6}])
+@pytest.mark.parametrize("of_tenant", [{}, {"tokens_per_minute": 10**6}])
+async def test_a_large_request_counts_once(
+    redis_url: str, of_tenant: dict[str, int], of_model: dict[str, int]
+) -> None:
+    rights = {
+        "limits": {"requests_per_minute": 3, "concurrent_requests": 1, **of_tenant},
+        "model_limits": {MODEL: of_model} if of_model else {},
+    }
+    async with limited(redis_url, FakeEngine(), rights, max_n=8) as front:
+        budgets = front.gateway._budgets
+        for left in (2, 1, 0):
+            status, _, headers = await ask_chat(front, user=LARGE, max_tokens=1)
+            assert (status, headers["x-ratelimit-remaining-requests"]) == (200, str(left))
+            await until(lambda: not budgets._held and not budgets._early)
+            await until(lambda: not budgets._ledger._settlements._waiting)
+            await asyncio.sleep(0.05)
+        assert (await ask_chat(front, user=LARGE))[:2] == (429, "rate_limit_exceeded")
+        assert (await ask_chat(front))[:2] == (429, "rate_limit_exceeded")
+
+
+async def test_a_large_request_beyond_its_tokens_is_refused_and_holds_nothing(
+    redis_url: str,
+) -> None:
+    rights = {"limits": {"requests_per_minute": 50, "concurrent_requests": 1}}
+    rights["model_limits"] = {MODEL: {"tokens_per_minute": 50_000}}  # type: ignore[dict-item]
+    async with limited(redis_url, FakeEngine(), rights) as front:
+        budgets = front.gateway._budgets
+        statuses = []
+        for _ in range(100):
+            statuses.append((await ask_chat(front, user=LARGE, max_tokens=900))[0])
+            await until(lambda: not budgets._early)
+            await asyncio.sleep(0.05)
+            if statuses[-1] != 200:
+                break
+        assert statuses[-1] == 429
+        assert 200 in statuses

@@ -224,3 +224,83 @@ def test_what_takes_much_more_memory_than_bytes_is_refused_unparsed(body: bytes)
 )
 def test_long_prompts_of_tokens_and_of_code_are_parsed(fields: dict[str, Any]) -> None:
     assert parse(json.dumps(fields).encode()) == fields
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda of: st.lists(of, max_size=4) | st.dictionaries(st.text("ab\u00e9"), of, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text("xyz"), json_values, max_size=4), st.booleans())
+def test_a_large_body_says_what_json_says(fields: dict[str, Any], is_ascii: bool) -> None:
+    fields = {"model": "m", **fields, "padding": " " * request_body.LARGE_BODY_BYTES}
+    body = json.dumps(fields, ensure_ascii=is_ascii).encode()
+    assert parse(body) == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"model": "a", "model": "b"}',
+        '{"mod\\u0065l": "b"}',
+        '{"model": "a", "mod\\u0065l": "b"}',
+        '{"x": {"model": "a"}, "model": "b", "y": [{"model": "a"}]}',
+        '{"model": "\\u0062"}',
+    ],
+)
+def test_the_model_is_the_last_that_a_body_names_however_it_is_written(body: str) -> None:
+    assert json.loads(body)["model"] == "b"
+    assert request_body.peeked_model(body.encode()) == "b"
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"model": 1}', "{}", '{"model": "a"', '{"model": ""}'])
+def test_what_names_no_model_is_left_to_the_parser(body: str) -> None:
+    assert request_body.peeked_model(body.encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("rest", "code"),
+    [
+        ("1e400", "invalid_value"),
+        ("9" * 4000, "invalid_value"),
+        ("9" * 5000, "invalid_json"),
+        ("18446744073709551616", "invalid_value"),
+        ('"\\ud800"', "invalid_unicode"),
+        ("NaN", "invalid_json"),
+        ("[" * 100_001, "invalid_json"),
+        ("[" * 2000 + "]" * 2000, "invalid_json"),
+        ("01", "invalid_json"),
+        ("1,}", "invalid_json"),
+    ],
+)
+@pytest.mark.parametrize("numbers", [0, 200_000])
+def test_a_large_body_is_refused_for_the_faults_of_a_small_one(
+    numbers: int, rest: str, code: str
+) -> None:
+    padding = " " * request_body.LARGE_BODY_BYTES + "1," * numbers
+    with pytest.raises(ApiError) as refused:
+        parse(f'{{"model": "m", "x": [{padding}1], "y": {rest}}}'.encode())
+    assert refused.value.status == 400
+    assert_sentences(refused.value.message)
+    if not numbers:
+        assert refused.value.code == code
+
+
+def test_more_than_a_million_numbers_are_refused_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decoded(body: bytes) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(request_body, "_decoded", decoded)
+    with pytest.raises(ApiError, match="1000000 items"):
+        parse(b'{"model": "m", "prompt": [' + b"1," * 1_000_001 + b"1]}")
+
+
+def test_commas_in_texts_are_no_items() -> None:
+    body = b'{"model": "m", "prompt": "' + b"," * 1_000_001 + b'"}'
+    assert parse(body)["model"] == "m"

@@ -1,0 +1,62 @@
+"""Turns at something that does one thing at a time: the tenant whose last turn is longest ago."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class TenantTurns:
+    """In one event loop. Within a tenant, first come, first served."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        # tenant -> the number of its last turn
+        self._served: dict[str, int] = {}
+        self._turns = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return sum(len(queue) for queue in self._waiting.values())
+
+    @asynccontextmanager
+    async def of(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it for the block; a cancelled wait leaves the queue."""
+        if self._is_taken:
+            await self._wait(tenant)
+        self._is_taken = True
+        self._turns += 1
+        self._served[tenant] = self._turns
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, tenant: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it came at the same moment
+                self._pass_on()
+            raise
+        finally:
+            self._leave(tenant, turn)
+
+    def _pass_on(self) -> None:
+        for tenant in sorted(self._waiting, key=lambda of: self._served.get(of, 0)):
+            for turn in self._waiting[tenant]:
+                if not turn.done():  # its task may not have run since
+                    turn.set_result(None)
+                    return
+        self._is_taken = False
+
+    def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        queue = self._waiting[tenant]
+        queue.remove(turn)
+        if not queue:
+            del self._waiting[tenant]
