@@ -4,7 +4,8 @@ A gateway asks for that with the request (`x-antefix-hold`: for how many seconds
 connection breaks, the engine goes on, and any gateway that names the stream's ticket in time gets
 all of it from the beginning, and what is still to come: the very bytes. Who leaves on purpose says
 so, and the engine stops at once. There is one reader at a time: a later one takes the stream over,
-and the one before is told.
+and the one before is told. Each sends all of it again, so a stream is taken over MOST_TAKEOVERS
+times a minute at most.
 
 Kept are streams alone, in memory, for so many seconds without a reader and after their end, and
 MOST_BYTES of them together: beyond that the oldest that has ended goes first, then the one that
@@ -15,10 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+from collections import deque
+from collections.abc import Mapping
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deployments.engine.event_counter import END, EventCounter
 from deployments.wire.headers import (
     EVENTS_HEADER,
     HELD_HEADER,
@@ -35,7 +40,8 @@ OWN_BYTES = 4096
 # A reader that takes nothing more is not told that the stream is another's.
 LAST_WORDS_S = 1.0
 
-_END = b"\n\n"
+# Of one stream, within this time.
+MOST_TAKEOVERS, TAKEOVERS_S = 10, 60.0
 
 
 class HeldAnswers:
@@ -102,9 +108,13 @@ class HeldAnswers:
             await Response(status_code=204)(scope, receive, send)
         elif stream is None or not stream.has_begun:
             await _refused(404, "unknown_stream")(scope, receive, send)
-        elif int(_header(scope, EVENTS_HEADER)) > stream.events():
+        elif int(_header(scope, EVENTS_HEADER)) > stream.events:
             await _refused(409, "too_many_events")(scope, receive, send)
+        elif wait_s := stream.next_takeover_s():
+            headers = {"retry-after": str(math.ceil(wait_s))}
+            await _refused(429, "too_many_takeovers", headers)(scope, receive, send)
         else:
+            stream.taken_over()
             reading = stream.begin_reading(reader, send)
             watching = asyncio.create_task(stream.watch(receive, reader))
             try:
@@ -134,6 +144,8 @@ class _Stream:
         self._is_read = False
         self._start: Message | None = None
         self._parts: list[bytes] = []
+        self._counter = EventCounter()
+        self._takeovers: deque[float] = deque(maxlen=MOST_TAKEOVERS)
         self._taken = 0  # parts, by the reader
         self._is_whole = False
         self._reading: asyncio.Task[None] | None = None
@@ -146,10 +158,19 @@ class _Stream:
     def has_begun(self) -> bool:
         return self._start is not None
 
+    @property
     def events(self) -> int:
         """Whole ones, so far."""
-        blocks = b"".join(self._parts).split(_END)[:-1]
-        return sum(not block.startswith(b":") for block in blocks)
+        return self._counter.events
+
+    def next_takeover_s(self) -> float:
+        """In how many seconds it may be taken over; 0: now."""
+        if len(self._takeovers) < MOST_TAKEOVERS:
+            return 0.0
+        return max(0.0, self._takeovers[0] + TAKEOVERS_S - asyncio.get_running_loop().time())
+
+    def taken_over(self) -> None:
+        self._takeovers.append(asyncio.get_running_loop().time())
 
     def asking(self, receive: Receive) -> Receive:
         """The request, for the application, which does not hear that a reader has left."""
@@ -185,6 +206,7 @@ class _Stream:
             self._start = {**message, "headers": [*message.get("headers", []), *own]}
         elif body := message.get("body", b""):
             self._parts.append(body)
+            self._counter.add(body)
             if self.is_kept:
                 self._store.grown(self, len(body))
         self._is_whole = message["type"] == "http.response.body" and not message.get("more_body")
@@ -222,7 +244,7 @@ class _Stream:
                 return
             else:
                 await self._news.wait()
-        await send({**_PART, "body": TAKEN_OVER_COMMENT + _END, "more_body": False})
+        await send({**_PART, "body": TAKEN_OVER_COMMENT + END, "more_body": False})
 
     def _next(self) -> bytes:
         """What its reader has not taken."""
@@ -276,9 +298,9 @@ class _Stream:
 _PART: Message = {"type": "http.response.body", "body": b"", "more_body": True}
 
 
-def _refused(status: int, code: str) -> Response:
+def _refused(status: int, code: str, headers: Mapping[str, str] | None = None) -> Response:
     body = json.dumps({"error": {"message": "", "type": "", "param": None, "code": code}})
-    return Response(body, status, media_type="application/json")
+    return Response(body, status, headers, media_type="application/json")
 
 
 def _header(scope: Scope, name: str) -> str:

@@ -6,9 +6,9 @@ keyed hash in it that it is of this tenant's very request, which comes again. So
 tell without asking anybody, and what is wrong with an id, or whose it is, nobody is told: all that
 lead nowhere get the same answer, after the same work.
 
-Nothing is placed, admitted or charged again: the engine works on what the first gateway was
-granted. Here, too, the replica's answer is read from its beginning, and the events that the client
-has are not passed on.
+Nothing is placed or admitted again, and no tokens are charged: the engine works on what the first
+gateway was granted. The request for the rest counts in `requests_per_minute`. Here, too, the
+replica's answer is read from its beginning, and the events that the client has are not passed on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from deployments.wire.headers import (
     PROMPT_TOKENS_HEADER,
     READER_HEADER,
 )
-from observability.request_record import Fact
+from observability.request_record import OVER_BUDGET, Fact
 
 RESUME_HEADER = "x-antefix-resume"
 CLIENT_EVENTS_HEADER = "x-antefix-resume-events"
@@ -220,6 +220,8 @@ class RejoinedAttempt:
         try:
             if answer.status == 409:
                 raise _too_many(self.had_events)
+            if answer.status == 429:
+                raise _too_often(answer.headers.get("retry-after", ""))
             if answer.status != 200:
                 raise _unknown()
             yield self._place, answer
@@ -300,6 +302,15 @@ def _too_many(events: int) -> ApiError:
         " had. Count blocks that end with an empty line, but for those that begin with a colon."
     )
     return ApiError(400, message, code="invalid_header", param=CLIENT_EVENTS_HEADER)
+
+
+def _too_often(wait: str) -> ApiError:
+    wait_s = int(wait) if wait.isdigit() else 60
+    message = (
+        f"The stream was resumed too often in the last minute. Try again in {wait_s} s, and read"
+        " it until its connection breaks."
+    )
+    return ApiError(429, message, code=OVER_BUDGET, param=RESUME_HEADER, retry_after=max(1, wait_s))
 
 
 def _unknown() -> ApiError:

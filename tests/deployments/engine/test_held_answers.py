@@ -343,3 +343,28 @@ async def test_a_replica_that_stops_waits_for_readers_alone(http: aiohttp.Client
         assert await read.read() == WHOLE[13:]
         later = await ask(http, engine, "later")
         assert HOLD_HEADER not in later.headers
+
+
+async def test_a_stream_is_taken_over_ten_times_a_minute_at_most(
+    http: aiohttp.ClientSession, engine: Engine
+) -> None:
+    """Each reader gets all of it again, and takes the replica's time for that."""
+    first = await ask(http, engine)
+    await some(first, 13)
+    for number in range(held_answers.MOST_TAKEOVERS):
+        assert (await visit(http, engine, f"reader {number}")).status == 200
+    refused = await visit(http, engine, "one too many")
+    assert refused.status == 429
+    assert 50 <= int(refused.headers["retry-after"]) <= 60
+    engine.go_on()
+
+
+async def test_a_stream_may_be_taken_over_again_later(
+    http: aiohttp.ClientSession, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_answers, "TAKEOVERS_S", 0.0)
+    first = await ask(http, engine)
+    await some(first, 13)
+    for number in range(held_answers.MOST_TAKEOVERS + 1):
+        assert (await visit(http, engine, f"reader {number}")).status == 200
+    engine.go_on()

@@ -440,3 +440,37 @@ async def test_engines_take_no_such_visits_but_from_gateways(fleet: Fleet) -> No
     ) as answer:
         assert answer.status == 404
     assert cut.has + await rest_of(fleet, cut) == await undisturbed(fleet)
+
+
+async def test_resuming_counts_in_a_minute_and_not_at_once(redis_url: str) -> None:
+    """Two hundred a second cost the replica a pass over the whole stream each."""
+    async with connect(redis_url) as redis:
+        await open_up(redis, REDIS_NAME)
+    limit = {"limits": {"requests_per_minute": 4, "concurrent_requests": 1}}
+    async with AsyncExitStack() as stack:
+        fleet = await begun(stack, redis_url=redis_url, tenants={TENANT: limit})
+        here, there = fleet.here.gateway._budgets, fleet.there.gateway._budgets
+        await until(lambda: not here.by_share and not there.by_share)
+        cut = await cut_after(fleet, 2)
+        asked = resuming(cut.id, cut.events)
+        for _ in range(3):
+            answer = await fleet.there.post(CHAT, asked, **fields_of()).__aenter__()
+            assert answer.status == 200
+        for stream_id in (cut.id, "0" * 32 + "-" + "0" * 32 + "-none"):
+            async with fleet.there.post(CHAT, resuming(stream_id, 1), **fields_of()) as refused:
+                await error_of(refused, 429, "rate_limit_exceeded")
+                assert int(refused.headers["retry-after"]) > 1
+        go_on(fleet)
+
+
+async def test_a_stream_that_is_resumed_again_and_again_is_refused(fleet: Fleet) -> None:
+    cut = await cut_after(fleet, 2)
+    asked = resuming(cut.id, cut.events)
+    statuses = []
+    for _ in range(12):
+        answer = await fleet.there.post(CHAT, asked, **fields_of()).__aenter__()
+        statuses.append(answer.status)
+    assert statuses == [200] * 10 + [429] * 2
+    message = await error_of(answer, 429, "rate_limit_exceeded")
+    assert "resumed too often" in message
+    go_on(fleet)
