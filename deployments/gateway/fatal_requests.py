@@ -4,11 +4,16 @@
     fatal   sorted set: digest -> when its refusal ends (Unix   KEPT_S after the last
             seconds)
 
-A request that kills the engine it runs on must not take the pool along, however often it is sent
-again. Which of those that were lost together did it nobody can tell: so it is 503, and for minutes
-alone. The digest, of tenant, path and body, is keyed with the fleet's secret: who reads Redis
-cannot try a prompt on it. Gateways follow the set, so that no request waits for Redis; without it
-each knows its own. Nothing here raises anything but the refusal.
+A request that kills its engine must not take the pool along, however often it is sent again. Of
+the requests that were lost together any may have done it, so each is 503, and for minutes only.
+
+A client may also change a byte each time. So a tenant with such requests at two different moments
+is a suspect for as long: a request of it that loses its engine is given to no other. That costs
+one engine each, and the request is not refused unless it is lost a second time.
+
+A digest names the tenant, and its path and body, by hashes keyed with the fleet's secret: Redis
+helps nobody to guess a prompt. Gateways follow the set in the background; without Redis each knows
+its own. Nothing here raises anything except the refusal.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ KEPT_S = 180
 PERIOD_S = 1.0
 # Of a fleet; the latest stay.
 MOST = 1000
+# Requests that were lost within this time may have been lost with one another.
+TOGETHER_S = 5.0
 
 
 class FatalRequests:
@@ -45,9 +52,12 @@ class FatalRequests:
         self._key = redis_keys.key(fleet, "fatal")
         key = blake2b(secret.encode(), person=b"antefix fatal").digest()
         self._hash = blake2b(key=key, digest_size=16, person=b"afx fatal body")
+        self._tenant_hash = blake2b(key=key, digest_size=8, person=b"afx fatal owner")
         # digest -> until when, on the loop's clock
         self._until: OrderedDict[bytes, float] = OrderedDict()
         self._untold: dict[bytes, float] = {}
+        # digests of suspects' requests that have cost one engine, the latest last
+        self._lost_once: OrderedDict[bytes, None] = OrderedDict()
         # what Redis said last
         self._heard: dict[bytes, float] = {}
 
@@ -59,12 +69,33 @@ class FatalRequests:
         if left_s > 0:
             raise _refusal(math.ceil(left_s))
 
-    def add(self, request: EngineRequest) -> ApiError:
-        """As many engines as it may have were lost with it. Returns what its client is told."""
+    def retries(self, tenant: str, retries: int) -> int:
+        """How many further engines a request of the tenant may have, of `retries`."""
+        return 0 if self._is_suspect(tenant) else retries
+
+    def add(self, request: EngineRequest, retries: int) -> ApiError:
+        """A request was lost with its engine, and with those of its `retries`.
+
+        Returns the error for its client. A suspect's request is refused from its second loss on.
+        """
         digest = self._digest(request)
+        if not retries and self._is_suspect(request.tenant) and digest not in self._lost_once:
+            self._lost_once[digest] = None
+            if len(self._lost_once) > MOST:
+                self._lost_once.popitem(last=False)
+            return _suspected()
+        self._lost_once.pop(digest, None)
         self._remember(digest, KEPT_S)
         self._untold[digest] = time.time() + KEPT_S
         return _refusal(KEPT_S)
+
+    def _is_suspect(self, tenant: str) -> bool:
+        """Whether requests of it were lost at two moments, of those still refused."""
+        if len(self._until) < 2:
+            return False
+        owner, now = self._owner(tenant), asyncio.get_running_loop().time()
+        ends = [until for of, until in self._until.items() if of.startswith(owner) and until > now]
+        return bool(ends) and max(ends) - min(ends) > TOGETHER_S
 
     async def run(self) -> None:
         """Keep in touch with the other gateways until cancelled."""
@@ -108,7 +139,21 @@ class FatalRequests:
         for part in (request.tenant.encode(), request.path.encode(), request.body):
             hash_.update(len(part).to_bytes(8, "little"))
             hash_.update(part)
+        return self._owner(request.tenant) + hash_.digest()
+
+    def _owner(self, tenant: str) -> bytes:
+        hash_ = self._tenant_hash.copy()
+        hash_.update(tenant.encode())
         return hash_.digest()
+
+
+def _suspected() -> ApiError:
+    message = (
+        "The engine that worked on this request was lost. Several engines were lost with requests"
+        " of this tenant lately, so the request is given to no other. Send it again if it is"
+        " unlike those."
+    )
+    return ApiError(503, message, code="engines_lost", retry_after=10)
 
 
 def _refusal(left_s: int) -> ApiError:

@@ -443,7 +443,8 @@ class Gateway:
         headers: Mapping[str, str],
         keeping: Keeping | None,
     ) -> Relay:
-        retries, fatal = self._fleet.gateway.retries, partial(self._fatal.add, request)
+        retries = self._fatal.retries(request.tenant, self._fleet.gateway.retries)
+        fatal = partial(self._fatal.add, request, retries)
         relay = Relay(self._session, attempt, self._watch, headers, retries, fatal, keeping)
         self._relays.add(relay)
         return relay
