@@ -19,6 +19,8 @@ from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 _CAUSES = ("routing", "index", "engine")
 _STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
+# How an engine ends that was not asked to, as `deployments.engine.deaths` tells them apart.
+ENGINE_DEATHS = ("died", "hung", "killed")
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,11 @@ class ReplicaMetrics:
     def hung(self) -> None:
         """It does, and is ended."""
         self._families.hangs.inc()
+
+    def deaths(self, recent: Mapping[str, int]) -> None:
+        """How many engines of the pool ended on this node lately, by cause."""
+        for cause in ENGINE_DEATHS:
+            self._families.deaths.labels(cause).set(recent.get(cause, 0))
 
     def loops(self, failures: Mapping[str, int]) -> None:
         """What failed in this process's loops, from its start on."""

@@ -60,6 +60,15 @@ class ReplicaFamilies:
             "Engines that hung and were ended, as far as their replicas could still count them.",
             registry=registry,
         )
+        self.deaths = Gauge(
+            "antefix_engine_recent_deaths",
+            "Engines of the pool that ended on this node in the last ten minutes without being "
+            "asked to: it died, it hung, or its replica was killed. Every replica of the pool on "
+            "the node reports the same number. From the third on, starts wait.",
+            ["cause"],
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
         self.synced = self._gauge(
             "antefix_publisher_synced", "1 when all that the engine holds is in the index."
         )

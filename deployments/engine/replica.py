@@ -29,8 +29,9 @@ from starlette.routing import Mount, Route
 
 from common.failure import gist
 from common.loops import Loops, failures, forever
-from deployments.engine import prestart
+from deployments.engine import deaths, prestart
 from deployments.engine.confirming import Confirming
+from deployments.engine.deaths import Deaths
 from deployments.engine.hang import EngineHealth
 from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.lease_text import LeaseText
@@ -100,11 +101,17 @@ async def engine_failures() -> AsyncIterator[None]:
 class EngineReplica:
     """Ray Serve deployment class; `hold` is the one method gateways call."""
 
+    # None until its start is due
+    _deaths: Deaths | None = None
+
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
-        began = time.monotonic()
         had_waited = prestart.begin()
+        node = ray.get_runtime_context().get_node_id()
+        self._deaths = Deaths(deaths.folder_of(node, board))
+        await self._deaths.wait()
+        began = time.monotonic()
         self._witness, self._health = Witness(), EngineHealth.HEALTHY
         # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
         with without_gc():
@@ -184,7 +191,8 @@ class EngineReplica:
             self._loops.start("sleep_mode", self._sleeper.run())
         if prestart.KEY in os.environ:
             self._loops.start("prestart", prestart.keep())
-        node = ray.get_runtime_context().get_node_id()
+        self._deaths.alive()
+        self._loops.start("engine_deaths", self._deaths.follow(self._metrics.deaths))
         drained = node_drain.follow(node, self._leave, lambda: self._tickets.running)
         self._loops.start("node_drain", drained)
 
@@ -345,19 +353,21 @@ class EngineReplica:
         if self._places is not None and self._places.is_stopping:
             self._leaving = True
         if self._engine.dead:
-            await self._leave_at_once("died")
+            await self._leave_at_once("died", "died")
         before, (self._health, why) = self._health, self._witness.verdict
         if self._health is EngineHealth.HUNG:
             self._metrics.hung()
-            await self._leave_at_once(f"hangs: {why}")
+            await self._leave_at_once("hung", f"hangs: {why}")
         if self._health is not before:
             if self._health is EngineHealth.SUSPECT:
                 self._metrics.suspected()
             logger.warning("the engine is %s", f"suspect: {why}" if why else "healthy again")
         self._witness.beat()
 
-    async def _leave_at_once(self, why: str) -> None:
+    async def _leave_at_once(self, cause: deaths.Cause, why: str) -> None:
         logger.error("leaving: the engine of replica %s %s", self._replica_id, why)
+        if self._deaths is not None:
+            self._deaths.add(cause)
         try:
             await self._publisher.stop()
         finally:
@@ -366,6 +376,8 @@ class EngineReplica:
     async def __del__(self) -> None:
         if not hasattr(self, "_watch"):  # Serve calls this on a failed __init__ too
             return
+        if self._deaths is not None:
+            self._deaths.left()
         await self._loops.stop(self._watch)
         self._leaving = self._closed = True
         await asyncio.sleep(HEARD_S)

@@ -74,6 +74,15 @@ def gauge(name: str, value: float) -> Series:
     return {f'{name}{{pool="a", replica="r"}}': constant(value)}
 
 
+def engine_deaths(replica: str, **causes: float) -> Series:
+    """As one replica of the pool reports them."""
+    labels = f'pool="a", instance="i", replica="{replica}"'
+    return {
+        f'antefix_engine_recent_deaths{{{labels}, cause="{cause}"}}': constant(count)
+        for cause, count in causes.items()
+    }
+
+
 def lookups(ok: float, failed: float) -> Series:
     return {
         'antefix_index_lookups_total{pool="a", result="ok"}': counted((ok, 60)),
@@ -248,6 +257,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
     ("AntefixEngineHangs", "ticket"): (
         [{'antefix_engine_hangs_total{pool="a", replica="x"}': counted((1, 60))}],
         [{'antefix_engine_hangs_total{pool="a", replica="x"}': counted((0, 60))}],
+    ),
+    ("AntefixEngineDeaths", "ticket"): (
+        [engine_deaths("x", died=2, killed=1), engine_deaths("y", died=2, killed=1)],
+        [engine_deaths("x", died=2), engine_deaths("y", died=2)],
     ),
     ("AntefixLoopFails", "ticket"): (
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
