@@ -8,6 +8,7 @@ what merging takes must not be a stream's time.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import socket
 import socketserver
@@ -39,6 +40,8 @@ FRESH_S = 1.0
 CONNECTIONS_AT_MOST = 16
 # From its first byte to its last. Prometheus waits no longer for an answer.
 CONNECTION_S = 10.0
+# Names of this machine that no stranger's DNS can answer for.
+OWN_NAMES = ("localhost", "host.docker.internal")
 
 
 class NodeCollector(Collector):
@@ -67,9 +70,12 @@ def serve(folder: Path, host: str, port: int) -> None:
 
     Where it cannot be listened on, that is logged and the process goes on without.
     """
-    exposition = _Exposition(folder)
+    exposition, is_local = _Exposition(folder), is_loopback(host)
 
     def answer(environ: dict[str, Any], start: StartResponse) -> list[bytes]:
+        if is_local and not names_this_machine(environ.get("HTTP_HOST", "")):
+            start("403 Forbidden", [("content-type", "text/plain")])
+            return [_FOREIGN]
         # always in this format: in the other, prometheus_client 0.26 writes vllm_ for vllm:
         start("200 OK", [("content-type", CONTENT_TYPE_PLAIN_0_0_4)])
         return [exposition.text()]
@@ -82,6 +88,41 @@ def serve(folder: Path, host: str, port: int) -> None:
         return
     fails = f"the metrics at {host} port {port} are not served"
     forever_in_thread("metrics_server", server.serve_forever, fails=fails, logger=logger)
+
+
+_FOREIGN = (
+    b"These metrics are for this machine only. Ask for them by its address, such as 127.0.0.1,"
+    b" or set 'metrics.host' in the fleet file to let other machines in.\n"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address to listen at."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def names_this_machine(host_header: str) -> bool:
+    """Whether a `Host` is an address or a name that no web page can point at this machine.
+
+    A browser sends the name of the page's server, which may have been rebound to 127.0.0.1.
+    """
+    name = host_header.strip().lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") < 2:
+        name = name.partition(":")[0]
+    if not name or name.removesuffix(".") in OWN_NAMES:
+        return True
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 class _Exposition:

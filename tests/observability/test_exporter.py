@@ -276,3 +276,43 @@ def test_a_client_that_sends_byte_after_byte_does_not_keep_its_thread(
             except ConnectionError:
                 return
     pytest.fail("it was never cut")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9464", 200),
+        ("localhost", 200),
+        ("LocalHost.:9464", 200),
+        ("[::1]:9464", 200),
+        ("10.1.2.3", 200),
+        ("", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:9464", 403),
+        ("localhost.evil.example", 403),
+    ],
+)
+def test_a_page_that_rebinds_its_name_to_this_machine_reads_nothing(
+    node: Node, host: str, status: int
+) -> None:
+    node.start("gateway")
+    with socket.create_connection(("127.0.0.1", node.port)) as connection:
+        connection.sendall(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        answer = HTTPResponse(connection)
+        answer.begin()
+        body = answer.read().decode()
+    assert answer.status == status
+    assert ("requests_total" in body) == (status == 200)
+    if status == 403:
+        assert_sentences(body.strip())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "metrics.internal"])
+def test_metrics_for_other_machines_are_served_by_any_name(host: str) -> None:
+    """Prometheus may scrape a node by the name of its service."""
+    assert not exporter.is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_what_listens_on_the_loopback_address_is_for_this_machine(host: str) -> None:
+    assert exporter.is_loopback(host)
