@@ -33,7 +33,7 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
-from deployments.gateway.bodies import Upload, Bodies
+from deployments.gateway.bodies import Bodies, Upload
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
 from deployments.gateway.engine_stream import connector

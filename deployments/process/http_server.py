@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.process.http_connection import BoundedConnection, ConnectionLimits
+from deployments.process.open_files import watch_open_files
 
 KEEP_ALIVE_S = 75
 
@@ -91,6 +92,7 @@ class HttpServer:
             milliseconds = int(1000 * self._unacknowledged_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         sock.bind((host, port))
+        watch_open_files()
         self._task = asyncio.create_task(self._server.serve(sockets=[sock]))
         while not self._server.started:
             if self._task.done():
