@@ -9,25 +9,33 @@ once a second.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import resource
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 
 import httptools
 from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 from uvicorn.server import ServerState
 
+from deployments.process.connection_refusals import (
+    NOT_HTTP,
+    ConnectionRefusal,
+    ambiguous,
+    body_too_slow,
+    head_timeout,
+    head_too_large,
+    too_many_connections,
+    too_many_headers,
+    too_many_pipelined,
+)
 from deployments.process.pieces import EXTENSION, ChunkedPieces
 from deployments.process.unchunked import unchunked
 
@@ -97,7 +105,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._idle = idle
         self._look_timer: asyncio.TimerHandle
         self._refused_at: float | None = None
-        self._refusal: _Refusal | None = None
+        self._refusal: ConnectionRefusal | None = None
         # since when a head or a body is awaited
         self._head_since: float | None = None
         self._body_since: float | None = None
@@ -138,18 +146,18 @@ class BoundedConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._read_as_plain(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._refuse(self._refusal or _NOT_HTTP)
+            self._refuse(self._refusal or NOT_HTTP)
         else:
             if self._kept_bytes > self._limits.head_bytes:
-                self._refuse(_head_too_large(self._limits.head_bytes))
+                self._refuse(head_too_large(self._limits.head_bytes))
             elif self.headers and len(self.headers) > self._limits.headers:
-                self._refuse(_too_many_headers(self._limits.headers))
+                self._refuse(too_many_headers(self._limits.headers))
 
     def _read_as_plain(self, rest: bytes) -> None:
         """The request asks for another protocol too: again, without that, and its body with it."""
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self._refuse(_NOT_HTTP)
+            self._refuse(NOT_HTTP)
             return
         version = self.parser.get_http_version().encode()
         lines = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -170,13 +178,13 @@ class BoundedConnection(HttpToolsProtocol):
         limits = self._limits
         size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
         if size > limits.head_bytes:
-            self._refusal = _head_too_large(limits.head_bytes)
+            self._refusal = head_too_large(limits.head_bytes)
         elif len(self.headers) > limits.headers:
-            self._refusal = _too_many_headers(limits.headers)
+            self._refusal = too_many_headers(limits.headers)
         elif len(self.pipeline) >= limits.pipelined:
-            self._refusal = _too_many_pipelined(limits.pipelined)
+            self._refusal = too_many_pipelined(limits.pipelined)
         else:
-            self._refusal = _ambiguous(self.parser.get_http_version(), self.headers)
+            self._refusal = ambiguous(self.parser.get_http_version(), self.headers)
         if self._refusal is not None:
             raise ValueError(self._refusal.code)  # ends the parser's run over what was read
         if self.parser.should_upgrade():
@@ -246,7 +254,7 @@ class BoundedConnection(HttpToolsProtocol):
             if self.flow.read_paused or self.cycle.waiting_for_100_continue:
                 self._await_body(now)  # it waits for us
             elif self._is_too_slow(now, self._body_since):
-                self._refuse(_body_too_slow(limits))
+                self._refuse(body_too_slow(limits.body_grace_s, limits.body_bytes_per_s))
 
     def _await_body(self, now: float) -> None:
         self._body_since, self._body_bytes = now, 0
@@ -267,7 +275,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self.scope is None:
             self.transport.close()  # nobody has asked: browsers connect before they need to
         else:
-            self._refuse(_head_timeout(self._limits.head_s))
+            self._refuse(head_timeout(self._limits.head_s))
 
     def _abort_untaken(self, now: float) -> None:
         """Closing waits for the client to take what is left, and it need not."""
@@ -284,10 +292,10 @@ class BoundedConnection(HttpToolsProtocol):
             if longest.is_idle:
                 longest.transport.close()
                 return
-        self._refuse(_too_many_connections(self._limits.connections))
+        self._refuse(too_many_connections(self._limits.connections))
         self.transport.close()
 
-    def _refuse(self, refusal: _Refusal) -> None:
+    def _refuse(self, refusal: ConnectionRefusal) -> None:
         """Answer, unless another answer has begun, and read no more."""
         refused[refusal.code] += 1
         _complaints.tell(refusal)
@@ -303,93 +311,6 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.write(refusal.answer(headers))
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    status: HTTPStatus
-    code: str
-    message: str
-
-    def answer(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
-        body = json.dumps({"error": error}).encode()
-        told = [
-            *headers,
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
-        if self.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            told.append((b"retry-after", b"1"))
-        lines = [name + b": " + value + b"\r\n" for name, value in told]
-        return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
-
-
-def _head_too_large(limit_bytes: int) -> _Refusal:
-    message = (
-        f"The request line and the headers take more than the allowed {limit_bytes} bytes."
-        " Send fewer or shorter ones; prompts belong in the body."
-    )
-    return _Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", message)
-
-
-def _too_many_headers(limit: int) -> _Refusal:
-    message = f"The request has more than the allowed {limit} headers. Send fewer."
-    return _Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers", message)
-
-
-def _too_many_pipelined(limit: int) -> _Refusal:
-    message = (
-        f"More than the allowed {limit} requests wait on this connection for the answer to an"
-        " earlier one. Send the next once that has come."
-    )
-    return _Refusal(HTTPStatus.BAD_REQUEST, "too_many_pipelined", message)
-
-
-def _ambiguous(version: str, headers: list[tuple[bytes, bytes]]) -> _Refusal | None:
-    """What a proxy in front may read in another way: RFC 9112, 3.2 and 6.1."""
-    names = [name for name, _ in headers]
-    if version == "1.0" and b"transfer-encoding" in names:
-        message = "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length, or HTTP/1.1."
-        return _Refusal(HTTPStatus.BAD_REQUEST, "invalid_http", message)
-    hosts = names.count(b"host")
-    if hosts > 1 or (hosts == 0 and version != "1.0"):
-        message = f"The request has {hosts} Host headers, but must have one. Send exactly one."
-        return _Refusal(HTTPStatus.BAD_REQUEST, "invalid_host", message)
-    return None
-
-
-def _head_timeout(limit_s: float) -> _Refusal:
-    message = (
-        f"The request line and the headers did not arrive within {limit_s:g} s."
-        " Send them at once after connecting."
-    )
-    return _Refusal(HTTPStatus.REQUEST_TIMEOUT, "headers_timeout", message)
-
-
-def _body_too_slow(limits: ConnectionLimits) -> _Refusal:
-    message = (
-        f"In the last {limits.body_grace_s:g} s the body came at less than the required"
-        f" {limits.body_bytes_per_s:g} bytes a second. Send it faster, without pauses."
-    )
-    return _Refusal(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", message)
-
-
-def _too_many_connections(limit: int) -> _Refusal:
-    message = (
-        f"This server has {limit} connections, as many as it can hold."
-        " Try again later, or keep fewer open."
-    )
-    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", message)
-
-
-_NOT_HTTP = _Refusal(
-    HTTPStatus.BAD_REQUEST,
-    "invalid_http",
-    "What came is not a request in HTTP/1.1. Send one, and without TLS: this port has none.",
-)
-
-
 class _Complaints:
     """A line a minute for each cause: strangers cause them, and must not fill a log."""
 
@@ -397,7 +318,7 @@ class _Complaints:
         self._told_at: dict[str, float] = {}
         self._untold: dict[str, int] = {}
 
-    def tell(self, refusal: _Refusal) -> None:
+    def tell(self, refusal: ConnectionRefusal) -> None:
         now, code = time.monotonic(), refusal.code
         self._untold[code] = self._untold.get(code, 0) + 1
         if now - self._told_at.get(code, float("-inf")) >= COMPLAINT_PERIOD_S:
