@@ -168,7 +168,7 @@ class RequestMetrics:
             buffer.observe_all(of.inter_token, (pool,), record.gaps_s)
         if record.outcome in ("ok", "failed", "deadline"):
             self._event(record, "availability", record.outcome == "ok")
-        if record.outcome in ("ok", "failed", "deadline", "rejected"):
+        if record.outcome in ("ok", "failed", "deadline", "rejected") or self._left_late(record):
             self._event(record, "goodput", self._kept_all(record, tpot_s))
         self._count_tokens(record, tenant, pool)
 
@@ -189,6 +189,12 @@ class RequestMetrics:
         result = "good" if good else "bad"
         labels = (record.pool, record.priority, objective, result)
         self._buffer.inc(self._families.slo_events, labels)
+
+    def _left_late(self, record: RequestRecord) -> bool:
+        """Whether its client left after its first token was due and had not come in time."""
+        due_s = self._threshold(record, "ttft")
+        waited_s = record.duration_s if record.ttft_s is None else record.ttft_s
+        return record.outcome == "cancelled" and due_s is not None and waited_s > due_s
 
     def _kept_all(self, record: RequestRecord, tpot_s: float | None) -> bool:
         ttft, tpot = self._threshold(record, "ttft"), self._threshold(record, "tpot")

@@ -116,6 +116,18 @@ def test_an_error_counts_by_whose_fault_it_is(
     assert counted.events("goodput") == goodput
 
 
+@pytest.mark.parametrize(
+    ("ttft_s", "duration_s", "goodput"),
+    [(None, 0.4, (0, 0)), (None, 0.6, (0, 1)), (0.4, 9.0, (0, 0)), (0.6, 9.0, (0, 1))],
+)
+def test_a_client_that_leaves_lowers_the_goodput_once_its_first_token_is_late(
+    counted: Counted, ttft_s: float | None, duration_s: float, goodput: tuple[float, float]
+) -> None:
+    counted.serve(outcome="cancelled", ttft_s=ttft_s, duration_s=duration_s)
+    assert counted.events("goodput") == goodput
+    assert counted.events("availability") == (0, 0)
+
+
 def test_a_client_that_leaves_is_nobodys_fault(counted: Counted) -> None:
     counted.serve(ttft_s=0.1)
     assert counted.samples["antefix_requests_total", "cancelled", "interactive"] == 1
