@@ -41,6 +41,7 @@ from deployments.gateway.health import unheard_s
 from router.demand import read_decided
 from router.fleet_settings import forget_settings
 from router.redis_client import REDIS_FAILURES, connect
+from router.signature import Signer
 
 logger = logging.getLogger("ray.serve")
 
@@ -96,8 +97,8 @@ def applications(
 
 async def running_replicas(fleet: Fleet, secrets: Secrets) -> dict[str, int]:
     """How many the autoscaler runs now of the pools that it knows."""
-    boards = {name: fleet.with_secret(secrets.engine_secret).board_of(name) for name in fleet.pools}
-    targets = {name: await _last_target(secrets.redis_url, of) for name, of in boards.items()}
+    fleet = fleet.with_secret(secrets.engine_secret)
+    targets = {name: await _last_target(fleet.board_of(name), secrets) for name in fleet.pools}
     return {name: target for name, target in targets.items() if target is not None}
 
 
@@ -141,7 +142,14 @@ def _pool(
     gpus = _gpus(pool) if not _spans_nodes(pool) else float(pool.world_size)
     engine: Any = serve.deployment(
         name=name,
-        autoscaling_config=autoscaling_config(fleet, name, gpus, secrets.redis_url, replicas),
+        autoscaling_config=autoscaling_config(
+            fleet,
+            name,
+            gpus,
+            secrets.redis_url,
+            signer=Signer(secrets.engine_secret),
+            replicas=replicas,
+        ),
         max_ongoing_requests=pool.max_ongoing_requests,
         max_queued_requests=pool.max_queued_requests,
         graceful_shutdown_timeout_s=HEARD_S + fleet.gateway.drain_timeout_s,
@@ -252,7 +260,7 @@ def build_pool(args: Mapping[str, Any]) -> serve.Application:
     client = _get_global_client(raise_if_no_controller_running=False)
     fleet = as_deployed(cold, client.get_serve_details() if client else {})
     board = fleet.board_of(name)
-    return _pool(fleet, name, secrets, asyncio.run(_last_target(secrets.redis_url, board)))
+    return _pool(fleet, name, secrets, asyncio.run(_last_target(board, secrets)))
 
 
 def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
@@ -274,14 +282,14 @@ def as_deployed(cold: Fleet, details: Mapping[str, Any]) -> Fleet:
     return cold.model_copy(update={"pools": {name: pool}, **hot_fields})
 
 
-async def _last_target(redis_url: str, board: str) -> int | None:
+async def _last_target(board: str, secrets: Secrets) -> int | None:
     """How many replicas the autoscaler runs now; None: it is not known, or there are none yet.
 
     Ray Serve knows, and tells of no deployment whose application it builds again.
     """
-    redis = connect(redis_url)
+    redis = connect(secrets.redis_url)
     try:
-        decided = await read_decided(redis, board)
+        decided = await read_decided(redis, board, Signer(secrets.engine_secret))
     except REDIS_FAILURES as error:
         logger.warning("what was decided for %s is not known: %s", board, error)
         return None

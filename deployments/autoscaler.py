@@ -7,7 +7,7 @@ traffic goes to the gateways through Redis (`router.active`), the number to run 
 
 What the fleet file says of a pool comes through Redis, too (`router.fleet_settings`): if Ray Serve
 were told, it would forget what was decided. So a pool whose number is always the same has a policy
-as well, and Ray Serve's own bounds are none.
+as well, and Ray Serve's own bounds are none: `deployments.scaling_bounds` has ours.
 
 https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 """
@@ -33,17 +33,20 @@ from autoscaling.scaling import Limits, Signals, State, decide
 from common.loops import Loops, Trouble, failures, forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
+from deployments.scaling_bounds import ScalingBounds, ask_serve, bounds_of
 from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
-from router.fleet_settings import read_settings
+from router.fleet_settings import SettingsReader
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from router.signature import Signer, forged
 
 logger = logging.getLogger("ray.serve")
 
 DECIDE_PERIOD_S = 1.0
 READ_PERIOD_S = 0.5
+BOUNDS_PERIOD_S = 5.0
 KEEP_S = 10.0
 MOST_REPLICAS = 10000
 _STATE = "antefix"
@@ -64,14 +67,24 @@ class Watch:
     redis_url: str = field(repr=False)
     # what gateways were last given; of the build while none has told
     fleet: Fleet = field(repr=False)
+    signer: Signer | None = field(default=None, repr=False)
     # until Redis has said whether there is newer
     is_current: bool = False
     signals: Signals | None = None
     demand: int | None = None
     decided: Decided | None = None
-    _version: int | None = None
+    bounds: ScalingBounds | None = None
     _thread: threading.Thread | None = None
     _until: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (pool := self.pool) is not None:
+            self.bounds = bounds_of(pool)
+
+    @property
+    def pool(self) -> Pool | None:
+        """None: it is about to go."""
+        return self.fleet.pools.get(self.board.rpartition("/")[2])
 
     @property
     def is_alive(self) -> bool:
@@ -95,10 +108,14 @@ class Watch:
 
     async def _run(self) -> None:
         redis, loops = connect(self.redis_url), Loops()
-        board, reader = LoadBoard(time.monotonic), DemandReader(redis, self.board)
-        read = partial(self._read, redis, board, reader, GrowingSum())
+        board = LoadBoard(time.monotonic)
+        reader = DemandReader(redis, self.board, signer=self.signer)
+        settings = SettingsReader(redis, self.board.partition("/")[0], self.signer)
+        read = partial(self._read, redis, board, reader, settings, GrowingSum())
         try:
-            loops.start("load_board", LoadReader(redis, self.board, board).run())
+            loads = LoadReader(redis, self.board, board, signer=self.signer)
+            loops.start("load_board", loads.run())
+            loops.start("scaling_bounds", self._follow_bounds())
             loops.start(
                 "autoscaler",
                 forever(
@@ -117,9 +134,14 @@ class Watch:
             await redis.aclose()
 
     async def _read(
-        self, redis: AsyncRedis, board: LoadBoard, reader: DemandReader, output: GrowingSum
+        self,
+        redis: AsyncRedis,
+        board: LoadBoard,
+        reader: DemandReader,
+        settings: SettingsReader,
+        output: GrowingSum,
     ) -> None:
-        await self._read_settings(redis)
+        await self._read_settings(settings)
         demand = await reader.read()
         loads = {**board.loads(), **board.warm()}
         seen = board.active_seen
@@ -148,31 +170,46 @@ class Watch:
         self.signals = signals
         if self.decided is not None:
             # as of now: what fails meanwhile is to be heard of, too
-            await self._tell(redis, structs.replace(self.decided, failures=failures.total()))
+            counts = {"failures": failures.total(), "forged": forged.total()}
+            await self._tell(redis, structs.replace(self.decided, **counts))
         if self.demand is not None and board.is_read:
             await self._publish(redis, self.demand, seen)
 
-    async def _read_settings(self, redis: AsyncRedis) -> None:
+    async def _read_settings(self, settings: SettingsReader) -> None:
         try:
-            found = await read_settings(redis, self.board.partition("/")[0])
-            if found is not None and found.version != self._version:
+            if (found := await settings.newer()) is not None:
                 self.fleet = Fleet.model_validate_json(found.fleet)
-                self._version = found.version
             self.is_current = True
         except REDIS_FAILURES:
             pass  # as it last was
         except ValueError as error:
             logger.warning("the settings of %s are not readable: %s", self.board, error)
 
+    async def _follow_bounds(self) -> None:
+        """Ask Ray Serve whenever the settings in Redis have other bounds than it last confirmed."""
+        refused = 0
+        while True:
+            pool, name = self.pool, self.board.rpartition("/")[2]
+            wanted = self.bounds if pool is None else bounds_of(pool)
+            if wanted != self.bounds:
+                self.bounds = await asyncio.to_thread(ask_serve, name) or self.bounds
+            refused = 0 if wanted == self.bounds else refused + 1
+            if refused == 2:  # once may be a change that has not reached all
+                logger.error(
+                    "%s: settings in Redis ask for %s, Ray Serve was given %s, which is kept",
+                    *(self.board, wanted, self.bounds),
+                )
+            await asyncio.sleep(BOUNDS_PERIOD_S if refused else READ_PERIOD_S)
+
     async def _tell(self, redis: AsyncRedis, decided: Decided) -> None:
         with contextlib.suppress(*REDIS_FAILURES):  # to be shown, and soon told again
-            await tell_decided(redis, self.board, decided)
+            await tell_decided(redis, self.board, decided, self.signer)
 
     async def _publish(self, redis: AsyncRedis, demand: int, seen: active.Active | None) -> None:
         if seen == active.Active(demand):
             return
         try:
-            await active.publish(redis, self.board, demand, seen)
+            await active.ActiveWriter(redis, self.board, self.signer).publish(demand, seen)
         except REDIS_FAILURES as error:
             logger.warning("the demand of %s is not published: %s", self.board, error)
 
@@ -184,8 +221,11 @@ class PoolAutoscaler:
     it starts; its thread stays where it decides.
     """
 
-    def __init__(self, board: str, redis_url: str, fleet: Fleet, gpus: float) -> None:
+    def __init__(
+        self, board: str, redis_url: str, fleet: Fleet, gpus: float, *, signer: Signer | None
+    ) -> None:
         self._board = board
+        self._signer = signer
         self._fleet = fleet
         self._gpus = gpus
         self._redis_url = redis_url
@@ -200,7 +240,7 @@ class PoolAutoscaler:
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """The number of replicas to run, and what to remember; as it was where deciding fails."""
         if self._watch is None:
-            self._watch = Watch(self._board, self._redis_url, self._fleet)
+            self._watch = Watch(self._board, self._redis_url, self._fleet, self._signer)
         watch = self._watch
         watch.keep()
         state = context.policy_state
@@ -214,13 +254,12 @@ class PoolAutoscaler:
         return target, state
 
     def _decided(self, watch: Watch, context: AutoscalingContext) -> dict[str, Any]:
-        state, now = context.policy_state, time.monotonic()
-        pool = watch.fleet.pools.get(self._board.rpartition("/")[2])
+        state, now, pool = context.policy_state, time.monotonic(), watch.pool
         is_due = watch.is_current and now - self._decided_at >= DECIDE_PERIOD_S
         if is_due and pool is not None:  # else it is about to go
             if (limits := limits_of(pool)) is None:
                 watch.demand = watch.decided = None
-                self._target, state = pool.first_replicas, {}
+                self._target, state = self._bounded(watch, pool.first_replicas, context), {}
             elif watch.signals is not None:
                 self._decided_at = now  # also where that fails
                 state = self._decide(watch, limits, watch.signals, context)
@@ -244,6 +283,7 @@ class PoolAutoscaler:
         )
         budget = watch.fleet.gpu_budget
         granted = self._granted(budget, limits.min_replicas, decision.demand, decision.target)
+        granted = self._bounded(watch, granted, context)
         if granted != self._target:
             logger.info(
                 "%s: %s replicas, %d of them to take traffic: %s",
@@ -263,6 +303,10 @@ class PoolAutoscaler:
         )
         return {_STATE: decision.state.to_dict()}
 
+    def _bounded(self, watch: Watch, target: int, context: AutoscalingContext) -> int:
+        bounds, current = watch.bounds, context.target_num_replicas
+        return target if bounds is None else bounds.clipped(target, current)
+
     def _granted(self, budget: float | None, least: int, demand: int, target: int) -> int:
         fleet, _, pool = self._board.partition("/")
         if budget is None or self._gpus <= 0:
@@ -276,14 +320,20 @@ class PoolAutoscaler:
 
 
 def autoscaling_config(
-    fleet: Fleet, name: str, gpus: float, redis_url: str, replicas: int | None = None
+    fleet: Fleet,
+    name: str,
+    gpus: float,
+    redis_url: str,
+    *,
+    signer: Signer | None,
+    replicas: int | None = None,
 ) -> AutoscalingConfig:
     """What Ray Serve is told of a pool, which runs `replicas` now; None: it is new."""
     policy = AutoscalingPolicy(policy_function=PoolAutoscaler)  # type: ignore[no-untyped-call]
     # Not by keywords of the policy: Ray Serve logs those, and the address may hold a password.
     policy.set_serialized_policy_def(
         cloudpickle.dumps(  # type: ignore[no-untyped-call]
-            PoolAutoscaler(fleet.board_of(name), redis_url, fleet, gpus)
+            PoolAutoscaler(fleet.board_of(name), redis_url, fleet, gpus, signer=signer)
         )
     )
     return AutoscalingConfig(

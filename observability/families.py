@@ -325,6 +325,13 @@ class Families:
             "Leases in Redis now that no replica of the fleet signed. They are not believed.",
             ["pool"],
         )
+        self.redis_forged = counter(
+            "antefix_redis_forged",
+            "Values in Redis that a gateway or the autoscaler ignored because the fleet did not "
+            "sign them, by kind: settings, active, decided, placed, and autoscaler for all that it "
+            "ignored. Leases are in antefix_leases_forged.",
+            ["kind"],
+        )
         self.keys_stale = gauge(
             "antefix_keys_stale",
             "1 while a gateway cannot read the file of API keys or leaves out lines of it, else 0.",

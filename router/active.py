@@ -1,17 +1,19 @@
 """How many replicas of a pool take traffic: one number in Redis, followed by all its gateways.
 
     key       value                                                    lifetime
-    active    "<count> <promoted>": the <count> most senior of the     for good
-              live replicas take traffic, and <promoted> of these
-              because gateways asked for more than the autoscaler
+    active    "<count> <promoted>", signed: the <count> most senior    for good
+              of the live replicas take traffic, and <promoted> of
+              these because gateways asked for more than the
+              autoscaler
 
 The other live replicas are warm: loaded, and idle. Who is most senior follows from the replicas'
 own snapshots (`router.load`), so a dead one is replaced by the next without a word. Who writes
 says what it had seen, and nothing is written if another was faster: gateways that see the same
 overload promote one replica together, and the autoscaler undoes no promotion unseen.
 
-Without the number all replicas take traffic. Raises REDIS_FAILURES within REDIS_TIMEOUT_S; what
-failed may have happened or not, and the next reading tells.
+Without the number all replicas take traffic. A number that the fleet did not sign counts as none,
+and the next writer that has seen none replaces it. Raises REDIS_FAILURES within REDIS_TIMEOUT_S;
+what failed may have happened or not, and the next reading tells.
 """
 
 from __future__ import annotations
@@ -24,23 +26,23 @@ from typing import cast
 
 from router import redis_keys
 from router.redis_client import AsyncRedis
+from router.signature import Signer, opened, signed
 from router.slots import REDIS_TIMEOUT_S, Script
 
-_FORM = re.compile(r"(\d{1,9}) (\d{1,9})", re.ASCII)
+_FORM = re.compile(r"(0|[1-9]\d{0,8}) (0|[1-9]\d{0,8})", re.ASCII)
 
-# A value of another type or form counts as none, here as in `parsed`.
+# ARGV: the value that the writer saw, the new value, the SHA-1 of a value that does not count.
+# Returns nothing when it has written, otherwise what it found and its SHA-1. A value of another
+# type is none.
 _REPLACE = Script("""
 local found = redis.call('MGET', KEYS[1])[1] or ''
-local count, promoted = string.match(found, '^(%d+) (%d+)$')
-if not count or #count > 9 or #promoted > 9 then
-  found = ''
-else
-  found = string.format('%d %d', count, promoted)
-end
-if found ~= ARGV[1] then return found end
+local sha = redis.sha1hex(found)
+if found ~= ARGV[1] and sha ~= ARGV[3] then return {found, sha} end
 redis.call('SET', KEYS[1], ARGV[2])
-return ARGV[2]
+return {}
 """)
+# Another value may be forged while the last one is replaced.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -58,39 +60,54 @@ def active_key(pool: str) -> str:
     return redis_keys.key(pool, "active")
 
 
-def parsed(value: str | None) -> Active | None:
-    """What the key holds; None for nothing, or nothing readable."""
-    found = _FORM.fullmatch(value or "")
+def parsed(value: str | None, pool: str = "", signer: Signer | None = None) -> Active | None:
+    """What the pool's key holds; None for nothing, or nothing that is readable and genuine."""
+    text = opened(signer, active_key(pool), value) if value else None
+    found = _FORM.fullmatch(text or "")
     return Active(int(found[1]), int(found[2])) if found else None
 
 
-async def read(redis: AsyncRedis, pool: str) -> Active | None:
+async def read(redis: AsyncRedis, pool: str, signer: Signer | None = None) -> Active | None:
     async with asyncio.timeout(REDIS_TIMEOUT_S):
         # MGET: a value of another type is none
         [value] = await cast(Awaitable[list[str | None]], redis.mget([active_key(pool)]))
-    return parsed(value)
+    return parsed(value, pool, signer)
 
 
-async def publish(redis: AsyncRedis, pool: str, count: int, seen: Active | None) -> Active | None:
-    """Let `count` replicas take traffic, if the number is still the one `seen`.
+@dataclass(frozen=True)
+class ActiveWriter:
+    """Changes the number of one pool."""
 
-    Returns what it is now: `Active(count)`, or what another made it meanwhile.
-    """
-    return await _replace(redis, pool, seen, Active(max(0, count)))
+    redis: AsyncRedis
+    pool: str
+    signer: Signer | None = None
 
+    async def publish(self, count: int, seen: Active | None) -> Active | None:
+        """Let `count` replicas take traffic, if the number is still the one `seen`.
 
-async def promote(redis: AsyncRedis, pool: str, seen: Active) -> Active | None:
-    """Let one more replica take traffic, if the number is still the one `seen`.
+        Returns what it is now: `Active(count)`, or what another made it meanwhile.
+        """
+        return await self._replace(seen, Active(max(0, count)))
 
-    Returns what it is now.
-    """
-    # one replica takes traffic even where the number is 0
-    count = max(1, seen.count) + 1
-    return await _replace(redis, pool, seen, Active(count, count - seen.count + seen.promoted))
+    async def promote(self, seen: Active) -> Active | None:
+        """Let one more replica take traffic, if the number is still the one `seen`.
 
+        Returns what it is now.
+        """
+        # one replica takes traffic even where the number is 0
+        count = max(1, seen.count) + 1
+        return await self._replace(seen, Active(count, count - seen.count + seen.promoted))
 
-async def _replace(
-    redis: AsyncRedis, pool: str, seen: Active | None, wanted: Active
-) -> Active | None:
-    arguments = (str(seen) if seen else "", str(wanted))
-    return parsed(await _REPLACE(redis, [active_key(pool)], *arguments))
+    async def _replace(self, seen: Active | None, wanted: Active) -> Active | None:
+        key, foreign = active_key(self.pool), ""
+        before = signed(self.signer, key, str(seen)) if seen else ""
+        after = signed(self.signer, key, str(wanted))
+        for _ in range(_ATTEMPTS):
+            reply = await _REPLACE(self.redis, [key], before, after, foreign)
+            if not reply:
+                return wanted
+            found, foreign = reply
+            current = parsed(found, self.pool, self.signer)
+            if seen is not None or current is not None or not found:
+                return current
+        return None

@@ -1,12 +1,15 @@
 """What comes to a pool, as its gateways count it, for the autoscaler; and what it makes of that.
 
     key       value                                              lifetime
-    demand    hash: gateway -> `DemandCounters`, JSON, written    60 s after the
-              every 0.5 s where they changed, else every second  last writing
-    decided   `Decided`, JSON, written every 0.5 s                10 s
+    demand    hash: gateway -> `DemandCounters`, JSON, signed;   60 s after the
+              written every 0.5 s where they changed,            last writing
+              otherwise every second
+    decided   `Decided`, JSON, signed; written every 0.5 s       10 s
 
 Each gateway counts from its own start. The reader adds up what each count grew by, so the sums
 never fall: not when a gateway starts again, goes away, or is heard of again after an outage.
+Counts that the fleet did not sign, or that are older than others of the same gateway, count for
+nothing.
 Nothing here raises or makes a request wait; while Redis is away `told_at` grows old.
 """
 
@@ -25,6 +28,7 @@ import msgspec
 from common.loops import forever
 from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.signature import Signer, count_forged, opened, signed
 from router.slots import REDIS_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
@@ -80,7 +84,8 @@ class Decided(msgspec.Struct, frozen=True):
     """What the autoscaler last decided: `demand` replicas to take traffic, of `target` to run.
 
     `arrivals` a second came lately, `forecast` are expected by the time a new replica could serve.
-    `failures`: what nobody expected in the autoscaler's process, counted from its start.
+    Counted from the start of the autoscaler's process: `failures`, unexpected errors; `forged`,
+    values in Redis that it ignored because the fleet did not sign them.
     """
 
     demand: int
@@ -89,6 +94,7 @@ class Decided(msgspec.Struct, frozen=True):
     arrivals: float = 0.0
     forecast: float | None = None
     failures: int = 0
+    forged: int = 0
 
 
 _decided = msgspec.json.Decoder(Decided).decode
@@ -98,20 +104,26 @@ def decided_key(pool: str) -> str:
     return redis_keys.key(pool, "decided")
 
 
-async def tell_decided(redis: AsyncRedis, pool: str, decided: Decided) -> None:
+async def tell_decided(
+    redis: AsyncRedis, pool: str, decided: Decided, signer: Signer | None
+) -> None:
     """For the gateways to show. Raises one of REDIS_FAILURES."""
+    key = decided_key(pool)
+    text = signed(signer, key, msgspec.json.encode(decided).decode())
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        text = msgspec.json.encode(decided).decode()
-        await redis.set(decided_key(pool), text, ex=DECIDED_EXPIRE_S)
+        await redis.set(key, text, ex=DECIDED_EXPIRE_S)
 
 
-async def read_decided(redis: AsyncRedis, pool: str) -> Decided | None:
-    """None: nobody decides. Raises one of REDIS_FAILURES."""
+async def read_decided(redis: AsyncRedis, pool: str, signer: Signer | None) -> Decided | None:
+    """None: no autoscaler of the fleet decides. Raises one of REDIS_FAILURES."""
+    key = decided_key(pool)
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        text = cast("str | None", await redis.get(decided_key(pool)))
+        # MGET: a value of another type is none
+        [found] = await cast(Awaitable[list[str | None]], redis.mget([key]))
+    text = None if found is None else opened(signer, key, found)
     try:
         return None if text is None else _decided(text)
-    except msgspec.MsgspecError:  # by another release
+    except (msgspec.MsgspecError, ValueError):  # by hand
         return None
 
 
@@ -119,8 +131,21 @@ def demand_key(pool: str) -> str:
     return redis_keys.key(pool, "demand")
 
 
-async def tell(redis: AsyncRedis, pool: str, gateway: str, counters: DemandCounters) -> None:
+def _signed_as(pool: str, gateway: str) -> str:
+    """What the signature of one gateway's counters stands for."""
+    return f"{demand_key(pool)}:{gateway}"
+
+
+async def tell(
+    redis: AsyncRedis,
+    pool: str,
+    gateway: str,
+    counters: DemandCounters,
+    *,
+    signer: Signer | None,
+) -> None:
     """Write one gateway's counters until cancelled."""
+    key = demand_key(pool)
     written, written_at = DemandCounters(sequence=-1), float("-inf")
 
     async def write() -> None:
@@ -131,10 +156,11 @@ async def tell(redis: AsyncRedis, pool: str, gateway: str, counters: DemandCount
         if counters == written and not is_due:
             return
         counters.sequence += 1
+        text = msgspec.json.encode(counters).decode()
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             pipe = redis.pipeline(transaction=False)
-            pipe.hset(demand_key(pool), gateway, msgspec.json.encode(counters).decode())
-            pipe.expire(demand_key(pool), EXPIRE_S)
+            pipe.hset(key, gateway, signed(signer, _signed_as(pool, gateway), text))
+            pipe.expire(key, EXPIRE_S)
             await pipe.execute()
         written, written_at = copy.copy(counters), now
 
@@ -168,6 +194,15 @@ class GrowingSum:
         return self._total
 
 
+@dataclass(frozen=True)
+class _Heard:
+    """What a gateway last wrote, and when that was new."""
+
+    text: str
+    counters: DemandCounters
+    at: float
+
+
 class DemandReader:
     """Adds up one pool's demand; a new one begins with all that the gateways there have counted.
 
@@ -175,15 +210,21 @@ class DemandReader:
     """
 
     def __init__(
-        self, redis: AsyncRedis, pool: str, clock: Callable[[], float] = time.monotonic
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        signer: Signer | None,
     ) -> None:
         self._redis = redis
         self._pool = pool
         self._clock = clock
+        self._signer = signer
         self._failing = False
         self._demand = Demand()
-        # gateway -> what it last wrote, and when that was new
-        self._heard: dict[str, tuple[str, float]] = {}
+        self._heard: dict[str, _Heard] = {}
+        self._sequences: dict[str, int] = {}  # gateway -> the highest, those of gone ones as well
         self._sums = {name: GrowingSum() for name in _COUNTS}
 
     async def read(self) -> Demand:
@@ -207,28 +248,41 @@ class DemandReader:
     def _take(self, fields: dict[str, str]) -> None:
         now = self._clock()
         for gateway, text in fields.items():
-            if gateway not in self._heard or self._heard[gateway][0] != text:
-                self._heard[gateway] = (text, now)
-        told = {
-            gateway: counters
-            for gateway, (text, _) in self._heard.items()
-            if (counters := _readable(text)) is not None
-        }
-        present = [told[gateway] for gateway in told.keys() - self._gone()]
+            if gateway in self._heard and self._heard[gateway].text == text:
+                continue
+            if (counters := self._genuine(gateway, text)) is not None:
+                self._heard[gateway] = _Heard(text, counters, now)
+        gone = self._gone()
+        present = [of.counters for gateway, of in self._heard.items() if gateway not in gone]
         sums = {
-            name: total.add({gateway: getattr(of, name) for gateway, of in told.items()})
+            name: total.add({by: getattr(of.counters, name) for by, of in self._heard.items()})
             for name, total in self._sums.items()
         }
         self._demand = Demand(
             **sums,
             waiting=sum(max(0, of.waiting) for of in present),
             queued_tokens=sum(max(0, of.queued_tokens) for of in present),
-            told_at=max((at for _, at in self._heard.values()), default=self._demand.told_at),
+            told_at=max((of.at for of in self._heard.values()), default=self._demand.told_at),
         )
+
+    def _genuine(self, gateway: str, text: str) -> DemandCounters | None:
+        """What the gateway has written, if it is not older than what was read before."""
+        signature = _signed_as(self._pool, gateway)
+        value = opened(self._signer, signature, text)
+        if value is None or (counters := _readable(value)) is None:
+            return None
+        last = self._sequences.pop(gateway, 0)
+        self._sequences[gateway] = max(last, counters.sequence)
+        for source in list(self._sequences)[:-SOURCES_KEPT]:
+            del self._sequences[source]
+        if counters.sequence < last:
+            count_forged(signature)
+            return None
+        return counters
 
     def _gone(self) -> set[str]:
         now = self._clock()
-        return {gateway for gateway, (_, at) in self._heard.items() if now - at > FORGET_S}
+        return {gateway for gateway, of in self._heard.items() if now - of.at > FORGET_S}
 
     async def _forget(self) -> None:
         """First in Redis: what is still there would look new again."""
@@ -239,8 +293,8 @@ class DemandReader:
 
 
 def _readable(text: str) -> DemandCounters | None:
-    """None for what a gateway of another release writes."""
+    """None for what no gateway writes."""
     try:
         return msgspec.json.decode(text, type=DemandCounters)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError):
         return None

@@ -1,12 +1,15 @@
 """What a fleet's gateways run with, in Redis, for engines and the autoscaler.
 
     key        value                                         lifetime
-    settings   `GivenSettings`, JSON; the highest version     a day after the last
-               is the newest                                  gateway
+    settings   `GivenSettings`, JSON, signed; the highest     a day after the last
+               version is the newest                          gateway
 
-Ray Serve tells running gateways of a change, and would restart or reset what it told of one
-otherwise. Each gateway writes what it was given, with a higher version than it found, and writes
-it again when Redis has lost it; one that was not given the newest yet leaves it. Nothing here
+Ray Serve gives running gateways a change as `user_config`, and would restart or reset other
+processes that it gave one. Each gateway writes what it was given, with a higher version than it
+found, and writes it again when Redis has lost it. A gateway that was not given the newest yet
+leaves it. A reader never goes back to a lower version than it has read, so that an old value which
+is put back in Redis does nothing; gateways replace it within KEEP_PERIOD_S. A new version is at
+least the time in milliseconds: it is higher also where Redis has lost the one before. Nothing here
 raises or makes a request wait.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import msgspec
@@ -22,6 +26,7 @@ import msgspec
 from common.loops import forever
 from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.signature import Signer, count_forged, opened, signed
 from router.slots import REDIS_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
@@ -44,14 +49,44 @@ def settings_key(fleet: str) -> str:
     return redis_keys.key(fleet, "settings")
 
 
-async def read_settings(redis: AsyncRedis, fleet: str) -> GivenSettings | None:
-    """None: no gateway has written any. `redis` decodes. Raises one of REDIS_FAILURES."""
+async def read_settings(
+    redis: AsyncRedis, fleet: str, signer: Signer | None
+) -> GivenSettings | None:
+    """None: no gateway of the fleet has written any. `redis` decodes. Raises one of
+    REDIS_FAILURES."""
+    key = settings_key(fleet)
     async with asyncio.timeout(REDIS_TIMEOUT_S):
-        text = cast("str | None", await redis.get(settings_key(fleet)))
+        # MGET: a value of another type is none
+        [found] = await cast(Awaitable[list[str | None]], redis.mget([key]))
+    text = None if found is None else opened(signer, key, found)
     try:
         return None if text is None else _settings(text)
-    except msgspec.MsgspecError:  # by another release
+    except (msgspec.MsgspecError, ValueError):  # by hand
         return None
+
+
+class SettingsReader:
+    """Follows the settings of a fleet."""
+
+    def __init__(self, redis: AsyncRedis, fleet: str, signer: Signer | None) -> None:
+        self._redis = redis
+        self._fleet = fleet
+        self._signer = signer
+        self._version = 0
+
+    async def newer(self) -> GivenSettings | None:
+        """Return the settings if they are newer than those of the last call that returned any.
+
+        Raises one of REDIS_FAILURES.
+        """
+        found = await read_settings(self._redis, self._fleet, self._signer)
+        if found is None or found.version == self._version:
+            return None
+        if found.version < self._version:
+            count_forged(settings_key(self._fleet))
+            return None
+        self._version = found.version
+        return found
 
 
 async def forget_settings(redis: AsyncRedis, fleet: str) -> None:
@@ -61,11 +96,19 @@ async def forget_settings(redis: AsyncRedis, fleet: str) -> None:
 
 
 class SettingsWriter:
-    """One gateway's, for its fleet."""
+    """One gateway's, for its fleet. `clock` gives Unix time in seconds."""
 
-    def __init__(self, redis: AsyncRedis, fleet: str) -> None:
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        fleet: str,
+        signer: Signer | None,
+        clock: Callable[[], float],
+    ) -> None:
         self._redis = redis
         self._fleet = fleet
+        self._signer = signer
+        self._clock = clock
         self._given: str | None = None
         self._version = 0  # none yet
         self._changed = asyncio.Event()
@@ -75,6 +118,10 @@ class SettingsWriter:
         if fleet != self._given:
             self._given, self._version = fleet, 0
             self._changed.set()
+
+    async def read(self) -> GivenSettings | None:
+        """Return what Redis has, from any gateway. Raises one of REDIS_FAILURES."""
+        return await read_settings(self._redis, self._fleet, self._signer)
 
     async def run(self) -> None:
         """Keep what was given in Redis until cancelled."""
@@ -97,19 +144,20 @@ class SettingsWriter:
         """Once, where that is due. Raises one of REDIS_FAILURES."""
         if (given := self._given) is None:
             return
-        found = await read_settings(self._redis, self._fleet)
+        found = await self.read()
         version = self._version
         if found is not None and found.fleet == given:
             version = max(version, found.version)
         elif not version:
-            version = found.version + 1 if found else 1
+            version = max(found.version + 1 if found else 1, int(self._clock() * 1000))
         elif found is not None and found.version >= version:
             return  # another gateway has newer ones
+        key = settings_key(self._fleet)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             if found is not None and (found.version, found.fleet) == (version, given):
-                await self._redis.expire(settings_key(self._fleet), EXPIRE_S)
+                await self._redis.expire(key, EXPIRE_S)
             else:
                 text = msgspec.json.encode(GivenSettings(version, given)).decode()
-                await self._redis.set(settings_key(self._fleet), text, ex=EXPIRE_S)
+                await self._redis.set(key, signed(self._signer, key, text), ex=EXPIRE_S)
         if given == self._given:  # else others were given meanwhile
             self._version = version

@@ -1,6 +1,6 @@
 """Signs what a replica says of itself in Redis, so that who can write there cannot be believed.
 
-    {..., "signature": "<keyed BLAKE2b of the pool, the slot and all before it>"}
+    {..., "signature": "<keyed BLAKE2b of the lease's key and all before it>"}
 
 A lease gives the address that prompts are sent to. It is JSON for whoever lacks the key, and
 stands for one slot of one pool alone. One of the same incarnation may be put back in its place:
@@ -10,21 +10,19 @@ then a replica's load is old, and its address is still its own.
 from __future__ import annotations
 
 import hmac
-import json
-from hashlib import blake2b
 
-_BEFORE, _AFTER, _DIGEST_BYTES = ',"signature":"', '"}', 16
-_TAIL = len(_BEFORE) + 2 * _DIGEST_BYTES + len(_AFTER)
+from router import redis_keys
+from router.signature import Signer
+
+_BEFORE, _AFTER, _DIGITS = ',"signature":"', '"}', 32
+_TAIL = len(_BEFORE) + _DIGITS + len(_AFTER)
 
 
 class LeaseSigner:
-    """Of one pool of the fleet that has this secret."""
+    """Signs and verifies the leases of one pool."""
 
-    def __init__(self, engine_secret: str, pool: str) -> None:
-        key = blake2b(engine_secret.encode(), person=b"antefix lease").digest()
-        self._hash = blake2b(
-            json.dumps(pool).encode(), key=key, digest_size=_DIGEST_BYTES, person=b"afx lease"
-        )
+    def __init__(self, signer: Signer, pool: str) -> None:
+        self._hash = signer.hash_of(redis_keys.key(pool, "slot"))
 
     def signed(self, slot: int, snapshot: str) -> str:
         """`snapshot` is a JSON object that is not empty."""

@@ -18,6 +18,7 @@ from router.lease_signature import LeaseSigner
 from router.load import LoadBoard, ReplicaLoad
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import KeptLane
+from router.signature import Signer
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _decode = msgspec.json.Decoder(ReplicaLoad).decode
 class LoadReader:
     """`board`, `scaled` and `forged` are public. `scaled`: not all of the pool's replicas take
     traffic; where all do, what Redis says of that is old. `signer`: what it did not sign is not
-    believed; None: every lease is. `forged`: how many were not, in the latest reading."""
+    believed; None: everything is. `forged`: how many leases were not, in the latest reading."""
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class LoadReader:
         pool: str,
         board: LoadBoard,
         scaled: bool = True,
-        signer: LeaseSigner | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._redis = redis
         self._lane = KeptLane(redis, slots.slots_key(pool).encode())
         self._signer = signer
+        self._leases = LeaseSigner(signer, pool) if signer else None
+        self._active = active.ActiveWriter(redis, pool, signer)
         self.forged = 0
         self._pool = pool
         self.board = board
@@ -150,12 +153,14 @@ class LoadReader:
         self._began_at = began_at
         self._known = frozenset(leases)
         genuine = self._genuine(leases)
-        seen = active.parsed(value) if self._promotions == promotions else self.board.active_seen
+        seen = self.board.active_seen
+        if self._promotions == promotions:
+            seen = active.parsed(value, self._pool, self._signer)
         # a number that was left by a fleet file of another day says nothing
         self.board.update(self._readable(genuine), seen if self.scaled else None)
 
     def _genuine(self, leases: dict[int, str]) -> dict[int, str]:
-        if (signer := self._signer) is None:
+        if (signer := self._leases) is None:
             return leases
         genuine = {
             slot: text
@@ -183,7 +188,7 @@ class LoadReader:
         if seen is None or not self.board.warm():
             return False
         try:
-            now = await active.promote(self._redis, self._pool, seen)
+            now = await self._active.promote(seen)
         except REDIS_FAILURES as error:
             logger.warning("no replica of %s promoted: %s", self._pool, error)
             return False

@@ -1,11 +1,13 @@
 """What every gateway placed, told to all the others through a Redis stream.
 
-    key       entry                      kept
-    placed    p: a `Placed` as msgpack   about 4096 entries, 60 s after the last
+    key       entry                                    kept
+    placed    p: a number and a `Placed` as msgpack,   about 4096 entries, 60 s after the last
+              signed; each gateway counts from 1
 
 `append` never waits and never raises: what Redis cannot take is dropped and counted, for an
 old placement helps nobody. The reader starts where the stream was 5 s ago, comes back by itself
-after an outage, a flush, a failover or a clock that went back, and tells nothing twice. A
+after an outage, a flush, a failover or a clock that went back, and reports nothing twice: also
+not what somebody has copied in the stream. A
 gateway that hears nothing places by snapshots alone. A placement is told BEHIND_S after it was
 made: its request is to be on the way to the engine before this gateway does anything else. What
 comes within PAUSE_S of what was told or heard before is told or heard with the next: many cost a
@@ -27,6 +29,7 @@ from router import redis_keys
 from router.recent import Placed
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.redis_lane import KeptLane
+from router.signature import Signer, opened_bytes, signed_bytes
 from router.slots import Script
 
 logger = logging.getLogger(__name__)
@@ -49,8 +52,16 @@ local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 return {now[1] * 1000 + math.floor(now[2] / 1000), last and last[1] or '0-0'}
 """)
 
+GATEWAYS_KEPT = 1000
+
+
+class _Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    number: int
+    placed: Placed
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Placed).decode
+_decode = msgspec.msgpack.Decoder(_Numbered).decode
 
 
 def stream_key(pool: str) -> str:
@@ -61,13 +72,22 @@ class PlacedStream:
     """One gateway's end of a pool's stream. `redis` gives bytes (`decode_responses=False`).
 
     `heard` is called with each placement of another gateway, in the order they were told.
-    `dropped` counts own placements that could not be told.
+    `dropped` counts own placements that could not be told. What `signer` did not sign is ignored.
     """
 
     def __init__(
-        self, redis: AsyncRedis, pool: str, gateway: str, heard: Callable[[Placed], None]
+        self,
+        redis: AsyncRedis,
+        pool: str,
+        gateway: str,
+        heard: Callable[[Placed], None],
+        *,
+        signer: Signer | None = None,
     ) -> None:
         self._redis = redis
+        self._signer = signer
+        self._sent = 0
+        self._numbers: dict[str, int] = {}  # gateway -> its latest, the latest heard of last
         self._key = stream_key(pool)
         # a read holds up what comes after it
         self._telling, self._hearing = (KeptLane(redis, self._key.encode()) for _ in range(2))
@@ -115,8 +135,12 @@ class PlacedStream:
     async def _send(self, batch: list[Placed]) -> None:
         add = "XADD", self._key, "MAXLEN", "~", MAX_LENGTH, "*", b"p"
         async with self._telling.within(WRITE_TIMEOUT_S) as lane:
-            told = [(*add, _encode(placed)) for placed in batch]
+            told = [(*add, self._entry(placed)) for placed in batch]
             await asyncio.gather(*lane.send(*told, ("EXPIRE", self._key, EXPIRE_S)))
+
+    def _entry(self, placed: Placed) -> bytes:
+        self._sent += 1
+        return signed_bytes(self._signer, self._key, _encode(_Numbered(self._sent, placed)))
 
     async def _read(self) -> None:
         afresh, self._afresh = self._afresh, True
@@ -150,11 +174,20 @@ class PlacedStream:
 
     def _hear(self, fields: list[bytes]) -> None:
         try:
-            placed = _decode(fields[fields.index(b"p") + 1])
+            value = opened_bytes(self._signer, self._key, fields[fields.index(b"p") + 1])
+            found = None if value is None else _decode(value)
         except (ValueError, IndexError, msgspec.DecodeError):
-            return  # from a gateway of another version
-        if placed.gateway != self._gateway:
-            self._heard(placed)
+            return  # no gateway wrote it
+        if found is not None and found.placed.gateway != self._gateway and self._is_new(found):
+            self._heard(found.placed)
+
+    def _is_new(self, found: _Numbered) -> bool:
+        gateway = found.placed.gateway
+        last = self._numbers.pop(gateway, 0)
+        self._numbers[gateway] = max(last, found.number)
+        if len(self._numbers) > GATEWAYS_KEPT:
+            del self._numbers[next(iter(self._numbers))]
+        return found.number > last
 
 
 def _entries(reply: Any) -> list[tuple[bytes, list[bytes]]]:

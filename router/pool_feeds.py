@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from router.index import Depths, PrefixIndex
-from router.lease_signature import LeaseSigner
 from router.load import LoadBoard
 from router.load_reader import READ_PERIOD_S, LoadReader
 from router.placed_stream import PlacedStream
 from router.recent import Placed
 from router.redis_client import AsyncRedis
+from router.signature import Signer
 from router.sweeper import Sweeper
 
 
@@ -26,7 +26,7 @@ class PoolFeeds:
     for the index and the stream of placements.
 
     `gateway` names this one in what it announces; `heard` is told what the others placed. `loads`
-    and `index` are public. `signer`: only leases that it signed are believed; None: all are.
+    and `index` are public. `signer`: only what it signed is believed; None: everything is.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class PoolFeeds:
         lookup_budget_s: float,
         scaled: bool = False,
         clock: Callable[[], float] = time.monotonic,
-        signer: LeaseSigner | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self.loads = LoadReader(text, pool, board, scaled, signer)
-        self._placements = PlacedStream(binary, pool, gateway, heard)
+        self._placements = PlacedStream(binary, pool, gateway, heard, signer=signer)
         self._sweeper = Sweeper(text, pool)
         self.index = PrefixIndex(binary, pool, lookup_budget_s, clock)
 

@@ -22,6 +22,7 @@ from cli.local import processes
 from cli.local.home import Home
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 from deployments.fleet.fleet_file import load_fleet
+from router.signature import Signer
 
 GATEWAYS = 2
 WITHIN_S = 150.0
@@ -44,7 +45,8 @@ class DrilledFleet:
         self.home = fleet.home
         self.redis_url = state.redis_url
         description = load_fleet(state.fleet_file, check_engine_args=False)
-        self.description = description.with_secret(Home(fleet.home).keys().engine_secret)
+        secret = Home(fleet.home).keys().engine_secret
+        self.description, self.signer = description.with_secret(secret), Signer(secret)
         self.client = redis.Redis.from_url(state.redis_url, socket_timeout=5)
 
     def gateways(self) -> list[psutil.Process]:

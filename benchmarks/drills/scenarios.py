@@ -238,12 +238,13 @@ async def promotion(fleet: DrilledFleet) -> Injury:
     """One of the pool's replicas takes all traffic, then the warm one as well: as the autoscaler
     and a gateway write it (`router.active`), which may do so meanwhile themselves."""
     board, began = fleet.description.board_of(OVERFLOW), now()
-    redis = connect(fleet.redis_url)
+    redis, signer = connect(fleet.redis_url), fleet.signer
+    number = active_replicas.ActiveWriter(redis, board, signer)
     try:
-        await active_replicas.publish(redis, board, 1, await active_replicas.read(redis, board))
+        await number.publish(1, await active_replicas.read(redis, board, signer))
         await asyncio.sleep(PROMOTED_AFTER_S)
-        if (seen := await active_replicas.read(redis, board)) is not None:
-            await active_replicas.promote(redis, board, seen)
+        if (seen := await active_replicas.read(redis, board, signer)) is not None:
+            await number.promote(seen)
     finally:
         await redis.aclose()
 

@@ -31,6 +31,7 @@ from router.load import LoadReport, ReplicaLoad
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
+from router.signature import Signer
 
 ENGINES = 2
 SEGMENT_TOKENS = 128
@@ -75,7 +76,7 @@ class PlayedEngine:
         self.tickets = Tickets(MAX_SEQUENCES, places=places)
         gate = TicketGate(Confirming(self._app, self._report), self.tickets, settings.secret)
         self._gate, self._server = gate, HttpServer(gate)
-        self._signer = LeaseSigner(settings.secret, settings.pool)
+        self._signer = LeaseSigner(Signer(settings.secret), settings.pool)
         hasher = SegmentHasher(index_secret(settings.secret))
         self._publisher = IndexPublisher(
             connect(settings.redis_url),

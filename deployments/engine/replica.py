@@ -54,13 +54,14 @@ from observability.metrics import ReplicaMetrics
 from router import redis_keys
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
-from router.fleet_settings import read_settings
+from router.fleet_settings import SettingsReader
 from router.lease_signature import LeaseSigner
 from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
 from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
-from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from router.redis_client import REDIS_FAILURES, connect
 from router.segment_keys import SegmentHasher, index_secret
+from router.signature import Signer
 
 logger = logging.getLogger("ray.serve")
 
@@ -138,7 +139,8 @@ class EngineReplica:
             )
         redis = connect(redis_url)
         self._board = LoadBoard(time.monotonic)
-        self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled)
+        signer = Signer(secret)
+        self._board_reader = LoadReader(redis, board, self._board, pool.is_scaled, signer)
         self._sleeper = Sleeper(self._engine, self._takes_traffic)
         self._segment_tokens = _whole_blocks(pool.segment_tokens, self._engine.block_size)
         self._places = ServePlaces.here()
@@ -148,7 +150,7 @@ class EngineReplica:
         gate = TicketGate(self._app(), self._tickets, secret)
         self._server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
         self._url = gate.url = await self._server.start(self._node_ip)
-        self._lease_text = LeaseText(LeaseSigner(secret, board))
+        self._lease_text = LeaseText(LeaseSigner(signer, board))
         self._sequence = 0
         self._leaving = self._closed = False
         self._events = EventStream(*self._engine.events_at)
@@ -185,7 +187,8 @@ class EngineReplica:
             ),
         )
         self._loops.start("engine_probe", self._probe())
-        self._loops.start("settings", self._follow_settings(redis, board))
+        settings = SettingsReader(redis, board.rpartition("/")[0], signer)
+        self._loops.start("settings", self._follow_settings(settings, pool_name))
         if self._engine.can_sleep:
             self._loops.start("load_board", self._board_reader.run(lambda: BOARD_PERIOD_S))
             self._loops.start("sleep_mode", self._sleeper.run())
@@ -249,16 +252,11 @@ class EngineReplica:
         waiting += self._sleeper.waiting
         return LoadReport(self._sequence, waiting, running, queued_prefill_tokens)
 
-    async def _follow_settings(self, redis: AsyncRedis, board: str) -> None:
+    async def _follow_settings(self, settings: SettingsReader, pool: str) -> None:
         """What a running engine has to know of the fleet file (`router.fleet_settings`)."""
-        fleet_board, _, pool = board.rpartition("/")
-        version = 0
 
         async def follow() -> None:
-            nonlocal version
-            found = await read_settings(redis, fleet_board)
-            if found is not None and found.version != version:
-                version = found.version
+            if (found := await settings.newer()) is not None:
                 self._take_settings(found.fleet, pool)
 
         await forever(

@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from common.loops import Loops, failures, forever
+from common.loops import Loops, forever
 from common.release import VERSION
 from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
@@ -48,6 +49,7 @@ from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
+from deployments.gateway.process_metrics import ProcessMetrics
 from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Rejoining
 from deployments.gateway.relay import AnyAttempt, Relay
 from deployments.gateway.request import EngineRequest
@@ -57,20 +59,20 @@ from deployments.gateway.request_watch import RequestWatch, promise_of
 from deployments.gateway.serve_controller import ServeController
 from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
 from deployments.gateway.transport import Transport
-from deployments.process import http_connection, node_drain, node_metrics
+from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request, set_log_level
 from observability import metric_files
 from observability.budget_metrics import BudgetMetrics
 from observability.families import Families
 from observability.held_items import held_items
-from observability.metrics import ProcessCounts
 from observability.request_metrics import RequestMetrics
 from observability.request_record import CLIENT_LEFT, RequestRecord
 from observability.tracing import tracing_of
 from router.budget_book import books_of
-from router.fleet_settings import SettingsWriter, read_settings
+from router.fleet_settings import SettingsWriter
 from router.redis_client import REDIS_FAILURES, connect
+from router.signature import Signer
 
 logger = logging.getLogger("ray.serve")
 
@@ -138,8 +140,7 @@ class Gateway:
         self._loops = Loops()
         self._controller = ServeController()
         self._metrics = Families()
-        self._loop_metrics = ProcessCounts(self._metrics.loop_failures)
-        self._connections_refused = ProcessCounts(self._metrics.connections_refused)
+        self._process_metrics = ProcessMetrics(self._metrics)
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._budget_metrics = BudgetMetrics(self._metrics)
@@ -172,7 +173,7 @@ class Gateway:
             self._explanations,
             INFERENCE_PATHS,
         )
-        self._written = SettingsWriter(self._text, base.board)
+        self._written = SettingsWriter(self._text, base.board, Signer(secret), time.time)
         self._refused = ""
         self._loops.start("explanations", self._explanations.run())
         self._loops.start("settings", self._written.run())
@@ -254,7 +255,7 @@ class Gateway:
 
     async def _settings_of_others(self) -> Fleet | None:
         try:
-            found = await read_settings(self._text, self._base.board)
+            found = await self._written.read()
             return Fleet.model_validate_json(found.fleet) if found else None
         except (*REDIS_FAILURES, ValueError):
             return None
@@ -315,11 +316,8 @@ class Gateway:
         self._holders |= held.keys()
         for holder in self._holders:
             self._metrics.held_items.labels(holder).set(held[holder])
-        self._loop_metrics.own(failures)
-        self._connections_refused.own(http_connection.refused)
-        decided = [of.decided for of in self._pools.by_name.values() if of.decided]
-        if decided:
-            self._loop_metrics.heard("autoscaler", max(one.failures for one in decided))
+        pools = self._pools.by_name.values()
+        self._process_metrics.refresh(of.decided for of in pools if of.decided)
         now = asyncio.get_running_loop().time()
         try:
             self._budget_metrics.refresh(now)

@@ -45,12 +45,12 @@ from deployments.gateway.turns import TURN_PERIOD_S, Turns
 from deployments.gateway.warm_promotions import WarmPromotions
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 from router.demand import Decided, read_decided, tell
-from router.lease_signature import LeaseSigner
 from router.load_reader import IDLE_PERIOD_S, READ_PERIOD_S
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.segment_keys import SegmentHasher, index_secret
+from router.signature import Signer
 
 logger = logging.getLogger("ray.serve")
 
@@ -89,7 +89,7 @@ class GatewayPool:
         self.overflow: GatewayPool | None = None
         self.decided: Decided | None = None
         self.scheduler = PoolScheduler(asyncio.get_running_loop().time, _settings_of(fleet, name))
-        board_name = fleet.board_of(name)
+        board_name, signer = fleet.board_of(name), Signer(connections.secret)
         self.feeds = PoolFeeds(
             connections.text,
             connections.binary,
@@ -99,7 +99,7 @@ class GatewayPool:
             self.scheduler.heard,
             fleet.redis.lookup_budget_ms / 1000,
             scaled=self.settings.is_scaled,
-            signer=LeaseSigner(connections.secret, board_name),
+            signer=signer,
         )
         self.scheduler.announce = self.feeds.announce
         board = self.scheduler.board
@@ -117,10 +117,10 @@ class GatewayPool:
         self._next_outage: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.starts = StartWatch(name, board, replicas, _startup_of(self.settings))
         self._promotions = WarmPromotions(self.feeds, board, self.reporter)
-        self._read_decided = partial(read_decided, connections.text, board_name)
-        self._tell_demand = partial(
-            tell, connections.text, board_name, secrets.token_hex(8), self.scheduler.demand
-        )
+        self._read_decided = partial(read_decided, connections.text, board_name, signer)
+        gateway, demand = secrets.token_hex(8), self.scheduler.demand
+        told = (connections.text, board_name, gateway, demand)
+        self._tell_demand = partial(tell, *told, signer=signer)
 
     def change(self, fleet: Fleet, overflow: GatewayPool | None) -> None:
         """Serve by the fleet's settings from now on; requests under way go on as they began."""

@@ -16,8 +16,9 @@ from benchmarks.drills.scenarios import OVERFLOW, POOL, SCENARIOS
 from benchmarks.drills.verdict import Injury
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from router import active
-from router.active import Active
+from router.active import Active, ActiveWriter
 from router.redis_client import AsyncRedis, connect
+from router.signature import Signer
 
 FLEET = f"""
 name: drills
@@ -27,12 +28,15 @@ pools:
 """
 
 
+SIGNER = Signer("secret")
+
+
 class FakeFleet(DrilledFleet):
     """`told`: the roles of a pool's replicas, each time that it is asked; the last ones go on."""
 
     def __init__(self, redis_url: str, told: Sequence[dict[str, str]]) -> None:
         self.description = parse_fleet(FLEET, check_engine_args=False)
-        self.redis_url = redis_url
+        self.redis_url, self.signer = redis_url, SIGNER
         self.updates: list[dict[str, Any]] = []
         self._told = iter(told)
         self._last: dict[str, str] = {}
@@ -122,11 +126,11 @@ async def test_who_leaves_in_a_scale_down_is_hit_and_all_are_back() -> None:
 
 async def test_a_promotion_is_what_a_gateway_writes(redis: AsyncRedis, redis_url: str) -> None:
     board = f"drills/{OVERFLOW}"
-    await active.publish(redis, board, 2, None)
+    await ActiveWriter(redis, board, SIGNER).publish(2, None)
     warm = {"a": "active", "b": "warm"}
     fleet = FakeFleet(redis_url, [warm, warm, both("a", "b")])
     assert (await drilled("promotion", fleet)).replicas == {"a", "b"}
-    assert await active.read(redis, board) == Active(2, promoted=1)
+    assert await active.read(redis, board, SIGNER) == Active(2, promoted=1)
 
 
 def test_a_changed_file_is_given_to_antefix(

@@ -289,7 +289,8 @@ def test_a_pool_that_is_built_has_what_is_hot_too() -> None:
 @pytest.mark.parametrize(("last", "first"), [(None, 2), (5, 5), (0, 0)])
 def test_other_engines_of_a_pool_begin_with_as_many_as_it_had(last: int | None, first: int) -> None:
     fleet = fleet_of(pool_of(replicas=2))
-    assert autoscaling_config(fleet, "engine", 0.0, REDIS_URL, last).initial_replicas == first
+    config = autoscaling_config(fleet, "engine", 0.0, REDIS_URL, signer=None, replicas=last)
+    assert config.initial_replicas == first
 
 
 @pytest.mark.parametrize("user_config", [None, {}, {"name": "test", "pools": {}}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import pickle
 import time
@@ -21,9 +22,12 @@ from autoscaling.scaling import Signals
 from common import loops
 from deployments import autoscaler
 from deployments.autoscaler import PoolAutoscaler, Watch, autoscaling_config, limits_of
+from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from router.active import active_key
 from router.demand import DemandCounters, demand_key
+from router.fleet_settings import GivenSettings, settings_key
+from router.signature import Signer, signed
 from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
@@ -96,7 +100,7 @@ def application(fleet: Fleet, redis_url: str) -> serve.Application:
         async def __del__(self) -> None:
             await self._publisher.stop()
 
-    scaled = autoscaling_config(fleet, "engine", 0.0, redis_url)
+    scaled = autoscaling_config(fleet, "engine", 0.0, redis_url, signer=None)
     deployment: Any = serve.deployment(
         name="engine",
         autoscaling_config=scaled,
@@ -187,7 +191,7 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
 def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoscaler, "_GPU_REQUESTS", {})
     fleet = fleet_of(max_replicas=8)
-    policies = [PoolAutoscaler(f"test/{name}", NO_REDIS, fleet, 4.0) for name in "ab"]
+    policies = [PoolAutoscaler(f"test/{name}", NO_REDIS, fleet, 4.0, signer=None) for name in "ab"]
     # five replicas of four GPUs each: who has least of its demand comes next
     assert policies[0]._granted(20.0, 1, demand=4, target=5) == 5
     assert policies[1]._granted(20.0, 1, demand=4, target=5) == 2
@@ -204,7 +208,7 @@ def test_engines_that_are_replaced_are_not_taken_for_more(
 ) -> None:
     """Two are wanted: one has not left the board, one has not come up, or both are there."""
     monkeypatch.setattr(Watch, "keep", lambda self: None)
-    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0)
+    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     policy._watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
     watch.signals = Signals(now=time.monotonic(), running=on_the_board)
     context: Any = SimpleNamespace(current_num_replicas=1, target_num_replicas=2, policy_state={})
@@ -216,7 +220,7 @@ def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
 ) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)
     monkeypatch.setattr(autoscaler, "DECIDE_PERIOD_S", 0.0)
-    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0)
+    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     policy._watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
     watch.signals = Signals(now=time.monotonic(), running=2)
     (target, state), failed = policy(context_of(2, {})), loops.failures["autoscaler"]
@@ -231,14 +235,68 @@ def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
     assert pickle.loads(pickle.dumps(policy))(context_of(2, {}))[0] == 2
 
 
+SIGNER = Signer("secret")
+
+
+def settings_text(**pool: Any) -> str:
+    """As a gateway writes it."""
+    given = {"model": "org/model", "slo": {"interactive": {"ttft_s": 2.0}}, **pool}
+    fleet = Fleet.model_validate({"name": "test", "pools": {"engine": given}})
+    told = settings_of(fleet.model_dump(mode="json"))
+    return msgspec.json.encode(GivenSettings(10**15, json.dumps(told))).decode()
+
+
+HUGE = {
+    "fixed": {"replicas": 9000},
+    "scaled": {"autoscaling": {"min_replicas": 8000, "max_replicas": 9000}},
+}
+
+
+@pytest.mark.parametrize("huge", HUGE.values(), ids=HUGE)
+@pytest.mark.parametrize("signer", [None, Signer("another"), SIGNER])
+def test_no_settings_in_redis_move_the_replicas_out_of_the_bounds_of_the_fleet(
+    server: RedisProcess, signer: Signer | None, huge: dict[str, Any]
+) -> None:
+    """Nor those that somebody signs who knows the secret, as an engine does."""
+    key = settings_key("test")
+    with control(server) as client:
+        client.flushall()
+        client.set(key, signed(signer, key, settings_text(**huge)))
+    policy = PoolAutoscaler(BOARD, server.url, fleet_of(max_replicas=3), 0.0, signer=SIGNER)
+    targets: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(targets) < 20 or policy._watch is None or policy._watch.signals is None:
+        targets.append(policy(context_of(2, {}))[0])
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert max(targets) <= 3
+
+
+def test_demand_that_the_fleet_did_not_sign_starts_no_replica(server: RedisProcess) -> None:
+    forged = DemandCounters(sequence=1, waiting=10**6, queued_tokens=10**9)
+    with control(server) as client:
+        client.flushall()
+    policy = PoolAutoscaler(BOARD, server.url, fleet_of(max_replicas=3), 0.0, signer=SIGNER)
+    targets: list[int] = []
+    for number in range(30):
+        forged.sequence = forged.arrived = number
+        with control(server) as client:
+            client.hset(demand_key(BOARD), "a", msgspec.json.encode(forged))
+        targets.append(policy(context_of(1, {}))[0])
+        time.sleep(0.1)
+    watch = policy._watch
+    assert watch is not None and watch.signals is not None and watch.decided is not None
+    assert set(targets) == {1}
+
+
 def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watch, "keep", lambda self: None)
-    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0)
+    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     assert policy(context_of(2, {"mine": 1})) == (2, {"mine": 1})
 
 
 def test_the_policy_answers_while_redis_is_away() -> None:
-    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0)
+    policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     deadline = time.monotonic() + 60
     while policy._watch is None or policy._watch.signals is None:  # until it has looked
         # five may be what gateways were told since this was built, and three are its most

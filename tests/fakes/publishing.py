@@ -14,6 +14,7 @@ from router.lease_signature import LeaseSigner
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
+from router.signature import Signer
 from router.slots import segment_prefix
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.router.index_engine import Feed
@@ -36,7 +37,7 @@ class Publishing:
         self._redis = connect(redis_url)
         self._look = redis.Redis.from_url(redis_url)
         self._feed = Feed()
-        self._signer = LeaseSigner(SECRET, pool)
+        self._signer = LeaseSigner(Signer(SECRET), pool)
         hasher = SegmentHasher(index_secret(SECRET))
         self._held = CachedBlocks(hasher, MODEL_PATH, None, SEGMENT_TOKENS)
         self._publisher = IndexPublisher(self._redis, pool, self._held, self._snapshot)

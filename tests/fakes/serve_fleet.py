@@ -21,9 +21,11 @@ from deployments.engine.serve_places import ServePlaces
 from deployments.fleet.applications import serve_config
 from deployments.fleet.fleet import MetricsSettings
 from deployments.fleet.pool import Pool
+from router.fleet_settings import SettingsReader
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.redis_client import connect
+from router.signature import Signer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.publishing import Publishing
 
@@ -67,7 +69,9 @@ class FakeReplica(EngineReplica):
         self._leaving = self._closed = False
         redis, self._loops = connect(redis_url), Loops()
         self._board_reader = LoadReader(redis, board, LoadBoard(lambda: 0.0), pool.is_scaled)
-        self._loops.start("settings", self._follow_settings(redis, board))
+        fleet_board, _, pool_name = board.rpartition("/")
+        settings = SettingsReader(redis, fleet_board, Signer(secret))
+        self._loops.start("settings", self._follow_settings(settings, pool_name))
         self._loops.start("tell", self._tell())
         self._watch = self._loops.start("watch", self._look())
         self._witness = self._events = self._engine = _Nothing()  # type: ignore[assignment]

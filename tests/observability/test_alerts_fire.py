@@ -270,6 +270,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_leases_forged", 1)],
         [gauge("antefix_leases_forged", 0)],
     ),
+    ("AntefixRedisForged", "ticket"): (
+        [{'antefix_redis_forged_total{kind="settings"}': counted((0, 30), (1, 30))}],
+        [{'antefix_redis_forged_total{kind="settings"}': counted((0, 60))}],
+    ),
     ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
     ("AntefixGpuMemory", "ticket"): ([gpu_memory(74, 6)], [gpu_memory(70, 10)]),

@@ -15,14 +15,18 @@ from hypothesis import strategies as st
 from router import demand
 from router.demand import (
     FORGET_S,
+    Decided,
     Demand,
     DemandCounters,
     DemandReader,
     GrowingSum,
     demand_key,
+    read_decided,
     tell,
+    tell_decided,
 )
 from router.redis_client import AsyncRedis, connect
+from router.signature import Signer, signed
 from tests.ports import free_ports
 from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess, running
@@ -44,7 +48,7 @@ class Clock:
 
 @asynccontextmanager
 async def telling(redis: AsyncRedis, gateway: str, counters: DemandCounters) -> AsyncIterator[None]:
-    task = asyncio.create_task(tell(redis, POOL, gateway, counters))
+    task = asyncio.create_task(tell(redis, POOL, gateway, counters, signer=None))
     try:
         yield
         assert not task.done()
@@ -70,7 +74,7 @@ async def test_all_gateways_are_added_up_and_told_again_and_again(
 ) -> None:
     one = DemandCounters(arrived=5, uncached_tokens=700, refused=1, waiting=2, queued_tokens=300)
     other = DemandCounters(arrived=2, overflowed=1, waiting=1)
-    reader = DemandReader(redis, POOL)
+    reader = DemandReader(redis, POOL, signer=None)
     async with telling(redis, "one", one), telling(redis, "other", other):
         await read_until(reader, lambda demand: demand.arrived == 7)
         one.arrived += 10
@@ -85,14 +89,14 @@ async def test_all_gateways_are_added_up_and_told_again_and_again(
 
 
 async def test_nobody_was_ever_heard_of(redis: AsyncRedis) -> None:
-    assert await DemandReader(redis, POOL).read() == Demand()
+    assert await DemandReader(redis, POOL, signer=None).read() == Demand()
 
 
 async def test_a_gateway_that_is_gone_keeps_its_counts_and_holds_nothing(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
     clock = Clock()
-    reader = DemandReader(redis, POOL, clock)
+    reader = DemandReader(redis, POOL, clock, signer=None)
     stays, goes = DemandCounters(arrived=3, waiting=1), DemandCounters(arrived=4, waiting=5)
     write(server, "stays", stays)
     write(server, "goes", goes)
@@ -113,7 +117,7 @@ async def test_a_gateway_that_is_gone_keeps_its_counts_and_holds_nothing(
 async def test_a_flush_and_a_restart_of_a_gateway_take_nothing_away(
     redis: AsyncRedis, server: RedisProcess
 ) -> None:
-    reader = DemandReader(redis, POOL)
+    reader = DemandReader(redis, POOL, signer=None)
     write(server, "a", DemandCounters(arrived=100, uncached_tokens=1000))
     await reader.read()
     with control(server) as client:
@@ -128,7 +132,7 @@ async def test_a_flush_and_a_restart_of_a_gateway_take_nothing_away(
 async def test_what_another_release_writes_counts_for_nothing(
     redis: AsyncRedis, server: RedisProcess, text: str
 ) -> None:
-    reader = DemandReader(redis, POOL)
+    reader = DemandReader(redis, POOL, signer=None)
     write(server, "a", DemandCounters(arrived=100, waiting=1))
     await reader.read()
     with control(server) as client:
@@ -139,8 +143,80 @@ async def test_what_another_release_writes_counts_for_nothing(
     assert (await reader.read()).arrived == 101
 
 
+SIGNER = Signer("secret")
+
+
+def signed_as(signer: Signer, gateway: str, counters: DemandCounters) -> str:
+    text = msgspec.json.encode(counters).decode()
+    return signed(signer, f"{demand_key(POOL)}:{gateway}", text)
+
+
+async def test_demand_that_the_fleet_signed_is_read(redis: AsyncRedis) -> None:
+    reader = DemandReader(redis, POOL, signer=SIGNER)
+    task = asyncio.create_task(
+        tell(redis, POOL, "one", DemandCounters(arrived=5, waiting=2), signer=SIGNER)
+    )
+    try:
+        demand = await read_until(reader, lambda demand: demand.arrived == 5)
+    finally:
+        await cancelled(task)
+    assert demand.waiting == 2
+
+
+MANY = DemandCounters(sequence=10**6, arrived=10**6, waiting=10**6, queued_tokens=10**9)
+FORGED = {
+    "unsigned": msgspec.json.encode(MANY).decode(),
+    "of another fleet": signed_as(Signer("another"), "a", MANY),
+    "of another gateway": signed_as(SIGNER, "b", MANY),
+    "no demand": signed(SIGNER, f"{demand_key(POOL)}:a", "[]"),
+}
+
+
+@pytest.mark.parametrize("value", FORGED.values(), ids=FORGED)
+async def test_demand_that_no_gateway_of_the_fleet_wrote_counts_for_nothing(
+    redis: AsyncRedis, server: RedisProcess, value: str
+) -> None:
+    reader = DemandReader(redis, POOL, signer=SIGNER)
+    counters = DemandCounters(sequence=1, arrived=5, waiting=2)
+    for text in (signed_as(SIGNER, "a", counters), value):
+        with control(server) as client:
+            client.hset(demand_key(POOL), "a", text)
+        demand = await reader.read()
+        assert (demand.arrived, demand.waiting, demand.queued_tokens) == (5, 2, 0)
+
+
+async def test_old_demand_that_is_put_back_counts_for_nothing(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    """Also when its gateway has gone: a lower count would be taken for a gateway that restarted."""
+    clock = Clock()
+    reader = DemandReader(redis, POOL, clock, signer=SIGNER)
+    told = [
+        signed_as(SIGNER, "a", DemandCounters(sequence=number, arrived=100 * number))
+        for number in (1, 2)
+    ]
+    for text, wait_s in ((told[0], 0.0), (told[1], 0.0), (told[0], FORGET_S + 1.0), (told[0], 0.0)):
+        with control(server) as client:
+            client.hset(demand_key(POOL), "a", text)
+        demand = await reader.read()
+        clock.now += wait_s
+        await reader.read()
+    assert demand.arrived == 200
+
+
+@pytest.mark.parametrize("signer", [None, Signer("another")])
+async def test_what_no_autoscaler_of_the_fleet_decided_is_nothing(
+    redis: AsyncRedis, signer: Signer | None
+) -> None:
+    decided = Decided(demand=1, target=9000, because="forged")
+    await tell_decided(redis, POOL, decided, signer)
+    assert await read_decided(redis, POOL, SIGNER) is None
+    await tell_decided(redis, POOL, decided, SIGNER)
+    assert await read_decided(redis, POOL, SIGNER) == decided
+
+
 async def test_negative_counts_take_nothing_away(redis: AsyncRedis, server: RedisProcess) -> None:
-    reader = DemandReader(redis, POOL)
+    reader = DemandReader(redis, POOL, signer=None)
     write(server, "a", DemandCounters(arrived=-5, waiting=-5, queued_tokens=-1))
     demand = await reader.read()
     assert (demand.arrived, demand.waiting, demand.queued_tokens) == (0, 0, 0)
@@ -150,7 +226,7 @@ async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(tmp_path: Path) -
     (port,) = free_ports(1)
     redis = connect(f"redis://127.0.0.1:{port}/0")
     clock, counters = Clock(), DemandCounters(arrived=1)
-    reader = DemandReader(redis, POOL, clock)
+    reader = DemandReader(redis, POOL, clock, signer=None)
     with running(tmp_path, port, f"port {port}") as server:
         async with telling(redis, "a", counters):
             before = await read_until(reader, lambda demand: demand.arrived == 1)
@@ -168,7 +244,7 @@ async def test_a_redis_that_was_never_there_is_no_demand() -> None:
     counters = DemandCounters()
     async with telling(redis, "a", counters):
         await until(lambda: counters.sequence > 1)
-        assert await DemandReader(redis, POOL).read() == Demand()
+        assert await DemandReader(redis, POOL, signer=None).read() == Demand()
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-5, 1000)), max_size=20))

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from router.lease_signature import LeaseSigner
 from router.load import ReplicaLoad
+from router.signature import Signer
 from tests.router.loads import load
 
-SIGNER = LeaseSigner("secret", "fleet/pool")
+SIGNER = LeaseSigner(Signer("secret"), "fleet/pool")
 LEASE = load("r1").to_json()
 
 
@@ -26,8 +27,8 @@ def test_what_was_signed_is_genuine_and_as_readable_as_before() -> None:
 def test_it_is_so_for_one_slot_of_one_pool_of_one_fleet() -> None:
     signed = SIGNER.signed(3, LEASE)
     assert not SIGNER.is_genuine(4, signed)
-    assert not LeaseSigner("secret", "fleet/other").is_genuine(3, signed)
-    assert not LeaseSigner("another secret", "fleet/pool").is_genuine(3, signed)
+    assert not LeaseSigner(Signer("secret"), "fleet/other").is_genuine(3, signed)
+    assert not LeaseSigner(Signer("another secret"), "fleet/pool").is_genuine(3, signed)
 
 
 @given(st.integers(0, len(SIGNER.signed(3, LEASE)) - 1), st.characters())

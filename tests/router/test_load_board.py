@@ -13,7 +13,7 @@ import pytest
 from cli.local import redis_server
 from cli.local.redis_server import RedisServer
 from router import active, slots
-from router.active import Active
+from router.active import Active, ActiveWriter
 from router.load import LAST_KNOWN_S, UNSEEN_S, LoadBoard, LoadReport, ReplicaLoad
 from router.load_reader import LoadReader
 from router.redis_client import AsyncRedis, connect
@@ -320,7 +320,7 @@ async def test_how_many_take_traffic_is_read_with_the_snapshots(
     for replica in seniors(100.0, 200.0):
         await publish(redis, replica)
     await until(lambda: len(reading.loads()) == 2)
-    await active.publish(redis, POOL, 1, None)
+    await ActiveWriter(redis, POOL).publish(1, None)
     await until(lambda: list(reading.loads()) == ["r0"])
     assert reading.active_seen == Active(1)
     await redis.set(active.active_key(POOL), "unreadable")
@@ -329,7 +329,7 @@ async def test_how_many_take_traffic_is_read_with_the_snapshots(
 
 async def test_a_promotion_takes_effect_at_once_and_once(redis: AsyncRedis) -> None:
     readers = [reader_of(redis) for _ in range(4)]
-    await active.publish(redis, POOL, 1, None)
+    await ActiveWriter(redis, POOL).publish(1, None)
     for reader in readers:
         reader.board.update(seniors(100.0, 200.0, 300.0), Active(1))
     assert await asyncio.gather(*(reader.promote() for reader in readers)) == [True] * 4
@@ -342,7 +342,7 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
 ) -> None:
     reader = reader_of(redis)
     board = reader.board
-    await active.publish(redis, POOL, 1, None)
+    await ActiveWriter(redis, POOL).publish(1, None)
     board.update(seniors(100.0, 200.0), Active(1))
     read, may_end = slots.live, asyncio.Event()
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from router.placed_stream import (
 )
 from router.recent import Placed
 from router.redis_client import connect
+from router.signature import Signer, signed_bytes
 from tests.router.index_redis import POOL, TOPOLOGIES, control, server_of
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
@@ -33,11 +35,16 @@ def placed(ticket: str, gateway: str = "g1") -> Placed:
     return Placed(gateway, ticket, 3, "abc", 700, 188, 0.25, (b"8 bytes.",), (b"\x00\xff" * 4,))
 
 
+def entry(ticket: str, number: int = 1, signer: Signer | None = None, key: str = KEY) -> bytes:
+    """What the gateway g1 writes."""
+    return signed_bytes(signer, key, msgspec.msgpack.encode([number, placed(ticket)]))
+
+
 class Gateway:
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, signer: Signer | None = None) -> None:
         self.redis = connect(url, decode=False)
         self.heard: list[Placed] = []
-        self.stream = PlacedStream(self.redis, POOL, name, self.heard.append)
+        self.stream = PlacedStream(self.redis, POOL, name, self.heard.append, signer=signer)
 
     @property
     def tickets(self) -> list[str]:
@@ -45,9 +52,11 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(port: int, name: str, topology: str = "redis") -> AsyncIterator[Gateway]:
+async def gateway(
+    port: int, name: str, topology: str = "redis", signer: Signer | None = None
+) -> AsyncIterator[Gateway]:
     """A gateway's end of the stream; its task may not end by itself."""
-    made = Gateway(f"{topology}://127.0.0.1:{port}", name)
+    made = Gateway(f"{topology}://127.0.0.1:{port}", name, signer)
     task = asyncio.create_task(made.stream.run())
     try:
         yield made
@@ -125,8 +134,8 @@ async def test_a_gateway_that_starts_hears_the_last_seconds_and_nothing_older(
     with control(server) as client:
         seconds, micros = client.time()
         now = seconds * 1000 + micros // 1000
-        for age, ticket in ((60_000, "old"), (1_000, "new")):
-            fields = {b"p": msgspec.msgpack.encode(placed(ticket))}
+        for number, (age, ticket) in enumerate(((60_000, "old"), (1_000, "new")), start=1):
+            fields = {b"p": entry(ticket, number)}
             client.xadd(KEY, fields, id=f"{now - age}-0")  # type: ignore[arg-type]
     async with gateway(server.port, "g2") as two:
         await until(lambda: two.heard)
@@ -143,6 +152,45 @@ async def test_entries_of_another_version_are_passed_over(server: RedisProcess) 
         one.stream.append(placed("t1"))
         await until(lambda: "t1" in two.tickets)
         assert {*two.tickets} == {"connected", "t1"}
+
+
+SIGNER = Signer("secret")
+FORGED = {
+    "unsigned": entry("forged", 1000),
+    "of another fleet": entry("forged", 1000, Signer("another")),
+    "of another pool": entry("forged", 1000, SIGNER, stream_key("fleet/other")),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("value", FORGED.values(), ids=FORGED)
+async def test_a_placement_that_no_gateway_of_the_fleet_made_is_not_heard(
+    server: RedisProcess, value: bytes
+) -> None:
+    async with (
+        gateway(server.port, "g1", signer=SIGNER) as one,
+        gateway(server.port, "g2", signer=SIGNER) as two,
+    ):
+        await _heard(one, two, "connected")
+        with control(server) as client:
+            client.xadd(KEY, {b"p": value})
+        await _heard(one, two, "t1")
+        assert {*two.tickets} == {"connected", "t1"}
+
+
+async def test_a_placement_that_is_copied_in_redis_is_heard_once(server: RedisProcess) -> None:
+    async with (
+        gateway(server.port, "g1", signer=SIGNER) as one,
+        gateway(server.port, "g2", signer=SIGNER) as two,
+    ):
+        one.stream.append(placed("t1"))
+        await until(lambda: two.tickets == ["t1"])
+        with control(server) as client:
+            entries: Any = client.xrange(KEY)
+            for _, fields in entries:
+                client.xadd(KEY, fields)
+        await _heard(one, two, "t2")
+        assert two.tickets.count("t1") == 1
 
 
 async def test_the_stream_stays_short_and_goes_when_nobody_places(server: RedisProcess) -> None:
@@ -207,7 +255,7 @@ async def test_a_clock_that_went_back_with_an_empty_redis_mutes_nobody(
 ) -> None:
     async with gateway(server.port, "g1") as one, gateway(server.port, "g2") as two:
         with control(server) as client:
-            fields = {b"p": msgspec.msgpack.encode(placed("future"))}
+            fields = {b"p": msgspec.msgpack.encode([1, placed("future", "g3")])}
             client.xadd(KEY, fields, id="99999999999999-0")  # type: ignore[arg-type]
             await until(lambda: two.heard)
             one.stream.append(placed("then"))  # numbered after the future one

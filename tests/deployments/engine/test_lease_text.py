@@ -6,9 +6,10 @@ import json
 
 from deployments.engine.lease_text import LeaseText
 from router.lease_signature import LeaseSigner
+from router.signature import Signer
 from tests.router.loads import load
 
-SIGNER = LeaseSigner("a secret of the fleet's engines", "pool")
+SIGNER = LeaseSigner(Signer("a secret of the fleet's engines"), "pool")
 
 
 def test_an_idle_replica_says_the_same_again() -> None:

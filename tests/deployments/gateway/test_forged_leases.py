@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError
 from router import slots
 from router.lease_signature import LeaseSigner
 from router.redis_client import connect
+from router.signature import Signer
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import FLEET, POOL, REDIS_NAME, Front, gateway_before
 from tests.router.redis_process import RedisProcess
@@ -38,8 +39,8 @@ async def forge(redis_url: str, forged: FakeEngine, signer: LeaseSigner | None) 
 
 SIGNERS = {
     "nobody": None,
-    "another fleet": LeaseSigner("another fleet's secret", POOL),
-    "another pool's replica": LeaseSigner(SECRET, f"{REDIS_NAME}/other"),
+    "another fleet": LeaseSigner(Signer("another fleet's secret"), POOL),
+    "another pool's replica": LeaseSigner(Signer(SECRET), f"{REDIS_NAME}/other"),
 }
 
 
@@ -71,7 +72,7 @@ async def test_one_that_the_fleet_signed_does(redis_url: str) -> None:
     forged = FakeEngine("r9")
     await forged.start()
     async with gateway_before(FakeEngine("r0"), redis_url=redis_url) as front:
-        await forge(redis_url, forged, LeaseSigner(SECRET, POOL))
+        await forge(redis_url, forged, LeaseSigner(Signer(SECRET), POOL))
         await until(lambda: FORGERS[0] in front.pool.scheduler.board.loads())
     await forged.stop()
 

@@ -12,9 +12,10 @@ import pytest
 from deployments.autoscaler import Watch
 from deployments.gateway.turns import TURN_PERIOD_S
 from router import active
-from router.active import Active
+from router.active import Active, ActiveWriter
 from router.redis_client import connect
-from tests.fakes.engine import FakeEngine
+from router.signature import Signer
+from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before
 from tests.router.redis_process import RedisProcess
 from tests.waiting import until
@@ -39,7 +40,7 @@ async def front(engines: tuple[FakeEngine, FakeEngine], redis_url: str) -> Async
     """The first engine takes traffic, the second is warm."""
     async with gateway_before(*engines, redis_url=redis_url, pool=WARM) as front:
         redis = connect(redis_url)
-        await active.publish(redis, POOL, 1, None)
+        await ActiveWriter(redis, POOL, Signer(SECRET)).publish(1, None)
         await redis.aclose()
         await until(lambda: front.pool.scheduler.board.active_seen == Active(1))
         yield front
@@ -78,7 +79,7 @@ async def test_the_request_that_needs_a_warm_replica_gets_it(
     assert metrics["antefix_warm_promotion_first_token_seconds_count",] == 1
     assert metrics["antefix_admissions_total", "interactive", "admit"] == 1
     redis = connect(redis_url)
-    assert await active.read(redis, POOL) == Active(2, promoted=1)
+    assert await active.read(redis, POOL, Signer(SECRET)) == Active(2, promoted=1)
     await redis.aclose()
 
 
@@ -94,7 +95,7 @@ async def test_gateways_that_see_the_same_spike_promote_one_replica(
         answers = await asyncio.gather(*(answered_by(of) for of in (front, other) * 4))
     assert set(answers) <= {"r1", "r2"}
     redis = connect(redis_url)
-    seen = await active.read(redis, POOL)
+    seen = await active.read(redis, POOL, Signer(SECRET))
     await redis.aclose()
     assert seen is not None
     assert seen.count == 2
@@ -105,7 +106,7 @@ async def test_a_promotion_is_taken_for_demand(
 ) -> None:
     is_full(front, engines[0])
     await answered_by(front)
-    watch = Watch(POOL, redis_url, front.gateway._fleet)
+    watch = Watch(POOL, redis_url, front.gateway._fleet, Signer(SECRET))
     watch.keep()
 
     def demand() -> tuple[object, ...]:
