@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 
 # Where we win and where we lose, in ten lines of figures; what was not measured is left out.
 LINES: Sequence[str] = (
-    "**An engine that dies cuts nothing**: {resume[goals][hit][figure]:.0f} answers were hit by"
-    " kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
-    " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up to"
-    " {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted.",
+    "**An engine that dies cuts nothing**, on CPUs: {resume[goals][hit][figure]:.0f} answers were"
+    " hit by kills of real engines; {resume[goals][not_whole][figure]:.0f} did not end whole, and"
+    " {resume[goals][other_tokens][figure]:.0f} had other tokens than undisturbed. The gap is up"
+    " to {resume[goals][gap_beyond_predicted_s][figure]:.1f} s longer than predicted, where"
+    " {resume[goals][gap_beyond_predicted_s][at_most]:g} s is the goal.",
     "**An engine that hangs is found**: of those frozen at moments by chance"
     " {drill-hangs[goals][found_late][figure]:.0f} were found later than after 5 s;"
     " {drill-hangs[goals][false_alarms][figure]:.0f} were suspected that were only starved. Of the"

@@ -58,6 +58,8 @@ Measured: {of_tokens["figure"]:.1%}, {met_by_tokens}.
   can go on with the answer should this one be lost. It is no part of the first goal.
 - **Scrapes**: CPU time of a scrape of the node's endpoint ({found.scrapes.series} series), as a
   share of one core, one every {SCRAPE_PERIOD_S:g} s. It does not depend on traffic.
+- **A/A**: both rounds of a pair are without any part. A cost within its range is no cost that this
+  run could show.
 - A single pair of rounds tells nothing: on these cores the same work takes up to a tenth more or
   less CPU time from one second to the next. *95 % sure*: what the median may be.
 """

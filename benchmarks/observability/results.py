@@ -15,6 +15,8 @@ COST_GOAL = 0.02
 # How often a Prometheus asks.
 SCRAPE_PERIOD_S = 5.0
 NOTHING = frozenset[str]()
+# Two rounds of the same: what the difference of two rounds comes to where there is none.
+CONTROL = "A/A"
 # What the goal is about.
 BOTH = frozenset({METRICS, EXPLANATIONS})
 ONLY_TOKENS = frozenset({TOKENS})
@@ -157,7 +159,7 @@ def us_per_token(rounds: Sequence[MeasuredRound]) -> float:
 
 
 def _name(parts: frozenset[str]) -> str:
-    return " + ".join(part for part in PARTS if part in parts)
+    return " + ".join(part for part in PARTS if part in parts) or CONTROL
 
 
 def _median(figure: Callable[[MeasuredRound], float], rounds: Sequence[MeasuredRound]) -> float:

@@ -93,9 +93,12 @@ class ObservabilityBench:
             await play(http, self.gateways, requests, CLIENTS, warm_up)
             for turn in range(turns):
                 for parts in random.sample(variants, len(variants)):
-                    order = random.sample((NOTHING, parts), 2)
-                    found = {these: await measured(these) for these in order}
-                    pairs.append(Pair(parts, found[NOTHING], found[parts]))
+                    rounds = [(False, NOTHING), (True, parts)]
+                    found = {
+                        is_there: await measured(these)
+                        for is_there, these in random.sample(rounds, 2)
+                    }
+                    pairs.append(Pair(parts, found[False], found[True]))
                 if (turn + 1) % 10 == 0:
                     print(f"{turn + 1} of {turns} turns", file=sys.stderr, flush=True)
             scrapes = await self._scrape(http)
@@ -208,7 +211,7 @@ def main() -> None:
         redis = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
         try:
             with _bench(folder, redis.url) as bench:
-                variants = (BOTH, *(EACH if options.each else (ONLY_TOKENS,)))
+                variants = (NOTHING, BOTH, *(EACH if options.each else (ONLY_TOKENS,)))
                 found = uvloop.run(
                     bench.measure(variants, options.turns, options.seconds, options.warm_up)
                 )

@@ -44,6 +44,7 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         await meter.cpu_ms(short, CLIENTS)  # warms up
         await meter.cpu_ms(prompts, LONG_CLIENTS)
         await meter.look_idle()
+        control = [await meter.cpu_ms(short, CLIENTS) for _ in range(2 * rounds)]
         ttfts = await _ttfts(fleet, http)
         found: list[list[float]] = [[], [], []]
         for _ in range(rounds):
@@ -67,6 +68,17 @@ async def measure(fleet: PlayedFleet, rounds: int = ROUNDS) -> dict[str, float]:
         "gateway_cpu_us_per_token": 1000 * per_token_ms,
         "streamed_tokens_per_s_and_core": 1000 / per_token_ms,
         "gateway_cpu_ms_per_s_idle": meter.idle_ms_per_s,
+        **a_a(control),
+    }
+
+
+def a_a(cpu_ms: Sequence[float]) -> dict[str, float]:
+    """What two measurements of the same come to: of the rounds every other one belongs to A. A
+    difference between commits that is no larger than this is none. Of at least two rounds."""
+    ratio = statistics.median(cpu_ms[::2]) / statistics.median(cpu_ms[1::2])
+    return {
+        "gateway_cpu_a_by_a": ratio,
+        "gateway_cpu_most_by_least_round": max(cpu_ms) / min(cpu_ms),
     }
 
 

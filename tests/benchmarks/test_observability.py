@@ -22,6 +22,7 @@ from benchmarks.observability.results import (
     goals,
     table,
 )
+from benchmarks.overhead.gateway_cost import a_a
 from deployments.gateway import request_watch
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.told_answer import ToldAnswer
@@ -49,6 +50,20 @@ def test_a_cost_is_the_median_of_the_pairs_whatever_each_served() -> None:
     assert cost.share == pytest.approx(0.03)
     assert cost.us_per_request == pytest.approx(0.03 * 4000)
     assert cost.low <= cost.share <= cost.high
+
+
+def test_two_rounds_of_the_same_are_the_control_of_every_comparison() -> None:
+    control = [pair(cost, NOTHING) for cost in (-0.02, 0.01, 0.03)]
+    run = ObservabilityResult([*control, *found(0.02).pairs], SCRAPES)
+    assert figures(run)["cost_share"]["A/A"] == 0.01
+    assert "| A/A " in table(run)
+    assert goals(run) == goals(found(0.02))
+
+
+def test_the_cpu_of_a_request_is_told_with_that_of_the_same_request_again() -> None:
+    told = a_a([2.0, 2.2, 2.0, 2.0, 2.1, 1.9])
+    assert told["gateway_cpu_a_by_a"] == pytest.approx(1.0)
+    assert told["gateway_cpu_most_by_least_round"] == pytest.approx(2.2 / 1.9)
 
 
 def test_what_a_median_may_be_narrows_with_the_pairs() -> None:
