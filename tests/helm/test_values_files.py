@@ -12,6 +12,7 @@ from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from tests.helm.crd import faults_of
 from tests.helm.helm import CHART, Object, of_kind, render
 
+ROOT = CHART.parents[1]
 SHIPPED = sorted((CHART / "values").glob("*.yaml"))
 FILES = [*SHIPPED, *sorted((CHART / "ci").glob("*-values.yaml"))]
 PASSWORD = "p@ss/word"
@@ -135,3 +136,15 @@ def test_the_cpu_decides_the_dtype_of_the_laptops_engines(where: str) -> None:
 def test_one_node_has_the_gpus_for_its_fleet() -> None:
     written = parsed(values_of(CHART / "values" / "single-node-a100.yaml")["fleet"])
     assert sum(pool.most_replicas * pool.world_size for pool in written.pools.values()) == 8
+
+
+@pytest.mark.parametrize(
+    "file", [*SHIPPED, *sorted((ROOT / "fleets").glob("*.yaml"))], ids=lambda file: file.stem
+)
+def test_a_shipped_fleet_keeps_the_arguments_of_a_tool_to_their_schema(file: Path) -> None:
+    """Without it, a model may call a required tool with a text that is no object."""
+    values = values_of(file)
+    pools = values.get("fleet", values)["pools"].values()
+    calling = [args for pool in pools if "tool_call_parser" in (args := pool["engine_args"])]
+    assert calling
+    assert {args.get("tool_strict_level") for args in calling} == {"parameter"}
