@@ -232,6 +232,12 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
     await until(lambda: there.running == 1)
     await stays(front, other)
     await leaves(front, there)
+    there.pauses_after = 2
+    there.go_on.set()
+    there.go_on.clear()
+    await until(lambda: there.made == 2)
+    # while its answer is under way, what was placed at the other engine for it is given back
+    await until(lambda: other.replica_id not in front.pool.scheduler._in_flight, within_s=20)
     there.go_on.set()
     assert (await answer).endswith(b"data: [DONE]\n\n")
     assert (there.finished, there.aborted, other.finished) == (1, 0, 0)
