@@ -344,10 +344,11 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
     board = reader.board
     await ActiveWriter(redis, POOL).publish(1, None)
     board.update(seniors(100.0, 200.0), Active(1))
-    read, may_end = slots.live, asyncio.Event()
+    read, began, may_end = slots.live, asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any) -> Any:
         found = await read(*arguments)
+        began.set()
         await may_end.wait()
         return found
 
@@ -355,10 +356,12 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
         await publish(redis, replica)
     monkeypatch.setattr(slots, "live", slow)
     task = asyncio.create_task(reader.run())
-    await asyncio.sleep(0.05)
+    await began.wait()
     assert await reader.promote()
+    ended = asyncio.create_task(reader.next_reading())
+    await asyncio.sleep(0)
     may_end.set()
-    await asyncio.sleep(0.05)
+    await ended
     assert list(board.loads()) == ["r0", "r1"]
     assert not task.done()
     await cancelled(task)
