@@ -1,8 +1,8 @@
 """What each replica is busy with, as one gateway knows it: snapshots plus what was placed since.
 
-Replicas publish `ReplicaLoad` in their leases, ten times a second; `router.load_reader` brings
-them here. A replica that stops publishing is off the board when its lease ends. A placement, of
-this gateway or of another, counts against its replica until a snapshot names it as arrived. How
+Replicas publish `ReplicaLoad` in their leases, up to ten times a second, and `router.load_reader`
+brings them here. A replica that stops publishing is off the board when its lease ends. A placement,
+of this gateway or of another, counts against its replica until a snapshot names it as arrived. How
 many replicas take traffic is one number (`router.active`): the most senior ones do, the others
 are warm. One that leaves, or whose engine may hang, is neither, unless no other is left.
 All of it is memory, on a clock that is passed in; nothing here raises into a request: where no

@@ -210,7 +210,7 @@ class LoadReader:
                 decoded[slot] = lease, _decode(lease)
             except msgspec.MsgspecError as error:
                 unreadable[slot] = str(error)
-                if self._unreadable.get(slot) != unreadable[slot]:  # it comes ten times a second
+                if self._unreadable.get(slot) != unreadable[slot]:  # it comes again and again
                     logger.warning("the snapshot in slot %d is not readable: %s", slot, error)
         self._decoded, self._unreadable = decoded, unreadable
         return [load for _, load in decoded.values()]
