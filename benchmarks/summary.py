@@ -76,6 +76,7 @@ that a later commit changed; the first such commit is named.
 {_rows(_benchmarks(history, stale))}
 
 A commit that is marked `(recorded)` is the one that recorded the result: results named none before.
+Each result of peers includes the kept runs of those before it.
 Pages in this folder without a row here are older than the results that are kept. Each begins with
 its command, machine and date.
 
