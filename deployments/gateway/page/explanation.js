@@ -199,7 +199,7 @@ function candidates(decision) {
   const slowest = Math.max(...decision.candidates.map((of) => of.raw_ttft), 1e-9);
   const columns = [
     ["Candidate", "In the order of the policy; the one that served is marked", (of) => [
-      el("code", {}, of.replica_id), of.highlighted ? chip("served", "ok") : null]],
+      el("code", {}, of.replica_id), of.highlighted ? chip(observed(decision) === null ? "sent there" : "served", observed(decision) === null ? "plain" : "ok") : null]],
     ["Predicted TTFT", "Time to first token there, corrected by how right the last predictions were", (of) => seconds(of.predicted_ttft), "num"],
     ["Its parts", "Wait for the queue and for room + the engine step under way + computing what is not cached ± the correction = predicted TTFT", (of) => parts(of, slowest), "wide"],
     ["Cached", "Prompt tokens there by the index, and with what was announced since", (of) =>
@@ -210,7 +210,7 @@ function candidates(decision) {
     ["Waiting", "Requests without one yet", (of) => count(of.waiting), "num"],
     ["Queued", "Prompt tokens to be computed first", (of) => tokens(of.queued_prefill_tokens), "num"],
     ["KV use", "Share of its KV cache that running requests need", (of) => percent(of.kv_use), "num"],
-    ["Lately", "Requests placed there in about the last half minute", (of) => of.placed_lately.toFixed(1), "num"],
+    ["Placed in 30 s", "Requests placed there in about the last half minute", (of) => of.placed_lately.toFixed(1), "num"],
     ["Index", "Synced: all that it holds is in the index", (of) => (of.synced ? "synced" : chip("not synced", "warn"))],
   ];
   // loads are told to operators alone

@@ -49,7 +49,8 @@ export function fared(decisions, priority) {
 
 export function result(decisions) {
   const served = decisions.filter((decision) => observed(decision) !== null);
-  const late = decisions.filter(missed);
+  const hasFailed = (decision) => ["failed", "deadline"].includes(outcomeOf(decision));
+  const late = decisions.filter((decision) => missed(decision) && !hasFailed(decision));
   const arrived = decisions.filter(counts);
   const good = arrived.filter((decision) => outcomeOf(decision) === "ok" && !missed(decision));
   const promised = served.filter((decision) => decision.slo_ttft_s !== null);
@@ -62,7 +63,7 @@ export function result(decisions) {
     kept: promised.length ? 1 - total(promised.filter(missed)) / total(promised) : null,
     late: total(late),
     refused: total(decisions.filter((of) => isRefused(of) && counts(of))),
-    failed: total(decisions.filter((of) => ["failed", "deadline"].includes(outcomeOf(of)))),
+    failed: total(decisions.filter(hasFailed)),
     p50: quantile(ttfts, 0.5),
     p99: quantile(ttfts, 0.99),
   };

@@ -1,12 +1,15 @@
 // Each pool: how it keeps its promise, where its prompts' tokens come from, its replicas.
 
-import { bar, chip, count, el, NONE, objective, percent, renew, seconds, svg, table, tokens } from "./dom.js";
+import { bar, chip, clock, count, el, NONE, objective, percent, renew, seconds, svg, table, tokens } from "./dom.js";
 import { fared, isFailed, isRefused, LOSSES, missed, observed, result, reuse, verdictOf } from "./facts.js";
 import { hint } from "./hints.js";
 
 // For the goodput's colour: the SLO file's 99 % for time to first token, and ten times its budget.
 const GOOD = 0.99;
 const POOR = 0.9;
+
+// What a cause of a loss is called here.
+const LOST_AS = { engine: "evicted", index: "not in the index", routing: "other replica" };
 
 const cards = new Map();
 
@@ -94,7 +97,7 @@ function figures(pool, all, source, redisAway) {
       percent(source.prompt ? source.reused / source.prompt : null), "",
       source.prompt ? `of ${tokens(source.prompt)}` : "none served yet"),
     figure("Replicas", `Running, of how many there should be; and those in other states, by Ray Serve.${wishes(pool.autoscaler)}`,
-      `${running} of ${target}`, running < target ? "warn" : "", others || "running"),
+      `${running} of ${target}`, running >= target ? "" : running ? "warn" : "bad", others || "running"),
     figure("Waiting", "Requests waiting in this gateway: for their turn, or for a replica to start (held)",
       count(waiting), waiting ? "warn" : "",
       admission.held ? `${admission.held} for a replica` : admission.waiting ? `oldest ${seconds(admission.oldest_wait_s)}` : "requests"),
@@ -102,9 +105,9 @@ function figures(pool, all, source, redisAway) {
       pool.overflow_to === null ? "none" : admission.overflowing ? "open" : "closed", admission.overflowing ? "warn" : "",
       pool.overflow_to === null ? "no other pool" : `${percent(admission.overflow_share)} to ${pool.overflow_to}`),
     redisAway || !index.answers
-      ? figure("Prefix index", "Redis tells which replica holds what; without it requests are placed by load alone", "away", "bad", "placing by load")
-      : figure("Prefix index", "Half of the lookups are answered within this time", "answers", "",
-        index.lookup_p50_ms === null ? "none asked yet" : `p50 ${seconds(index.lookup_p50_ms / 1000)}`),
+      ? figure("Prefix index", "Redis holds which replica has cached what; without it requests are placed by load only", "unavailable", "bad", "placing by load")
+      : figure("Prefix index", "Half of the lookups are answered within this time", "healthy", "",
+        index.lookup_p50_ms === null ? "no lookup yet" : `p50 ${seconds(index.lookup_p50_ms / 1000)}`),
     figure("Predictions off by", "Mean difference between predicted and observed TTFT, relative to the observed",
       error === null ? NONE : percent(error), "", error === null ? "none to compare yet" : "of the TTFT, on average"),
   ];
@@ -153,19 +156,23 @@ function chart(decisions, byClass) {
   const step = (WIDTH - 20) / Math.max(decisions.length, 40);
   const marks = decisions.map((decision, i) => mark(decision, WIDTH - 10 - i * step, y));
   const lines = slos.map((slo) => svg("line", { class: "slo", x1: 0, x2: WIDTH, y1: y(slo), y2: y(slo) }));
+  const scale = [...new Set(ttfts.length ? [Math.min(...ttfts), Math.max(...ttfts), ...slos] : slos)];
+  const labels = scale.map((ttft) => svg("text", { class: "scale", x: 2, y: Math.min(HEIGHT - 2, Math.max(9, y(ttft) - 2)) }, seconds(ttft)));
   const late = decisions.filter(missed).length;
   const refused = decisions.filter(isRefused).length;
   const failed = decisions.filter(isFailed).length;
   const label = `Time to first token of the last ${decisions.length} decisions: ${late} late, ${refused} refused, ${failed} failed`;
   return el("figure", { class: "chart" },
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, lines, marks),
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, lines, marks, labels),
     el("figcaption", {},
       el("span", { class: "key ok" }, "● in time"), el("span", { class: "key bad" }, "▲ late"),
       el("span", { class: "key bad" }, "× refused or failed"),
       slos.length ? el("span", { class: "key" }, "┄ SLO") : null,
       el("span", { class: "key", title: "Each mark is a decision; the height is logarithmic" },
-        ttfts.length ? `${seconds(Math.min(...ttfts))} to ${seconds(Math.max(...ttfts))}, newest right` : "newest right")));
+        `logarithmic; newest right, from ${arrived(decisions.at(-1))} to ${arrived(decisions[0])}`)));
 }
+
+const arrived = (decision) => clock(new Date(decision.at * 1000));
 
 function mark(decision, x, y) {
   const ttft = observed(decision);
@@ -193,7 +200,7 @@ function reuseOf(source) {
     title,
     bar(parts.map(([name, size, about]) => [name, size, `${name}: ${about}`]), source.prompt, says),
     el("dl", { class: "legend" }, parts.map(([name, size, about]) => el("div", {},
-      el("dt", {}, el("span", { class: `swatch ${name}` }), name in LOSSES ? `lost: ${name}` : name),
+      el("dt", {}, el("span", { class: `swatch ${name}` }), name in LOSSES ? `lost: ${LOST_AS[name] ?? name}` : name),
       el("dd", { title: tokens(size) }, percent(size / source.prompt)),
       el("dd", { class: "why" }, about)))),
   ];
@@ -212,7 +219,7 @@ const ofLoad = (show) => (of) => (of.running === null ? "?" : show(of));
 
 function replicas(pool, reference) {
   const title = el("h3", {}, "Replicas");
-  if (!pool.replicas.length) return [title, el("p", { class: "empty" }, whyNone(pool))];
+  if (!pool.replicas.length) return [title, el("p", { class: pool.target_replicas ? "empty bad-text" : "empty" }, whyNone(pool))];
   const columns = [
     ["Replica", "Ray Serve's id of it", (of) => el("code", {}, of.replica)],
     ["Role", "Whether it takes traffic", (of) => chip(of.role, ...(ROLES[of.role] ?? ["plain"]))],
@@ -236,7 +243,7 @@ function whyNone(pool) {
   }
   const starting = (pool.states.STARTING ?? 0) + (pool.states.UPDATING ?? 0) + (pool.states.RECOVERING ?? 0);
   if (starting) return `No replica serves yet: ${starting} starting. Loading a model takes from seconds to minutes.`;
-  if (pool.states.RUNNING) return "Running, but none has told its load yet. That takes a second.";
+  if (pool.states.RUNNING) return "Running, but no replica has published its load yet. That takes a second.";
   if (!pool.target_replicas) return "Scaled to zero: the first request starts one.";
   return `No replica yet, and none is starting. ${hint("logs")}`;
 }

@@ -45,7 +45,7 @@ def _arrange(page: Page, address: str) -> None:
     """The first decision open; no more of the list than tells what it is."""
     page.goto(address)
     page.locator("#list > li").first.wait_for()
-    page.get_by_role("button", name="Hold still").click()
+    page.get_by_role("button", name="Pause").click()
     page.locator("#list > li summary").first.press("Enter")
     page.locator(".explanation").first.wait_for()
     page.evaluate(
