@@ -105,9 +105,8 @@ async def test_what_the_engine_refuses_while_it_generates_is_a_400_in_a_stream_a
 async def test_a_response_that_the_engine_refuses_is_a_400_in_a_stream_as_well(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
-    schema = {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 1}
-    form = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
-    body = {"model": fleet.model, "input": "hi", "stream": True, "text": {"format": form}}
+    bias = {"999999": 1}
+    body = {"model": fleet.model, "input": "hi", "stream": True, "logit_bias": bias}
     async with http.post("/v1/responses", json=body) as answer:
         error = await error_of(answer)
     assert (answer.status, error["type"]) == (400, "invalid_request_error")
