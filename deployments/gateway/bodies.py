@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway import request_body
 from deployments.gateway.body_room import Held, has_room
-from deployments.gateway.errors import ApiError
+from deployments.gateway.errors import NO_RETRY, ApiError
 from deployments.gateway.long_prompts import LONG_PROMPTS
 from deployments.gateway.request_options import TIMEOUT_HEADER
 from deployments.gateway.tenant_turns import TenantTurns
@@ -158,5 +158,4 @@ def _parsed_too_late(timeout_s: float) -> ApiError:
         f" other large bodies came first. Send a smaller one, or ask for more time with"
         f" {TIMEOUT_HEADER}."
     )
-    headers = {"x-should-retry": "false"}
-    return ApiError(504, message, code="deadline_exceeded", headers=headers)
+    return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)
