@@ -35,6 +35,7 @@ from deployments.fleet.applications import (
 from deployments.fleet.fleet import MOST_N, Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_base, parse_fleet
 from deployments.fleet.pool import Pool
+from deployments.fleet.settings.redis_url import Refusal, masked, refusal_of
 from deployments.gateway.api_keys import KEYS_FILE, check_file, given_in
 from deployments.gateway.gateway import Gateway, Secrets
 from deployments.gateway.health import unheard_s
@@ -323,4 +324,12 @@ def secrets_from_environment(fleet: FleetBase, environment: Mapping[str, str]) -
     redis_url = fleet.redis.url or environment.get("ANTEFIX_REDIS_URL")
     if not redis_url:
         raise Problem("no Redis is named", "set redis.url in the fleet file, or ANTEFIX_REDIS_URL")
+    try:
+        connect(redis_url)
+    except ValueError:  # its words may hold a password
+        refusal = refusal_of(redis_url) or Refusal("not usable", "See docs/fleet-file.md")
+        raise Problem(
+            f"the Redis URL {masked(redis_url)} cannot be used: {refusal.message}",
+            f"{refusal.remedy}: redis.url in the fleet file, or ANTEFIX_REDIS_URL",
+        ) from None
     return Secrets(api_keys, engine_secret, redis_url, keys_file)

@@ -10,11 +10,12 @@ that is down shows at the first command, as one of REDIS_FAILURES.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -36,6 +37,38 @@ FOREIGN = "replace"
 SENTINEL_CONNECT_TIMEOUT_S = 0.25
 
 
+def connect(url: str, decode: bool = True) -> AsyncRedis:
+    """A client whose replies are str, or bytes where `decode` is false.
+
+    Options follow a `?`, as redis-py's own URLs have them, for every topology. Sentinels get the
+    user and password of the server, or none where they refuse these; `sentinel_username` and
+    `sentinel_password` are for sentinels with others. Raises ValueError for a URL of another form,
+    and for an option that cannot be used.
+    """
+    scheme, _, rest = url.partition("://")
+    transport, _, topology = scheme.partition("+")
+    ours: dict[str, Any] = {
+        "decode_responses": decode,
+        "encoding_errors": FOREIGN,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": None,
+    }
+    try:
+        if topology == "":
+            return _checked(Redis.from_url(url, **ours))
+        place, _, query = rest.partition("?")
+        netloc, _, path = place.partition("/")
+        if topology == "cluster":
+            options = _options(transport, netloc, path, query)
+            nodes = [ClusterNode(*node) for node in _nodes(netloc, DEFAULT_PORT)]
+            return RedisCluster(startup_nodes=nodes, **{**ours, **options})
+        if topology == "sentinel":
+            return _checked(_primary(transport, netloc, path, query, ours))
+    except (TypeError, RedisError) as error:
+        raise ValueError(f"an option of the URL cannot be used: {error}") from None
+    raise ValueError(f"unknown Redis topology {topology!r}: use +sentinel or +cluster, or none")
+
+
 def _nodes(netloc: str, default_port: int) -> list[tuple[str, int]]:
     nodes = []
     for node in netloc.rpartition("@")[2].split(","):
@@ -44,61 +77,51 @@ def _nodes(netloc: str, default_port: int) -> list[tuple[str, int]]:
     return nodes
 
 
-def connect(url: str, decode: bool = True) -> AsyncRedis:
-    """A client whose replies are str, or bytes where `decode` is false.
+def _options(transport: str, netloc: str, database: str, query: str) -> dict[str, Any]:
+    """What redis-py makes of a URL with one of the hosts, except the host."""
+    user, at, _ = netloc.rpartition("@")
+    parsed = dict(parse_url(f"{transport}://{user}{at}host/{database}?{query}"))
+    for name in ("host", "port", "connection_class"):
+        parsed.pop(name, None)
+    return {**parsed, "ssl": transport == "rediss"}
 
-    Raises ValueError for a URL of another form.
-    """
-    scheme, _, rest = url.partition("://")
-    transport, _, topology = scheme.partition("+")
-    if topology == "":
-        return Redis.from_url(
-            url,
-            decode_responses=decode,
-            encoding_errors=FOREIGN,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=None,
+
+def _primary(transport: str, netloc: str, path: str, query: str, ours: dict[str, Any]) -> Redis:
+    """The server that the sentinels name."""
+    service, _, database = path.partition("/")
+    if not service:
+        raise ValueError(
+            "a sentinel URL ends with the service's name: redis+sentinel://host/service"
         )
-    netloc, _, path = rest.partition("/")
-    user, _, password = netloc.rpartition("@")[0].partition(":")
-    username, secret = unquote(user) or None, unquote(password) or None
-    ssl = transport == "rediss"
-    if topology == "cluster":
-        startup = [ClusterNode(host, port) for host, port in _nodes(netloc, DEFAULT_PORT)]
-        return RedisCluster(
-            startup_nodes=startup,
-            decode_responses=decode,
-            encoding_errors=FOREIGN,
-            ssl=ssl,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=None,
-            username=username,
-            password=secret,
-        )
-    if topology == "sentinel":
-        service, _, database = path.partition("/")
-        if not service:
-            raise ValueError(
-                "a sentinel URL ends with the service's name: redis+sentinel://host/service"
-            )
-        sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            _nodes(netloc, DEFAULT_SENTINEL_PORT),
-            sentinel_kwargs={
-                "socket_connect_timeout": SENTINEL_CONNECT_TIMEOUT_S,
-                "retry": Retry(NoBackoff(), retries=0),
-                "ssl": ssl,
-            },
-        )
-        primary: Redis = sentinel.master_for(
-            service,
-            db=int(database or 0),
-            ssl=ssl,
-            decode_responses=decode,
-            encoding_errors=FOREIGN,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=None,
-            username=username,
-            password=secret,
-        )
-        return primary
-    raise ValueError(f"unknown Redis topology {topology!r}: use +sentinel or +cluster, or none")
+    options = _options(transport, netloc, database, query)
+    own: dict[str, Any] = {
+        name.removeprefix("sentinel_"): options.pop(name) or None
+        for name in ("sentinel_username", "sentinel_password")
+        if name in options
+    }
+    quick = {
+        "socket_connect_timeout": SENTINEL_CONNECT_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), retries=0),
+    }
+    login: dict[str, Any] = {
+        name: options[name] for name in ("username", "password") if name in options
+    }
+    tls = {name: value for name, value in options.items() if name.startswith("ssl")}
+    # A sentinel without a password refuses one: each is asked again without.
+    logins: list[dict[str, Any]] = [own] if own else [login, {}] if login else [{}]
+    nodes = _nodes(netloc, DEFAULT_SENTINEL_PORT)
+    first, *others = (
+        Sentinel(nodes, sentinel_kwargs={**quick, **tls, **each})  # type: ignore[no-untyped-call]
+        for each in logins
+    )
+    for other in others:
+        first.sentinels += other.sentinels
+    primary: Redis = first.master_for(unquote(service), **{**ours, **options})
+    return primary
+
+
+def _checked(client: Redis) -> Redis:
+    """The client, once its options have been found to make a connection. Nothing connects."""
+    pool = client.connection_pool
+    pool.connection_class(**pool.connection_kwargs)
+    return client

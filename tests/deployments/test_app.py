@@ -329,6 +329,18 @@ def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(
     assert boards == {f"{name}@blue/engine", f"{name}@green/engine"}
 
 
+@pytest.mark.parametrize(
+    "url", ["redis://:pw@h?nonsense=1", "redis+sentinel://:pw@h", "redis://:pw@h?ssl_ca_certs=/c"]
+)
+def test_a_redis_url_that_cannot_work_is_refused_at_the_start(
+    environment: pytest.MonkeyPatch, url: str
+) -> None:
+    environment.setenv("ANTEFIX_REDIS_URL", url)
+    with pytest.raises(Problem, match="cannot be used") as refused:
+        build_gateways(args_of_gateways({"name": "test", "pools": {"engine": POOL}}))
+    assert "pw" not in str(refused.value)
+
+
 def test_two_fleets_of_one_name_share_no_board(environment: pytest.MonkeyPatch) -> None:
     given = {"name": "test", "pools": {"engine": POOL}}
     names, boards = set(), set()

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from router.redis_client import AsyncRedis, connect
+from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.slots import claim, renew, withdraw
 from tests.ports import free_ports
 from tests.router.index_redis import live
@@ -95,6 +96,62 @@ async def test_sentinel_names_the_primary(tmp_path: Path) -> None:
         await keeps_a_lease(f"redis+sentinel://ray:secret@127.0.0.1:1,127.0.0.1:{sentinel}/main/1")
 
 
+SENTINELS = {
+    "the same password": ("requirepass secret", ":secret@", ""),
+    "another password": ("requirepass other", ":secret@", "?sentinel_password=other"),
+    "no password": ("", ":secret@", ""),
+    "no password, said so": ("", ":secret@", "?sentinel_password="),
+    "an option": ("requirepass secret", ":secret@", "?socket_keepalive=true"),
+}
+
+
+@pytest.mark.parametrize(("settings", "login", "query"), SENTINELS.values(), ids=SENTINELS)
+async def test_sentinels_with_and_without_a_password_name_the_primary(
+    tmp_path: Path, settings: str, login: str, query: str
+) -> None:
+    primary, sentinel = free_ports(2)
+    watch = f"sentinel monitor main 127.0.0.1 {primary} 1\nsentinel auth-pass main secret\n"
+    server = f"port {primary}\nrequirepass secret\n"
+    with (
+        running(tmp_path / "primary", primary, server),
+        running(tmp_path / "s", sentinel, f"port {sentinel}\n{watch}{settings}\n", "--sentinel"),
+    ):
+        await keeps_a_lease(f"redis+sentinel://{login}127.0.0.1:{sentinel}/main/0{query}")
+
+
+async def test_a_sentinel_with_another_password_is_refused(tmp_path: Path) -> None:
+    primary, sentinel = free_ports(2)
+    watch = f"sentinel monitor main 127.0.0.1 {primary} 1\nrequirepass other\n"
+    with (
+        running(tmp_path / "primary", primary, f"port {primary}\n"),
+        running(tmp_path / "s", sentinel, f"port {sentinel}\n{watch}", "--sentinel"),
+    ):
+        redis = connect(f"redis+sentinel://:secret@127.0.0.1:{sentinel}/main")
+        with pytest.raises(REDIS_FAILURES):
+            await redis.ping()
+        await redis.aclose()
+
+
+async def test_options_of_a_cluster_url_reach_its_connections() -> None:
+    url = "rediss+cluster://user:p%40ss@h:6380,i/?ssl_ca_certs=/ca.pem&ssl_cert_reqs=none"
+    kwargs = connect(url).connection_kwargs  # type: ignore[union-attr]
+    assert (kwargs["ssl_ca_certs"], kwargs["ssl_cert_reqs"]) == ("/ca.pem", "none")
+    assert (kwargs["username"], kwargs["password"]) == ("user", "p@ss")
+
+
+async def test_options_of_a_sentinel_url_reach_server_and_sentinels() -> None:
+    redis = connect("rediss+sentinel://:a@h:1,i/main/3?ssl_ca_certs=/ca.pem")
+    pool: Any = redis.connection_pool  # type: ignore[union-attr]
+    assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
+    assert pool.connection_kwargs["db"] == 3
+    asked = [of.connection_pool.connection_kwargs for of in pool.sentinel_manager.sentinels]
+    assert {of["ssl_ca_certs"] for of in asked} == {"/ca.pem"}
+    assert [(of["host"], of.get("password")) for of in asked] == [
+        *(("h", "a"), ("i", "a")),
+        *(("h", None), ("i", None)),
+    ]
+
+
 @pytest.mark.parametrize(("decode", "reply"), [(True, "value"), (False, b"value")])
 async def test_replies_are_bytes_where_decoding_is_not_wanted(
     tmp_path: Path, port: int, decode: bool, reply: str | bytes
@@ -113,6 +170,13 @@ async def test_replies_are_bytes_where_decoding_is_not_wanted(
         ("redis+sentinel://host/", "service"),
         ("redis+other://host", "unknown Redis topology 'other'"),
         ("http://host", "scheme"),
+        ("redis://host?ssl_ca_certs=/ca", "option"),
+        ("redis://host?nonsense=1", "option"),
+        ("redis+cluster://host/?nonsense=1", "option"),
+        ("redis+sentinel://host/main?nonsense=1", "option"),
+        ("rediss://host?ssl_cert_reqs=maybe", "option"),
+        ("redis://host?socket_timeout=soon", "socket_timeout"),
+        ("redis+cluster://host?socket_timeout=soon", "socket_timeout"),
     ],
 )
 def test_a_url_of_another_form_is_a_value_error(url: str, message: str) -> None:

@@ -5,13 +5,17 @@
     redis+sentinel://[user:password@]host[:port],host[:port]/service[/db]   rediss+sentinel://
     redis+cluster://[user:password@]host[:port],host[:port]                 rediss+cluster://
 
-Only the form is checked; nothing connects. No message repeats any part of the address but its
-scheme, because a mistyped address can hold the password anywhere.
+Each may end with options of redis-py, such as `?ssl_ca_certs=/ca.pem`; a sentinel's URL also with
+`sentinel_username` and `sentinel_password`. Only the form is checked; nothing connects. No message
+repeats any part of the address but its scheme and the names of known options, because a mistyped
+address can hold the password anywhere.
 """
 
 import re
 from typing import NamedTuple
 from urllib.parse import unquote
+
+from router.redis_client import connect
 
 SCHEMES = (
     "redis",
@@ -24,6 +28,10 @@ SCHEMES = (
 )
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)"
 _HOST_AND_PORT = re.compile(rf"^{_HOST}(?::(?P<port>\d{{1,5}}))?$")
+_TLS_OPTIONS = (
+    *("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_cert_reqs", "ssl_certfile"),
+    *("ssl_check_hostname", "ssl_ciphers", "ssl_keyfile", "ssl_min_version", "ssl_password"),
+)
 _SECRET_QUERY = re.compile(r"(?i)([?&][^=&]*passw[^=&]*=)[^&]*")
 
 
@@ -60,8 +68,10 @@ def refusal_of(url: str) -> Refusal | None:
         )
     hosts = authority.rpartition("@")[2]
     if scheme == "unix":
-        return _unix_refusal(hosts, path)
-    return _hosts_refusal(scheme, hosts.split(",")) or _path_refusal(scheme, path)
+        form = _unix_refusal(hosts, path)
+    else:
+        form = _hosts_refusal(scheme, hosts.split(",")) or _path_refusal(scheme, path)
+    return form or _options_refusal(url)
 
 
 def masked(url: str) -> str:
@@ -97,6 +107,28 @@ def _hosts_refusal(scheme: str, hosts: list[str]) -> Refusal | None:
             return Refusal(f"{which} is not host or host:port", "Write it as redis.example:6379")
         if form["port"] is not None and not 1 <= int(form["port"]) <= 65535:
             return Refusal(f"the port of {which} is out of range", "A port is 1 to 65535")
+    return None
+
+
+def _options_refusal(url: str) -> Refusal | None:
+    """What redis-py itself says of the options after the `?`; its words may hold a password."""
+    query = url.partition("?")[2]
+    try:
+        connect(url)
+    except ValueError:
+        names = [part.partition("=")[0] for part in query.split("&")]
+        tls = [name for name in names if name.startswith("ssl_")]
+        if tls and not url.startswith("rediss"):
+            return Refusal(
+                f"the option {tls[0] if tls[0] in _TLS_OPTIONS else 'for TLS'} needs TLS",
+                "Write rediss instead of redis at its beginning",
+            )
+        return Refusal(
+            "an option after the ? is not known, or its value cannot be used",
+            "Use options of redis-py's connections, such as ssl_ca_certs=/path/ca.pem,"
+            " ssl_cert_reqs=required or socket_keepalive=true; percent-encode a ? of a password"
+            " as %3F",
+        )
     return None
 
 

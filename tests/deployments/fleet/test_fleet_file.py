@@ -15,6 +15,7 @@ from deployments.fleet.fleet_file import (
     shipped_fleets,
 )
 from deployments.fleet.settings.engine_args import EngineArgRefused
+from deployments.fleet.settings.redis_url import refusal_of
 from deployments.fleet.weights_check import WeightsCheck
 from observability.slo import SHIPPED, load
 from weights.finding import Finding
@@ -125,6 +126,9 @@ def test_lora_adapters_are_known_by_name() -> None:
         "rediss+sentinel://a/mymaster",
         "redis+cluster://u:p@a:7000,b:7001",
         "rediss+cluster://a",
+        "rediss+cluster://a:1,b:2?ssl_ca_certs=/ca.pem&ssl_cert_reqs=none",
+        "rediss+sentinel://:p@a/main/0?ssl_ca_certs=/ca.pem&sentinel_password=q",
+        "redis+sentinel://:p@a/main?socket_keepalive=true",
     ],
 )
 def test_every_kind_of_redis_address_is_taken(url: str) -> None:
@@ -226,3 +230,18 @@ def test_an_slo_file_is_looked_for_beside_the_fleet_file(tmp_path: Path) -> None
     (tmp_path / "fleet.yaml").write_text(with_pool("slo: slo.yaml"))
     fleet = load_fleet(tmp_path / "fleet.yaml", check_engine_args=False)
     assert fleet.pools["engine"].slo.by_class()["interactive"].ttft_s == 7.5
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://h?nonsense=hidden", "an option after the ? is not known"),
+        ("redis+cluster://h?socket_timeout=hidden", "an option after the ? is not known"),
+        ("redis+sentinel://h/main?hidden=1", "an option after the ? is not known"),
+        ("redis://h?ssl_ca_certs=/hidden", "the option ssl_ca_certs needs TLS"),
+    ],
+)
+def test_a_redis_url_with_an_option_that_cannot_work_is_refused(url: str, message: str) -> None:
+    refusal = refusal_of(url)
+    assert refusal is not None and refusal.message.startswith(message)
+    assert "hidden" not in refusal.message + refusal.remedy
