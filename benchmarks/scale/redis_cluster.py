@@ -25,6 +25,7 @@ from benchmarks.scale.patience import PATIENT_S, patiently
 from cli.local import redis_server
 from cli.local.ports import LOOPBACK, is_free
 from common.errors import Problem
+from common.percentiles import percentile
 from router import slots
 from router.index import PrefixIndex
 from router.redis_client import connect
@@ -101,7 +102,7 @@ async def measure(ports: list[int], pools: int) -> ClusterFound:
             await index.aclose()
     finally:
         await client.aclose()
-    return ClusterFound(_pools_on(ports, pools), sorted(seconds)[len(seconds) // 2], wrong)
+    return ClusterFound(_pools_on(ports, pools), percentile(seconds, 50), wrong)
 
 
 def _pools_on(ports: list[int], pools: int) -> list[int]:

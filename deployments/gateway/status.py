@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from autoscaling.outage import Outage
+from common.percentiles import percentile
 from common.release import VERSION
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool import GatewayPool
@@ -117,14 +118,14 @@ def _outage_status(outage: Outage | None, now: float) -> dict[str, float | None]
 def _index_status(pool: GatewayPool) -> dict[str, Any]:
     """How this gateway process fares with the prefix index; times are milliseconds."""
     index = pool.feeds.index
-    recent = sorted(index.recent_seconds)
+    recent = [*index.recent_seconds]
     return {
         "answers": not index.breaker_open,
         "prompts_known": pool.reader.renderer.prompt_tokens is not None,
         "lookups": index.lookups,
         "failures": index.failures,
         "skipped": index.skipped,
-        "lookup_p50_ms": round(recent[len(recent) // 2] * 1000, 3) if recent else None,
+        "lookup_p50_ms": round(percentile(recent, 50) * 1000, 3) if recent else None,
         "ttft_prediction_error": pool.scheduler.correction.error,
     }
 
