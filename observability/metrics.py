@@ -194,6 +194,7 @@ class ReplicaMetrics:
     def __init__(self, startup_s: float, calibrated: float | None) -> None:
         self._families = ReplicaFamilies(CollectorRegistry())
         self._loops = ProcessCounts(self._families.loop_failures)
+        self._grammars = ProcessCounts(self._families.grammars)
         self._speculation: SpeculationFamilies | None = None
         self._families.startup.set(startup_s)
         if calibrated is not None:
@@ -234,6 +235,12 @@ class ReplicaMetrics:
         of.acceptance.set(nan if acceptance is None else acceptance)
         of.tokens.set(nan if tokens_per_pass is None else tokens_per_pass)
         of.expected.set(nan if expected_tokens_per_pass is None else expected_tokens_per_pass)
+
+    def grammars(self, longest_wait_s: float, results: Mapping[str, int]) -> None:
+        """The compile queue of the engine, and what became of constraints since the replica
+        started."""
+        self._families.grammar_wait.set(longest_wait_s)
+        self._grammars.own(results)
 
     def suspected(self) -> None:
         """The engine may hang."""

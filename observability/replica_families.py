@@ -69,6 +69,19 @@ class ReplicaFamilies:
             registry=registry,
             multiprocess_mode="mostrecent",
         )
+        self.grammar_wait = self._gauge(
+            "antefix_grammar_wait_seconds",
+            "How long the oldest constraint on an answer (schema, choice, pattern or grammar) has "
+            "waited so far for the compiles of other tenants. 0: none waits.",
+        )
+        self.grammars = Counter(
+            "antefix_grammars",
+            "Requests whose answer is constrained, by what became of the constraint: plain (not "
+            "tried), known (tried before), fits (tried first), refused (takes too long or too much "
+            "memory to compile), untried (the trial failed; the engine compiled it).",
+            ["result"],
+            registry=registry,
+        )
         self.synced = self._gauge(
             "antefix_publisher_synced", "1 when all that the engine holds is in the index."
         )

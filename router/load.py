@@ -106,6 +106,8 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     computes with is its own."""
     tells_serve: bool = False
     """A request may come without a reservation through Ray Serve, which hears of it from here."""
+    grammar_wait_s: float = 0.0
+    """How long the oldest constraint waits by now for other tenants' compiles; 0: none waits."""
     dtype: str = ""
     """What its engine computes in, such as bfloat16; empty: unknown."""
 

@@ -110,7 +110,14 @@ def place(
     """
     if depths is None:
         request = replace(request, signal=False)
-    candidates = _candidates(request.prompt_tokens, loads, depths or {}, recent, correction)
+    candidates = _candidates(
+        request.prompt_tokens,
+        loads,
+        depths or {},
+        recent,
+        correction=correction,
+        constrained=request.constrained,
+    )
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
         ranked=ranked,
@@ -162,6 +169,7 @@ def _candidates(
     depths: Mapping[int, int],
     recent: Recent,
     correction: TtftCorrection,
+    constrained: bool = False,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
@@ -175,6 +183,8 @@ def _candidates(
     ):
         cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
+        if constrained:
+            wait_s += load.grammar_wait_s
         raw_ttft_s = cost.after_wait(load, wait_s + step_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         crowding_s = 0.0

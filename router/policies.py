@@ -23,12 +23,14 @@ import msgspec
 class PlacementRequest:
     """What is known of a request: its prompt's length, its segment keys (empty: unknown, or
     shorter than a segment), and the session it says it belongs to. `signal`: the index answered.
+    `constrained`: the engine compiles what its answer has to keep to.
     """
 
     prompt_tokens: int
     keys: tuple[bytes, ...] = ()
     session: str | None = None
     signal: bool = True
+    constrained: bool = False
 
 
 # What the times are called in explanations.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.wire import resumption
+from deployments.wire import resumption, tenant
 from deployments.wire.confirmation import Confirmation, current
 from deployments.wire.headers import (
     ANSWER_COMMENT,
@@ -22,6 +22,7 @@ from deployments.wire.headers import (
     OUTPUT_TOKENS_COMMENT,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
+    TENANT_HEADER,
 )
 from deployments.wire.resumption import (
     RESPONSES_PATH,
@@ -51,6 +52,7 @@ class Confirming:
         expected = asked.get(EXPECTED_CACHED_HEADER.encode())
         confirmation = Confirmation(expected_cached=_number(expected or b"0"))
         token = current.set(confirmation)
+        tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
         try:
             if asked.get(RESUMABLE_HEADER.encode()) == b"1":
                 await self._resumable(scope, receive, send, confirmation)

@@ -294,6 +294,8 @@ class EngineReplica:
         self._metrics.queue(queue.waiting, queue.running, queue.queued_prefill_tokens)
         self._metrics.index(self._publisher.lag_s, lease.synced)
         self._metrics.loops(failures)
+        grammars = self._engine.grammars
+        self._metrics.grammars(grammars.longest_wait_s, grammars.results)
         self._metrics.prefill(stats.prefill_rate)
         known = self._engine.speculation()
         if known:
@@ -335,6 +337,7 @@ class EngineReplica:
             if known
             else None,
             tells_serve=self._tickets.tells_serve,
+            grammar_wait_s=grammars.longest_wait_s,
             dtype=self._engine.dtype,
         )
         return self._lease_text.of(load)

@@ -28,6 +28,7 @@ from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
+from deployments.gateway.constrained import is_constrained
 from deployments.gateway.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
 from deployments.gateway.errors import ApiError
 from deployments.gateway.moves import Moves
@@ -204,6 +205,8 @@ class GatewayPool:
             return self.unread(request, fields, headers, options)
         finally:
             request.record.phases.read_s += asyncio.get_running_loop().time() - began
+        if is_constrained(fields):
+            prompt = replace(prompt, placement=replace(prompt.placement, constrained=True))
         return PoolRequest(request, fields, headers, options, prompt)
 
     def unread(

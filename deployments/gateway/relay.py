@@ -46,7 +46,9 @@ from deployments.wire.headers import (
     OUTPUT_TOKENS_HEADER,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
+    TENANT_HEADER,
 )
+from deployments.wire.tenant import digest
 from observability.request_record import Leg
 
 logger = logging.getLogger("ray.serve")
@@ -341,6 +343,7 @@ class Relay(Response):
             "x-request-id": request.request_id,
             EXPECTED_CACHED_HEADER: str(attempt.expected_cached),
             RESUMABLE_HEADER: "1",
+            TENANT_HEADER: digest(request.tenant),
             **(keeping.headers if keeping else {}),
         }
         return await self._session.post(place.url + attempt.path, data=body, headers=headers)

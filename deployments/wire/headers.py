@@ -7,6 +7,7 @@
     x-antefix-reserved         its reservation has been made; `if-room`: it will make another where
                                the replica is full even so
     x-antefix-expected-cached  how many of the prompt's tokens the gateway expects to be cached
+    x-antefix-tenant           a digest of the tenant, for limits that each tenant has of its own
 
 What an engine says of a request it serves, on its way back:
 
@@ -42,6 +43,7 @@ PASS_HEADER = "x-antefix-pass"
 UNRESERVED_HEADER = "x-antefix-unreserved"
 RESERVED_HEADER, IF_ROOM = "x-antefix-reserved", "if-room"
 EXPECTED_CACHED_HEADER = "x-antefix-expected-cached"
+TENANT_HEADER = "x-antefix-tenant"
 
 PROMPT_TOKENS_HEADER = "x-antefix-prompt-tokens"
 CACHED_TOKENS_HEADER = "x-antefix-cached-tokens"

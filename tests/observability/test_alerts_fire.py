@@ -262,6 +262,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [engine_deaths("x", died=2, killed=1), engine_deaths("y", died=2, killed=1)],
         [engine_deaths("x", died=2), engine_deaths("y", died=2)],
     ),
+    ("AntefixGrammarsWait", "ticket"): (
+        [gauge("antefix_grammar_wait_seconds", 25)],
+        [gauge("antefix_grammar_wait_seconds", 15)],
+    ),
     ("AntefixLoopFails", "ticket"): (
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
         [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((0.1, 60))}],

@@ -129,6 +129,7 @@ def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
         "antefix_replica_running_requests": 2,
         "antefix_replica_queued_prefill_tokens": 300,
         "antefix_publisher_lag_seconds": 0.5,
+        "antefix_grammar_wait_seconds": 0,
         "antefix_publisher_synced": 1,
         "antefix_engine_suspicions_total": 0,
         "antefix_engine_hangs_total": 0,

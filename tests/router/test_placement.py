@@ -267,3 +267,24 @@ def test_blind_nothing_is_claimed_to_be_known() -> None:
     assert all(of.cached_tokens == 0 and not of.synced for of in placement.ranked)
     assert {of.replica_id: of.waiting for of in placement.ranked} == {"r0": 3, "r1": 0}
     assert not place_blind(PlacementRequest(1), {}, {}, random.Random(1)).ranked
+
+
+@pytest.mark.parametrize(("constrained", "first"), [(True, "b"), (False, "a")])
+def test_a_constrained_request_goes_where_nothing_waits_to_be_compiled(
+    constrained: bool, first: str
+) -> None:
+    loads = {
+        "a": load("a", slot=0, grammar_wait_s=5.0),
+        "b": load("b", slot=1, queued_prefill_tokens=1000, waiting=1),
+    }
+    placement = place(
+        PlacementRequest(PROMPT, KEYS, constrained=constrained),
+        loads,
+        {},
+        Recent(),
+        make_policy("prefix"),
+        random.Random(1),
+    )
+    assert placement.replica_ids[0] == first
+    waits = {c.replica_id: c.wait_s for c in placement.ranked}
+    assert waits["a"] == (5.0 if constrained else 0.0)

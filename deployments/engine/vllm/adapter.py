@@ -32,16 +32,23 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from autoscaling.prefill_rate import queued_tokens
 from deployments.engine.vllm import constraints, core_process, prompt_length, speculation, streams
 from deployments.engine.vllm.args import parse, with_own_seed
-from deployments.engine.vllm.cores import are_unbound, engines_at_once
+from deployments.engine.vllm.cores import engines_at_once
+from deployments.engine.vllm.cpu_args import (
+    ONE_PROCESS,
+    keep_a_slot_for_no_adapter,
+    needs_no_worker,
+)
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.facts import renderer_facts
+from deployments.engine.vllm.grammar_gate import GrammarGate
+from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
 from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
 from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.stats import EngineStats
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation, resumption
+from deployments.wire import confirmation, resumption, tenant
 from deployments.wire.resumption import Resumption
 from observability.tracing import TRACES_ENDPOINT, engine_environment
 from weights.speculation_rule import SpeculationReport, WhenSlower
@@ -50,34 +57,6 @@ logger = logging.getLogger("ray.serve")
 
 # vLLM takes an empty list for any host. This name can never be one (RFC 6761).
 NO_HOSTS = ["none.invalid"]
-
-_ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-
-
-def _needs_no_worker(args: AsyncEngineArgs) -> bool:
-    """Whether the model may run in the engine's own process, without another import of vLLM.
-
-    vLLM's CPU build always starts a worker, which it can bind to cores; with the word `uni` it
-    does so, too. Where nothing is bound and there is one worker, that is a third of every start and
-    of the memory for nothing, and each step passes through shared memory.
-    """
-    return (
-        current_platform.is_cpu()
-        and args.distributed_executor_backend is None
-        and args.tensor_parallel_size * args.pipeline_parallel_size == 1
-        and are_unbound(os.environ)
-    )
-
-
-def _keep_a_slot_for_no_adapter(args: AsyncEngineArgs, adapters: int) -> None:
-    """Keep vLLM's CPU build from answering requests to the model itself with an adapter's weights.
-
-    In a batch that an adapter's request shares, its kernels take the last slot for those without
-    one (`lora_b_weights[-1]` in vllm/lora/ops/torch_ops/lora_ops.py of vLLM 0.32): it stays empty.
-    """
-    args.max_loras = max(args.max_loras, adapters + 1)
-    if args.max_cpu_loras is not None:
-        args.max_cpu_loras = max(args.max_cpu_loras, args.max_loras)
 
 
 @dataclass
@@ -95,6 +74,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
     """Tells what a gateway wants to know of each request, and when the whole cache went."""
 
     resuming: Resuming
+    grammars: GrammarGate
 
     def watch(self) -> None:
         self.on_cache_dropped: Callable[[], None] = lambda: None
@@ -140,9 +120,13 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         sequences = getattr(sampling_params, "n", 1)
         key, request, first = object(), _Request(request_id, uncached, sequences), True
         self.requests[key] = request
+        structured, of = getattr(sampling_params, "structured_outputs", None), tenant.current.get()
         try:
             async with contextlib.aclosing(outputs):
+                turn = await self.grammars.admit(structured, of) if structured else None
                 async for output in outputs:
+                    if turn is not None:
+                        turn.compiled()
                     if sampling_params is not None:
                         constraints.refuse_unmet(sampling_params, output)
                     if resumable is not None and resumable.replaying:
@@ -265,10 +249,10 @@ class VllmEngine:
         vllm_args = AsyncEngineArgs.from_cli_args(args)
         choose_dtype(vllm_args)
         vllm_args.allowed_media_domains = vllm_args.allowed_media_domains or NO_HOSTS
-        if _needs_no_worker(vllm_args):
-            vllm_args.distributed_executor_backend = _ONE_PROCESS
+        if needs_no_worker(vllm_args):
+            vllm_args.distributed_executor_backend = ONE_PROCESS
         if vllm_args.enable_lora and current_platform.is_cpu():
-            _keep_a_slot_for_no_adapter(vllm_args, len(args.lora_modules or ()))
+            keep_a_slot_for_no_adapter(vllm_args, len(args.lora_modules or ()))
         if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
             os.environ.update(traces)  # vLLM's own processes look for the rest of it there
             vllm_args.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
@@ -283,6 +267,7 @@ class VllmEngine:
         speculation.measure(config, when_slower, _speculation_file(folder.name))
         if heartbeat is not None:
             os.environ[HEARTBEAT] = str(heartbeat)
+        trials = os.environ[SOCKET] = str(Path(folder.name, "grammars"))
         configured = time.monotonic()
         with core_process.begun_by_us():
             engine = _WatchedEngine.from_vllm_config(
@@ -294,7 +279,9 @@ class VllmEngine:
             )
         loaded = time.monotonic()
         os.environ.pop(HEARTBEAT, None)
+        os.environ.pop(SOCKET, None)
         engine.watch()
+        engine.grammars = GrammarGate(Path(trials), config)
         dtype = _dtype_of(engine)
         engine.resuming = Resuming(engine, made_by(model, {**engine_args, "dtype": dtype}))
         await engine.reset_mm_cache()
@@ -314,6 +301,11 @@ class VllmEngine:
             "server": time.monotonic() - loaded,
         }
         return started
+
+    @property
+    def grammars(self) -> GrammarGate:
+        """What lets constraints on answers into the engine."""
+        return self._engine.grammars
 
     def queue(self) -> tuple[int, int, int]:
         """As `_WatchedEngine.queue`."""

@@ -32,6 +32,7 @@ from typing import Any
 
 import psutil
 
+from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 
 logger = logging.getLogger("ray.serve")
@@ -268,7 +269,9 @@ def _changes_since(before: Mapping[str, str]) -> dict[str, str | None]:
 
 def _is_read_later(name: str) -> bool:
     """Variables that nothing has read before an engine begins: Ray's, and which devices it has."""
-    return name == HEARTBEAT or name.startswith("RAY_") or name.endswith("_VISIBLE_DEVICES")
+    return (
+        name in (HEARTBEAT, SOCKET) or name.startswith("RAY_") or name.endswith("_VISIBLE_DEVICES")
+    )
 
 
 def _read_at_import(changes: Changes) -> dict[str, str | None]:

@@ -1,0 +1,38 @@
+"""Arguments that vLLM's CPU build needs otherwise than it sets them itself, in 0.32."""
+
+from __future__ import annotations
+
+import os
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+
+from deployments.engine.vllm.cores import are_unbound
+
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+
+
+def needs_no_worker(args: AsyncEngineArgs) -> bool:
+    """Whether the model may run in the engine's own process, without another import of vLLM.
+
+    vLLM's CPU build always starts a worker, which it can bind to cores; with the word `uni` it
+    does so, too. Where nothing is bound and there is one worker, that is a third of every start and
+    of the memory for nothing, and each step passes through shared memory.
+    """
+    return (
+        current_platform.is_cpu()
+        and args.distributed_executor_backend is None
+        and args.tensor_parallel_size * args.pipeline_parallel_size == 1
+        and are_unbound(os.environ)
+    )
+
+
+def keep_a_slot_for_no_adapter(args: AsyncEngineArgs, adapters: int) -> None:
+    """Keep vLLM's CPU build from answering requests to the model itself with an adapter's weights.
+
+    In a batch that an adapter's request shares, its kernels take the last slot for those without
+    one (`lora_b_weights[-1]` in vllm/lora/ops/torch_ops/lora_ops.py of vLLM 0.32): it stays empty.
+    """
+    args.max_loras = max(args.max_loras, adapters + 1)
+    if args.max_cpu_loras is not None:
+        args.max_cpu_loras = max(args.max_cpu_loras, args.max_loras)

@@ -1,0 +1,212 @@
+"""Compiles a constraint in a process that can be killed, before the engine compiles it.
+
+vLLM compiles in threads of its engine, without a limit, and never cancels one. A server process
+forks a worker for each trial. The worker does what vLLM will do, with vLLM's own code, and the
+kernel kills it where it exceeds its CPU time or memory. So an engine only compiles what a worker
+has compiled.
+
+The server is forked from the engine's process before that loads anything (`plugin.py`): vLLM is
+imported by then, so it costs neither an import nor its memory again. It ends with the engine. It
+loads the tokenizer for the first trial. One request a connection, on a Unix socket:
+
+    sent                                answered, and the end of the connection
+    pickle of a vLLM config             {}
+    JSON of StructuredOutputsParams     a TrialVerdict as JSON; nothing: the worker was killed
+
+Source: `_validate_structured_outputs` in vllm/sampling_params.py and vllm/v1/structured_output/ of
+vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import logging
+import math
+import os
+import pickle
+import resource
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("vllm.antefix")
+
+# For the engine's process: the socket that the server listens at.
+SOCKET = "ANTEFIX_GRAMMAR_TRIALS"
+SETUP, TRIAL = b"S", b"T"
+
+# Of one trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a vocabulary of
+# 49,152 tokens, and as long again for each other `maxLength`.
+MOST_CPU_S = 10
+# More than the server has: xgrammar took 35 MB for 200 properties with a pattern each.
+MOST_MEMORY_BYTES = 512 * 1024 * 1024
+# vLLM also checks a constraint in the event loop of the replica.
+MOST_CHECK_S = 0.5
+# The engine's own threads come first.
+NICE = 10
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class TrialVerdict:
+    """`cpu_s`: seconds of computing that it took; `backend`: vLLM's name of what compiled it;
+    `cached_bytes`: of the compiled grammar in that backend's cache, 0: it has none."""
+
+    fits: bool
+    cpu_s: float = 0.0
+    backend: str = ""
+    cached_bytes: int = 0
+
+    @classmethod
+    def from_answer(cls, answer: bytes) -> TrialVerdict:
+        return cls(**json.loads(answer)) if answer else cls(fits=False, cpu_s=MOST_CPU_S)
+
+
+def begin(path: Path) -> None:
+    """Fork the server of the trials at this socket, once an engine. The caller has one thread of
+    Python's, and holds no lock. Raises OSError where the socket is there already."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(64)
+    if os.fork():
+        listener.close()
+        return
+    try:
+        _be_a_server(listener)
+        _serve(listener)
+    finally:
+        os._exit(1)
+
+
+def _be_a_server(listener: socket.socket) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the workers
+    # an end of a pipe that stays open here would hide that the engine has ended
+    os.closerange(3, listener.fileno())
+    os.closerange(listener.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.nice(NICE)
+    with contextlib.suppress(ImportError):
+        import setproctitle
+
+        setproctitle.setproctitle("antefix-grammar-trials")
+
+
+def _serve(listener: socket.socket) -> None:
+    compiler: _Compiler | None = None
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            try:
+                asked = b"".join(iter(lambda c=connection: c.recv(1 << 16), b""))  # type: ignore[misc]
+                if asked[:1] == SETUP:
+                    compiler = _Compiler(pickle.loads(asked[1:]))
+                    gc.collect()
+                    gc.freeze()  # what the workers share stays shared
+                    connection.sendall(b"{}")
+                elif asked[:1] == TRIAL and compiler is not None and os.fork() == 0:
+                    _work(compiler, asked[1:], connection)
+            except Exception:
+                logger.exception("a trial of a grammar did not begin")
+
+
+def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
+    """The worker: ends this process."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # the first to go where memory is short
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        verdict = compiler.tried(json.loads(asked))
+        connection.sendall(json.dumps(asdict(verdict)).encode())
+    finally:
+        os._exit(0)
+
+
+def _limit(cpu_s: int, memory_bytes: int) -> None:
+    """From now on. The kernel kills a process that exceeds its CPU time."""
+    seconds = math.ceil(time.process_time()) + cpu_s
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    most = pages * resource.getpagesize() + memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class _Compiler:
+    """vLLM's backends with an engine's tokenizer."""
+
+    def __init__(self, config: Any) -> None:
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        self._config = config
+        self._tokenizer = cached_tokenizer_from_config(model_config=config.model_config)
+        self._backends: dict[str, Any] = {}
+        chosen = config.structured_outputs_config.backend
+        for name in ("xgrammar", "guidance") if chosen == "auto" else (chosen,):
+            try:
+                self._backend(name)
+            except Exception as error:  # vLLM reports that for the request that needs it
+                logger.info("grammars of %s are not tried: %r", name, error)
+
+    def tried(self, asked: Mapping[str, Any]) -> TrialVerdict:
+        """`asked` are fields of vLLM's StructuredOutputsParams; `backend`: which compiles all in
+        this engine, where one has compiled before."""
+        from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+        from vllm.v1.structured_output.request import get_structured_output_key
+
+        fields = dict(asked)
+        name = fields.pop("backend", "")
+        params = SamplingParams(structured_outputs=StructuredOutputsParams(**fields))
+        if name:  # its vocabulary may take seconds, which are not the constraint's
+            self._backend(name)
+        _limit(MOST_CPU_S, MOST_MEMORY_BYTES)
+        began = time.process_time()
+        try:
+            params._validate_structured_outputs(
+                self._config.model_config, self._config.structured_outputs_config, self._tokenizer
+            )
+            checked_s = time.process_time() - began
+            constraint = params.structured_outputs
+            name = name or constraint._backend
+            kind, spec = get_structured_output_key(constraint)
+            backend = self._backend(name)
+            grammar = backend.compile_grammar(kind, spec)
+            grammar.fill_bitmask(backend.allocate_token_bitmask(1), 0)  # llguidance compiles here
+        except MemoryError:
+            return TrialVerdict(fits=False, cpu_s=time.process_time() - began, backend=name)
+        except Exception as error:
+            # vLLM finds the same, and reports it
+            fits = "bad_alloc" not in str(error)
+            return TrialVerdict(fits, time.process_time() - began, name)
+        cpu_s = time.process_time() - began
+        compiled = getattr(grammar, "ctx", None)
+        cached = compiled.memory_size_bytes if name == "xgrammar" and compiled else 0
+        return TrialVerdict(checked_s <= MOST_CHECK_S, cpu_s, name, cached)
+
+    def _backend(self, name: str) -> Any:
+        if name not in self._backends:
+            self._backends[name] = self._made(name)
+        return self._backends[name]
+
+    def _made(self, name: str) -> Any:
+        from vllm.v1.structured_output.backend_guidance import GuidanceBackend
+        from vllm.v1.structured_output.backend_lm_format_enforcer import LMFormatEnforcerBackend
+        from vllm.v1.structured_output.backend_outlines import OutlinesBackend
+        from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+        made = {
+            "xgrammar": XgrammarBackend,
+            "guidance": GuidanceBackend,
+            "outlines": OutlinesBackend,
+            "lm-format-enforcer": LMFormatEnforcerBackend,
+        }[name]
+        size = self._config.model_config.get_vocab_size()
+        return made(self._config, tokenizer=self._tokenizer, vocab_size=size)

@@ -1,0 +1,177 @@
+"""Which constraints go into an engine, when; the trials are played."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from deployments.engine.vllm.constraints import Unfit
+from deployments.engine.vllm.grammar_gate import GrammarGate
+from deployments.engine.vllm.grammar_trial import SETUP, TrialVerdict
+
+QUICK, LONG = TrialVerdict(True, 0.01, "xgrammar"), TrialVerdict(True, 2.0, "xgrammar", 1024)
+
+
+@dataclass
+class Asked:
+    """As vLLM's StructuredOutputsParams."""
+
+    json: Any = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    _backend: str | None = None
+
+
+@dataclass
+class Trials:
+    """Answers each trial by its pattern, once it may; b"": the worker was killed."""
+
+    verdicts: dict[str, TrialVerdict | None] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    setups: int = 0
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    came: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.read()
+        if asked[:1] == SETUP:
+            self.setups += 1
+            writer.write(b"{}")
+        else:
+            pattern = json.loads(asked[1:])["regex"]
+            async with self.came:
+                self.tried.append(pattern)
+                self.came.notify_all()
+            await self.may_end.wait()
+            verdict = self.verdicts.get(pattern, QUICK)
+            writer.write(json.dumps(asdict(verdict)).encode() if verdict else b"")
+        writer.close()
+
+
+@asynccontextmanager
+async def gate_before(trials: Trials, folder: Path, waits: bool = False) -> AsyncIterator[Any]:
+    if not waits:
+        trials.may_end.set()
+    path = folder / "trials"
+    server = await asyncio.start_unix_server(trials.answer, str(path))
+    try:
+        yield GrammarGate(path, {"a": "config"}, at_once=2)
+    finally:
+        server.close()
+
+
+async def settle(trials: Trials, count: int) -> None:
+    async with asyncio.timeout(60), trials.came:
+        await trials.came.wait_for(lambda: len(trials.tried) >= count)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        Asked(choice=["yes", "no"]),
+        Asked(json_object=True),
+        Asked(json={"type": "object", "properties": {"a": {"type": "string"}}}),
+    ],
+)
+async def test_a_plain_constraint_is_not_tried(plain: Asked, tmp_path: Path) -> None:
+    trials = Trials()
+    async with gate_before(trials, tmp_path) as gate:
+        assert await gate.admit(plain, "a") is None
+    assert (trials.tried, trials.setups) == ([], 0)
+
+
+async def test_any_other_is_tried_once(tmp_path: Path) -> None:
+    trials = Trials()
+    async with gate_before(trials, tmp_path) as gate:
+        for tenant in "abc":
+            assert await gate.admit(Asked(regex="x+"), tenant) is None
+        assert gate.results == {"fits": 1, "known": 2}
+    assert (trials.tried, trials.setups) == (["x+"], 1)
+
+
+async def test_one_whose_worker_was_killed_is_refused_and_never_tried_again(tmp_path: Path) -> None:
+    trials = Trials(verdicts={"bomb": None})
+    async with gate_before(trials, tmp_path) as gate:
+        for _ in range(2):
+            with pytest.raises(Unfit, match="cannot compile the regular expression within") as e:
+                await gate.admit(Asked(regex="bomb"), "a")
+            assert e.value.parameter == "structured_outputs.regex"
+        assert await gate.admit(Asked(regex="x+"), "a") is None
+    assert trials.tried == ["bomb", "x+"]
+
+
+async def test_a_tenant_s_trials_come_one_after_another_and_do_not_hold_up_plain_ones(
+    tmp_path: Path,
+) -> None:
+    trials = Trials()
+    async with gate_before(trials, tmp_path, waits=True) as gate:
+        asking = [asyncio.ensure_future(gate.admit(Asked(regex=f"x{i}"), "a")) for i in range(3)]
+        await settle(trials, 1)
+        assert await gate.admit(Asked(choice=["yes", "no"]), "b") is None
+        assert await gate.admit(Asked(choice=["yes", "no"]), "a") is None
+        assert trials.tried == ["x0"]
+        trials.may_end.set()
+        assert await asyncio.gather(*asking) == [None, None, None]
+
+
+async def test_a_long_compile_in_the_engine_keeps_the_tenant_s_turn_until_its_first_token(
+    tmp_path: Path,
+) -> None:
+    trials = Trials(verdicts={"long": LONG})
+    async with gate_before(trials, tmp_path) as gate:
+        turn = await gate.admit(Asked(regex="long"), "a")
+        assert turn is not None
+        second = asyncio.ensure_future(gate.admit(Asked(regex="other"), "a"))
+        assert await gate.admit(Asked(regex="b's"), "b") is None
+        assert trials.tried == ["long", "b's"]
+        turn.compiled()
+        assert await second is None
+
+
+async def test_what_the_engine_has_compiled_needs_no_turn(tmp_path: Path) -> None:
+    trials = Trials(verdicts={"long": LONG})
+    async with gate_before(trials, tmp_path) as gate:
+        turn = await gate.admit(Asked(regex="long"), "a")
+        assert turn is not None
+        waiting = [asyncio.ensure_future(gate.admit(Asked(regex="long"), "a")) for _ in range(3)]
+        await asyncio.sleep(0)
+        turn.compiled()
+        assert await asyncio.gather(*waiting) == [None, None, None]
+        assert await gate.admit(Asked(regex="long"), "b") is None
+
+
+async def test_a_client_that_leaves_does_not_give_its_tenant_another_turn_early(
+    tmp_path: Path,
+) -> None:
+    trials = Trials()
+    async with gate_before(trials, tmp_path, waits=True) as gate:
+        left = asyncio.ensure_future(gate.admit(Asked(regex="x0"), "a"))
+        await settle(trials, 1)
+        left.cancel()
+        second = asyncio.ensure_future(gate.admit(Asked(regex="x1"), "a"))
+        others = asyncio.ensure_future(gate.admit(Asked(regex="b's"), "b"))
+        await settle(trials, 2)
+        assert trials.tried == ["x0", "b's"]
+        trials.may_end.set()
+        assert await others is None
+        assert await second is None
+
+
+async def test_without_trials_a_constraint_goes_in_with_a_turn(tmp_path: Path) -> None:
+    gate = GrammarGate(tmp_path / "nothing", None)
+    turn = await gate.admit(Asked(regex="x+"), "a")
+    assert turn is not None
+    assert gate.results == {"untried": 1}
+    turn.compiled()

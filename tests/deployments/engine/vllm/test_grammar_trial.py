@@ -1,0 +1,92 @@
+"""A constraint is compiled in a process that the kernel ends where it takes too much."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deployments.engine.vllm.grammar_trial import MOST_CPU_S, SETUP, TRIAL, TrialVerdict
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).parents[4]
+
+
+def ask(path: Path, message: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(message)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def tried(path: Path, **constraint: Any) -> TrialVerdict:
+    return TrialVerdict.from_answer(ask(path, TRIAL + json.dumps(constraint).encode()))
+
+
+def lengths(count: int) -> dict[str, Any]:
+    """xgrammar takes seconds for each of these."""
+    names = [f"p{i}" for i in range(count)]
+    properties = {name: {"type": "string", "maxLength": 1000 + i} for i, name in enumerate(names)}
+    return {"type": "object", "properties": properties, "required": names}
+
+
+@pytest.fixture(scope="module")
+def trials(small_model: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
+        path = Path(folder, "trials")
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.deployments.engine.vllm.trial_server"),
+                *(str(small_model), str(path)),
+            ],
+            cwd=REPOSITORY,
+            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        config = bytes.fromhex(process.stdout.readline().decode())
+        (server,) = psutil.Process(process.pid).children()
+        assert ask(path, SETUP + config) == b"{}"
+        yield path
+        process.stdin.close()
+        process.wait()
+        server.wait(60)  # it ends with the process that began it
+
+
+@pytest.mark.parametrize(
+    ("constraint", "backend"),
+    [
+        ({"choice": ["yes", "no"]}, "xgrammar"),
+        ({"regex": "[a-z]{1,5}"}, "xgrammar"),
+        ({"grammar": 'root ::= "a" | "b"'}, "xgrammar"),
+        ({"json": {"type": "integer", "multipleOf": 3}}, "guidance"),
+        ({"json": lengths(1)}, "xgrammar"),
+    ],
+)
+def test_what_compiles_in_time_fits(trials: Path, constraint: dict[str, Any], backend: str) -> None:
+    verdict = tried(trials, **constraint)
+    assert verdict.fits
+    assert verdict.backend == backend
+    assert verdict.cpu_s < MOST_CPU_S
+
+
+def test_what_takes_too_long_is_ended_and_the_next_is_tried(trials: Path) -> None:
+    assert not tried(trials, json=lengths(200)).fits
+    assert tried(trials, regex="[a-z]{1,5}").fits
+
+
+def test_what_vllm_refuses_is_left_to_vllm(trials: Path) -> None:
+    assert tried(trials, regex="(").fits
