@@ -28,6 +28,7 @@ from benchmarks.ending import stopped_in_the_end
 from benchmarks.small_model import small_model
 from benchmarks.trace_player import poisson
 from cli.local.ports import LOOPBACK, free_ports
+from weights.cpu_dtype import dtype_of_this_cpu
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 MODEL = "small"
@@ -68,7 +69,7 @@ def vllm_server(model: Path, log: Path) -> Iterator[str]:
             "--host",
             LOOPBACK,
         ),
-        *("--port", str(port), "--dtype", "float32", "--max-model-len", "2048"),
+        *("--port", str(port), "--dtype", dtype_of_this_cpu().dtype, "--max-model-len", "2048"),
         *("--max-num-seqs", "16", "--enforce-eager", "--enable-prompt-tokens-details"),
     ]
     environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1"}

@@ -23,6 +23,7 @@ from benchmarks.small_model import small_model
 from cli.local import redis_server
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
+from weights.cpu_dtype import dtype_of_this_cpu
 
 ENGINES = 2
 MODEL, POOL = "small", "engine"
@@ -45,7 +46,8 @@ ENVIRONMENT = {
 def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
     """`prompt_tokens_details`: so every router's answers tell what was cached."""
     engine_args: dict[str, Any] = {
-        "dtype": "float32",
+        # named, so that peers' engines compute in it as well
+        "dtype": dtype_of_this_cpu().dtype,
         "max_model_len": 4096,
         "max_num_seqs": 16,
         "enforce_eager": True,
