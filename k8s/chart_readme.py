@@ -21,9 +21,10 @@ engines for each pool of the fleet, and a Redis for the prefix index.
 
 ## Install
 
-You need Kubernetes 1.27 or later, the KubeRay operator 1.5 or later with its CRDs, and, for
-engines on GPUs, nodes with NVIDIA's device plugin. Build and push the images first
-([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` says what is missing.
+You need Kubernetes 1.27 or later, Helm 4, the KubeRay operator 1.5.1 to 1.7 with its CRDs and, for
+engines on GPUs, nodes with NVIDIA's device plugin and driver 580 or later. Build and push the
+images first ([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` says what is
+missing.
 
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
@@ -43,7 +44,7 @@ helm install antefix helm/antefix --namespace antefix --create-namespace \\
   Helm made are in the cluster alone, and [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
 - **Images by digest**: `image.cpu.digest`, `image.gpu.digest`, `redis.image.digest`. A tag may
   become another image, and head and workers then differ.
-- **Drivers**: R580 or later on GPU nodes, for the GPU image is of CUDA 13.
+- **Drivers**: NVIDIA's driver 580 or later on GPU nodes, because the GPU image is of CUDA 13.
 - **Weights**: `models.storage: pvc`, of a class for `ReadWriteMany` where engines run on several
   nodes, and `models.download.enabled`. Else each pod downloads them at each start, onto its node's
   disk.

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 
@@ -95,7 +96,9 @@ class Traffic:
         """How the requests of a test ended, among what was measured."""
         all_of = self.outcomes()
         measured("requests", len(all_of), "requests")
-        measured("failed", len(self.failed()), "requests")
+        refused = [outcome for outcome in all_of if outcome.status == HTTPStatus.TOO_MANY_REQUESTS]
+        measured("refused with 429", len(refused), "requests")
+        measured("failed", len(self.failed()) - len(refused), "requests")
         measured("longest pause between answers", self.pause_s(), "s", pause_at_most_s)
         measured("slowest request", max((o.took_s for o in all_of), default=0.0), "s")
         print(Counter((o.client, o.status, o.whole, o.why[:160]) for o in all_of))

@@ -1,0 +1,59 @@
+"""Every page that says what Kubernetes releases need says the same, as the code has it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from k8s.gpus import OLDEST_DRIVER
+from tests.kubernetes_long.test_kuberay import OLDEST
+
+ROOT = Path(__file__).parents[1]
+PAGES = (
+    "README.md",
+    "docs/kubernetes/install.md",
+    "docs/kubernetes/platforms.md",
+    "helm/antefix/README.md",
+)
+WHOLE = tuple(page for page in PAGES if page != "docs/kubernetes/platforms.md")
+KUBERNETES = yaml.safe_load((ROOT / "helm/antefix/Chart.yaml").read_text())["kubeVersion"]
+
+
+def text_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text().split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_kuberay_helm_and_driver(page: str) -> None:
+    text = text_of(page)
+    assert f"KubeRay operator {OLDEST} to 1.7" in text
+    assert "Helm 4" in text
+    assert f"driver {OLDEST_DRIVER} or later" in text
+
+
+@pytest.mark.parametrize("page", WHOLE)
+def test_a_page_names_the_kubernetes_that_the_chart_takes(page: str) -> None:
+    (oldest,) = re.findall(r"^>=(\d+\.\d+)\.0-0$", KUBERNETES)
+    assert f"Kubernetes {oldest} or later" in text_of(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_no_other_range(page: str) -> None:
+    text = text_of(page)
+    found = re.findall(
+        r"KubeRay(?: operator)?(?:'s operator,)? (1\.\d+(?:\.\d+)? (?:to|or)\b \S+)", text
+    )
+    assert {one.rstrip(",.") for one in found} == {f"{OLDEST} to 1.7"}
+    drivers = re.findall(r"driver (?:of )?R?(\d+) or later", text)
+    assert {*drivers} == {str(OLDEST_DRIVER)}
+    assert not re.search(r"R\d{3} or later", text)
+
+
+def test_the_readme_says_what_is_missing() -> None:
+    missing = text_of("README.md").partition("## Not there yet")[2].partition(" ## ")[0]
+    for what in (
+        *("Disaggregated prefill", "KV cache tiers", "LMCache", "Gateway API Inference Extension"),
+        *("AMD", "TPU", "other engines", "lost engines on GPUs"),
+    ):
+        assert what in missing
