@@ -301,6 +301,11 @@ class Families:
             "antefix_budgets_by_share",
             "1 while a gateway keeps tenants' budgets without Redis, by its share, else 0.",
         )
+        self.redis_full = gauge(
+            "antefix_redis_full",
+            "1 while Redis refuses a gateway's writes because it is at `maxmemory` and evicts "
+            "nothing, else 0.",
+        )
         self.budget_limit = gauge(
             "antefix_budget_limit",
             "What a tenant may use: requests or tokens in any minute, or concurrent requests; "

@@ -50,7 +50,7 @@ from router.budget_book import Book
 from router.budget_scripts import AWAY, BEAT, LEASE, LEAVE, RESERVE, SETTLE, SILENT, WINDOW
 from router.budget_settlements import Settlements
 from router.budgets import Granted, Kind, Left, NotGranted, TenantBudget, left_of
-from router.redis_client import REDIS_FAILURES, AsyncRedis
+from router.redis_client import REDIS_FAILURES, AsyncRedis, is_full
 from router.redis_lane import Lane, open_lane
 
 logger = logging.getLogger("ray.serve")
@@ -72,6 +72,7 @@ _KINDS: dict[bytes, Kind] = {b"r": "requests", b"t": "tokens", b"c": "concurrent
 
 class BudgetLedger:
     """One gateway's hand in them. `gateways` may be changed: how many there should be.
+    `redis_is_full`: that is why Redis does not count.
 
     `bucket_s` is a sixtieth of the window; beats come as often.
     """
@@ -101,6 +102,7 @@ class BudgetLedger:
         self._process = secrets.token_hex(8)
         self._leases = 0
         self._settle_now = asyncio.Event()
+        self.redis_is_full = False
         self._settlements = Settlements(self._book, self._settle_now.set)
 
     @property
@@ -340,8 +342,10 @@ class BudgetLedger:
             book.all_seen()
             logger.info("budgets are kept in Redis by %d gateways", reply[3])
             self._heard.set()
+            self.redis_is_full = False
 
     def _lost(self, error: BaseException) -> None:
+        self.redis_is_full = is_full(error)
         if self._heard.is_set():
             logger.warning("budgets are not in Redis, this gateway has its share: %s", error)
         self._unheard()

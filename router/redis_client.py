@@ -19,7 +19,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 AsyncRedis: TypeAlias = "Redis | RedisCluster"
 
@@ -35,6 +35,11 @@ CONNECT_TIMEOUT_S = 1.0
 FOREIGN = "replace"
 # Short, and without retries: the next sentinel is asked within one command's time.
 SENTINEL_CONNECT_TIMEOUT_S = 0.25
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether Redis refused to write because it is at `maxmemory` and evicts nothing."""
+    return isinstance(error, ResponseError) and "OOM command not allowed" in str(error)
 
 
 def connect(url: str, decode: bool = True) -> AsyncRedis:

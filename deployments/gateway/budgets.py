@@ -70,6 +70,11 @@ class TenantBudgets:
     def by_share(self) -> bool:
         return self._ledger.by_share
 
+    @property
+    def redis_is_full(self) -> bool:
+        """Redis takes no writes, because it is at `maxmemory` and evicts nothing."""
+        return self._ledger.redis_is_full
+
     def change(self, fleet: Fleet) -> None:
         """These limits from now on; what was used before counts."""
         self._fleet = fleet
@@ -122,7 +127,7 @@ class TenantBudgets:
         if isinstance(answer, Granted):
             return answer
         self._metrics.refused(record.tenant, _model_of(answer.budget, record), answer.kind)
-        raise _refusal(answer, record.tenant, 0, budgets)
+        raise _refusal(answer, record.tenant, 0, budgets, full=self.redis_is_full)
 
     async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
         """Headers for the answer; empty for a tenant without limits.
@@ -137,7 +142,7 @@ class TenantBudgets:
         answer = await self._reserve(engine.record, budgets, tokens)
         self._charge(request, answer, budgets, tokens)
         if isinstance(answer, NotGranted):
-            error = _refusal(answer, engine.tenant, tokens, budgets)
+            error = _refusal(answer, engine.tenant, tokens, budgets, full=self.redis_is_full)
             self._refused(request, answer, pool, error)
             raise error
         beams_prompt = request.tokens if request.asked.beam_search else None
@@ -313,8 +318,14 @@ def _limits(budget: TenantBudget, model: str, left: Left = _UNKNOWN) -> Iterator
 
 
 def _refusal(
-    answer: NotGranted, tenant: str, tokens: int, budgets: Sequence[TenantBudget]
+    answer: NotGranted,
+    tenant: str,
+    tokens: int,
+    budgets: Sequence[TenantBudget],
+    *,
+    full: bool,
 ) -> ApiError:
+    """`full`: Redis has no room to count in."""
     budget, seconds = answer.budget, max(1, math.ceil(answer.retry_after_s))
     of_model = " for this model" if _is_of_model(budget) else ""
     whose = f"The tenant {tenant[:100]!r}"
@@ -330,9 +341,10 @@ def _refusal(
     elif answer.kind == "concurrent":
         message = f"{whose} may have {budget.concurrent} requests at once{of_model}, and has."
     else:
+        why = "is full and refuses writes" if full else "was away or has just begun"
         message = (
             f"How much of its budget the tenant {tenant[:100]!r} has used is not known now,"
-            " because Redis was away or has just begun."
+            f" because Redis {why}."
         )
     headers = _headers(budgets, answer.left) if answer.left else {}
     return ApiError(

@@ -310,6 +310,7 @@ class Gateway:
         self._dropped_told = dropped
         self._metrics.settings_refused.set(bool(self._refused))
         self._metrics.budgets_by_share.set(self._budgets.by_share)
+        self._metrics.redis_full.set(self._budgets.redis_is_full)
         self._metrics.keys_stale.set(bool(self._keys.stale))
         self._metrics.tasks.set(len(asyncio.all_tasks()))
         held = held_items(self)

@@ -274,6 +274,10 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_leases_forged", 1)],
         [gauge("antefix_leases_forged", 0)],
     ),
+    ("AntefixRedisFull", "page"): (
+        [gauge("antefix_redis_full", 1)],
+        [gauge("antefix_redis_full", 0)],
+    ),
     ("AntefixRedisForged", "ticket"): (
         [{'antefix_redis_forged_total{kind="settings"}': counted((0, 30), (1, 30))}],
         [{'antefix_redis_forged_total{kind="settings"}': counted((0, 60))}],

@@ -314,3 +314,17 @@ def test_the_scripts_leave_no_key_that_redis_may_evict_while_it_counts(
         assert len(client.keys("*")) == 4
         kinds = Counter(client.ttl(name) for name in client.keys("*"))
         assert set(kinds) == {-1}
+
+
+async def test_a_redis_that_is_full_is_not_taken_for_one_that_is_away(
+    redis: AsyncRedis, server: RedisProcess
+) -> None:
+    async with gateways(redis, 1) as (ledger,):
+        assert not ledger.redis_is_full
+        with control(server) as client:
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("maxmemory", "1")
+            await until(lambda: ledger.by_share and ledger.redis_is_full)
+            client.config_set("maxmemory", "0")
+        await until(lambda: not ledger.by_share)
+        assert not ledger.redis_is_full
