@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -109,6 +110,25 @@ def test_without_a_folder_nothing_waits_and_nothing_raises(tmp_path: Path) -> No
     deaths.add("died")
     deaths.left()
     assert deaths.recent() == {}
+
+
+async def test_a_pool_can_start_without_waiting_however_often_its_engines_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = Deaths(tmp_path)
+    for _ in range(20):
+        deaths.add("died")
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await deaths.wait()
+    assert slept == [60.0]
+    monkeypatch.setenv("ANTEFIX_RESTART_BACK_OFF", "off")
+    await deaths.wait()
+    assert slept == [60.0]
 
 
 def test_what_is_no_death_in_the_file_costs_no_start(tmp_path: Path) -> None:
