@@ -29,13 +29,18 @@ ENGINE_ARGS = {
     "generation_config": "vllm",
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
+    "tool_strict_level": "parameter",
 }
 
 
 @dataclass(frozen=True)
 class Served:
+    """`spent_url` takes `access` for headers: what was generated and charged."""
+
     url: str
     processes: frozenset[psutil.Process]
+    spent_url: str
+    access: dict[str, str]
 
     @property
     def dead(self) -> list[int]:
@@ -71,7 +76,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             assert line, log.read_text()[-3000:]
             told = json.loads(line)
             processes = frozenset(psutil.Process(pid) for pid in told["processes"])
-            yield Served(told["url"], processes)
+            yield Served(told["url"], processes, *told["spent"])
         finally:
             assert server.stdin is not None
             server.stdin.close()

@@ -12,18 +12,23 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.models.model import embedded_model
 from deployments.wire.headers import RENDERER_PATH
+from tests.every_field.spending import Spending
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import gateway_before
+from tests.fakes.front import OTHER_TENANT, gateway_before
 from weights.drafts import first_layers
+
+SPENT_PATH = "/test/spent"
 
 
 class RealEngine(FakeEngine):
@@ -31,12 +36,19 @@ class RealEngine(FakeEngine):
 
     def __init__(self, engine: VllmEngine) -> None:
         self._engine = engine
+        self.spending = Spending()
         super().__init__(limit=engine.max_sequences)
         self.renderer = engine.renderer
 
     def _app(self) -> Starlette:
         renderer = Route(RENDERER_PATH, self._renderer)
-        return Starlette(routes=[renderer, Mount("/", self._engine.app)])
+        spent = Route(SPENT_PATH, self._spent)
+        return Starlette(routes=[renderer, spent, Mount("/", self._engine.app)])
+
+    async def _spent(self, request: Request) -> Response:
+        """What the engine has generated in all, and what each ended request was charged."""
+        generated = self._engine.stats.output_tokens
+        return JSONResponse({"generated": generated, "settled": self.spending.settled})
 
 
 async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
@@ -44,10 +56,18 @@ async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
     first_layers(embedded_model(lambda fraction, what: None), 1, folder)
     engine = await VllmEngine.start(str(folder), MODEL, engine_args)
     children = [child.pid for child in psutil.Process().children(recursive=True)]
+    served = RealEngine(engine)
+    limits = {"limits": {"tokens_per_minute": 10**9}}
     async with gateway_before(
-        RealEngine(engine), pool={"engine_args": engine_args}, request_timeout_s=300
+        served,
+        pool={"engine_args": engine_args},
+        tenants={OTHER_TENANT: limits},
+        request_timeout_s=300,
     ) as front:
-        print(json.dumps({"url": front.url, "processes": children}), file=said, flush=True)
+        front.gateway._budgets._ledger = cast(Any, served.spending)
+        spent = [served.url + SPENT_PATH, served.access]
+        told = {"url": front.url, "processes": children, "spent": spent}
+        print(json.dumps(told), file=said, flush=True)
         await asyncio.to_thread(sys.stdin.read)
     engine.stop()
 
