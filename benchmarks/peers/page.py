@@ -139,7 +139,7 @@ ours is behind**.
 - **The engines**: ours is in front of replicas of ours, with all they publish and Redis. The other
   routers are in front of vLLM's own servers with the same arguments, and of nothing of ours. Ray is
   left out of ours: a gateway sends a request to a replica without asking it, while that has room.
-- **Not like for like**: Ray Serve LLM runs a whole Ray, and engines of its own, on the same cores,
+- **Not like for like**: Ray Serve LLM runs a whole Ray, and separate engines, on the same cores,
   where ours runs without Ray. Its rows tell what that costs here, not which router is better.
 - **Engines, routers, Redis and the client share the machine's cores.** A router that takes much CPU
   takes it from the engines.

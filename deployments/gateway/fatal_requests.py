@@ -11,9 +11,9 @@ A client may also change a byte each time. So a tenant with such requests at two
 is a suspect for as long: a request of it that loses its engine is given to no other. That costs
 one engine each, and the request is not refused unless it is lost a second time.
 
-A digest names the tenant, and its path and body, by hashes keyed with the fleet's secret: Redis
-helps nobody to guess a prompt. Gateways follow the set in the background; without Redis each knows
-its own. Nothing here raises anything except the refusal.
+A digest names the tenant, and its path and body, by hashes keyed with the fleet's secret: no
+reader of Redis can test a prompt against it. Gateways follow the set in the background; without
+Redis each gateway knows only its own requests. Nothing here raises anything except the refusal.
 """
 
 from __future__ import annotations

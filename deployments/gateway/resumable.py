@@ -86,7 +86,7 @@ class AnswerSoFar:
 
         An engine of an older release reports none: each event then counts as one.
         """
-        # an engine that goes on with an answer counts its own tokens only, and reports all ids
+        # an engine that continues an answer counts its own tokens only, and reports all ids
         if self.can_go_on or self._token_count is not None:
             return max(self._token_ids, self._token_count or 0)
         return self._token_ids or self.events or None

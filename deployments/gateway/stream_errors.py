@@ -1,7 +1,7 @@
 """An error inside a stream that has begun, in the shape of the stream's API.
 
 Chat and completions have the error answer as their last event, which OpenAI's clients look for. A
-response has an event of its own, https://platform.openai.com/docs/api-reference/responses-streaming
+response has a separate event, https://platform.openai.com/docs/api-reference/responses-streaming
 (`error`): `type`, `code`, `message`, `param` and `sequence_number`. It also has `error`, as what
 OpenAI itself sends: OpenAI's clients raise an error only where they find that.
 """

@@ -7,7 +7,7 @@
     x-antefix-reserved         its reservation has been made; `if-room`: it will make another where
                                the replica is full even so
     x-antefix-expected-cached  how many of the prompt's tokens the gateway expects to be cached
-    x-antefix-tenant           a digest of the tenant, for limits that each tenant has of its own
+    x-antefix-tenant           a digest of the tenant, for limits by tenant
 
 What an engine says of a request it serves, on its way back:
 

@@ -110,7 +110,7 @@ class GrammarGate:
         if self._needs_no_turn(name, fields):
             return None
         await self._turns.begin(of)
-        # the turn is over when the trial is, whoever waits for it
+        # the turn ends with the trial, even when its request is gone
         trying = asyncio.ensure_future(self._try(name, fields))
         try:
             verdict, took_s = await asyncio.shield(trying)
