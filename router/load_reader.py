@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # A request is placed by loads that are no older, and is what has them read.
 READ_PERIOD_S = 0.1
 # How often they are read where nothing asks for them; a lease ends after `slots.LEASE_S`.
-IDLE_PERIOD_S = 1.0
+IDLE_PERIOD_S = 0.5
 
 _decode = msgspec.json.Decoder(ReplicaLoad).decode
 

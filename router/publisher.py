@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.1
 # How often a lease is renewed whose text has not changed; it ends after LEASE_S.
-RENEW_S = 0.5
+RENEW_S = 0.25
 # Gathers what an engine step stores and removes.
 FLUSH_DELAY_S = 0.005
 STOP_S = 2.0

@@ -117,7 +117,11 @@ WRONG_NAMES = {
 
 
 @pytest.mark.parametrize("line", WRONG_NAMES)
-def test_a_wrong_name_is_reported_before_what_else_is_missing(line: str) -> None:
+def test_a_wrong_name_is_reported_before_what_else_is_missing(
+    monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    # otherwise the Hub's client tries again for 24 s where it cannot be reached
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     result = antefix(*line.split())
     assert result.exit_code in (ExitCode.USAGE, ExitCode.FAILED)
     assert result.stderr.startswith(WRONG_NAMES[line])
