@@ -133,13 +133,15 @@ async def test_no_pair_of_fields_is_a_fault(
         {"logit_bias": {"1000000": 1}},
     ],
 )
-async def test_a_stream_of_responses_tells_a_mistake(
-    fields: dict[str, Any], http: aiohttp.ClientSession
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_mistake_in_a_response_is_a_400_streamed_or_not(
+    fields: dict[str, Any], stream: bool, http: aiohttp.ClientSession
 ) -> None:
-    answer = await ask(http, RESPONSES, request(RESPONSES, SHORT, {"stream": True, **fields}))
+    answer = await ask(http, RESPONSES, request(RESPONSES, SHORT, {"stream": stream, **fields}))
     assert not answer.fault
-    last = json.loads(answer.body.strip().rpartition("data: ")[2])
-    assert (last["type"], last["code"]) == ("error", "invalid_value")
+    assert answer.status == 400
+    error = json.loads(answer.body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_value")
 
 
 @pytest.mark.parametrize(
