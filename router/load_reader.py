@@ -62,7 +62,7 @@ class LoadReader:
         self._wanted = asyncio.Event()
         self._is_reading = False
         self._is_on_time = True
-        # Done with the next reading; made when somebody waits for it.
+        # Done with the next reading; made when a caller waits for one.
         self._reading: asyncio.Future[None] | None = None
 
     async def run(self, needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:

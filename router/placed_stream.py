@@ -1,17 +1,17 @@
-"""What every gateway placed, told to all the others through a Redis stream.
+"""Every gateway's placements, reported to all the others through a Redis stream.
 
     key       entry                                    kept
     placed    p: a number and a `Placed` as msgpack,   about 4096 entries, 60 s after the last
               signed; each gateway counts from 1
 
-`append` never waits and never raises: what Redis cannot take is dropped and counted, for an
-old placement helps nobody. The reader starts where the stream was 5 s ago, comes back by itself
-after an outage, a flush, a failover or a clock that went back, and reports nothing twice: also
-not what somebody has copied in the stream. A
-gateway that hears nothing places by snapshots alone. A placement is told BEHIND_S after it was
-made: its request is to be on the way to the engine before this gateway does anything else. What
-comes within PAUSE_S of what was told or heard before is told or heard with the next: many cost a
-gateway and Redis a few calls.
+`append` never waits and never raises. What Redis cannot take is dropped and counted, because an
+old placement is of no use. The reader starts where the stream was 5 s ago. It comes back by itself
+after an outage, a flush, a failover or a clock that went back. It reports nothing twice, not even
+an entry that was copied within the stream. A gateway that hears nothing places by snapshots alone.
+
+A placement is sent BEHIND_S after it was made: the gateway first sends the request to its engine.
+What follows within PAUSE_S is sent or read with the next batch, so that many placements cost a
+gateway and Redis few calls.
 """
 
 from __future__ import annotations

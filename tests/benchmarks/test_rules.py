@@ -17,7 +17,7 @@ NAMES = list(yaml.safe_load(rules.FILE.read_text()))
 
 def modules(benchmark: str) -> list[ast.Module]:
     folder = ROOT / FOLDERS.get(benchmark, benchmark)
-    # what a faster start buys is a benchmark of its own
+    # startup.py is a separate benchmark, of what a faster start brings
     files = [file for file in folder.glob("*.py") if file.name != "startup.py"]
     return [ast.parse(file.read_text()) for file in files]
 

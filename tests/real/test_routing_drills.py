@@ -103,9 +103,9 @@ async def through(
         f" {max(answer.index_ms for answer in during):.0f} ms"
     )
     assert {answer.status for answer in during} == {200}
-    # on busy cores a process may stand still for longer than that, once
-    in_time = sum(answer.index_ms <= BUDGET_MS + LATE_MS for answer in during)
-    assert in_time >= 0.8 * len(during), sorted(answer.index_ms for answer in during)
+    # One stall of a process on busy cores delays one request of each client, and no more.
+    late = [answer.index_ms for answer in during if answer.index_ms > BUDGET_MS + LATE_MS]
+    assert len(late) <= CLIENTS, late
 
 
 async def requests(traffic: Traffic, more: int) -> None:
