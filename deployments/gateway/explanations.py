@@ -1,7 +1,7 @@
 """Why each request went where it went and how it ended: kept in Redis for a while.
 
     requests:<tenant>:<minute>       hash of a minute's: request id -> JSON, which
-                                     zlib compresses where it is above PLAIN_BYTES
+                                     `packed_explanation` compresses where it is long
     decisions:<tenant>               list of the last DECISIONS, newest first
     failures:<tenant>                the same of requests that failed
     decisions, failures              every tenant's; only where the fleet has operators
@@ -19,19 +19,17 @@ import asyncio
 import contextlib
 import logging
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import quote
 
-import msgspec
-
 from common.loops import forever
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanation import explanation_of
 from deployments.gateway.explanation_queue import ExplanationQueue, Kept, Kind, WritingRate
+from deployments.gateway.packed_explanation import joined, of_its_own, packed, unpacked
 from observability.request_record import RequestRecord
 from router import redis_keys
 from router.redis_client import REDIS_FAILURES, AsyncRedis
@@ -49,8 +47,6 @@ BATCH = 64
 REDIS_TIMEOUT_S = 1.0
 # How long the first waits for others, with whom it costs a third.
 GATHER_S = 0.1
-# That of a few candidates: compressing it would take longer than all else about it.
-PLAIN_BYTES = 4096
 
 # What all gateways of a fleet may write a second: at most 46 MB are kept by minutes, of the 256 MB
 # that the embedded Redis has, which would otherwise evict the prefix index for them. Lists hold the
@@ -60,9 +56,6 @@ BURST_S = 10.0
 
 # A request that takes longer is explained while it is under way, and again each minute.
 UNDER_WAY_S = 5.0
-
-# What is told of a candidate to tenants that are no operators.
-_OF_ITS_OWN = ("replica_id", "cached_tokens", "confirmed_tokens", "synced")
 
 
 class Explanations:
@@ -128,11 +121,9 @@ class Explanations:
                 pipe.hget(self._minute_of(whose, minute), request_id)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             values: list[bytes | None] = await pipe.execute()
-        value = next((value for value in values if value is not None), None)
-        if value is None:
-            return None
-        found: dict[str, Any] = msgspec.json.decode(_unpacked(value))
-        return found if loads else _of_its_own(found)
+        readable = (unpacked(value) for value in values if value is not None)
+        found = next((found for found in readable if found is not None), None)
+        return found if loads or found is None else of_its_own(found)
 
     async def latest(
         self,
@@ -151,7 +142,7 @@ class Explanations:
             ask: Any = self._redis.lrange(name, 0, limit - 1)
             values = cast("list[bytes]", await ask)
         # with many candidates they are megabytes: those milliseconds would be everybody's
-        return await asyncio.to_thread(_joined, values, loads)
+        return await asyncio.to_thread(joined, values, loads)
 
     async def run(self) -> None:
         """Write what is kept, until cancelled."""
@@ -193,7 +184,7 @@ class Explanations:
                 continue
             if not_written := self._not_written.pop((explanation.get("pool"), kind), 0):
                 explanation = {**explanation, "stands_for": not_written + 1}
-            value = _packed(explanation)
+            value = packed(explanation)
             self._rate.wrote(kind, len(value))
             hashes[self._minute_of(kept.tenant, minute)][kept.request_id] = value
             if explanation.get("outcome", "") is None:  # it is under way
@@ -242,32 +233,6 @@ def _quoted(tenant: str) -> str:
 
 def _minute() -> int:
     return int(time.time()) // MINUTE_S
-
-
-def _packed(explanation: Mapping[str, Any]) -> bytes:
-    value = msgspec.json.encode(explanation)
-    return value if len(value) <= PLAIN_BYTES else zlib.compress(value, 1)
-
-
-def _unpacked(value: bytes) -> bytes:
-    # what zlib makes begins otherwise
-    return value if value.startswith(b"{") else zlib.decompress(value)
-
-
-def _joined(values: Sequence[bytes], loads: bool) -> bytes:
-    if loads:
-        return b"[" + b",".join(map(_unpacked, values)) + b"]"
-    return msgspec.json.encode(
-        [_of_its_own(msgspec.json.decode(_unpacked(value))) for value in values]
-    )
-
-
-def _of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
-    """Without addresses, and without what other tenants keep the candidates busy with."""
-    candidates = explanation.get("candidates", ())
-    own = [{name: of.get(name) for name in _OF_ITS_OWN} for of in candidates]
-    # a shadow's prediction and regret are what others keep its choice busy with
-    return {**explanation, "candidates": own, "shadow": None} if candidates else explanation
 
 
 def decisions_of(asked: str | None) -> int:
