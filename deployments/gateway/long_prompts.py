@@ -1,8 +1,8 @@
-"""Threads in which long prompts are read, beside a gateway's event loop.
+"""Threads in which long prompts are read, alongside a gateway's event loop.
 
-One of them at a time computes in Python, and who parses their bodies takes turns with them: with
-several, the event loop would wait for one after the other before it has the interpreter back. The
-tokenizer, which does without, goes on beside it.
+Tenants take turns at the threads, as they do at parsing large bodies. One thread at a time computes
+in Python, and so does the one that parses bodies: otherwise the event loop would wait for each of
+them before it has the interpreter back. The tokenizer needs no interpreter and runs in parallel.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-# Of this process. More prompts at once are placed by load alone, as those that cannot be rendered.
-AT_MOST = 64
+from deployments.gateway.tenant_turns import TenantTurns
+
+# Of one tenant. Further prompts are placed by load alone, as are those that cannot be rendered.
+MOST_WAITING = 64
 THREADS = min(8, (os.cpu_count() or 1) + 2)
 
 Read = TypeVar("Read")
@@ -27,28 +29,37 @@ class LongPrompts:
 
     def __init__(self, threads: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, "prompts")
-        self._reading = 0
+        self._turns = TenantTurns(threads)
         self._turn = threading.Lock()
         # the thread that has the turn
         self._whose: int | None = None
 
-    async def run(self, read: Callable[[], Read]) -> Read | None:
-        """What `read` gives; None at once while AT_MOST are being read."""
-        if self._reading >= AT_MOST:
+    async def run(self, tenant: str, read: Callable[[], Read]) -> Read | None:
+        """What `read` gives; None at once while MOST_WAITING of the tenant wait for a thread.
+
+        Once `read` has begun it keeps its thread to its end, also when this is cancelled.
+        """
+        if self._turns.waiting_of(tenant) >= MOST_WAITING:
             return None
-        self._reading += 1
-        work = [read]
+        has_begun = False
 
         def take() -> Read:
             with self.a_turn():
-                return work.pop()()
+                return read()
 
+        async def wait_and_take() -> Read:
+            nonlocal has_begun
+            async with self._turns.of(tenant):
+                has_begun = True
+                return await asyncio.get_running_loop().run_in_executor(self._threads, take)
+
+        taking = asyncio.create_task(wait_and_take())
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, take)
-        finally:
-            self._reading -= 1
-            # of one whose client left, the threads' queue holds no body any more
-            work.clear()
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            if not has_begun:
+                taking.cancel()
+            raise
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:

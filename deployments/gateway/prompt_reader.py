@@ -74,7 +74,8 @@ class PromptReader:
         if session is not None:  # a tenant's own: nobody sits where another's session does
             session = f"{request.tenant}\n{session}"
         if len(request.body) > LONG_BODY_BYTES:
-            read = LONG_PROMPTS.run(partial(self._tokenize, request, fields, session))
+            tokenize = partial(self._tokenize, request, fields, session)
+            read = LONG_PROMPTS.run(request.tenant, tokenize)
             found = await unless_client_leaves(read, receive)
             placement, known = found or (_guess(request, session), False)
         else:

@@ -1,4 +1,5 @@
-"""Turns at something that does one thing at a time: the tenant whose last turn is longest ago."""
+"""Turns at something that does a few things at once: next is the tenant whose last turn is longest
+ago."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from contextlib import asynccontextmanager
 
 
 class TenantTurns:
-    """In one event loop. Within a tenant, first come, first served."""
+    """In one event loop, `places` at once. Within a tenant, first come, first served."""
 
-    def __init__(self) -> None:
-        self._is_taken = False
+    def __init__(self, places: int = 1) -> None:
+        self._free = places
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         # tenant -> the number of its last turn
         self._served: dict[str, int] = {}
@@ -22,12 +23,16 @@ class TenantTurns:
         """How many wait."""
         return sum(len(queue) for queue in self._waiting.values())
 
+    def waiting_of(self, tenant: str) -> int:
+        return len(self._waiting.get(tenant, ()))
+
     @asynccontextmanager
     async def of(self, tenant: str) -> AsyncIterator[None]:
         """Wait for a turn, and have it for the block; a cancelled wait leaves the queue."""
-        if self._is_taken:
+        if self._free:
+            self._free -= 1
+        else:
             await self._wait(tenant)
-        self._is_taken = True
         self._turns += 1
         self._served[tenant] = self._turns
         try:
@@ -53,7 +58,7 @@ class TenantTurns:
                 if not turn.done():  # its task may not have run since
                     turn.set_result(None)
                     return
-        self._is_taken = False
+        self._free += 1
 
     def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
         queue = self._waiting[tenant]

@@ -131,7 +131,7 @@ async def test_beyond_what_can_be_read_at_once_prompts_are_placed_by_load(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
-    monkeypatch.setattr(long_prompts, "AT_MOST", 0)
+    monkeypatch.setattr(long_prompts, "MOST_WAITING", 0)
     monkeypatch.setattr(front.pool.reader, "_tokenize", lambda *of: read.append(of))
     async with front.post("/v1/completions", prompt=LONG, max_tokens=1) as answer:
         assert answer.status == 200

@@ -14,8 +14,9 @@ from tests.waiting import cancelled, until
 class Work:
     """Turns that last until `end`; `begun` has the tenants in the order of their turns."""
 
-    def __init__(self) -> None:
-        self.turns = TenantTurns()
+    def __init__(self, places: int = 1) -> None:
+        self.places = places
+        self.turns = TenantTurns(places)
         self.begun: list[str] = []
         self.running = 0
         self._ends = asyncio.Semaphore(0)
@@ -29,7 +30,7 @@ class Work:
     async def _ask(self, tenant: str) -> None:
         async with self.turns.of(tenant):
             self.running += 1
-            assert self.running == 1
+            assert self.running <= self.places
             self.begun.append(tenant)
             try:
                 await self._ends.acquire()
@@ -62,10 +63,30 @@ async def test_a_wait_that_is_cancelled_takes_no_turn() -> None:
     await third
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12))
-def test_whatever_is_cancelled_the_others_have_their_turns(asked: list[tuple[str, bool]]) -> None:
+async def test_as_many_have_a_turn_as_there_are_places() -> None:
+    work = Work(places=3)
+    asked = [work.asks("a") for _ in range(5)]
+    await until(lambda: work.running == 3)
+    assert (len(work.turns), work.turns.waiting_of("a"), work.turns.waiting_of("b")) == (2, 2, 0)
+    for _ in asked:
+        work.end()
+    await asyncio.gather(*asked)
+    again = [work.asks("a") for _ in range(3)]
+    await until(lambda: work.running == 3)
+    for _ in again:
+        work.end()
+    await asyncio.gather(*again)
+
+
+@given(
+    places=st.integers(1, 3),
+    asked=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12),
+)
+def test_whatever_is_cancelled_the_others_have_their_turns(
+    places: int, asked: list[tuple[str, bool]]
+) -> None:
     async def scenario() -> None:
-        work = Work()
+        work = Work(places)
         tasks = [(work.asks(tenant), leaves) for tenant, leaves in asked]
         await asyncio.sleep(0)
         work.end()  # the next turn comes at the moment of the cancellations
