@@ -1,19 +1,19 @@
 """Plays of scenarios under policies, on all cores, and a file of those that are done.
 
 A play is kept in the file as it ends, so an interrupted backtest resumes there. The file belongs to
-one commit and one engine: of others its plays would be of other code.
+one commit and one engine: a play of another commit or engine may have another result.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.backtest.scenarios import as_played, policies, scenario
+from benchmarks.cores import all_cores
 from common.errors import Problem
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
@@ -70,10 +70,10 @@ def one(play: Play, engine: EngineProfile) -> SimulationSummary:
 
 
 def play_all(plays: Sequence[Play], engine: EngineProfile, kept: KeptPlays) -> Iterator[Play]:
-    """Yield each play that was not kept yet, once it is."""
+    """Yield each play that was not kept yet, once it is; those that end first come first."""
     left = [play for play in plays if play not in kept.played]
-    with ProcessPoolExecutor() as cores:
-        results = cores.map(functools.partial(one, engine=engine), left)
-        for play, found in zip(left, results, strict=True):
-            kept.keep(play, found)
-            yield play
+    with all_cores() as cores:
+        running = {cores.submit(one, play, engine): play for play in left}
+        for ended in as_completed(running):
+            kept.keep(running[ended], ended.result())
+            yield running[ended]

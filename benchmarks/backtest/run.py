@@ -35,6 +35,7 @@ from benchmarks.backtest.scenarios import (
     policies,
     scenario,
 )
+from benchmarks.ending import stopped_in_the_end
 from common.errors import Problem
 from simulator import engine_profile, plot
 from simulator.engine_profile import EngineProfile
@@ -91,6 +92,7 @@ def draw(scenarios: Sequence[tuple[str, int]], engine: EngineProfile, file: Path
     plot.draw(columns, file)
 
 
+@stopped_in_the_end()
 def main() -> None:
     options = _options()
     engine = engine_profile.read(options.calibration)

@@ -15,13 +15,13 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from benchmarks import public_data, report
+from benchmarks.cores import all_cores
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import pool
 from benchmarks.scale import costs, goals, page, plots, published, redis_cluster, redis_load
@@ -131,7 +131,7 @@ def peers_own(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simul
 def play(simulations: Sequence[Simulation]) -> list[FleetSummary]:
     """In their order, the longest first to begin with."""
     order = sorted(range(len(simulations)), key=lambda i: -simulations[i].case.replicas)
-    with ProcessPoolExecutor() as cores:
+    with all_cores() as cores:
         running = {i: cores.submit(run, simulations[i]) for i in order}
         found = []
         for i in range(len(simulations)):
