@@ -22,17 +22,19 @@ ASK_TIMEOUT_S = 5.0
 # How long an answer is good, and how long the lack of one.
 KEPT_S = 60.0
 RETRY_S = 1.0
+# `created` of every model: 2026-11-21, the day of Antefix's first commit. vLLM reports the time of
+# the question. A constant is the same at every gateway, after a restart and without Redis.
+CREATED = 1_795_219_200
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, LookupError)
 
 
 class ModelCards:
-    """Of one pool. Its models were created when this gateway began to serve it."""
+    """Of one pool."""
 
     def __init__(self, pool: GatewayPool, connections: Connections) -> None:
         self._pool = pool
         self._session = connections.session
         self._passes = EnginePasses(connections.secret)
-        self._started = int(time.time())
         self._models = _Kept()
         self._schema = _Kept()
 
@@ -42,10 +44,9 @@ class ModelCards:
         cards = {card["id"]: card for card in (told or {"data": []})["data"]}
         for name in self._pool.settings.model_names:
             cards.setdefault(name, {"id": name, "object": "model", "owned_by": "antefix"})
-        # an engine says that each model was created when it was asked
         return [
             {k: v for k, v in card.items() if k not in ("root", "permission")}
-            | {"created": self._started}
+            | {"created": CREATED}
             for card in cards.values()
         ]
 
