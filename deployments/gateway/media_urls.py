@@ -7,13 +7,14 @@ reach. Engines check again (`deployments.engine.vllm.adapter`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
 from deployments.gateway.errors import ApiError
+from deployments.gateway.message_parts import parts_in
 
 _FIELDS = ("messages", "input")
-_CONTENTS = ("content", "output")
 _URLS = ("image_url", "audio_url", "video_url")
 
 
@@ -24,7 +25,7 @@ def refuse_media_urls(fields: Mapping[str, Any], engine_args: Mapping[str, Any])
     hosts = {listed} if isinstance(listed, str) else set(listed or ())
     files = bool(engine_args.get("allowed_local_media_path"))
     for name in _FIELDS:
-        for kind, url in _urls_in(fields.get(name)):
+        for kind, url in chain.from_iterable(map(_urls_of, parts_in(fields.get(name)))):
             if url[:5].lower() == "data:" or (files and url[:5].lower() == "file:"):
                 continue
             if (host := _host_of(url)) not in hosts:
@@ -36,22 +37,9 @@ def refuse_media_urls(fields: Mapping[str, Any], engine_args: Mapping[str, Any])
                 raise ApiError(400, message, code="media_url_not_allowed", param=name)
 
 
-def _urls_in(items: object) -> Iterator[tuple[str, str]]:
+def _urls_of(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each with the field that holds it."""
-    for item in items if isinstance(items, list) else ():
-        if isinstance(item, list):  # several conversations
-            yield from _urls_in(item)
-        if not isinstance(item, dict):
-            continue
-        contents = [item.get(name) for name in _CONTENTS]
-        for content in contents:
-            for part in content if isinstance(content, list) else (content,):
-                yield from _urls_of(part)
-
-
-def _urls_of(part: object) -> Iterator[tuple[str, str]]:
-    for kind in _URLS if isinstance(part, dict) else ():
-        assert isinstance(part, dict)
+    for kind in _URLS:
         url = part.get(kind)
         if isinstance(url, dict):
             url = url.get("url")

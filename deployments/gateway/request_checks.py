@@ -12,6 +12,7 @@ from deployments.gateway.asked import asked_of
 from deployments.gateway.context_lengths import lengths_of
 from deployments.gateway.engine_fields import refuse_engine_fields
 from deployments.gateway.ignored_fields import refuse_ignored_fields
+from deployments.gateway.kept_elsewhere import refuse_kept_elsewhere
 from deployments.gateway.media_urls import refuse_media_urls
 from deployments.gateway.overflow_contract import most_logprobs
 from deployments.gateway.pool import GatewayPool
@@ -26,6 +27,7 @@ def check_fields(
     path, may_prioritize = record.path, limits.may_prioritize(record.tenant)
     refuse_engine_fields(path, fields, pool.allowed_xargs, may_prioritize)
     refuse_ignored_fields(path, fields, pool.engine_args)
+    refuse_kept_elsewhere(path, fields)
     refuse_many_sequences(asked_of(path, fields), limits.max_n, limits.max_sequences)
     refuse_media_urls(fields, pool.engine_args)
 

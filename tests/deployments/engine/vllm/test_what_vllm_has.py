@@ -27,6 +27,7 @@ from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.engine.vllm.stats import EngineStats
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
+from deployments.gateway import kept_elsewhere
 from deployments.gateway.engine_errors import EngineError
 from deployments.gateway.errors import from_engine
 from deployments.wire import resumption
@@ -450,6 +451,19 @@ def test_a_response_has_no_logprobs_of_another_engine() -> None:
     for logprobs in (None, 1):
         reason = _why_not({}, TOKENS, is_response=True, logprobs=logprobs)
         assert (reason is None) == (logprobs is None)
+
+
+def test_vllm_reads_no_files_and_keeps_no_items() -> None:
+    """Else a gateway refuses what an engine would serve."""
+    from vllm.entrypoints.openai.responses.utils import construct_input_messages
+    from vllm.exceptions import VLLMValidationError
+    from vllm.renderers.chat_utils import MM_PARSER_MAP
+
+    assert not MM_PARSER_MAP.keys() & set(kept_elsewhere.FILES)
+    items: list[Any] = [{"id": "msg_1", "type": kept_elsewhere.ITEM_REFERENCE}, {"id": "msg_1"}]
+    for item in items:
+        with pytest.raises((VLLMValidationError, AttributeError, KeyError)):
+            construct_input_messages(request_input=[item])
 
 
 def test_responses_go_on_where_their_server_keeps_none_and_calls_no_tools() -> None:
