@@ -39,15 +39,16 @@ def refuse_many_logprobs(
 ) -> None:
     """Raises ApiError 400 beyond `most` logprobs in one answer.
 
-    `prompt_tokens`: of all prompts. `each_at_most`: how many an engine gives with a token; it
-    refuses more by itself.
+    `prompt_tokens`: of all prompts. `each_at_most`: the engine's `max_logprobs`, which it holds
+    requests to by itself, except where they name token ids.
     """
     of_prompt = of_answer = 0
     if asked.prompt_logprobs is not None:
         with_each = 1 + min(asked.prompt_logprobs, each_at_most)
         of_prompt = prompt_tokens * (asked.n or 1) * with_each
     if asked.logprobs is not None and not asked.stream:
-        with_each = 1 + min(asked.logprobs, each_at_most)
+        named = asked.names_logprobs
+        with_each = 1 + (asked.logprobs if named else min(asked.logprobs, each_at_most))
         of_answer = _longest(asked, max_model_len) * asked.sequences * with_each
     if of_prompt + of_answer > most:
         param = "prompt_logprobs" if of_prompt > of_answer else "logprobs"

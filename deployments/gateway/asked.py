@@ -41,7 +41,8 @@ class AskedOfEngine:
 
     `n`: answers to each prompt, or beams; None: it cannot be read. `logprobs` and
     `prompt_logprobs`: how many come with each token, besides its own; None: not even its own.
-    `priority` None: it cannot be read.
+    `names_logprobs`: `logprobs` are those of token ids in the request, which an engine's
+    `max_logprobs` does not bound. `priority` None: it cannot be read.
     """
 
     max_tokens: int | None
@@ -53,6 +54,7 @@ class AskedOfEngine:
     priority: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+    names_logprobs: bool = False
 
     @property
     def sequences(self) -> int:
@@ -75,6 +77,7 @@ def asked_of(path: str, fields: Mapping[str, Any]) -> AskedOfEngine:
         else 0,
         logprobs=_logprobs(path, fields),
         prompt_logprobs=_prompt_logprobs(path, fields),
+        names_logprobs=path in _WITH_N and _of_token_ids(fields) > 0,
     )
 
 

@@ -12,6 +12,8 @@ from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
 
 MAX_N, MAX_SEQUENCES, MAX_LOGPROBS, LENGTH = 8, 2048, 262_144, 32_768
+# As many as vLLM takes.
+IDS = list(range(128))
 SHOWN = ["message.output_text.logprobs"]
 
 
@@ -80,6 +82,8 @@ def check(path: str, fields: dict[str, Any], prompt_tokens: int) -> None:
         (COMPLETIONS, {"logprobs": 5, "prompt": ["a"] * 1000, "max_tokens": 100}, 9, "logprobs"),
         (CHAT, {"logprobs": True, "top_logprobs": 20, "max_tokens": "30000"}, 5, "logprobs"),
         (CHAT, {"logprobs": True, "top_logprobs": 20, "n": 2}, 5, "logprobs"),
+        (CHAT, {"logprobs": True, "logprob_token_ids": IDS, "max_tokens": 2100}, 5, "logprobs"),
+        (COMPLETIONS, {"logprobs": 1, "logprob_token_ids": IDS, "max_tokens": 2100}, 5, "logprobs"),
         (
             RESPONSES,
             {"include": SHOWN, "top_logprobs": "20", "max_output_tokens": 30_000},
@@ -106,6 +110,8 @@ def test_too_many_logprobs_are_refused(
         (CHAT, {"logprobs": True, "top_logprobs": 20, "max_tokens": 30_000, "stream": True}, 5),
         (CHAT, {"logprobs": True, "top_logprobs": 5, "max_tokens": 4096, "n": 8}, 5),
         (CHAT, {"prompt_logprobs": 1}, 100_000),
+        (CHAT, {"logprobs": True, "logprob_token_ids": IDS, "max_tokens": 2000}, 5),
+        (CHAT, {"logprob_token_ids": IDS, "max_tokens": 2100}, 5),
         # as an evaluation scores its choices
         (COMPLETIONS, {"echo": True, "logprobs": 1, "max_tokens": 0, "prompt": ["a"] * 32}, 65_000),
         (RESPONSES, {"top_logprobs": 20, "max_output_tokens": 30_000}, 5),
