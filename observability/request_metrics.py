@@ -56,6 +56,8 @@ class RequestMetrics:
         self._under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
+        # no pool is known yet where a key is wrong
+        families.errors.labels("", "invalid_api_key")
         self.promise(promises)
 
     def promise(self, promises: Mapping[str, Promise]) -> None:

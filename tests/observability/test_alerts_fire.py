@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 RULES = GENERATED / "rules.yaml"
 
 Series = dict[str, list[float]]
+GONE = float("nan")
 
 
 def constant(value: float, minutes: int = 60) -> list[float]:
@@ -31,6 +33,11 @@ def counted(*phases: tuple[float, int]) -> list[float]:
     for rate, minutes in phases:
         values += [values[-1] + rate * minute for minute in range(1, minutes + 1)]
     return values
+
+
+def shown(*phases: tuple[float, int]) -> list[float]:
+    """A value for each phase, GONE for none, and how many minutes it is shown."""
+    return [value for value, minutes in phases for _ in range(minutes)]
 
 
 def burning(objective: str, *phases: tuple[float, int]) -> Series:
@@ -129,6 +136,10 @@ def engines(**up: Sequence[float]) -> Series:
 
 
 DAY_SO_FAR = 7 * 60
+_HANGS = 'antefix_engine_hangs_total{pool="a", replica="x"}'
+_DEATHS = 'antefix_engine_recent_deaths{{pool="a", instance="i", replica="{}", cause="died"}}'
+_FAILURES = 'antefix_loop_failures_total{instance="x", loop="load_board"}'
+_FORGED = 'antefix_redis_forged_total{instance="x", kind="settings"}'
 
 # (alert, severity) -> what it fires on, what it is quiet on
 CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
@@ -255,20 +266,47 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         ],
     ),
     ("AntefixEngineHangs", "ticket"): (
-        [{'antefix_engine_hangs_total{pool="a", replica="x"}': counted((1, 60))}],
-        [{'antefix_engine_hangs_total{pool="a", replica="x"}': counted((0, 60))}],
+        [
+            {_HANGS: counted((0, 49), (1, 1), (0, 10))},
+            # its first sample is its last word: it hung before it was ever read
+            {_HANGS: shown((GONE, 50), (1, 2), (GONE, 9))},
+        ],
+        [{_HANGS: counted((0, 60))}, {_HANGS: shown((1, 30), (GONE, 31))}],
     ),
     ("AntefixEngineDeaths", "ticket"): (
-        [engine_deaths("x", died=2, killed=1), engine_deaths("y", died=2, killed=1)],
-        [engine_deaths("x", died=2), engine_deaths("y", died=2)],
+        [
+            engine_deaths("x", died=2, killed=1),
+            engine_deaths("y", died=2, killed=1),
+            # each replica lives for a minute, and starts take longer than that
+            {_DEATHS.format("x"): shown((GONE, 52), (3, 1), (GONE, 8))},
+        ],
+        [
+            engine_deaths("x", died=2),
+            engine_deaths("y", died=2),
+            {_DEATHS.format("x"): shown((3, 30), (GONE, 31))},
+            # one replica after another, not at once
+            {
+                _DEATHS.format("x"): shown((2, 55), (GONE, 6)),
+                _DEATHS.format("y"): shown((GONE, 55), (2, 6)),
+            },
+        ],
     ),
     ("AntefixGrammarsWait", "ticket"): (
         [gauge("antefix_grammar_wait_seconds", 25)],
         [gauge("antefix_grammar_wait_seconds", 15)],
     ),
     ("AntefixLoopFails", "ticket"): (
-        [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((6, 60))}],
-        [{'antefix_loop_failures_total{instance="x", loop="load_board"}': counted((0.1, 60))}],
+        [
+            {_FAILURES: counted((6, 60))},
+            {_FAILURES: shown((0, 53), (3, 8))},
+            {_FAILURES: shown((GONE, 52), (3, 9))},
+        ],
+        [
+            {_FAILURES: counted((0.1, 60))},
+            {_FAILURES: shown((GONE, 52), (2, 9))},
+            # old failures, of a process that could not be read for a while
+            {_FAILURES: shown((9, 30), (GONE, 20), (9, 11))},
+        ],
     ),
     ("AntefixLeasesForged", "ticket"): (
         [gauge("antefix_leases_forged", 1)],
@@ -279,8 +317,16 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [gauge("antefix_redis_full", 0)],
     ),
     ("AntefixRedisForged", "ticket"): (
-        [{'antefix_redis_forged_total{kind="settings"}': counted((0, 30), (1, 30))}],
-        [{'antefix_redis_forged_total{kind="settings"}': counted((0, 60))}],
+        [
+            {_FORGED: counted((0, 30), (1, 30))},
+            {_FORGED: shown((0, 52), (1, 9))},
+            {_FORGED: shown((GONE, 52), (1, 9))},
+        ],
+        [
+            {_FORGED: counted((0, 60))},
+            {_FORGED: shown((1, 61))},
+            {_FORGED: shown((1, 30), (GONE, 20), (1, 11))},
+        ],
     ),
     ("AntefixGpuUtilisation", "ticket"): ([gpus(10, 20), gpus(99, 98)], [gpus(60, 90), gpus(80)]),
     ("AntefixGpuMemory", "page"): ([gpu_memory(78, 2)], [gpu_memory(74, 6)]),
@@ -308,7 +354,7 @@ def unit_test(series: Series, checks: Mapping[str, Any], folder: Path) -> None:
             {
                 "interval": "1m",
                 "input_series": [
-                    {"series": name, "values": " ".join(f"{value:g}" for value in values)}
+                    {"series": name, "values": " ".join(map(_sample, values))}
                     for name, values in series.items()
                 ],
                 **checks,
@@ -324,6 +370,10 @@ def unit_test(series: Series, checks: Mapping[str, Any], folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _sample(value: float) -> str:
+    return "stale" if isnan(value) else f"{value:g}"
 
 
 def minutes_of(series: Series) -> str:
