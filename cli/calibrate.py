@@ -38,7 +38,8 @@ def calibrate(
         if not any(replica["url"] for replica in pools[name]["replicas"]):
             raise CommandError(
                 f"the pool {name} has no replica whose address is known",
-                "see antefix status; beside other tenants, make default an operator",
+                "see antefix status; where there are several tenants only operators see addresses:"
+                " set gateway.tenants.default.operator to true",
                 ExitCode.DEGRADED,
             )
         found = asyncio.run(_measured(pools[name], keys.engine_secret))

@@ -10,10 +10,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from cli.hints import logs_of
+from cli.hints import key_of, logs_of
 from cli.local.home import FleetState, Keys
 from common.errors import Problem
 
@@ -144,7 +145,8 @@ class GatewayClient:
                 yield response
         except urllib.error.HTTPError as error:
             message = f"{self._origin}{path} answers {error.code}: {_words(error)}"
-            raise GatewayError(message, logs_of(self._base_url), error.code) from error
+            look = key_of if error.code == HTTPStatus.UNAUTHORIZED else logs_of
+            raise GatewayError(message, look(self._base_url), error.code) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise GatewayError(

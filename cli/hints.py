@@ -23,6 +23,11 @@ def logs_of(base_url: str) -> str:
     return LOGS_HERE if is_here(base_url) else LOGS_ELSEWHERE
 
 
+def key_of(base_url: str) -> str:
+    """What to do when the fleet at that address refuses the key."""
+    return LOGS_HERE if is_here(base_url) else "set OPENAI_API_KEY to a key of that fleet"
+
+
 def status_of(base_url: str) -> str:
     """The command that shows the state of the fleet at that address."""
     return "antefix status" if is_here(base_url) else "antefix k8s status, on Kubernetes"

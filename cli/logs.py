@@ -21,8 +21,7 @@ from cli.exit_codes import ExitCode
 from cli.local import cluster
 from cli.local.home import FleetState, Home
 from cli.log_line import is_json, readable, time_of
-from cli.output import CommandError, answering
-from cli.output import not_running as no_fleet
+from cli.output import CommandError, answering, not_running
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
 
 FOLLOW_SECONDS = 0.3
@@ -66,7 +65,7 @@ def logs(
         home = Home()
         state = home.state()
         if state is None:
-            raise no_fleet()
+            raise not_running("those on Kubernetes: docs/kubernetes/troubleshoot.md#read-logs")
         wanted, offsets = _wanted(request, as_json), dict[Path, int]()
 
         def show(found: list[LogLine], count: int) -> None:

@@ -35,8 +35,10 @@ class CommandError(Problem):
         self.exit_code = exit_code
 
 
-def not_running() -> CommandError:
-    return CommandError("no fleet is running here", "start one: antefix up", ExitCode.NOT_RUNNING)
+def not_running(elsewhere: str = "") -> CommandError:
+    """`elsewhere`: what to do about a fleet that runs elsewhere."""
+    remedy = "; ".join(filter(None, ("start one: antefix up", elsewhere)))
+    return CommandError("no fleet is running here", remedy, ExitCode.NOT_RUNNING)
 
 
 def print_json(data: dict[str, Any]) -> None:

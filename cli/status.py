@@ -1,9 +1,14 @@
-"""`antefix status`: every replica of the running fleet, as its gateway sees it."""
+"""`antefix status`: every replica of a fleet, as one of its gateways sees it.
+
+Of the fleet on this machine it also shows the programs that run with it. With `--base-url` it reads
+any fleet's gateway, such as one on Kubernetes through a port-forward.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Annotated, Any
 
@@ -13,6 +18,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from cli.chat import where
 from cli.exit_codes import ExitCode
 from cli.gateway_client import GatewayClient, GatewayError
 from cli.local import cluster, monitoring
@@ -22,28 +28,56 @@ from cli.output import CommandError, answering, not_running, print_json
 WATCH_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class ShownFleet:
+    """`addresses` by name as `--json` prints them, `lines` as people read them; `answer` is the
+    gateway's."""
+
+    base_url: str
+    addresses: Mapping[str, Any]
+    lines: Sequence[str]
+    answer: Mapping[str, Any]
+
+
 def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")
     ] = False,
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="A fleet's address, instead of the fleet on this machine."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="Its key. Others on this machine can see it, unlike OPENAI_API_KEY."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Show the replicas: queues, KV use and predicted time to first token."""
     with answering(as_json):
         if watch and as_json:
             raise CommandError(
-                "--watch goes on, and --json prints one object", "drop one", ExitCode.USAGE
+                "--watch prints again every second, and --json prints one object",
+                "drop one",
+                ExitCode.USAGE,
             )
-        home = Home()
+        if api_key is not None and base_url is None:
+            raise CommandError(
+                "--api-key is for a fleet elsewhere", "give its --base-url too", ExitCode.USAGE
+            )
+
+        def read() -> ShownFleet:
+            return _read_here(Home()) if base_url is None else _read_at(base_url, api_key)
+
         if watch:
-            _watch(home)
+            _watch(read)
             return
-        state, answer = _read(home)
+        found = read()
         if as_json:
-            print_json({"base_url": state.base_url, **_addresses(state), **answer})
+            print_json({"base_url": found.base_url, **found.addresses, **found.answer})
         else:
-            Console().print(render(state, answer))
-        if idle_pools(answer):
+            Console().print(render(found))
+        if idle_pools(found.answer):
             raise typer.Exit(ExitCode.DEGRADED)
 
 
@@ -62,12 +96,13 @@ def dtypes_in_words(*pools: Mapping[str, Any]) -> str:
     return " and ".join(sorted({dtype for one in replicas if (dtype := one.get("dtype"))}))
 
 
-def render(state: FleetState, answer: Mapping[str, Any]) -> RenderableType:
+def render(found: ShownFleet) -> RenderableType:
+    answer = found.answer
     tokens = answer["reference_prompt_tokens"]
     tables = [_table(name, pool, tokens) for name, pool in answer["pools"].items()]
     gateways = _in_words(answer["gateways"])
-    head = f"{answer['fleet']} at {state.base_url}, gateways: {gateways}"
-    return Group(head, *_addresses_in_words(state), *tables)
+    head = f"{answer['fleet']} at {found.base_url}, gateways: {gateways}"
+    return Group(head, *found.lines, *tables)
 
 
 def _addresses(state: FleetState) -> dict[str, Any]:
@@ -202,18 +237,17 @@ def _in_words(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
 
 
-def _watch(home: Home) -> None:
+def _watch(read: Callable[[], ShownFleet]) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            state, answer = _read(home)
-            live.update(render(state, answer), refresh=True)
+            live.update(render(read()), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 
-def _read(home: Home) -> tuple[FleetState, dict[str, Any]]:
+def _read_here(home: Home) -> ShownFleet:
     state = home.state()
     if state is None:
-        raise not_running()
+        raise not_running("for one elsewhere give its --base-url")
     if not cluster.is_alive(state):
         raise CommandError(
             "the fleet crashed: its Ray is gone",
@@ -221,7 +255,18 @@ def _read(home: Home) -> tuple[FleetState, dict[str, Any]]:
             ExitCode.NOT_RUNNING,
         )
     try:
-        return state, GatewayClient.of(state, home.keys()).status()
+        answer = GatewayClient.of(state, home.keys()).status()
     except GatewayError as error:
         remedy = error.remedy if state.ready else "the fleet is still starting; try again"
         raise CommandError(error.message, remedy, ExitCode.DEGRADED) from error
+    return ShownFleet(state.base_url, _addresses(state), list(_addresses_in_words(state)), answer)
+
+
+def _read_at(base_url: str, api_key: str | None) -> ShownFleet:
+    url, key, _ = where(base_url, api_key)
+    try:
+        answer = GatewayClient(url, key).status()
+    except GatewayError as error:
+        raise CommandError(error.message, error.remedy, ExitCode.DEGRADED) from error
+    page = f"{url.rstrip('/').removesuffix('/v1')}/antefix/"
+    return ShownFleet(url, {"page_url": page}, [f"page {page}"], answer)

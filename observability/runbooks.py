@@ -14,6 +14,7 @@ from pydantic import Field, RootModel
 
 from common.errors import Problem
 from common.section import Section
+from observability.on_kubernetes import equivalents
 from observability.rules import alerts
 from observability.slo import SHIPPED, SloFile, read
 
@@ -21,6 +22,13 @@ FILE_NAME = "runbooks.yaml"
 INDEX = "README.md"
 
 _MARK = "<!-- Written by `antefix slo render`. Change runbooks.yaml and the SLO file instead. -->\n"
+
+_INTRODUCTION = """\
+Each page says what an alert means, where to look and what to do. Pages are for any hour, tickets
+for working hours.
+
+`antefix status` and `antefix logs` read the fleet on this machine. Below each step that names them
+stands what to run on Kubernetes, for a release `antefix` in the namespace `antefix`."""
 
 Steps = Annotated[Sequence[str], Field(min_length=1)]
 
@@ -80,7 +88,12 @@ def _condition(rule: Mapping[str, Any]) -> str:
 
 
 def _numbered(steps: Sequence[str]) -> str:
-    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    return "\n".join(f"{number}. {_with_kubernetes(step)}" for number, step in enumerate(steps, 1))
+
+
+def _with_kubernetes(step: str) -> str:
+    """The step and, in paragraphs below it, what to run on Kubernetes instead."""
+    return "".join([step, *(f"\n\n   On Kubernetes: {line}." for line in equivalents(step))])
 
 
 def _linked(page: str, names: Iterable[str]) -> str:
@@ -96,5 +109,4 @@ def _index(rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         severities = ", ".join(rule["labels"]["severity"] for rule in of)
         about = of[0]["annotations"]["description"]
         rows.append(f"| [{name}]({name}.md) | {severities} | {about} |")
-    intro = "What an alert means, where to look, what to do. A page wakes somebody; a ticket is for"
-    return "\n\n".join(["# Runbooks", f"{_MARK}\n{intro} working hours.", "\n".join(rows)]) + "\n"
+    return "\n\n".join(["# Runbooks", f"{_MARK}\n{_INTRODUCTION}", "\n".join(rows)]) + "\n"

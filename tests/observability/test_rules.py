@@ -115,7 +115,7 @@ def test_a_runbook_names_only_keys_that_a_fleet_file_has() -> None:
     last = {key.rpartition(".")[2] for key in known}
     for page in PAGES:
         for key in re.findall(r"`([a-z]+_[a-z_0-9]+|[a-z_]+\.[a-z_.0-9]+)`", page.read_text()):
-            if key not in VLLM_ARGUMENTS and not key.startswith("engine_args."):
+            if key not in VLLM_ARGUMENTS and not key.startswith(("engine_args.", "antefix_")):
                 assert key in known | of_a_pool | last, f"{page.name}: {key}"
 
 

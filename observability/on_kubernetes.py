@@ -1,0 +1,79 @@
+"""What a runbook's step runs on Kubernetes in place of a command for the fleet on one machine.
+
+For the release `antefix` in the namespace `antefix`, by the names and labels that the chart gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+ADDRESS = "http://127.0.0.1:8000"
+_LOGS = "/tmp/ray/session_latest/logs"
+
+_FORWARD = "kubectl -n antefix port-forward service/antefix 8000:80"
+
+
+def _in_each_pod(component: str, container: str, command: str) -> str:
+    pods = f"kubectl -n antefix get pods -l antefix/component={component} -o name"
+    return f"`{pods} | xargs -I POD kubectl -n antefix exec POD -c {container} -- {command}`"
+
+
+def _last_lines(files: str) -> str:
+    return f"bash -c 'tail -n 50 {_LOGS}/{files}'"
+
+
+_OF_REPLICAS = "{serve/replica_*.log,worker-*.err}"
+_OF_RAY = "{serve/controller_*.log,gcs_server.out,monitor.log}"
+_LOGS_OF = {
+    "gateway": _in_each_pod("gateway", "ray-gateway", _last_lines(_OF_REPLICAS)),
+    "engine": _in_each_pod("engine", "ray-engine", _last_lines(_OF_REPLICAS)),
+    "ray": _in_each_pod("head", "ray-head", _last_lines(_OF_RAY)),
+    "redis": "`kubectl -n antefix logs -l antefix/component=redis -c redis --tail 50`",
+}
+
+
+def _status(found: re.Match[str]) -> str:
+    return (
+        "`antefix k8s status --namespace antefix` shows the pods. For loads and predictions run"
+        f" `{_FORWARD}` and, with a key in `OPENAI_API_KEY`,"
+        f" `antefix status --base-url {ADDRESS}/v1`"
+    )
+
+
+def _page(found: re.Match[str]) -> str:
+    return f"`{_FORWARD}` brings the page to <{ADDRESS}/antefix/>"
+
+
+def _logs(found: re.Match[str]) -> str:
+    return _LOGS_OF[found[1]]
+
+
+def _redis(found: re.Match[str]) -> str:
+    return _in_each_pod("redis", "redis", found[1])
+
+
+def _metrics(found: re.Match[str]) -> str:
+    command = "wget -qO- http://127.0.0.1:9464/metrics"
+    return " and ".join(_in_each_pod(of, f"ray-{of}", command) for of in ("gateway", "engine"))
+
+
+def _keys(found: re.Match[str]) -> str:
+    return "change a copy of the Secret, see [keys](../kubernetes/keys.md)"
+
+
+# By what a step quotes.
+_EQUIVALENTS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"`antefix status`", _status),
+    (r"[Tt]he page at `/antefix/`", _page),
+    (r"`antefix logs --component (\w+)`", _logs),
+    (r"`(redis-cli [^`]+)`", _redis),
+    (r"`curl http://HOST:9464/metrics`", _metrics),
+    (r"`antefix keys (?:create|list|revoke|rotate)\b(?![^`]*--file)[^`]*`", _keys),
+)
+
+
+def equivalents(step: str) -> Iterator[str]:
+    """In Markdown, for each command in `step` that reads nothing on Kubernetes, once each."""
+    made = (make(found) for quoted, make in _EQUIVALENTS for found in re.finditer(quoted, step))
+    yield from dict.fromkeys(made)

@@ -1,0 +1,78 @@
+"""`antefix status --base-url` reads a gateway that is not of this machine's fleet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.exit_codes import ExitCode
+from cli.main import app
+from tests.cli.fake_gateway import KEY, FakeGateway, running
+from tests.ports import free_ports
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
+    monkeypatch.setenv("ANTEFIX_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with running() as gateway:
+        yield gateway
+
+
+def status(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["status", *arguments])
+
+
+def test_it_shows_the_replicas_and_the_page(gateway: FakeGateway) -> None:
+    result = status("--base-url", gateway.base_url)
+    assert result.exit_code == ExitCode.OK
+    page = f"page http://127.0.0.1:{gateway.port}/antefix/"
+    for shown in (f"test at {gateway.base_url}", page, "abc", "1.50 s"):
+        assert shown in result.stdout
+
+
+def test_its_json_names_the_address(gateway: FakeGateway) -> None:
+    told = json.loads(status("--base-url", gateway.base_url, "--json").stdout)
+    assert told["base_url"] == gateway.base_url and "engine" in told["pools"]
+
+
+def test_a_pool_without_replicas_is_reported_by_the_exit_code(gateway: FakeGateway) -> None:
+    gateway.states = {"STARTING": 1}
+    assert status("--base-url", gateway.base_url).exit_code == ExitCode.DEGRADED
+
+
+def test_a_wrong_key_is_named_with_the_remedy(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    result = status("--base-url", gateway.base_url)
+    assert result.exit_code == ExitCode.DEGRADED
+    assert "wrong key; set OPENAI_API_KEY to a key of that fleet" in result.stderr
+
+
+def test_a_server_that_is_not_there_names_no_command_of_this_machine(gateway: FakeGateway) -> None:
+    (port,) = free_ports(1)
+    result = status("--base-url", f"http://127.0.0.1:{port}/v1")
+    assert result.exit_code == ExitCode.DEGRADED
+    assert "cannot be read" in result.stderr and "antefix logs" not in result.stderr
+
+
+def test_an_address_that_is_none_is_refused(gateway: FakeGateway) -> None:
+    result = status("--base-url", "llm.example.com")
+    assert "--base-url 'llm.example.com' is not an address" in result.stderr
+
+
+def test_without_a_fleet_here_the_remedy_names_the_option(gateway: FakeGateway) -> None:
+    result = status()
+    assert result.exit_code == ExitCode.NOT_RUNNING
+    assert "antefix up" in result.stderr and "--base-url" in result.stderr
+
+
+def test_a_key_alone_is_refused(gateway: FakeGateway) -> None:
+    result = status("--api-key", KEY)
+    assert result.exit_code == ExitCode.USAGE and "--base-url" in result.stderr
