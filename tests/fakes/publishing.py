@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -49,6 +50,11 @@ class Publishing:
         await self._publisher.stop()
         await self._redis.aclose()
         self._look.close()
+
+    @property
+    def published(self) -> asyncio.Event:
+        """Set once gateways can know the engine."""
+        return self._publisher.published
 
     async def caches(
         self,

@@ -16,7 +16,7 @@ from ray import serve
 
 from common.loops import Loops
 from deployments import app
-from deployments.engine.replica import EngineReplica
+from deployments.engine.replica import PUBLISHED_WITHIN_S, EngineReplica
 from deployments.engine.serve_places import ServePlaces
 from deployments.fleet.applications import serve_config
 from deployments.fleet.fleet import MetricsSettings
@@ -102,7 +102,8 @@ class FakeReplica(EngineReplica):
         }
 
     async def check_health(self) -> None:
-        pass
+        # as the real one: Ray Serve counts on no replica that gateways cannot know yet
+        await asyncio.wait_for(self._publisher.published.wait(), PUBLISHED_WITHIN_S)
 
 
 def build_pool(args: Mapping[str, Any]) -> serve.Application:
