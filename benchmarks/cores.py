@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
+
+import psutil
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -16,17 +18,28 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 @contextmanager
 def all_cores() -> Iterator[Executor]:
     """An executor with one process a core. If the block raises, Ctrl-C included, running tasks are
-    killed and the others are dropped. SIGTERM does the same under `stopped_in_the_end`."""
+    killed with all that they started, and the others are dropped. SIGTERM does the same under
+    `stopped_in_the_end`."""
     others = active_children()
     with ProcessPoolExecutor(initializer=_die_with_parent) as executor:
         try:
             yield executor
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            for process in active_children():
-                if process not in others:
-                    process.kill()
+            _kill([child.pid for child in active_children() if child not in others])
             raise
+
+
+def _kill(pids: Iterable[int | None]) -> None:
+    """And all that they started. All are found first: once one ends, the executor ends the rest."""
+    found: list[psutil.Process] = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _die_with_parent() -> None:

@@ -15,11 +15,13 @@ import pytest
 from benchmarks.cores import all_cores
 
 BENCHMARK = """\
+import subprocess
 import time
 from benchmarks.cores import all_cores
 from benchmarks.ending import stopped_in_the_end
 
 def busy(number):
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
     print(number, flush=True)
     time.sleep(600)
 
@@ -52,12 +54,22 @@ def busy_benchmark(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[p
                     worker.kill()
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_worker_outlives_a_benchmark_that_is_ended(how: signal.Signals, tmp_path: Path) -> None:
-    with busy_benchmark(tmp_path) as (benchmark, workers):
-        assert workers
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_that_tasks_started_outlives_a_benchmark(
+    how: signal.Signals, tmp_path: Path
+) -> None:
+    with busy_benchmark(tmp_path) as (benchmark, processes):
+        assert "sleep" in {process.name() for process in processes}
         benchmark.send_signal(how)
         assert benchmark.wait(60) != 0
+        _, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive
+
+
+def test_no_worker_outlives_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    with busy_benchmark(tmp_path) as (benchmark, processes):
+        workers = [process for process in processes if process.name() != "sleep"]
+        benchmark.kill()
         _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
 
