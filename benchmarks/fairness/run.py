@@ -9,7 +9,8 @@ three, which come in an order of chance. A goal is the median over the seeds of 
 to the first tenant's tail in a full pool, or in a pool that it has alone. Results also say how late
 requests were sent, which is part of their time.
 
-With --record each request is written down with its explanation, a line of JSON.
+With --record each request is written down with its explanation, a line of JSON. An interrupted run
+resumes with --keep FILE, phase by phase.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks import report, rules
+from benchmarks import kept_parts, pace, report, rules
 from benchmarks.fairness.page import KINDS, page
 from benchmarks.fleet import BenchFleet, running
+from benchmarks.kept_parts import KeptParts
 from benchmarks.overload.run import (
     ANSWER_TOKENS,
     FIRST_RATE,
@@ -43,6 +45,7 @@ from benchmarks.recording import write_down
 from benchmarks.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from cli.stream_client import Endpoint
+from common.errors import Problem
 from common.percentiles import percentile, tail_percent
 
 RULE = rules.of("fairness")
@@ -55,12 +58,28 @@ BEGIN_S = 5.0
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "fairness.md"
 
 
+@dataclass(frozen=True)
+class SharedPhase:
+    """What came of both tenants' requests in one phase."""
+
+    own: tuple[ReplayedRequest, ...]
+    others: tuple[ReplayedRequest, ...]
+
+
 @dataclass
 class Beside:
     """What came of both tenants' requests in all phases of one kind; `rounds`: of the first's."""
 
     rounds: list[list[ReplayedRequest]] = field(default_factory=list)
     others: list[ReplayedRequest] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[ReplayedRequest]:
+        return [*(of for phase in self.rounds for of in phase), *self.others]
+
+    def add(self, of: SharedPhase) -> None:
+        self.rounds.append([request for request in of.own if request.at >= BEGIN_S])
+        self.others += of.others
 
     def figures(self) -> dict[str, Any]:
         own = [of for phase in self.rounds for of in phase]
@@ -96,20 +115,17 @@ class FairnessBench:
         self._other = other
         self._record = record
 
-    async def phase(
-        self, seed: int, kind: str, own_rate: float, others_rate: float, found: Beside
-    ) -> None:
+    async def phase(self, seed: int, kind: str, own_rate: float, others_rate: float) -> SharedPhase:
         own, others = await asyncio.gather(
             self._play(self._fleet.gateway, own_rate, seed),
             self._play(self._other, others_rate, 1000 + seed),
         )
-        found.rounds.append([of for of in own if of.at >= BEGIN_S])
-        found.others += others
         if self._record is not None:
             for endpoint, requests in ((self._fleet.gateway, own), (self._other, others)):
                 told = {"kind": kind, "tenant": endpoint.name}
                 await write_down(self._http, endpoint, self._record, requests, **told)
         await asyncio.sleep(SETTLE_S)
+        return SharedPhase(tuple(own), tuple(others))
 
     async def _play(self, gateway: Endpoint, rate: float, seed: int) -> list[ReplayedRequest]:
         if not rate:
@@ -118,21 +134,30 @@ class FairnessBench:
         return await play(self._http, gateway, self._fleet.model, trace)
 
 
-async def measure(fleet: BenchFleet, slo_s: float, record: Path | None) -> dict[str, Any]:
+async def measure(
+    fleet: BenchFleet, slo_s: float, record: Path | None, kept: KeptParts
+) -> dict[str, Any]:
     found = {"alone": Beside(), "full": Beside(), "flooded": Beside()}
     order = random.Random(2)
     async with stream_client.session() as http:
         overload = OverloadBench(http, fleet, slo_s)
         await overload.phase(FIRST_RATE, seed=0)  # to no account: rates are learned first
-        capacity = await overload.knee(RULE.reported[0])
+        if (capacity := kept.get("capacity", float)) is None:
+            capacity = await overload.knee(RULE.reported[0])
+            kept.keep("capacity", capacity)
         own, filling = OWN_SHARE * capacity, (FULL_TIMES - OWN_SHARE) * capacity
         rates = {"alone": 0.0, "full": filling, "flooded": FLOOD_TIMES * filling}
         bench = FairnessBench(http, fleet, other_tenant(fleet), record)
         for seed in RULE.reported:
             for kind in order.sample([*rates], len(rates)):
-                await bench.phase(seed, kind, own, rates[kind], found[kind])
+                if (of := kept.get(f"{seed} {kind}", SharedPhase)) is None:
+                    of = await bench.phase(seed, kind, own, rates[kind])
+                    kept.keep(f"{seed} {kind}", of)
+                found[kind].add(of)
                 print(kind, found[kind].figures(), flush=True)
+    sent_late = [of.sent_late for kind in found.values() for of in kind.all]
     return {
+        **pace.figures(sent_late),
         "capacity_requests_per_s": round(capacity, 3),
         "own_requests_per_s": round(own, 3),
         **{kind: of.figures() for kind, of in found.items()},
@@ -174,10 +199,15 @@ def main() -> None:
     )
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/fairness.md")
+    kept_parts.add_option(parser)
     options = parser.parse_args()
     began = time.monotonic()
-    with running(FLEET) as fleet:
-        figures = asyncio.run(measure(fleet, 5.0, options.record))
+    try:
+        kept = KeptParts(options.keep, "fairness", RULE)
+        with running(FLEET) as fleet:
+            figures = asyncio.run(measure(fleet, 5.0, options.record, kept))
+    except Problem as problem:
+        sys.exit(f"error: {problem}")
     goals = goals_of(figures)
     if options.write:
         minutes = (time.monotonic() - began) / 60

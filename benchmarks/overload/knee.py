@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks import rules
+from common.errors import Problem
 
 KNEE_SHARE: float = rules.of("overload").settings["knee_share"]
 
@@ -20,12 +21,21 @@ class RateStep:
 
 def knee_of(steps: Sequence[RateStep]) -> float:
     """The highest rate up to which every step met the SLO for KNEE_SHARE of what was offered. Steps
-    are in the order of their rates. Raises RuntimeError where the first is too much, or where none
-    is: then the knee is beyond the sweep."""
-    if not steps or steps[0].attained < KNEE_SHARE:
-        raise RuntimeError("the first rate of the sweep is too much: lower `first` in goals.yaml")
+    are in the order of their rates. Raises Problem where the first is too much, or where none is:
+    then the knee is beyond the sweep."""
+    first, last = steps[0], steps[-1]
+    if first.attained < KNEE_SHARE:
+        raise Problem(
+            f"the sweep has no knee: of its first rate, {first.rate:g}/s, only"
+            f" {first.attained:.1%} met the SLO",
+            "end what else uses these cores, or lower `first` in benchmarks/goals.yaml",
+        )
     if all(step.attained >= KNEE_SHARE for step in steps):
-        raise RuntimeError("no rate of the sweep is too much: raise `steps` in goals.yaml")
+        raise Problem(
+            f"the sweep has no knee: of its last rate, {last.rate:g}/s, {last.attained:.1%} met"
+            " the SLO",
+            "raise `steps` in benchmarks/goals.yaml",
+        )
     return max(
         step.rate
         for number, step in enumerate(steps)

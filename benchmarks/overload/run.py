@@ -6,12 +6,16 @@ as they did at all lower ones. Then the knee is offered, and three times the kne
 be a success or a 429 that says when to come back. At least as many requests as at the knee must
 meet the SLO. Those let in must get their first token in time. When the load ends, requests of the
 same sizes must meet the SLO within seconds.
+
+Results say how late requests were sent. An interrupted run resumes with --keep FILE, phase by
+phase.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +25,14 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import report, rules
+from benchmarks import kept_parts, pace, report, rules
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.fleet import BenchFleet, running
+from benchmarks.kept_parts import KeptParts
 from benchmarks.overload.knee import KNEE_SHARE, RateStep, knee_of
 from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
+from common.errors import Problem
 from common.percentiles import Tail, percentile
 from simulator.traces import Request, Trace
 
@@ -56,6 +62,10 @@ class Phase:
         """Requests a second that held the SLO."""
         return sum(outcome.met(slo_s) for outcome in self.outcomes) / PHASE_S
 
+    def attained(self, slo_s: float) -> float:
+        """The share of what was offered that met the SLO."""
+        return sum(outcome.met(slo_s) for outcome in self.outcomes) / max(1, len(self.outcomes))
+
     @property
     def ttfts(self) -> list[float]:
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.ttft is not None)
@@ -72,19 +82,24 @@ class OverloadBench:
         self._slo_s = slo_s
 
     async def knee(self, seed: int, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
-        """Requests of these sizes a second that still meet the SLO. Raises RuntimeError where even
-        the first rate is too much."""
+        """Requests of these sizes a second that still meet the SLO. The first rate is offered twice
+        before it is too much: that ends the benchmark. Raises Problem without a knee."""
         steps: list[RateStep] = []
         for number in range(STEPS):
-            rate = FIRST_RATE * STEP**number
-            outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
-            attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
-            steps.append(RateStep(rate, attained))
-            print(f"offered {rate:.2f}/s: {attained:.1%} met the SLO", flush=True)
-            if attained < KNEE_SHARE:
+            step = await self._step(FIRST_RATE * STEP**number, seed, sizes)
+            if not steps and step.attained < KNEE_SHARE:
+                step = await self._step(FIRST_RATE, seed, sizes)
+            steps.append(step)
+            if step.attained < KNEE_SHARE:
                 break
-            await asyncio.sleep(SETTLE_S)
         return knee_of(steps)
+
+    async def _step(self, rate: float, seed: int, sizes: Sizes) -> RateStep:
+        outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
+        attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
+        print(f"seed {seed}: offered {rate:.2f}/s, {attained:.1%} met the SLO", flush=True)
+        await asyncio.sleep(SETTLE_S)
+        return RateStep(rate, attained)
 
     async def phase(self, rate: float, seed: int) -> Phase:
         sizes = (PROMPT_TOKENS, ANSWER_TOKENS)
@@ -106,17 +121,21 @@ class OverloadBench:
         return await play(self._http, self._fleet.gateway, self._fleet.model, trace)
 
 
-async def measure(fleet: BenchFleet, slo_s: float) -> list[tuple[Phase, Phase]]:
-    """Each seed's phases: at the knee, and beyond it."""
+async def measure(fleet: BenchFleet, slo_s: float, kept: KeptParts) -> list[tuple[Phase, Phase]]:
+    """Each seed's phases, at the knee and beyond it, those that are kept included."""
     async with stream_client.session() as http:
         bench, pairs = OverloadBench(http, fleet, slo_s), []
         await bench.phase(FIRST_RATE, seed=0)  # to no account: rates are learned first
         for seed in RULE.reported:
-            knee = await bench.knee(seed)
-            pair = await bench.phase(knee, seed), await bench.phase(TIMES_KNEE * knee, seed)
-            pairs.append(pair)
-            for phase in pair:
-                print(described(phase, slo_s), flush=True)
+            if (at := kept.get(f"{seed} at the knee", Phase)) is None:
+                at = await bench.phase(await bench.knee(seed), seed)
+                kept.keep(f"{seed} at the knee", at)
+                print(described(at, slo_s), flush=True)
+            if (beyond := kept.get(f"{seed} beyond the knee", Phase)) is None:
+                beyond = await bench.phase(TIMES_KNEE * at.offered, seed)
+                kept.keep(f"{seed} beyond the knee", beyond)
+                print(described(beyond, slo_s), flush=True)
+            pairs.append((at, beyond))
     return pairs
 
 
@@ -126,7 +145,7 @@ def described(phase: Phase, slo_s: float) -> str:
     return (
         f"offered {phase.offered:.2f}/s: {dict(statuses)}, goodput {phase.goodput(slo_s):.2f}/s, "
         f"p50 and {tail.name} TTFT {percentile(phase.ttfts, 50):.2f} {tail.value:.2f} s, "
-        f"well after {phase.recovered_s:g} s"
+        f"well after {phase.recovered_s:g} s, {pace.figures(of.sent_late for of in phase.outcomes)}"
     )
 
 
@@ -140,7 +159,9 @@ def summary(
     outcomes = [outcome for overload in overloads for outcome in overload.outcomes]
     figures = {
         "slo_s": slo_s,
+        **pace.figures(of.sent_late for pair in pairs for phase in pair for of in phase.outcomes),
         "knee_requests_per_s": [round(at.offered, 3) for at, _ in pairs],
+        "attained_at_the_knee": [round(at.attained(slo_s), 4) for at, _ in pairs],
         "offered_requests_per_s": [round(overload.offered, 3) for overload in overloads],
         "offered": len(outcomes),
         "served": sum(len(overload.ttfts) for overload in overloads),
@@ -165,13 +186,19 @@ def summary(
 
 @stopped_in_the_end()
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.overload.run", description=(__doc__ or "").partition("\n\n")[2]
-    ).parse_args()
+    )
+    kept_parts.add_option(parser)
+    options = parser.parse_args()
     pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
-    with running(FLEET) as fleet:
-        pairs = asyncio.run(measure(fleet, slo_s))
+    try:
+        kept = KeptParts(options.keep, "overload", RULE)
+        with running(FLEET) as fleet:
+            pairs = asyncio.run(measure(fleet, slo_s, kept))
+    except Problem as problem:
+        sys.exit(f"error: {problem}")
     report.finish("overload", *summary(pairs, slo_s), seeds=RULE.reported)
 
 

@@ -6,7 +6,8 @@ prefix tree and an oracle are played beside ours. Conversations on fleets of sev
 behind several gateways; Mooncake's and Azure's recorded traces at rising load on 8 replicas; what
 1,000 replicas take of one Redis, and three nodes of a Redis Cluster; and how costs grow over a
 factor of 100. As many simulations at a time as there are cores. Where the recorded traces cannot
-be had the rest is played, it says so in the end, and writes no page.
+be had the rest is played, it says so in the end, and writes no page. An interrupted run
+resumes with --keep FILE, simulation by simulation.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from benchmarks import public_data, report
+from benchmarks import kept_parts, public_data, report
 from benchmarks.cores import all_cores
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import pool
+from benchmarks.kept_parts import KeptParts
 from benchmarks.scale import costs, goals, page, plots, published, redis_cluster, redis_load
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.redis_load import RedisDemand
@@ -128,16 +131,20 @@ def peers_own(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simul
         yield Simulation(case, hardware, options.seed, options.peer_trace, len(trace.requests))
 
 
-def play(simulations: Sequence[Simulation]) -> list[FleetSummary]:
-    """In their order, the longest first to begin with."""
-    order = sorted(range(len(simulations)), key=lambda i: -simulations[i].case.replicas)
+def play(simulations: Sequence[Simulation], kept: KeptParts) -> list[FleetSummary]:
+    """The results in the order of the simulations. The longest begin first; what is kept is not
+    played again."""
+    found = {one: of for one in simulations if (of := kept.get(repr(one), FleetSummary))}
+    left = [one for one in dict.fromkeys(simulations) if one not in found]
     with all_cores() as cores:
-        running = {i: cores.submit(run, simulations[i]) for i in order}
-        found = []
-        for i in range(len(simulations)):
-            found.append(running[i].result())
-            print(page.told(found[-1]), flush=True)
-        return found
+        longest_first = sorted(left, key=lambda one: -one.case.replicas)
+        running = {cores.submit(run, one): one for one in longest_first}
+        for ended in as_completed(running):
+            one = running[ended]
+            found[one] = ended.result()
+            kept.keep(repr(one), found[one])
+            print(page.told(found[one]), flush=True)
+    return [found[one] for one in simulations]
 
 
 def recorded() -> tuple[list[Path], str]:
@@ -165,7 +172,11 @@ def main() -> None:
         asked += [*peers_own(options, engine.hardware), *published_load(options)]
     except Problem as error:
         sys.exit(f"There is no trace to play: {error}.")
-    found = play(asked)
+    try:
+        kept = KeptParts(options.keep, "scale", rule=None)
+    except Problem as error:
+        sys.exit(f"error: {error}")
+    found = play(asked, kept)
     with pool.server() as url:
         redis = uvloop.run(redis_load.measure(url, DEMAND))
     with redis_cluster.cluster() as ports:
@@ -215,6 +226,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--profile", type=Path, default=PROFILE, help="of the engines")
     parser.add_argument("--peer-trace", type=Path, help="Mooncake's toolagent_trace.jsonl")
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/scale.{md,svg}")
+    kept_parts.add_option(parser)
     options = parser.parse_args()
     if min(options.sizes) < 1 or min(options.gateways) < 1 or min(options.loads) <= 0:
         parser.error("--sizes, --gateways and --loads must be above 0")

@@ -15,10 +15,12 @@ PERCENTS = (50, 90, 99)
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What came of one load, in reality or in the simulation. `ttfts` in seconds."""
+    """What came of one load, in reality or in the simulation, in seconds. `sent_late`: of real
+    requests, how late each was sent."""
 
     ttfts: tuple[float, ...]
     refused: int
+    sent_late: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -44,7 +46,9 @@ class ComparedLoad:
 
 def pooled(of: Sequence[LoadResult]) -> LoadResult:
     return LoadResult(
-        tuple(ttft for one in of for ttft in one.ttfts), sum(one.refused for one in of)
+        tuple(ttft for one in of for ttft in one.ttfts),
+        sum(one.refused for one in of),
+        tuple(late for one in of for late in one.sent_late),
     )
 
 

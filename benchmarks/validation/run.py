@@ -3,7 +3,8 @@
 The same arrivals, prompts and answers go to a fleet of two real engines, which are measured before
 and after, and to its simulation: through the same admission and placement, at three loads, with
 each seed of goals.yaml. The simulation has one profile of the engines for all loads, as the
-backtest and scale have. Times to first token and refusals are compared, with the error.
+backtest and scale have. Times to first token and refusals are compared, with the error. Results say
+how late requests were sent. An interrupted run resumes with --keep FILE, load by load.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,14 +23,16 @@ import aiohttp
 import msgspec
 
 from autoscaling.slo import Slo
-from benchmarks import report
+from benchmarks import kept_parts, pace, report
 from benchmarks.ending import stopped_in_the_end
 from benchmarks.fleet import BenchFleet, running
+from benchmarks.kept_parts import KeptParts
 from benchmarks.trace_player import play, poisson
 from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
 from cli import calibrating, stream_client
 from cli.stream_client import Endpoint
+from common.errors import Problem
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import run
 from simulator.traces import Trace
@@ -65,7 +69,8 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
     if unfair := [outcome for outcome in outcomes if not outcome.is_fair]:
         raise RuntimeError(f"{len(unfair)} requests failed, the first with {unfair[0]}")
     ttfts = sorted(outcome.ttft for outcome in outcomes if outcome.ttft is not None)
-    return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts))
+    late = tuple(outcome.sent_late for outcome in outcomes if outcome.sent_late is not None)
+    return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts), late)
 
 
 async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProfile:
@@ -90,18 +95,24 @@ def mean_of(profiles: Sequence[EngineProfile]) -> EngineProfile:
     return msgspec.structs.replace(profiles[0], hardware=mean)
 
 
-async def measure(fleet: BenchFleet) -> tuple[EngineProfile, list[ComparedLoad]]:
-    """What was observed with each seed at each load, and what the simulation of the same said."""
+async def measure(fleet: BenchFleet, kept: KeptParts) -> tuple[EngineProfile, list[ComparedLoad]]:
+    """What was observed with each seed at each load, and what the simulation of the same said. What
+    is kept is not measured again; engines are measured anew at the end."""
     async with stream_client.session() as http:
-        before = await measured(http, fleet)
+        if (before := kept.get("engines", EngineProfile)) is None:
+            before = await measured(http, fleet)
+            kept.keep("engines", before)
         # the gateway learns its predictions, as it has where it has run for a while
         await observed(http, fleet, trace(before, LOADS[1], seed=0))
         seen = []
         for seed in RULE.reported:
             for load in LOADS:
                 played = trace(before, load, seed)
-                seen.append((load, seed, played, await observed(http, fleet, played)))
-                print(f"seed {seed} {played.name}: {described(seen[-1][-1])}", flush=True)
+                if (outcome := kept.get(f"{seed} {load:g}", LoadResult)) is None:
+                    outcome = await observed(http, fleet, played)
+                    kept.keep(f"{seed} {load:g}", outcome)
+                    print(f"seed {seed} {played.name}: {described(outcome)}", flush=True)
+                seen.append((load, seed, played, outcome))
         after = await measured(http, fleet)
     engine = mean_of([before, after])
     print(f"engines {engine.hardware}")
@@ -115,7 +126,7 @@ def described(seen: LoadResult) -> str:
     p50, p90 = (seen.at(percent) for percent in PERCENTS[:2])
     return (
         f"{len(seen.ttfts)} served, {seen.refused} refused, mean {seen.mean:.2f} s,"
-        f" p50 {p50:.2f}, p90 {p90:.2f}"
+        f" p50 {p50:.2f}, p90 {p90:.2f}, {pace.figures(seen.sent_late)}"
     )
 
 
@@ -175,13 +186,19 @@ def main() -> None:
         prog="python -m benchmarks.validation.run", description=(__doc__ or "").partition("\n\n")[2]
     )
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/simulator.md")
-    write = parser.parse_args().write
-    with running(FLEET) as fleet:
-        engine, found = asyncio.run(measure(fleet))
+    kept_parts.add_option(parser)
+    options = parser.parse_args()
+    try:
+        kept = KeptParts(options.keep, "simulator", RULE)
+        with running(FLEET) as fleet:
+            engine, found = asyncio.run(measure(fleet, kept))
+    except Problem as problem:
+        sys.exit(f"error: {problem}")
     told, judged = results.figures(found), results.goals(found)
-    if write:
+    if options.write:
         (DOCS / "simulator.md").write_text(page(told, judged, engine))
-    report.finish("simulator", told, judged, seeds=RULE.reported)
+    late = [seconds for one in found for seconds in one.observed.sent_late]
+    report.finish("simulator", {**told, **pace.figures(late)}, judged, seeds=RULE.reported)
 
 
 if __name__ == "__main__":

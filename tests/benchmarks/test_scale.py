@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from benchmarks.scale import page, published, run
+from benchmarks.kept_parts import KeptParts
+from benchmarks.scale import page, published, run, simulate
 from benchmarks.scale.choosers import (
     AnyReplica,
     ApproximateTree,
@@ -23,6 +25,7 @@ from benchmarks.scale.goals import goals, saturated
 from benchmarks.scale.redis_cluster import ClusterFound
 from benchmarks.scale.redis_load import RedisDemand, RedisLoad
 from benchmarks.scale.results import FleetCase, FleetSummary, summary, table
+from benchmarks.scale.simulate import CONVERSATIONS, Simulation
 from benchmarks.scale.traffic import (
     CHAT_BLOCK_TOKENS,
     EPISODE_S,
@@ -315,3 +318,17 @@ def test_the_page_tells_every_goal_and_what_was_not_met() -> None:
 def test_every_policy_gets_requests_at_the_same_gateways() -> None:
     assert shuffled_gateways(100, 4, 1) == shuffled_gateways(100, 4, 1)
     assert set(shuffled_gateways(100, 4, 1)) == {0, 1, 2, 3}
+
+
+def test_an_interrupted_run_resumes_with_what_was_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [FleetCase(CONVERSATIONS, policy, 2, 1, 4.0) for policy in ("random", "least_loaded")]
+    simulations = [Simulation(case, Hardware(), seed=1) for case in cases]
+    monkeypatch.setattr(simulate, "MOST_REQUESTS", 40)
+    monkeypatch.setattr(simulate, "OF_A_REPLICA", 20)
+    file = tmp_path / "kept"
+    first = run.play(simulations[:1], KeptParts(file, "scale", rule=None))
+    both = run.play(simulations, KeptParts(file, "scale", rule=None))
+    assert both[0] == first[0]
+    assert [of.case for of in both] == cases

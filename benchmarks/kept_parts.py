@@ -1,0 +1,74 @@
+"""The parts of a measurement that are done, so that an interrupted one resumes: `--keep FILE`.
+
+The first line of the file names the benchmark, its commit and its settings; each other line is a
+part with its key. A file of another commit or other settings is refused: its parts measured
+something else. Without a rule in goals.yaml, the keys have to name the settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from benchmarks import report
+from benchmarks.rules import Rule
+from common.errors import Problem
+
+Part = TypeVar("Part")
+
+
+class KeptParts:
+    """In `file`, or in memory without one. Raises Problem for a file of another measurement."""
+
+    def __init__(self, file: Path | None, benchmark: str, rule: Rule | None) -> None:
+        self._file = file
+        self._parts: dict[str, Any] = {}
+        settings = {**rule.settings, "seeds": rule.reported} if rule else {}
+        of = {"benchmark": benchmark, "commit": report.STARTED.commit, "settings": settings}
+        self._of = json.loads(json.dumps(of))
+        if file is None or not file.exists():
+            return
+        of_file, *parts = _lines_of(file)
+        if of_file != self._of:
+            raise Problem(
+                f"{file} has parts of another benchmark, commit or settings",
+                "give another file to --keep",
+            )
+        self._parts = {part["key"]: part["found"] for part in parts}
+
+    def get(self, key: str, kind: type[Part]) -> Part | None:
+        """None where this part is still to be measured."""
+        found = self._parts.get(key)
+        return None if found is None else msgspec.convert(found, kind)
+
+    def keep(self, key: str, found: Any) -> None:
+        """`found`: anything but None that msgspec can write, such as dataclasses."""
+        self._parts[key] = msgspec.to_builtins(found)
+        if self._file is None:
+            return
+        lines = [self._of, *({"key": key, "found": part} for key, part in self._parts.items())]
+        beside = self._file.with_name(f"{self._file.name}.new")
+        beside.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        beside.replace(self._file)
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="write to FILE what is measured, seed by seed, and resume from it",
+    )
+
+
+def _lines_of(file: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in file.read_text().splitlines()] or [{}]
+    except json.JSONDecodeError as error:
+        raise Problem(
+            f"{file} is not such a file: {error}", "give another file to --keep"
+        ) from None
