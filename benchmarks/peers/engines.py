@@ -43,11 +43,12 @@ ENVIRONMENT = {
 }
 
 
-def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
-    """`prompt_tokens_details`: so every router's answers tell what was cached."""
+def fleet_of(model: Path, small_caches: bool, metrics_port: int, dtype: str | None = None) -> Fleet:
+    """`dtype`: None for the faster one of this CPU. `prompt_tokens_details`: so that each router's
+    answers report cached tokens."""
     engine_args: dict[str, Any] = {
         # named, so that peers' engines compute in it as well
-        "dtype": dtype_of_this_cpu().dtype,
+        "dtype": dtype or dtype_of_this_cpu().dtype,
         "max_model_len": 4096,
         "max_num_seqs": 16,
         "enforce_eager": True,
@@ -69,17 +70,20 @@ def fleet_of(model: Path, small_caches: bool, metrics_port: int) -> Fleet:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, small_caches: bool, ours: bool) -> Iterator[Backends]:
+def running(
+    folder: Path, *, small_caches: bool, ours: bool, dtype: str | None = None
+) -> Iterator[Backends]:
     """Until the end of the block: replicas of ours, or vLLM's own servers with the same arguments.
     Raises RuntimeError when one does not start."""
-    with _replicas(folder, small_caches) if ours else _plain(folder, small_caches) as backends:
+    started = _replicas if ours else _plain
+    with started(folder, small_caches, dtype) as backends:
         yield backends
 
 
 @contextlib.contextmanager
-def _replicas(folder: Path, small_caches: bool) -> Iterator[Backends]:
+def _replicas(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[Backends]:
     (metrics_port,) = free_ports(1)
-    fleet = fleet_of(small_model(), small_caches, metrics_port)
+    fleet = fleet_of(small_model(), small_caches, metrics_port, dtype)
     secret = secrets.token_hex(16)
     environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
     command = [sys.executable, "-m", "benchmarks.peers.engine"]
@@ -114,10 +118,10 @@ def _replicas(folder: Path, small_caches: bool) -> Iterator[Backends]:
 
 
 @contextlib.contextmanager
-def _plain(folder: Path, small_caches: bool) -> Iterator[Backends]:
+def _plain(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[Backends]:
     """What other routers are in front of: nothing of ours runs in or beside these engines."""
     ports = free_ports(3 * ENGINES)
-    fleet = fleet_of(small_model(), small_caches, metrics_port=ports[0])
+    fleet = fleet_of(small_model(), small_caches, ports[0], dtype)
     ((_, pool),) = fleet.pools.items()
     addresses = [f"tcp://{LOOPBACK}:{port}" for port in ports]
     events, replays = addresses[ENGINES : 2 * ENGINES], addresses[2 * ENGINES :]

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import rules
+from benchmarks.pace import LATE_S
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.routers import OURS, ROUTERS
+from common.percentiles import percentile
 from loadgen.player import SentRequest
-from loadgen.summary import cached_ratio, distribution, ttft_s
+from loadgen.summary import cached_ratio, distribution, e2e_s, late_s, ttft_s
 
 RULE = rules.of("peers")
 # Of a prompt's tokens; a chat template's few are the same for all.
@@ -29,7 +31,9 @@ class PeerRun:
     """Times in seconds, of requests that were answered; runs that are kept from before have no p90,
     but what was called a p99 and was the largest of 60. `cached_ratio` of their prompts' tokens;
     `cpu_s` the router's processes used; `failure`: what the first of the `failed` said; `on` what
-    machine, in words; `commit`: of what code, empty in runs from before it was noted."""
+    machine, in words; `commit`: of what code, empty in runs from before it was noted. `e2e_mean`:
+    until an answer ended; `sent_late_p90`: how late the client sent requests. Both are None in runs
+    from before they were measured."""
 
     case: str
     router: str
@@ -43,6 +47,8 @@ class PeerRun:
     cpu_s: float
     on: str = ""
     commit: str = ""
+    e2e_mean: float | None = None
+    sent_late_p90: float | None = None
 
     @property
     def cpu_ms_a_request(self) -> float:
@@ -90,6 +96,8 @@ def run_of(
         cpu_s,
         on,
         commit,
+        statistics.fmean(map(e2e_s, whole)),
+        percentile(map(late_s, sent), 90),
     )
 
 
@@ -207,11 +215,25 @@ def figures(runs: Runs) -> dict[str, Any]:
             "failed": sum(run.failed for run in of),
             "ttft_mean_ms": [round(1000 * run.ttft_mean, 1) for run in of],
             "ttft_p90_ms": [_ms(run.ttft_p90) for run in of],
+            "e2e_mean_ms": [_ms(run.e2e_mean) for run in of],
+            "sent_late_p90_ms": [_ms(run.sent_late_p90) for run in of],
             "cached_ratio": [round(run.cached_ratio, 4) for run in of],
             "cpu_ms_a_request": round(statistics.median(run.cpu_ms_a_request for run in of), 2),
             **({} if router == OURS else {"ours_by_it": ours_by_it(case, router)}),
         }
         for (case, router), of in runs.items()
+    }
+
+
+def note(runs: Runs) -> dict[str, str]:
+    """For the page, where the client was late in some runs; empty where it was in none."""
+    all_late = [run.sent_late_p90 or 0.0 for of in runs.values() for run in of]
+    late = [seconds for seconds in all_late if seconds > LATE_S]
+    if not late:
+        return {}
+    return {
+        "note": f"the load generator was late in {len(late)} of {len(all_late)} runs, by up to"
+        f" {max(late):.2f} s at p90"
     }
 
 

@@ -32,6 +32,7 @@ from benchmarks.peers.cases import CASES
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.results import PeerRun, Unmeasured
 from benchmarks.peers.routers import OURS, ROUTERS, Backends
+from weights.cpu_dtype import CPU_DTYPES
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 PAGE, RUNS = DOCS / "peers.md", DOCS / "peers.jsonl"
@@ -56,7 +57,9 @@ def wanted_of(options: argparse.Namespace, kept: KeptRuns) -> Wanted:
     ]
 
 
-def measure(wanted: Wanted, requests: int, small_caches: bool, kept: KeptRuns) -> None:
+def measure(
+    wanted: Wanted, options: argparse.Namespace, small_caches: bool, kept: KeptRuns
+) -> None:
     """All of one seed, before its runs are kept."""
     for seed in dict.fromkeys(seed for _, seed, _ in wanted):
         runs: dict[str, list[PeerRun | Unmeasured]] = defaultdict(list)
@@ -70,9 +73,11 @@ def measure(wanted: Wanted, requests: int, small_caches: bool, kept: KeptRuns) -
                 continue
             with (
                 tempfile.TemporaryDirectory(prefix="afx-peers-") as folder,
-                engines.running(Path(folder), small_caches=small_caches, ours=ours) as backends,
+                engines.running(
+                    Path(folder), small_caches=small_caches, ours=ours, dtype=options.dtype
+                ) as backends,
             ):
-                asyncio.run(_measure(backends, of_these, requests, runs))
+                asyncio.run(_measure(backends, of_these, options.requests, runs))
         for case, of in runs.items():
             kept.replace(case, seed, of)
 
@@ -110,6 +115,7 @@ def _tell(run: PeerRun) -> None:
     print(
         f"seed {run.seed} {run.case:16} {run.router:14} {run.requests:3} requests,"
         f" TTFT mean {1000 * run.ttft_mean:.0f} ms, p90 {1000 * (run.ttft_p90 or 0):.0f},"
+        f" end to end {1000 * (run.e2e_mean or 0):.0f},"
         f" cached {run.cached_ratio:.3f}, router's CPU {run.cpu_ms_a_request:.1f} ms a request",
         flush=True,
     )
@@ -128,7 +134,7 @@ def main() -> None:
                 for one in wanted_of(options, kept)
                 if CASES[one[0]].small_caches is small_caches
             ]
-            measure(wanted, options.requests, small_caches, kept)
+            measure(wanted, options, small_caches, kept)
     rank = {name: i for i, name in enumerate((*CASES, *ROUTERS))}
     found = results.grouped(
         sorted(kept.measured, key=lambda run: (rank[run.case], rank[run.router], run.seed))
@@ -139,7 +145,8 @@ def main() -> None:
         file = options.judge or RUNS
         note = page.OF_BEFORE if options.judge else ""
         PAGE.write_text(page.page(found, kept.unmeasured, judged, file.name, note))
-    report.finish("peers", results.figures(found), judged, seeds=results.seeds(found))
+    figures = {**results.figures(found), **results.note(found)}
+    report.finish("peers", figures, judged, seeds=results.seeds(found))
 
 
 def _options() -> argparse.Namespace:
@@ -165,12 +172,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--write", action="store_true", help="docs/benchmarks/peers.md and the runs beside it"
     )
+    parser.add_argument(
+        "--dtype", choices=CPU_DTYPES, help="of engines; without, the faster one of this CPU"
+    )
     parser.add_argument("--judge", type=Path, metavar="FILE", help="runs that were kept")
     options = parser.parse_args()
     if options.requests < 1:
         parser.error("--requests must be at least 1")
     if options.write and not options.judge and tuple(options.seeds) != results.RULE.reported:
         parser.error(f"with --write seeds are {', '.join(map(str, results.RULE.reported))}")
+    if options.write and options.dtype:
+        parser.error("with --write engines compute in the faster dtype of this CPU")
     if options.write and options.requests != REQUESTS:
         parser.error(f"with --write runs have {REQUESTS} requests, as those have that are kept")
     return options

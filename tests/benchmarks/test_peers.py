@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import routers
+from benchmarks.peers import run as peers_run
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
 from benchmarks.peers.engines import fleet_of, plain_command
 from benchmarks.peers.kept_runs import KeptRuns
@@ -24,6 +25,7 @@ from benchmarks.peers.results import (
     figures,
     goals,
     grouped,
+    note,
     ratio,
     run_of,
 )
@@ -32,6 +34,7 @@ from deployments.fleet.fleet import RedisSettings
 from loadgen.planning import RequestForm
 from loadgen.player import SentRequest
 from tests.some import some
+from weights.cpu_dtype import CPU_DTYPES
 
 USUAL, EXACT = "multi_turn", "cache_reset"
 
@@ -159,6 +162,32 @@ def test_the_others_have_engines_of_vllm_alone_with_the_arguments_of_ours(tmp_pa
     assert {f"--{name.replace('_', '-')}" for name in pool.engine_args} <= {*command}
     told = json.loads(command[command.index("--kv-events-config") + 1])
     assert (told["endpoint"], told["replay_endpoint"]) == ("tcp://*:1", "tcp://127.0.0.1:2")
+
+
+@pytest.mark.parametrize("dtype", CPU_DTYPES)
+def test_engines_compute_in_the_dtype_that_was_asked_for(dtype: str, tmp_path: Path) -> None:
+    ((_, pool),) = fleet_of(tmp_path, False, metrics_port=9, dtype=dtype).pools.items()
+    assert pool.engine_args["dtype"] == dtype
+
+
+def test_a_page_has_no_figures_of_another_dtype(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["peers", "--write", "--dtype", "float32"])
+    with pytest.raises(SystemExit):
+        peers_run.main()
+    assert "with --write engines compute in the faster dtype" in capsys.readouterr().err
+
+
+def test_a_run_says_how_long_answers_took_and_how_late_requests_were_sent() -> None:
+    late = [dataclasses.replace(sent(0.5), sent_s=1.0 + seconds) for seconds in (0.0, 0.2)]
+    found = run_of(USUAL, "antefix", 1, late, cpu_s=0.1, on="")
+    assert found.e2e_mean == pytest.approx(2.0)
+    assert found.sent_late_p90 == pytest.approx(0.18)
+    assert note(grouped([found, run(USUAL, "smg", 1, 0.1)])) == {
+        "note": "the load generator was late in 1 of 2 runs, by up to 0.18 s at p90"
+    }
+    assert not note(grouped([run(USUAL, "smg", 1, 0.1)]))
 
 
 def test_ours_looks_up_within_the_budget_that_ships(tmp_path: Path) -> None:
