@@ -3,6 +3,7 @@
     {afx:<fleet>.<id>}:<schema>:<name>          of a fleet
     {afx:<fleet>.<id>/<pool>}:<schema>:<name>   of a pool; `@<cluster>` follows the id where several
                                                 clusters run one fleet
+    {afx:<fleet>.<id>}:schemas                  the same in every release: which schemas are in use
 
 What stands between the braces is a board: Redis Cluster keeps all keys of one board on one shard.
 The id comes from the fleet's engine secret, so two fleets of one name never share a key. `SCHEMA`
@@ -29,6 +30,11 @@ def fleet_id(engine_secret: str) -> str:
 def key(board: str, name: str) -> str:
     """Return the key of that name, of a fleet or of a pool."""
     return f"{{afx:{board}}}:{SCHEMA}:{name}"
+
+
+def schemas_key(board: str) -> str:
+    """Return the one key without a schema: releases find each other's schemas there."""
+    return f"{{afx:{board}}}:schemas"
 
 
 def kind_of(redis_key: str) -> str:

@@ -46,6 +46,7 @@ from deployments.gateway.given_settings import readable
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.inquiries import Inquiries
 from deployments.gateway.interpreter import keep_responsive
+from deployments.gateway.other_releases import SchemaWatch
 from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.pool import Connections
 from deployments.gateway.pools import Pools
@@ -130,10 +131,8 @@ class Gateway:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             auto_decompress=False,
         )
-        self._text, self._binary = (
-            connect(secrets.redis_url),
-            connect(secrets.redis_url, decode=False),
-        )
+        url = secrets.redis_url
+        self._text, self._binary = connect(url), connect(url, decode=False)
         self._explanations = Explanations(self._binary, base.redis_name)
         self._dropped_told = 0
         self._holders: set[str] = set()
@@ -144,7 +143,7 @@ class Gateway:
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
         self._budget_metrics = BudgetMetrics(self._metrics)
-        books = books_of(base.redis_name, secrets.redis_url)
+        books = books_of(base.redis_name, url)
         self._budgets = TenantBudgets(self._binary, base.redis_name, books, self._budget_metrics)
         self._bodies = Bodies()
         self._watch = RequestWatch(
@@ -177,6 +176,7 @@ class Gateway:
         self._refused = ""
         self._loops.start("explanations", self._explanations.run())
         self._loops.start("settings", self._written.run())
+        self._loops.start("schemas", SchemaWatch(self._text, base.redis_name, time.time).run())
         self._loops.start("serve_controller", self._controller.run())
         self._loops.start(
             "metrics",
