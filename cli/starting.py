@@ -17,7 +17,7 @@ from cli.exit_codes import ExitCode
 from cli.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
 from cli.local import cluster, monitoring
 from cli.local.home import FleetState, Home
-from cli.local.ports import LOOPBACK, held, is_free
+from cli.local.ports import ANY_ADDRESS, LOOPBACK, held, is_free
 from cli.output import CommandError, note
 from cli.progress import ProgressStep, Steps
 from common.errors import Problem
@@ -25,22 +25,23 @@ from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import check_fleet
 from deployments.models.model import EMBEDDED, resolve_model
 
-_ANY_ADDRESS = ("0.0.0.0", "::")
-
 
 @dataclass(frozen=True)
 class Wanted:
     """What the command line asks for. `digest` changes with anything the fleet file says.
 
+    `given`: the host and port of the command line, in place of the file's; None where it has none.
     `programs`: of a Prometheus beside the fleet, if one is wanted.
     """
 
     name: str
     fleet: Fleet
     digest: str
+    host: str
     port: int
     address: str | None
     programs: monitoring.Programs | None
+    given: tuple[str | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ class Started:
 
 
 def wanted(
-    fleet_file: str, port: int | None, address: str | None, with_prometheus: bool = False
+    fleet_file: str,
+    port: int | None,
+    address: str | None,
+    with_prometheus: bool = False,
+    *,
+    host: str | None = None,
 ) -> Wanted:
     """Raises FleetError, or Problem for what does not fit together or is not installed."""
     checked = check_fleet(fleet_file)
@@ -79,9 +85,11 @@ def wanted(
         fleet_file,
         fleet,
         digest,
+        fleet.gateway.host if host is None else host,
         fleet.gateway.port if port is None else port,
         address,
         monitoring.find_programs() if with_prometheus else None,
+        given=(host, port),
     )
 
 
@@ -117,6 +125,12 @@ def is_running(home: Home, state: FleetState) -> bool:
 
 def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
     if running.fleet_digest == wanted.digest:
+        host, port = wanted.given
+        if host not in (None, running.host) or port not in (None, 0, running.port):
+            note(
+                f"it listens on port {running.port} of {running.host} for as long as it runs; to"
+                " change that: antefix down, then antefix up"
+            )
         return running
     raise CommandError(
         f"another fleet ({running.fleet_file}) is running at {running.base_url}",
@@ -127,7 +141,7 @@ def _same_or_refused(running: FleetState, wanted: Wanted) -> FleetState:
 
 
 def _new_state(wanted: Wanted, ports: contextlib.ExitStack) -> FleetState:
-    fleet, host = wanted.fleet, wanted.fleet.gateway.host
+    fleet, host = wanted.fleet, wanted.host
     port = _port_of_gateways(host, wanted.port, ports)
     here = wanted.address.rpartition(":")[0] if wanted.address else LOOPBACK
     return FleetState(
@@ -135,6 +149,7 @@ def _new_state(wanted: Wanted, ports: contextlib.ExitStack) -> FleetState:
         fleet_file=wanted.name,
         fleet_digest=wanted.digest,
         host=host,
+        host_given=wanted.given[0] is not None,
         port=port,
         base_url=f"http://{_reachable(host, here)}:{port}/v1",
         model=next(iter(fleet.pools.values())).served_model_name,
@@ -149,7 +164,7 @@ def _new_state(wanted: Wanted, ports: contextlib.ExitStack) -> FleetState:
 
 def _reachable(host: str, here: str) -> str:
     """A host to connect to, for a URL, of an address to listen on."""
-    reachable = here if host in _ANY_ADDRESS else host
+    reachable = here if host in ANY_ADDRESS else host
     return f"[{reachable}]" if ":" in reachable else reachable
 
 
@@ -165,7 +180,7 @@ def _port_of_gateways(host: str, port: int, ports: contextlib.ExitStack) -> int:
             ) from error
         raise Problem(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
-            "correct gateway.host or gateway.port",
+            "correct gateway.host or --host, gateway.port or --port",
         ) from error
     return int(holder.getsockname()[1])
 
@@ -188,8 +203,9 @@ def _metrics_url(wanted: Wanted, gateway_port: int, ports: contextlib.ExitStack)
 
 
 def listening_on(fleet: Fleet, state: FleetState) -> Fleet:
-    """The fleet, at the ports that it has."""
-    gateway = fleet.gateway.model_copy(update={"port": state.port})
+    """The fleet, at the address that was given and the ports that it has."""
+    given = {"host": state.host} if state.host_given else {}
+    gateway = fleet.gateway.model_copy(update={**given, "port": state.port})
     fleet = fleet.model_copy(update={"gateway": gateway})
     if not state.metrics_url:
         return fleet

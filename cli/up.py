@@ -15,6 +15,7 @@ from cli.exit_codes import ExitCode
 from cli.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
 from cli.local import cluster
 from cli.local.home import FleetState, Home
+from cli.local.ports import ANY_ADDRESS, own_address
 from cli.output import answering, note, print_json
 from cli.status import dtypes_in_words
 from cli.stopping import stop_fleet
@@ -26,6 +27,13 @@ def up(
     fleet: Annotated[
         str, typer.Argument(help="A fleet file's path, or the name of one that ships.")
     ] = "laptop",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Instead of gateway.host. 0.0.0.0 lets other machines in, by plain HTTP.",
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Instead of gateway.port; 0 picks a free one."),
@@ -55,7 +63,7 @@ def up(
             signal.signal(number, _interrupt)
         began = time.monotonic()
         home = Home()
-        wanted = starting.wanted(fleet, port, address, with_prometheus)
+        wanted = starting.wanted(fleet, port, address, with_prometheus, host=host)
         with home.turn(lambda: note("waiting for another antefix up, update or down to finish")):
             result = starting.start(home, wanted)
         _print_result(home, result, time.monotonic() - began, as_json)
@@ -107,6 +115,7 @@ def _card(state: FleetState, api_key: str, dtypes: str) -> str:
     }
     addresses = {
         "Base URL": state.base_url,
+        "Elsewhere": elsewhere(state),
         "API key": api_key,
         "Model": state.model,
         "Dtype": dtypes,
@@ -124,6 +133,13 @@ curl {state.base_url}/chat/completions -H 'Authorization: Bearer {api_key}' \
 -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}
 
 Next: antefix chat, antefix status, eval "$(antefix env)", antefix down"""
+
+
+def elsewhere(state: FleetState) -> str:
+    """The base URL for other machines, where gateways listen to them on every address."""
+    if state.host not in ANY_ADDRESS or not state.own_ray or not (here := own_address()):
+        return ""
+    return f"http://{here}:{state.port}/v1, by plain HTTP"
 
 
 def _stay(home: Home, state: FleetState) -> None:

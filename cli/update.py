@@ -86,11 +86,12 @@ def _check(running: Fleet, fleet: Fleet) -> None:
 def _tell_of_ports(wanted: Fleet, fleet: Fleet) -> None:
     """Of those that were taken, or chosen on the command line, when it was started."""
     for name, is_, says in (
+        ("gateway.host", fleet.gateway.host, wanted.gateway.host),
         ("gateway.port", fleet.gateway.port, wanted.gateway.port),
         ("metrics.port", fleet.metrics.port, wanted.metrics.port),
     ):
         if is_ != says:
-            note(f"{name} stays {is_}, and not {says}: a running fleet keeps its ports")
+            note(f"{name} stays {is_}, and not {says}: a running fleet keeps it; {_ANEW}")
 
 
 class _Showing:

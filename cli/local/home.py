@@ -64,6 +64,8 @@ class FleetState:
     prometheus_url: str = ""
     alertmanager_url: str = ""
     ready: bool = False
+    # by `antefix up --host`, whatever the fleet file says
+    host_given: bool = False
 
     @property
     def page_url(self) -> str:

@@ -9,6 +9,7 @@ import socket
 from contextlib import ExitStack
 
 LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,3 +47,13 @@ def is_free(host: str, port: int) -> bool:
             return False
         raise
     return True
+
+
+def own_address() -> str:
+    """The address by which other machines reach this one; empty where it has no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # chooses a route, and sends nothing
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
