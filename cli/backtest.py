@@ -63,7 +63,7 @@ def backtest(
     plot: Annotated[Path | None, typer.Option(help="Draw the course of it: an SVG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Play a trace on simulated engines, under our policy and under others."""
+    """Replay a trace on simulated engines, under Antefix's policy and others."""
     with answering(as_json):
         first = min_replicas if initial_replicas is None else initial_replicas
         if not min_replicas <= first <= max_replicas:

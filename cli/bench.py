@@ -97,7 +97,7 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Offer load to an OpenAI API, open loop, and tell latencies, goodput, cached tokens, errors.
+    """Send open-loop load to an OpenAI API; report latencies, goodput, cached tokens and errors.
 
     Latencies count from when a request was due, not from when it was sent: a slow server delays no
     arrival and no late client hides it (no coordinated omission). Only a conversation's next turn

@@ -22,7 +22,7 @@ def calibrate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Measure what one engine of the running fleet can do; it should have nothing else to do."""
+    """Measure the speed of one engine of the running fleet. Keep it idle meanwhile."""
     with answering(as_json):
         home = Home()
         state = home.state()

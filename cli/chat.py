@@ -25,20 +25,27 @@ MAX_TOKENS = 512
 
 def chat(
     message: Annotated[
-        str | None, typer.Argument(help="Asked once; without it, a conversation.")
+        str | None, typer.Argument(help="One question. Without it, a conversation.")
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="Any OpenAI API's address.")] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            help="An OpenAI API's address. By default this machine's fleet, or OPENAI_BASE_URL."
+        ),
+    ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="Its key. Others on this machine can see it, unlike OPENAI_API_KEY."),
+        typer.Option(
+            help="Its key. Others on this machine see it here, but not in OPENAI_API_KEY."
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
+    model: Annotated[str | None, typer.Option(help="By default, the API's first model.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="The longest answer, in tokens.")
     ] = MAX_TOKENS,
 ) -> None:
-    """Talk to the running fleet, else to OPENAI_BASE_URL, else to the --base-url given."""
+    """Talk to the fleet on this machine, or to any OpenAI API."""
     with answering():
         url, key, default_model = where(base_url, api_key)
         client = _client(url, key)

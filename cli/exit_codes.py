@@ -17,10 +17,10 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done",
-    ExitCode.FAILED: "something stands in the way; the message says what to do",
+    ExitCode.FAILED: "failed, and the message says what to do",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no fleet is running here",
-    ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a new start",
+    ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a restart",
     ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, or a pod is not ready",
     ExitCode.INVALID_FLEET: "the fleet file is wrong",
     ExitCode.GATE: "a model lost more than the limits allow",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from observability.grafana import Compared, Dashboard, Grafana
 
 grafana = CommandLine(
-    help="Bring the dashboards to a Grafana, compare them with it, bring edits back. "
-    "GRAFANA_URL says where it is, GRAFANA_TOKEN is the token of a service account.",
+    help="Push the dashboards to a Grafana, compare them with it, and pull edits back. "
+    "Set GRAFANA_URL to its address and GRAFANA_TOKEN to a service account's token.",
 )
 
 Folder = Annotated[str, typer.Option("--folder", help="Grafana's folder, by its title.")]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(
-    help="Look at a Kubernetes cluster before an install, and at a release in it. Changes nothing.",
+    help="Check a Kubernetes cluster before an install, and a release in it. Changes nothing.",
 )
 
 Namespace = Annotated[

@@ -34,14 +34,14 @@ from deployments.gateway.keys_file import (
     written,
 )
 
-keys = CommandLine(help="Make API keys, list, revoke and rotate them.")
+keys = CommandLine(help="Make, list, revoke and rotate API keys.")
 
 DAY_S = 86400.0
 
 KeysFile = Annotated[
     Path | None,
     typer.Option(
-        "--file", help="The file of keys; without it, that of the fleets which antefix up starts."
+        "--file", help="The file of keys. By default, the one of fleets that antefix up starts."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -50,23 +50,23 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="As antefix keys list s
 
 @keys.command()
 def create(
-    tenant: Annotated[str, typer.Argument(help="Whose requests it is for.")],
+    tenant: Annotated[str, typer.Argument(help="The tenant whose requests it authenticates.")],
     file: KeysFile = None,
     expires_in_days: Annotated[
-        float | None, typer.Option(min=0, help="After so many days it opens nothing.")
+        float | None, typer.Option(min=0, help="Days until it expires; by default it does not.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="A model it may use, repeatable; all unless given.")
+        list[str] | None, typer.Option(help="A model it may use, repeatable; by default all.")
     ] = None,
     priority: Annotated[
         Literal["interactive", "batch"], typer.Option(help="The highest class of its requests.")
     ] = "interactive",
     overflow: Annotated[
-        bool, typer.Option(help="Whether another model may answer when the one asked is full.")
+        bool, typer.Option(help="Whether another model may answer when the requested one is full.")
     ] = True,
     policy: Annotated[bool, typer.Option(help="Whether it may send x-antefix-policy.")] = True,
     operator: Annotated[
-        bool, typer.Option("--operator", help="It sees all tenants, where its tenant may.")
+        bool, typer.Option("--operator", help="It sees all tenants, if its tenant is an operator.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -89,7 +89,7 @@ def create(
 
 @keys.command("list")
 def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
-    """Show the keys of a file, without them, and what is wrong in it."""
+    """List the keys of a file by their ids, and report what is wrong in it."""
     with answering(as_json):
         path = _path(file)
         if file is not None and not path.exists():
@@ -102,7 +102,7 @@ def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
             limits = "" if key.plain else key.line().partition(" ")[2]
             typer.echo(f"{key.id}  {key.tenant:16}  {_state(key):8}  {limits}".rstrip())
         if not found:
-            own = "; the fleet's own key is in `antefix env`" if file is None else ""
+            own = "; `antefix env` prints the key of the fleet itself" if file is None else ""
             typer.echo(f"no keys in {path}{own}")
         for fault in faults:
             note(fault)
@@ -110,7 +110,7 @@ def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
 
 @keys.command()
 def revoke(key_id: KeyId, file: KeysFile = None, as_json: AsJson = False) -> None:
-    """Let a key open nothing any more; gateways hear of it within seconds."""
+    """Revoke a key. Gateways refuse it within seconds."""
     with answering(as_json):
         revoked: list[StoredKey] = []
 
@@ -131,7 +131,7 @@ def rotate(
     key_id: KeyId,
     file: KeysFile = None,
     grace_days: Annotated[
-        float, typer.Option(min=0, help="So many days the old one goes on working.")
+        float, typer.Option(min=0, help="Days that the old key keeps working.")
     ] = 7.0,
     as_json: AsJson = False,
 ) -> None:

@@ -50,14 +50,18 @@ class LogLine(NamedTuple):
 
 
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    lines: Annotated[
-        int, typer.Option("-n", min=0, help="The last lines in time, over all files.")
-    ] = 20,
-    component: Annotated[Component, typer.Option(help="Whose.")] = Component.ALL,
-    request: Annotated[str, typer.Option(metavar="ID", help="Lines about this request.")] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")
+    ] = False,
+    lines: Annotated[int, typer.Option("-n", min=0, help="How many of the latest lines.")] = 20,
+    component: Annotated[
+        Component, typer.Option(help="Lines of this component only.")
+    ] = Component.ALL,
+    request: Annotated[
+        str, typer.Option(metavar="ID", help="Lines about this request: its x-request-id.")
+    ] = "",
     as_json: Annotated[
-        bool, typer.Option("--json", help="The JSON lines of gateways and engines, as they are.")
+        bool, typer.Option("--json", help="Only the JSON lines of gateways and engines, unchanged.")
     ] = False,
 ) -> None:
     """Show the logs of the running fleet."""

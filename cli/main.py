@@ -33,7 +33,7 @@ from cli.verify import verify
 
 app = CommandLine(
     name="antefix",
-    help="Serve large language models, each request where its first token comes soonest.",
+    help="Serve large language models. Each request goes where its first token is due soonest.",
     epilog=explained(),
 )
 for command in (up, update, down, status, logs, chat, env, verify, bench, backtest, calibrate):

@@ -51,7 +51,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     as_fleet: Annotated[bool, typer.Option("--fleet", help="A fleet file on stdout.")] = False,
 ) -> None:
-    """Say which weights, how many GPUs and replicas, how fast, and at what cost."""
+    """Recommend weights, GPUs and replicas; estimate speed and cost."""
     with answering(as_json):
         from weights.gpus import gpu_called
         from weights.memory import DTYPE_BYTES, SIXTEEN_BIT

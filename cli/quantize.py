@@ -62,7 +62,7 @@ def quantize(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Quantize a model. Broken off, the same command goes on from the layers done."""
+    """Quantize a model. Repeat the command to resume after an interruption."""
     with answering(as_json):
         if list_schemes:
             _list(as_json)

@@ -41,15 +41,17 @@ class ShownFleet:
 
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")
     ] = False,
     base_url: Annotated[
         str | None,
-        typer.Option(help="A fleet's address, instead of the fleet on this machine."),
+        typer.Option(help="The address of a fleet elsewhere, such as http://127.0.0.1:8000/v1."),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="Its key. Others on this machine can see it, unlike OPENAI_API_KEY."),
+        typer.Option(
+            help="Its key. Others on this machine see it here, but not in OPENAI_API_KEY."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

@@ -54,7 +54,7 @@ def tune_speculation(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Measure ways and lengths of speculation, and recommend one or none."""
+    """Measure speculation methods and draft lengths; recommend one or none."""
     with answering(as_json):
         from cli.local.home import home_folder
         from deployments.fleet.fleet_file import load_fleet

@@ -25,7 +25,7 @@ WATCH_SECONDS = 1.0
 
 def up(
     fleet: Annotated[
-        str, typer.Argument(help="A fleet file's path, or the name of one that ships.")
+        str, typer.Argument(help="The path of a fleet file, or the name of one that ships.")
     ] = "laptop",
     host: Annotated[
         str | None,
@@ -48,11 +48,15 @@ def up(
         bool,
         typer.Option(
             "--with-prometheus",
-            help="Start a Prometheus and an Alertmanager beside it, with Antefix's rules.",
+            help="Also start a Prometheus and an Alertmanager, with Antefix's rules.",
         ),
     ] = False,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay; SIGTERM or Ctrl-C drains and stops.")
+        bool,
+        typer.Option(
+            "--foreground",
+            help="Stay in the foreground. SIGTERM or Ctrl-C drains and stops the fleet.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

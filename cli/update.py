@@ -29,7 +29,9 @@ _ANEW = "to change that: antefix down, then antefix up"
 
 
 def update(
-    fleet: Annotated[str, typer.Argument(help="A fleet file's path, or the name of one.")],
+    fleet: Annotated[
+        str, typer.Argument(help="The path of a fleet file, or the name of one that ships.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Change the running fleet to what a fleet file says, engine by engine."""

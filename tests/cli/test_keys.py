@@ -63,7 +63,7 @@ def test_an_empty_list_names_its_file_and_where_the_fleets_own_key_is(
     listed = CliRunner().invoke(app, ["keys", "list"])
     assert listed.exit_code == 0
     path = file.parent / "api-keys"
-    assert listed.stdout == f"no keys in {path}; the fleet's own key is in `antefix env`\n"
+    assert listed.stdout == f"no keys in {path}; `antefix env` prints the key of the fleet itself\n"
     file.write_text("# none\n")
     listed = CliRunner().invoke(app, ["keys", "list", "--file", str(file)])
     assert listed.stdout == f"no keys in {file}\n"
