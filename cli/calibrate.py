@@ -73,7 +73,7 @@ async def _measured(pool: dict[str, Any], secret: str) -> bytes:
             found = await calibrating.calibrated(http, endpoint, pool["model"])
     except aiohttp.ClientError as error:
         raise CommandError(
-            f"the engine {replica['replica']} broke off: {error}",
+            f"the engine {replica['replica']} did not finish: {error}",
             "see antefix logs",
             ExitCode.DEGRADED,
         ) from error

@@ -275,7 +275,7 @@ class _EngineSteps:
         self._bars: dict[str, ProgressStep] = {}
         self._ready: set[str] = set()
 
-    def show(self, pools: dict[str, Any], delay: str) -> None:
+    def show(self, pools: dict[str, Any]) -> None:
         if self._serve is not None:
             self._serve.done()
             self._serve = None
@@ -288,8 +288,8 @@ class _EngineSteps:
                 self._ready.add(name)
                 bar.done()
             elif name not in self._ready:
-                waiting = " ".join(delay.split())[:120]
-                bar.show(running / target, waiting or f"{running} of {target} engines loaded")
+                loaded = f"{running} of {target} engines loaded"
+                bar.show(running / target, "; ".join(filter(None, (loaded, pool["delay"]))))
 
     def done(self) -> None:
         for name in self._bars.keys() - self._ready:

@@ -102,11 +102,13 @@ class _Showing:
     def __init__(self, step: ProgressStep) -> None:
         self._step = step
 
-    def show(self, pools: dict[str, Any], delay: str) -> None:
+    def show(self, pools: dict[str, Any]) -> None:
         running = sum(pool["running"] for pool in pools.values())
         target = max(1, sum(pool["target"] for pool in pools.values()))
-        waiting = " ".join(delay.split())[:120]
-        self._step.show(running / target, waiting or f"{running} of {target} engines serve")
+        delays = (f"{name}: {pool['delay']}" for name, pool in pools.items() if pool["delay"])
+        self._step.show(
+            running / target, "; ".join((f"{running} of {target} engines serve", *delays))
+        )
 
 
 def _told(changed: Restarts) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from common.errors import Problem
 from common.failure import gist, tail
 from deployments.fleet.fleet import Fleet
 
-OnPools = Callable[[dict[str, Any], str], None]
+OnPools = Callable[[dict[str, Any]], None]
 """Takes running, target and states by pool, and what holds replicas back, if anything."""
 
 
@@ -106,7 +106,7 @@ def deploy(
             )
             home.save_state(state)
         elif event["event"] == "pools":
-            on_pools(event["pools"], event["message"])
+            on_pools(event["pools"])
         elif event["event"] == "failed":
             raise _deploy_error(home, state, event)
     return state

@@ -31,6 +31,7 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 
+from cli.local.placing import delay
 from cli.local.ray_head import cpus
 from deployments.app import applications, begin_anew, running_replicas
 from deployments.fleet.applications import (
@@ -109,7 +110,7 @@ def _follow(fleet: Fleet, emit: Emit) -> None:
     """Until all of it runs, or cannot."""
     while True:
         ours = _ours()
-        emit({"event": "pools", "pools": _pools(fleet, ours), "message": _delay(ours)})
+        emit({"event": "pools", "pools": _pools(fleet, ours)})
         if message := next(filter(None, map(_failure, ours.values())), ""):
             emit({"event": "failed", "message": message, "remedy": ""})
             return
@@ -181,6 +182,7 @@ def _pools(fleet: Fleet, ours: Mapping[str, ApplicationStatusOverview]) -> dict[
             "running": counts.get("RUNNING", 0),
             "target": pool.first_replicas,
             "states": counts,
+            "delay": delay(deployment.message) if deployment else "",
         }
     return pools
 
@@ -198,12 +200,6 @@ def _failure(status: ApplicationStatusOverview) -> str:
         ):
             return f"{name}: {deployment.message}"
     return status.message if status.status == ApplicationStatus.DEPLOY_FAILED else ""
-
-
-def _delay(ours: Mapping[str, ApplicationStatusOverview]) -> str:
-    """What Serve says of replicas that cannot be placed."""
-    messages = [d.message for of in ours.values() for d in of.deployments.values()]
-    return next((m for m in messages if "to be scheduled" in m), "")
 
 
 def main() -> None:

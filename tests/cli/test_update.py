@@ -76,8 +76,8 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         assert given is not None and not given.fleet_digest, "it may be killed now"
         assert given.fleet == request["fleet"]
         told.append(request)
-        pools = {"engine": {"running": 1, "target": 2, "states": {}}}
-        yield {"event": "pools", "pools": pools, "message": ""}
+        pools = {"engine": {"running": 1, "target": 2, "states": {}, "delay": ""}}
+        yield {"event": "pools", "pools": pools}
         yield {"event": "running"}
 
     monkeypatch.setattr(cluster, "_drive", drive)
