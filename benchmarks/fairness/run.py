@@ -83,6 +83,7 @@ class Beside:
 
     def figures(self) -> dict[str, Any]:
         own = [of for phase in self.rounds for of in phase]
+        fewest = min(map(len, self.rounds))
         return {
             "requests": len(own),
             "refused": sum(of.status == 429 for of in own),
@@ -90,8 +91,9 @@ class Beside:
             "tail": f"p{tail_percent(len(own))}",
             "ttft_p50_s": round(percentile((of.ttft for of in own if of.ttft is not None), 50), 3),
             "ttft_tail_s": _tail_s((of.ttft for of in own), len(own)),
+            "tail_of_each_round": f"p{tail_percent(fewest)}",
             "ttft_tail_s_of_each_round": [
-                _tail_s((of.ttft for of in phase), len(own)) for phase in self.rounds
+                _tail_s((of.ttft for of in phase), fewest) for phase in self.rounds
             ],
             "ttft_tail_s_at_the_gateway": _tail_s((of.gateway_ttft for of in own), len(own)),
             "sent_late_tail_s": _tail_s((of.sent_late for of in own), len(own)),

@@ -99,6 +99,14 @@ def test_a_tenant_is_told_with_what_was_refused_it() -> None:
     assert (told["others_offered"], told["others_served"]) == (2, 1)
 
 
+def test_a_seed_of_fewer_than_300_requests_has_no_p99() -> None:
+    own = [ReplayedRequest(float(i), 200, float(i)) for i in range(101)]
+    told = Beside([own] * 3, []).figures()
+    assert told["tail"] == "p99"
+    assert told["tail_of_each_round"] == "p90"
+    assert told["ttft_tail_s_of_each_round"] == [90.0] * 3
+
+
 def test_the_page_of_fairness_says_which_goals_are_missed() -> None:
     rounds = [[ReplayedRequest(0.0, 200, ttft)] for ttft in (0.5, 0.7, 0.7)]
     of = Beside(rounds).figures()
@@ -112,7 +120,7 @@ def test_the_page_of_fairness_says_which_goals_are_missed() -> None:
         "failed": rules.judged([0], {"at_most": 0}),
     }
     text = page(figures, goals, "make bench-fairness", 8.0, "2026, on a machine.")
-    assert "| beside the flood | 3 | 0 | p90 | 0.70 | 0.70 | 0.5, 0.7, 0.7 |" in text
+    assert "| beside the flood | 3 | 0 | p90 | 0.70 | 0.70 | p90 0.5, 0.7, 0.7 |" in text
     assert "| tail of alone | 1.3 | 1 to 1.4 | at most 1.1 | **no** |\n" in text
 
 
