@@ -25,9 +25,10 @@ PATH = "/v1/completions"
 
 @dataclass(frozen=True)
 class ReplayedRequest:
-    """One request. `status` 0: broken off, as `error` tells. `ttft`: seconds since it was due, None
-    without a first token. `sent_late`: seconds from when it was due until it was sent. The rest as
-    the answer's headers say, `gateway_ttft` from when it came to the gateway."""
+    """One request. `status` 0: interrupted. `error`: why there is no whole answer. `ttft`: seconds
+    since it was due, None without a first token. `sent_late`: seconds from when it was due until it
+    was sent. The rest is from the answer's headers; `gateway_ttft` counts from when the request
+    came to the gateway."""
 
     at: float
     status: int
@@ -94,6 +95,7 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
         told.get("x-request-id", ""),
         _seconds(told.get("x-antefix-ttft-ms")),
         sent.sent_s - sent.due_s,
+        f"{sent.error}: {sent.reason}" if sent.error is not None else "",
     )
 
 

@@ -25,6 +25,7 @@ from ray import serve
 from benchmarks.observability.engines import EnginesSettings, PlayedEngine, facts_of
 from cli.local import redis_server
 from cli.local.ports import free_ports
+from cli.local.redis_server import RedisServer
 from cli.stream_client import Endpoint
 from deployments import app
 from deployments.engine.replica import EngineReplica
@@ -67,16 +68,19 @@ class PlayedReplica(EngineReplica):
 
 @dataclass(frozen=True)
 class PlayedFleet:
-    """`process` is the gateway's; `engine` one engine's own server."""
+    """`process` is the gateway's, `redis` its Redis's; `engine` is one engine's own server."""
 
     gateway: Endpoint
     engine: Endpoint
     process: psutil.Process
+    redis: psutil.Process
 
     def cpu_s(self) -> float:
         """What the gateway's process has used so far."""
-        times = self.process.cpu_times()
-        return times.user + times.system
+        return _cpu_s(self.process)
+
+    def redis_cpu_s(self) -> float:
+        return _cpu_s(self.redis)
 
 
 @contextmanager
@@ -95,13 +99,13 @@ def playing() -> Iterator[PlayedFleet]:
                 log_to_driver=False,
                 _temp_dir=name,
             )
-            yield _deployed(model, redis.url)
+            yield _deployed(model, redis)
         finally:
             ray.shutdown()
             redis_server.stop(redis)
 
 
-def _deployed(model: Path, redis_url: str) -> PlayedFleet:
+def _deployed(model: Path, redis: RedisServer) -> PlayedFleet:
     (port, metrics_port), key, secret = free_ports(2), secrets.token_hex(8), secrets.token_hex(16)
     classes = {name: {"ttft_s": 600, "tpot_s": 60} for name in ("interactive", "batch")}
     pool = {
@@ -122,20 +126,25 @@ def _deployed(model: Path, redis_url: str) -> PlayedFleet:
     )
     serve.start(proxy_location="Disabled")
     with patch.object(app, "EngineReplica", PlayedReplica):
-        built = app.applications(fleet, Secrets({key: "bench"}, secret, redis_url))
+        built = app.applications(fleet, Secrets({key: "bench"}, secret, redis.url))
     serve.run_many(
         [serve.RunTarget(of, name=name, route_prefix=None) for name, of in built.items()]
     )
     url = asyncio.run(_engine_url())
     gateway = Endpoint("gateway", f"http://127.0.0.1:{port}", {"authorization": f"Bearer {key}"})
     engine = Endpoint("direct", url, EnginePasses(secret).headers(url))
-    return PlayedFleet(gateway, engine, _listening(port))
+    return PlayedFleet(gateway, engine, _listening(port), psutil.Process(redis.pid))
 
 
 async def _engine_url() -> str:
     handle: Any = serve.get_deployment_handle(POOL, application_of(POOL))
     async with handle.hold.choose_replica(()) as selection:
         return str(selection.replica_metadata["url"])
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _listening(port: int) -> psutil.Process:

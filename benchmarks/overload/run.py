@@ -97,7 +97,12 @@ class OverloadBench:
     async def _step(self, rate: float, seed: int, sizes: Sizes) -> RateStep:
         outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
         attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
-        print(f"seed {seed}: offered {rate:.2f}/s, {attained:.1%} met the SLO", flush=True)
+        statuses = dict(Counter(of.status for of in outcomes))
+        print(
+            f"seed {seed}: offered {rate:.2f}/s, {attained:.1%} met the SLO, {statuses}", flush=True
+        )
+        if failed := [of for of in outcomes if not of.is_fair]:
+            print(f"{len(failed)} failed, the first with {failed[0]}", file=sys.stderr)
         await asyncio.sleep(SETTLE_S)
         return RateStep(rate, attained)
 
