@@ -87,6 +87,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         " streamed tokens, ms",
         "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
         " prompt tokens, ms",
+        "played_gateway_and_redis_cpu_ms_per_s_idle": "The CPU of an idle gateway and its Redis, ms"
+        " a second",
     },
     "overload": {
         "answers_that_are_neither_success_nor_429_with_retry_after": "Answers that are neither a"
