@@ -164,7 +164,9 @@ def _stay(home: Home, state: FleetState) -> None:
         if not cluster.is_alive(state):
             with home.turn(lambda: None):
                 cluster.stop(home, state)
-            note("the fleet died; see antefix logs")
+            # `antefix logs` reads a fleet that runs
+            folders = filter(None, (home.logs, cluster.ray_logs(state)))
+            note(f"the fleet died; its logs are in {' and '.join(map(str, folders))}")
             raise typer.Exit(ExitCode.FAILED)
     with home.turn(lambda: None):
         stop_fleet(home, state, drain=True)

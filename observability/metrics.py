@@ -21,6 +21,8 @@ _STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # How an engine ends that was not asked to, as `deployments.engine.deaths` tells them apart.
 ENGINE_DEATHS = ("died", "hung", "killed")
+# What becomes of a constraint on an answer, as the engine's grammar gate counts it.
+GRAMMAR_RESULTS = ("plain", "known", "fits", "refused", "untried")
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,7 @@ class ReplicaMetrics:
         self._loops = ProcessCounts(self._families.loop_failures)
         self._grammars = ProcessCounts(self._families.grammars)
         self._speculation: SpeculationFamilies | None = None
+        self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
         self._families.startup.set(startup_s)
         if calibrated is not None:
             self._families.calibrated.set(calibrated)

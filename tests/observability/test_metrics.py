@@ -121,7 +121,11 @@ def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
     metrics.queue(waiting=1, running=2, queued_prefill_tokens=300)
     metrics.index(lag_s=0.5, synced=True)
     samples = samples_of(generate_latest(metrics._families.registry).decode())
-    told = {name: value for (name,), value in samples.items() if not name.endswith("_created")}
+    told = {
+        name: value
+        for (name, *labels), value in samples.items()
+        if not labels and not name.endswith("_created")
+    }
     assert told == {
         "antefix_replica_startup_seconds": 12.5,
         "antefix_replica_prestarted": 0,
@@ -143,6 +147,13 @@ def test_a_start_is_told_by_phase() -> None:
     assert samples["antefix_replica_start_phase_seconds", "import"] == 6.0
     assert samples["antefix_replica_start_phase_seconds", "engine"] == 5.5
     assert samples["antefix_replica_prestarted",] == 1
+
+
+@pytest.mark.parametrize("result", ["plain", "known", "fits", "refused", "untried"])
+def test_constraints_are_counted_from_0_on(result: str) -> None:
+    metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
+    samples = samples_of(generate_latest(metrics._families.registry).decode())
+    assert samples["antefix_grammars_total", result] == 0
 
 
 @pytest.mark.parametrize("result", ["ok", "failed", "skipped"])
