@@ -74,7 +74,7 @@ def create(
     with answering(as_json):
         if tenant != tenant.strip() or not tenant or set(tenant) & set("=,\n\r#"):
             raise Problem(
-                f"{tenant!r} is no name of a tenant",
+                f"{tenant!r} is not a valid tenant name",
                 "write one without = , # and line ends, and without spaces around it",
             )
         rights = KeyRights(
@@ -190,7 +190,7 @@ def _show_new(key: str, made: StoredKey, as_json: bool) -> None:
         print_json({"key": key, **_told(made)})
         return
     typer.echo(key)
-    note(f"this key of {made.tenant} is shown this once; its id is {made.id}")
+    note(f"the key of {made.tenant} is shown only this once; its id is {made.id}")
 
 
 def _told(key: StoredKey) -> dict[str, Any]:

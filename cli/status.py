@@ -168,9 +168,9 @@ def _load_in_words(replica: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _of_pool_in_words(pool: Mapping[str, Any]) -> Iterator[str]:
     if any(replica["role"] == "unknown" for replica in pool["replicas"]):
-        yield "Redis does not answer: the replicas serve, and their loads are not known"
+        yield "Redis does not answer: replicas serve, but their loads are unknown"
     elif any(replica["running"] is None for replica in pool["replicas"]):
-        yield "loads are told to operators, and this key's tenant is none"
+        yield "only operators see loads, and this key's tenant is not one"
     yield _routing_in_words(pool)
     yield _admission_in_words(pool)
     if dtypes := dtypes_in_words(pool):
@@ -226,7 +226,7 @@ def _admission_in_words(pool: Mapping[str, Any]) -> str:
         words.append(f"{admission['waiting']} waiting{at_most}")
     if outage := admission.get("outage"):
         left = outage["up_in_s"]
-        soon = "" if left is None else f", the next is predicted to be in {left:.0f} s"
+        soon = "" if left is None else f", the next is predicted in {left:.0f} s"
         words.append(f"no replica is up{soon}")
     if admission["held"]:
         words.append(f"{admission['held']} held until a replica is up")

@@ -126,14 +126,14 @@ def _sentence(changed: Restarts) -> str:
     told = [
         f"{what} {', '.join(sorted(pools))}."
         for what, pools in (
-            ("Engines were replaced of", changed.pools),
-            ("New are", changed.added),
-            ("Gone are", changed.removed),
+            ("Engines were replaced in", changed.pools),
+            ("Added:", changed.added),
+            ("Removed:", changed.removed),
         )
         if pools
     ]
     if changed.gateways:
         told.insert(0, "The gateways were replaced.")
     if changed.reaches_running:
-        told.append(f"What runs has taken over {', '.join(changed.reaches_running)}.")
+        told.append(f"Applied without a restart: {', '.join(changed.reaches_running)}.")
     return " ".join(told) or "Nothing has changed."

@@ -104,7 +104,7 @@ def test_rotating_gives_no_more_rights_and_no_more_time(file: Path) -> None:
 
 def test_what_cannot_be_done_is_told(file: Path) -> None:
     assert "no key here has the id" in keys(file, "revoke", "x", fails=True)["error"]["message"]
-    assert "no name of a tenant" in keys(file, "create", "a=b", fails=True)["error"]["message"]
+    assert "not a valid tenant name" in keys(file, "create", "a=b", fails=True)["error"]["message"]
     made = keys(file, "create", "red")
     keys(file, "revoke", made["id"])
     assert "is revoked" in keys(file, "rotate", made["id"], fails=True)["error"]["message"]

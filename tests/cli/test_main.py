@@ -137,7 +137,7 @@ def test_status_says_how_requests_are_placed(
         ({"outage": {"for_s": 3.0, "up_in_s": None}}, "no replica is up"),
         (
             {"outage": {"for_s": 3.0, "up_in_s": 96.6}},
-            "no replica is up, the next is predicted to be in 97 s",
+            "no replica is up, the next is predicted in 97 s",
         ),
         ({"overflowing": True, "overflow_share": 0.25}, "overflowing 25%"),
     ],
@@ -169,7 +169,7 @@ def test_status_says_to_whom_loads_are_told(fleet: FakeGateway) -> None:
     fleet.told |= {"predicted_ttft_s": None}
     fleet.admission |= {"waiting": 1, "oldest_wait_s": None, "held": None}
     shown = " ".join(antefix("status").stdout.split())
-    assert "loads are told to operators" in shown and "1 waiting" in shown and "abc" in shown
+    assert "only operators see loads" in shown and "1 waiting" in shown and "abc" in shown
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), (None, False)])
