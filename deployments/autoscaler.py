@@ -38,9 +38,10 @@ from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
 from router.fleet_settings import SettingsReader
 from router.load import LoadBoard
-from router.load_reader import LoadReader
+from router.load_reader import IDLE_PERIOD_S, LoadReader
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.signature import Signer, forged
+from router.slots import REDIS_TIMEOUT_S
 
 logger = logging.getLogger("ray.serve")
 
@@ -111,10 +112,10 @@ class Watch:
         board = LoadBoard(time.monotonic)
         reader = DemandReader(redis, self.board, signer=self.signer)
         settings = SettingsReader(redis, self.board.partition("/")[0], self.signer)
-        read = partial(self._read, redis, board, reader, settings, GrowingSum())
+        loads = LoadReader(redis, self.board, board, signer=self.signer)
+        read = partial(self._read, redis, loads, reader, settings, GrowingSum())
         try:
-            loads = LoadReader(redis, self.board, board, signer=self.signer)
-            loops.start("load_board", loads.run())
+            loops.start("load_board", loads.run(lambda: IDLE_PERIOD_S))
             loops.start("scaling_bounds", self._follow_bounds())
             loops.start(
                 "autoscaler",
@@ -136,13 +137,15 @@ class Watch:
     async def _read(
         self,
         redis: AsyncRedis,
-        board: LoadBoard,
+        loads_reader: LoadReader,
         reader: DemandReader,
         settings: SettingsReader,
         output: GrowingSum,
     ) -> None:
         await self._read_settings(settings)
         demand = await reader.read()
+        await loads_reader.fresh(REDIS_TIMEOUT_S)
+        board = loads_reader.board
         loads = {**board.loads(), **board.warm()}
         seen = board.active_seen
         generated = output.add({name: load.output_tokens for name, load in loads.items()})

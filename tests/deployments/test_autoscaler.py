@@ -28,9 +28,10 @@ from router.active import active_key
 from router.demand import DemandCounters, demand_key
 from router.fleet_settings import GivenSettings, settings_key
 from router.signature import Signer, signed
+from tests.ports import free_ports
 from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
-from tests.router.redis_process import RedisProcess
+from tests.router.redis_process import RedisProcess, running
 
 ROOT = Path(__file__).parent.parent.parent
 BOARD = "test/engine"
@@ -332,3 +333,22 @@ def test_warm_replicas_alone_leave_the_number_as_it_is() -> None:
     limits = limits_of(fleet.pools["engine"])
     assert limits is not None
     assert (limits.min_replicas, limits.max_replicas, limits.warm_replicas) == (2, 3, 1)
+
+
+def test_loads_are_read_when_demand_is_and_not_between(tmp_path: Path) -> None:
+    """A count of commands: HGETALL reads the slots with the loads, and the demand."""
+    (port,) = free_ports(1)
+    with running(tmp_path, port, f"port {port}") as server:
+        watch = Watch(BOARD, server.url, fleet_of())
+        watch.keep()
+        deadline = time.monotonic() + 60
+        while watch.signals is None or watch.signals.running is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with control(server) as client:
+            client.config_resetstat()
+            began = time.monotonic()
+            time.sleep(4 * autoscaler.READ_PERIOD_S)
+            calls = client.info("commandstats")["cmdstat_hgetall"]["calls"]
+            steps = (time.monotonic() - began) / autoscaler.READ_PERIOD_S + 2
+    assert 2 <= calls <= 2 * steps
