@@ -31,9 +31,10 @@ _decode = msgspec.json.Decoder(ReplicaLoad).decode
 
 
 class LoadReader:
-    """`board`, `scaled` and `forged` are public. `scaled`: not all of the pool's replicas take
-    traffic; where all do, what Redis says of that is old. `signer`: what it did not sign is not
-    believed; None: everything is. `forged`: how many leases were not, in the latest reading."""
+    """`board`, `scaled`, `forged` and `taken` are public. `scaled`: not all of the pool's replicas
+    take traffic; where all do, what Redis says of that is old. `signer`: what it did not sign is
+    not believed; None: everything is. `forged`: how many leases were not, in the latest reading.
+    `taken`: the slots of the latest reading; None: it failed, or there was none."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class LoadReader:
         self._leases = LeaseSigner(signer, pool) if signer else None
         self._active = active.ActiveWriter(redis, pool, signer)
         self.forged = 0
+        self.taken: slots.Taken | None = None
         self._pool = pool
         self.board = board
         self.scaled = scaled
@@ -103,8 +105,15 @@ class LoadReader:
             self._is_on_time = bool(done)
 
     async def next_reading(self) -> None:
-        """Wait until the board was read once more; IDLE_PERIOD_S at most."""
-        await asyncio.wait((self._next(),), timeout=IDLE_PERIOD_S)
+        """Wait until the board was read once more, or the reading is late."""
+        # later than an idle reading comes: its callers are woken once for it
+        await asyncio.wait((self._next(),), timeout=1.5 * IDLE_PERIOD_S)
+
+    async def next_taken(self) -> slots.Taken | None:
+        """Wait for the next reading of the slots; None: it failed, or is late."""
+        reading = self._next()
+        await self.next_reading()
+        return self.taken if reading.done() else None
 
     def want(self) -> None:
         """Have the board read now, and `needed_every_s` of `run` asked again."""
@@ -137,7 +146,7 @@ class LoadReader:
             await self._read()
             self._is_on_time = True
         except BaseException:
-            self._is_on_time = False
+            self._is_on_time, self.taken = False, None
             raise
         finally:
             self._is_reading = False
@@ -149,13 +158,14 @@ class LoadReader:
         began_at, promotions = asyncio.get_running_loop().time(), self._promotions
         async with self._lane.within(slots.REDIS_TIMEOUT_S) as lane:
             key = active.active_key(self._pool)
-            leases, value = await slots.live(lane, self._pool, key, self._known)
+            found = await slots.read_leases(lane, self._pool, key, self._known)
         self._began_at = began_at
-        self._known = frozenset(leases)
-        genuine = self._genuine(leases)
+        self.taken = found.taken
+        self._known = frozenset(found.live)
+        genuine = self._genuine(found.live)
         seen = self.board.active_seen
         if self._promotions == promotions:
-            seen = active.parsed(value, self._pool, self._signer)
+            seen = active.parsed(found.beside, self._pool, self._signer)
         # a number that was left by a fleet file of another day says nothing
         self.board.update(self._readable(genuine), seen if self.scaled else None)
 

@@ -44,7 +44,7 @@ class PoolFeeds:
     ) -> None:
         self.loads = LoadReader(text, pool, board, scaled, signer)
         self._placements = PlacedStream(binary, pool, gateway, heard, signer=signer)
-        self._sweeper = Sweeper(text, pool)
+        self._sweeper = Sweeper(text, pool, self.loads.next_taken)
         self.index = PrefixIndex(binary, pool, lookup_budget_s, clock)
 
     async def run(self, loads_needed_every_s: Callable[[], float] = lambda: READ_PERIOD_S) -> None:

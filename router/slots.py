@@ -26,10 +26,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 from redis.exceptions import NoScriptError
@@ -263,13 +263,6 @@ async def free(redis: AsyncRedis, pool: str, slot: int, sweeper: str) -> bool:
     return bool(await _FREE(redis, keys, slot, SWEEPING + sweeper))
 
 
-async def registry(redis: AsyncRedis, pool: str) -> dict[int, str]:
-    """The taken slots: who writes under each, an incarnation or `SWEEPING` + a sweeper's id."""
-    async with asyncio.timeout(REDIS_TIMEOUT_S):
-        entries = await cast(Awaitable[dict[str, str]], redis.hgetall(slots_key(pool)))
-    return _taken(entries)
-
-
 def _taken(entries: Mapping[str, str]) -> dict[int, str]:
     return {
         int(slot): value
@@ -278,41 +271,47 @@ def _taken(entries: Mapping[str, str]) -> dict[int, str]:
     }
 
 
-async def leases(redis: AsyncRedis, pool: str, slots: Iterable[int]) -> dict[int, str]:
-    """The snapshots of those of these slots that have a lease."""
-    wanted = sorted(slots)
-    if not wanted:
-        return {}
-    async with asyncio.timeout(REDIS_TIMEOUT_S):
-        found = await cast(
-            Awaitable[list[str | None]], redis.mget([lease_key(pool, slot) for slot in wanted])
-        )
-    return {slot: lease for slot, lease in zip(wanted, found, strict=True) if lease is not None}
+@dataclass(frozen=True)
+class Taken:
+    """The taken slots of a pool at one moment. `writers`: slot -> an incarnation, or `SWEEPING` + a
+    sweeper's id. `leased`: those that have a lease, whosever it is."""
+
+    writers: Mapping[int, str]
+    leased: frozenset[int]
 
 
-async def live(
-    lane: Lane, pool: str, beside: str, known: Iterable[int] = ()
-) -> tuple[dict[int, str], str | None]:
-    """Slot -> snapshot JSON of each replica whose bits may be believed.
+@dataclass(frozen=True)
+class Leases:
+    """`live`: slot -> snapshot JSON of each replica whose bits may be believed. `beside`: the
+    string that was read together with them."""
 
-    And, read together with them, the string at the pool's key `beside`. One round trip, where no
-    slots are taken but those `known`. Takes as long as Redis does: set a limit.
+    live: dict[int, str]
+    beside: str | None
+    taken: Taken
+
+
+async def read_leases(lane: Lane, pool: str, beside: str, known: Iterable[int] = ()) -> Leases:
+    """Read the pool's leases and the string at its key `beside`.
+
+    One round trip, where no slots are taken but those `known`. Takes as long as Redis does: set a
+    limit.
     """
     wanted = sorted(known)
     replies = await asyncio.gather(
         *lane.send(("HGETALL", slots_key(pool)), ("MGET", *_keys(pool, beside, wanted)))
     )
-    taken, found = _taken(_mapping(replies[0])), replies[1]
-    if not taken.keys() <= set(wanted):
-        wanted = sorted(taken)
+    writers, found = _taken(_mapping(replies[0])), replies[1]
+    if not writers.keys() <= set(wanted):
+        wanted = sorted(writers)
         found = await lane.call("MGET", *_keys(pool, beside, wanted))
     value, *texts = (None if of is None else of.decode(errors=FOREIGN) for of in found)
-    snapshots = {
+    leases = {
         slot: lease
         for slot, lease in zip(wanted, texts, strict=True)
-        if lease is not None and slot in taken and _incarnation_of(lease) == taken[slot]
+        if lease is not None and slot in writers
     }
-    return snapshots, value
+    live = {slot: of for slot, of in leases.items() if _incarnation_of(of) == writers[slot]}
+    return Leases(live, value, Taken(writers, frozenset(leases)))
 
 
 def _keys(pool: str, beside: str, slots: Sequence[int]) -> list[str]:

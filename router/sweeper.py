@@ -1,10 +1,11 @@
 """Gives back the slots of replicas that died: clears their bits, then frees their numbers.
 
-It runs in every gateway; a lock lets one work at a time. A slot that had no lease for
-UNLEASED_S, by this sweeper's own clock, is first retired, which fences its writer off for good;
-then every bitmap of the pool is looked at, some at a time, with pauses. A sweeper that stops
-midway leaves the slot marked, and another begins it again when the lock has run out. A slot is
-freed only after one whole pass over one and the same Redis process; otherwise it stays taken.
+It runs in every gateway; a lock lets one work at a time. It looks at the slots that the gateway
+reads with the loads, so that a sweeper with nothing to do asks Redis nothing. A slot that had no
+lease for UNLEASED_S, by this sweeper's own clock, is first retired, which fences its writer off
+for good; then every bitmap of the pool is looked at, some at a time, with pauses. A sweeper that
+stops midway leaves the slot marked, and another begins it again when the lock has run out. A slot
+is freed only after one whole pass over one and the same Redis process; otherwise it stays taken.
 Nothing here raises.
 """
 
@@ -52,15 +53,19 @@ async def _pause() -> None:
 
 
 class Sweeper:
+    """`look` waits for the next reading of the pool's slots; None: it failed."""
+
     def __init__(
         self,
         redis: AsyncRedis,
         pool: str,
+        look: Callable[[], Awaitable[slots.Taken | None]],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], Awaitable[None]] = _pause,
     ) -> None:
         self._redis = redis
         self._pool = pool
+        self._look = look
         self._clock = clock
         self._pause = pause
         self._id = secrets.token_hex(8)
@@ -82,25 +87,27 @@ class Sweeper:
     async def sweep_once(self) -> int:
         """Look once, and sweep what is due. Returns how many slots became free."""
         try:
-            freed = await self._sweep(await self._due())
+            taken = await self._look()
+            if taken is None:
+                # Publishers need the time again to find back to Redis.
+                self._unleased.clear()
+                return 0
+            freed = await self._sweep(self._due(taken))
             self._failing = False
             return freed
         except REDIS_FAILURES as error:
             if not self._failing:
                 logger.warning("dead slots of %s not swept: %s", self._pool, error)
             self._failing = True
-            # Publishers need the time again to find back to Redis.
             self._unleased.clear()
             return 0
 
-    async def _due(self) -> list[tuple[int, str]]:
-        taken = await slots.registry(self._redis, self._pool)
-        leased = await slots.leases(self._redis, self._pool, taken)
+    def _due(self, taken: slots.Taken) -> list[tuple[int, str]]:
         now = self._clock()
         self._unleased = {
             entry: self._unleased.get(entry, now)
-            for entry in taken.items()
-            if entry[0] not in leased
+            for entry in taken.writers.items()
+            if entry[0] not in taken.leased
         }
         return [entry for entry, since in self._unleased.items() if now - since >= UNLEASED_S]
 

@@ -27,12 +27,14 @@ class Moves:
         self.after_s = after_s
         self._board = board
         self._answers: dict[str, set[Offer]] = {}
+        self._begun = asyncio.Event()
         # replica id -> since when it is known to leave, on the loop's clock
         self._leaving: dict[str, float] = {}
 
     def begun(self, replica_id: str, offer: Offer) -> None:
         """An answer that can be gone on with; `offer` has another engine go on, if one can."""
         self._answers.setdefault(replica_id, set()).add(offer)
+        self._begun.set()
 
     def ended(self, replica_id: str, offer: Offer) -> None:
         answers = self._answers.get(replica_id, set())
@@ -46,6 +48,10 @@ class Moves:
         await forever("moves", self._look, PERIOD_S, fails=fails, logger=logger)
 
     async def _look(self) -> None:
+        if not self._answers:
+            self._leaving = {}
+            self._begun.clear()
+            await self._begun.wait()
         now = asyncio.get_running_loop().time()
         leaving = [of for of in self._answers if self._board.is_leaving(of)]
         self._leaving = {of: self._leaving.get(of, now) for of in leaving}

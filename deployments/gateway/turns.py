@@ -11,6 +11,7 @@ from starlette.types import Receive
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
 from autoscaling.waiting import Waiter
+from common.loops import until_next
 from deployments.gateway.request import client_gone
 
 # How often those who wait are looked after at least: an answer may be their turn. Loads come ten
@@ -74,8 +75,11 @@ class Turns:
 
     async def give(self) -> None:
         """Let go whose turn has come, once there may be one, or some time has passed."""
-        period_s = TURN_PERIOD_S if self._waiting else IDLE_PERIOD_S
-        timer = asyncio.get_running_loop().call_later(period_s, self._may_come.set)
+        loop = asyncio.get_running_loop()
+        # aligned with other loops: an idle process is woken once for all of them
+        idle_s = until_next(IDLE_PERIOD_S, loop.time())
+        after_s = TURN_PERIOD_S if self._waiting else idle_s
+        timer = loop.call_later(after_s, self._may_come.set)
         try:
             await self._may_come.wait()
         finally:

@@ -16,18 +16,40 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from common.loops import until_next
 from deployments.process.http_connection import BoundedConnection, ConnectionLimits
 from deployments.process.open_files import watch_open_files
 
 KEEP_ALIVE_S = 75
 
 
+TICK_S = 1.0
+
+
 class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers to Ray."""
+    """Leaves the process's signal handlers to Ray, and wakes an idle process once a second to
+    renew the Date header; uvicorn's own loop does ten times, to look whether to exit."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._exits = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    def exit(self) -> None:
+        """End `serve` when the exchanges under way have ended."""
+        self.should_exit = True
+        self._exits.set()
+
+    async def main_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        # 0: the tick of a second that renews the header
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(until_next(TICK_S, loop.time())):
+                    await self._exits.wait()
 
 
 class _LastAnswers:
@@ -108,6 +130,6 @@ class HttpServer:
 
     async def drain(self) -> None:
         """Stop listening; return when the exchanges under way have ended."""
-        self._server.should_exit = True
+        self._server.exit()
         if self._task is not None:
             await self._task

@@ -20,12 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from common.loops import forever
+from common.loops import forever, until_next
 from common.private_folder import made_private, user_folder
 
 logger = logging.getLogger("ray.serve")
 
 PERIOD_S = 0.2
+# How often a process looks whether its node is drained.
+LOOK_PERIOD_S = 0.5
 # A request that was placed just before the others heard of it is still on its way.
 SETTLE_S = 2.0
 ASKED = "drain"
@@ -53,8 +55,10 @@ async def _follow(
     told = folder / str(os.getpid())
     try:
         write(told, _SERVING)
-        while not (folder / ASKED).exists():  # noqa: ASYNC110  # another process makes it
-            await asyncio.sleep(PERIOD_S)
+        while not (folder / ASKED).exists():  # another process makes it
+            # aligned with other loops: an idle process is woken once for all of them
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(until_next(LOOK_PERIOD_S, now))
         after_s, within_s = map(float, (folder / ASKED).read_text().split())
         asyncio.get_running_loop().run_in_executor(None, _tell_ray, node_id, within_s)
         settled = asyncio.get_running_loop().time() + SETTLE_S

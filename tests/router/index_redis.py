@@ -1,6 +1,7 @@
 """Real servers for the index's tests, and what is in them."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +10,7 @@ import redis
 
 from router import slots
 from router.active import active_key
-from router.redis_client import AsyncRedis, connect
+from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.redis_lane import KeptLane
 from router.slots import segment_prefix
 from tests.ports import cluster_ports, free_ports
@@ -78,16 +79,33 @@ def holders(server: RedisProcess, slot: int) -> set[bytes]:
     return {key for key, slots in bits(server).items() if slot in slots}
 
 
-async def live(redis: AsyncRedis, pool: str) -> dict[int, str]:
-    """Slot -> snapshot of the live replicas."""
+async def leases(redis: AsyncRedis, pool: str) -> slots.Leases:
     async with KeptLane(redis, slots.slots_key(pool).encode()).within(
         slots.REDIS_TIMEOUT_S
     ) as lane:
         try:
-            snapshots, _ = await slots.live(lane, pool, active_key(pool))
+            return await slots.read_leases(lane, pool, active_key(pool))
         finally:
             await lane.aclose()
-    return snapshots
+
+
+async def live(redis: AsyncRedis, pool: str) -> dict[int, str]:
+    """Slot -> snapshot of the live replicas."""
+    return (await leases(redis, pool)).live
+
+
+async def registry(redis: AsyncRedis, pool: str) -> Mapping[int, str]:
+    """Slot -> who writes under it."""
+    return (await leases(redis, pool)).taken.writers
+
+
+async def look_at_slots(redis: AsyncRedis, pool: str) -> slots.Taken | None:
+    """As a gateway that reads the loads gives them to its sweeper."""
+    try:
+        async with asyncio.timeout(slots.REDIS_TIMEOUT_S):
+            return (await leases(redis, pool)).taken
+    except REDIS_FAILURES:
+        return None
 
 
 def names(server: RedisProcess) -> set[str]:

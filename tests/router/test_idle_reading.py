@@ -6,9 +6,12 @@ import asyncio
 import signal
 import time
 
-from router import slots
+import pytest
+
+from router import slots, sweeper
 from router.load import LoadBoard, ReplicaLoad
 from router.load_reader import IDLE_PERIOD_S, READ_PERIOD_S, LoadReader
+from router.pool_feeds import PoolFeeds
 from router.publisher import HEARTBEAT_S, RENEW_S
 from router.redis_client import AsyncRedis, connect
 from tests.router.index_engine import replica_on
@@ -44,6 +47,26 @@ async def test_an_idle_gateway_reads_rarely(redis_url: str) -> None:
     assert reader.board.is_read
     await cancelled(task)
     await redis.aclose()
+
+
+async def test_an_idle_sweeper_looks_at_what_was_read_with_the_loads(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "SWEEP_PERIOD_S", 0.02)
+    text, binary = connect(redis_url), connect(redis_url, decode=False)
+    await publish(text, load("r0", slot=0))
+    board = LoadBoard(time.monotonic)
+    feeds = PoolFeeds(text, binary, POOL, board, "g", lambda placed: None, BUDGET_S)
+    task = asyncio.create_task(feeds.run(lambda: IDLE_PERIOD_S))
+    await until(lambda: board.is_read)
+    await text.config_resetstat()
+    began = time.monotonic()
+    await asyncio.sleep(3 * IDLE_PERIOD_S)
+    most = (time.monotonic() - began) / IDLE_PERIOD_S + 2
+    assert 1 <= await calls_of(text, "hgetall") <= most
+    await cancelled(task)
+    await text.aclose()
+    await binary.aclose()
 
 
 async def test_a_request_is_placed_by_fresh_loads_after_an_idle_time(redis_url: str) -> None:

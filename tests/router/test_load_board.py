@@ -344,7 +344,7 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
     board = reader.board
     await ActiveWriter(redis, POOL).publish(1, None)
     board.update(seniors(100.0, 200.0), Active(1))
-    read, began, may_end = slots.live, asyncio.Event(), asyncio.Event()
+    read, began, may_end = slots.read_leases, asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any) -> Any:
         found = await read(*arguments)
@@ -354,7 +354,7 @@ async def test_a_reading_from_before_a_promotion_does_not_undo_it(
 
     for replica in seniors(100.0, 200.0):
         await publish(redis, replica)
-    monkeypatch.setattr(slots, "live", slow)
+    monkeypatch.setattr(slots, "read_leases", slow)
     task = asyncio.create_task(reader.run())
     await began.wait()
     assert await reader.promote()

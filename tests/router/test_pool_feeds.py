@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
@@ -19,7 +17,8 @@ from router.load import ReplicaLoad
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import AsyncRedis, connect
-from tests.router.index_redis import POOL, control
+from router.redis_lane import Lane
+from tests.router.index_redis import POOL, control, registry
 from tests.router.loads import load
 from tests.router.redis_process import RedisProcess
 from tests.waiting import cancelled, until
@@ -149,22 +148,17 @@ async def test_no_feed_ends_of_what_nobody_expected(
     placers = [Placer(server.url) for _ in range(2)]
     tasks = [asyncio.create_task(placer.feeds.run()) for placer in placers]
     await until(lambda: all(waiting(placer) for placer in placers))
-    commands: Any = Redis.execute_command, Pipeline.execute
     raised = 0
 
-    async def broken(client: object, *arguments: Any, **options: Any) -> Any:
+    def broken(lane: Lane, *commands: Any) -> Any:
         nonlocal raised
-        if client is redis:  # which renews the leases
-            return await commands[0](redis, *arguments, **options)
         raised += 1
         raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Redis, "execute_command", broken)
-        patch.setattr(Pipeline, "execute", broken)
+        patch.setattr(Lane, "send", broken)  # leases are renewed through another client
         placers[0].place(REQUEST, None)
         await until(lambda: raised > 4)
-    assert (Redis.execute_command, Pipeline.execute) == commands
     # the board says nothing that is older than a lease: it is read again
     for placer in placers:
         placer.scheduler.board.update([], None)
@@ -193,5 +187,5 @@ async def test_what_strangers_write_into_redis_takes_nobody_off_the_board(
     placer = Placer(server.url)
     task = asyncio.create_task(placer.feeds.run())
     await until(lambda: waiting(placer).keys() == {"r0", "r1"})
-    assert await slots.registry(redis, POOL) == {0: "r0-1", 1: "r1-1", 7: "\ufffd\ufffd"}
+    assert await registry(redis, POOL) == {0: "r0-1", 1: "r1-1", 7: "\ufffd\ufffd"}
     await cancelled(task)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from router import publisher, slots
 from router.kv_events import KvEvent
 from router.redis_client import AsyncRedis
-from router.slots import registry
 from tests.router.index_engine import Replica, all_cleared, removed, replica_on, stored
 from tests.router.index_redis import (
     PATIENCE_S,
@@ -22,6 +21,7 @@ from tests.router.index_redis import (
     holders,
     live,
     names,
+    registry,
     server_of,
 )
 from tests.router.redis_process import RedisProcess

@@ -6,17 +6,18 @@ import os
 import signal
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from router import publisher, slots
 from router.redis_client import AsyncRedis, connect
-from router.slots import registry, segment_prefix
+from router.slots import segment_prefix
 from router.sweeper import Sweeper
 from tests.ports import free_ports
 from tests.router.index_engine import removed, replica_on, stored
-from tests.router.index_redis import POOL, bits, client_of, control
+from tests.router.index_redis import POOL, bits, client_of, control, look_at_slots, registry
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 
@@ -197,5 +198,6 @@ async def sweep_all(server: RedisProcess) -> None:
     async with client_of(server) as redis:
         for slot, incarnation in (await registry(redis, POOL)).items():
             await slots.withdraw(redis, POOL, slot, incarnation)
-        sweeper = Sweeper(redis, POOL, clock=lambda: next(times))
+        look = partial(look_at_slots, redis, POOL)
+        sweeper = Sweeper(redis, POOL, look, clock=lambda: next(times))
         assert [await sweeper.sweep_once(), await sweeper.sweep_once()] == [0, 1]

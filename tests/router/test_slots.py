@@ -13,14 +13,13 @@ from router.redis_client import REDIS_FAILURES, AsyncRedis
 from router.slots import (
     claim,
     free,
-    registry,
     release,
     renew,
     retire,
     withdraw,
     write_bits,
 )
-from tests.router.index_redis import POOL, TOPOLOGIES, bits, control, holders, live, names
+from tests.router.index_redis import POOL, TOPOLOGIES, bits, control, holders, live, names, registry
 from tests.router.redis_process import RedisProcess
 
 A, B = b"a" * 16, b"\xff\x00" * 8

@@ -5,8 +5,10 @@ import itertools
 import logging
 import os
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,20 @@ from hypothesis import strategies as st
 
 from router import redis_keys, slots, sweeper
 from router.redis_client import AsyncRedis, connect
-from router.slots import claim, registry, renew, write_bits
+from router.slots import claim, renew, write_bits
 from router.sweeper import Sweeper
 from tests.ports import free_ports
-from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, bits, client_of, control, names
+from tests.router.index_redis import (
+    PATIENCE_S,
+    POOL,
+    TOPOLOGIES,
+    bits,
+    client_of,
+    control,
+    look_at_slots,
+    names,
+    registry,
+)
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import until
 
@@ -42,7 +54,8 @@ class Hand:
         self.now = now
         self.paused = False
         self._go = asyncio.Event()
-        self.sweeper = Sweeper(redis, pool, clock=lambda: self.now, pause=self._pause)
+        look = partial(look_at_slots, redis, pool)
+        self.sweeper = Sweeper(redis, pool, look, clock=lambda: self.now, pause=self._pause)
         self.task: asyncio.Task[int] | None = None
 
     async def _pause(self) -> None:
@@ -195,38 +208,58 @@ async def test_a_sweeper_runs_by_itself(
     monkeypatch.setattr(sweeper, "SWEEP_PERIOD_S", 0.01)
     await dead_slot(redis, KEYS)
     ticks = itertools.count()
-    task = asyncio.create_task(Sweeper(redis, POOL, clock=lambda: float(next(ticks))).run())
+    look = partial(look_at_slots, redis, POOL)
+    task = asyncio.create_task(Sweeper(redis, POOL, look, clock=lambda: float(next(ticks))).run())
     await until(lambda: not names(server), PATIENCE_S)
     task.cancel()
 
 
-async def test_an_outage_is_logged_once_and_starts_the_observation_anew(
-    redis: AsyncRedis,
-    server: RedisProcess,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    caplog.set_level(logging.WARNING)
-    await dead_slot(redis, KEYS[:1])
-    hand = Hand(redis)
-    await hand.sweep()
+@contextmanager
+def hanging(server: RedisProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", 0.3)
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
-        assert [await hand.sweep(), await hand.sweep()] == [0, 0]
+        yield
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
-    monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
-    assert len(caplog.records) == 1
+        monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
+
+
+async def test_a_reading_that_failed_starts_the_observation_anew(
+    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dead_slot(redis, KEYS[:1])
+    hand = Hand(redis)
+    await hand.sweep()
+    with hanging(server, monkeypatch):
+        assert [await hand.sweep(), await hand.sweep()] == [0, 0]
     hand.now = 4.0
     assert await hand.sweep() == 0
     hand.now = 8.0
     assert await hand.sweep() == 1
 
 
+async def test_an_outage_during_a_sweep_is_logged_once(
+    redis: AsyncRedis,
+    server: RedisProcess,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    await dead_slot(redis, KEYS)
+    hand = Hand(redis)
+    await hand.sweep()
+    hand.now = 4.0
+    assert await hand.step() is None
+    with hanging(server, monkeypatch):
+        assert [await hand.sweep(), await hand.sweep()] == [0, 0]
+    assert len(caplog.records) == 1
+    assert await hand.sweep_later() == 1
+
+
 async def test_a_redis_that_was_never_there_is_no_error() -> None:
     redis = connect("redis://127.0.0.1:1")
-    assert await Sweeper(redis, POOL).sweep_once() == 0
+    assert await Sweeper(redis, POOL, partial(look_at_slots, redis, POOL)).sweep_once() == 0
     await redis.aclose()
 
 

@@ -15,9 +15,8 @@ from common.loops import Loops
 from deployments.engine import replica
 from deployments.engine.replica import EngineFailed, EngineReplica, engine_failures
 from router.redis_client import connect
-from router.slots import registry
 from tests.router.index_engine import Replica, replica_on
-from tests.router.index_redis import POOL
+from tests.router.index_redis import POOL, registry
 from tests.router.redis_process import running
 
 SEE_ABOVE = "Engine core initialization failed. See root cause above. Failed core proc(s): {}"
