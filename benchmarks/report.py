@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import revision
@@ -49,11 +49,25 @@ def goal(figure: float, *, at_most: float | None = None, at_least: float | None 
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
 
-def command(benchmark: str) -> str:
-    """The command that makes this very run."""
+# Options with a file of the machine's. They change nothing that is measured.
+FILE_OPTIONS = ("--keep", "--record")
+
+
+def command(benchmark: str, given: Sequence[str] | None = None) -> str:
+    """The command that repeats this run, without FILE_OPTIONS. `given`: its arguments; None for
+    those of this process."""
     name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
-    arguments = shlex.join(sys.argv[1:])
+    arguments = shlex.join(_without_files(sys.argv[1:] if given is None else given))
     return f"make {name}" + (f' ARGS="{arguments}"' if arguments else "")
+
+
+def _without_files(given: Sequence[str]) -> Iterator[str]:
+    is_file = False
+    for argument in given:
+        name, equals, _ = argument.partition("=")
+        if not is_file and name not in FILE_OPTIONS:
+            yield argument
+        is_file = name in FILE_OPTIONS and not equals and not is_file
 
 
 def finish(
