@@ -18,7 +18,7 @@ def notes(values: Path) -> str:
 
 
 def not_enabled(text: str) -> str:
-    return text.partition("Not enabled:")[2].partition("Mind:")[0]
+    return text.partition("Not enabled:")[2].partition("Warnings:")[0]
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,12 @@ def test_where_all_is_on_nothing_is_listed(full: str) -> None:
 def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> None:
     fleet, without = {"name": "x", "pools": {"chat": CHAT}}, {"enabled": False}
     warned = " ".join(of_fleet(tmp_path, fleet=fleet, rayAuth=without).split())
-    assert "The network policies close them where your network plugin enforces policies" in warned
+    assert "Network policies close them only if your network plugin enforces policies" in warned
     assert "set rayAuth.enabled" in warned
     open_ = of_fleet(tmp_path, fleet=fleet, networkPolicy={"enabled": False}, rayAuth=without)
     open_ = " ".join(open_.split())
-    assert "runs code there, and nothing closes them: set rayAuth.enabled, or" in open_
-    assert "runs code there" not in minimal
+    assert "run code there, and nothing closes them: set rayAuth.enabled, or" in open_
+    assert "run code there" not in minimal
 
 
 def test_grafana_is_a_link(full: str, minimal: str) -> None:
@@ -107,9 +107,9 @@ def test_how_to_try_it_is_told(minimal: str) -> None:
 
 
 def test_one_gateway_and_cut_answers_are_warned_of(minimal: str) -> None:
-    mind = minimal.partition("Mind:")[2]
-    assert "set fleet.gateway.drain_timeout_s to 600" in " ".join(mind.split())
-    assert "Set fleet.gateway.replicas to 2" in mind
+    warnings = minimal.partition("Warnings:")[2]
+    assert "set fleet.gateway.drain_timeout_s to 600" in " ".join(warnings.split())
+    assert "Set fleet.gateway.replicas to 2" in warnings
 
 
 def test_a_kind_of_gpu_without_a_node_selector_is_warned_of(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_weights_on_a_nodes_own_disk_are_warned_of(minimal: str, tmp_path: Path)
 
 
 def test_a_head_that_nobody_may_evict_is_warned_of(minimal: str, tmp_path: Path) -> None:
-    assert "Nobody may evict the head" in minimal
+    assert "The head cannot be evicted" in minimal
     fleet = {"name": "x", "pools": {"chat": CHAT}}
     free = of_fleet(tmp_path, fleet=fleet, podDisruptionBudget={"head": False})
-    assert "Nobody may evict the head" not in free
+    assert "The head cannot be evicted" not in free
 
 
 def test_every_model_is_named_as_requests_name_it(tmp_path: Path) -> None:

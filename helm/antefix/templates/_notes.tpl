@@ -50,7 +50,7 @@
 {{- $request := kindIs "invalid" $gateway.request_timeout_s | ternary 600 $gateway.request_timeout_s -}}
 {{- $drain := kindIs "invalid" $gateway.drain_timeout_s | ternary 60 $gateway.drain_timeout_s -}}
 {{- if lt (float64 $drain) (float64 $request) }}
-- An answer may take {{ $request }} s and goes on for {{ $drain }} s when its engine is stopped to save one, then it is cut:
+- An answer may take {{ $request }} s, and an engine that is stopped to save one waits {{ $drain }} s for its answers, then cuts them:
   set fleet.gateway.drain_timeout_s to {{ $request }} to lose none.
 {{- end -}}
 {{- if eq ($gateway.replicas | default 1 | int64) 1 }}
@@ -66,8 +66,8 @@
 {{- end -}}
 {{- with .Values.podDisruptionBudget -}}
 {{- if and .enabled .head (not $.Values.gcsFaultTolerance.enabled) }}
-- Nobody may evict the head, so its node does not drain, and managed upgrades of nodes end in an error there: keep it on
-  one that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.head to false.
+- The head cannot be evicted, so its node does not drain, and managed upgrades of nodes fail there: keep it on a node
+  that stays, or set gcsFaultTolerance.enabled, or podDisruptionBudget.head to false.
 {{- end -}}
 {{- end -}}
 {{- if and (eq .Values.models.storage "none") (include "antefix.hubModels" .) }}
@@ -76,10 +76,10 @@
 {{- end -}}
 {{- if not .Values.rayAuth.enabled }}
 {{- if .Values.networkPolicy.enabled }}
-- Whoever reaches Ray's own ports runs code there. The network policies close them where your network plugin enforces
-  policies, which not every one does: see that yours does, or set rayAuth.enabled.
+- Anyone who reaches Ray's own ports can run code there. Network policies close them only if your network plugin
+  enforces policies: check that yours does, or set rayAuth.enabled.
 {{- else }}
-- Whoever reaches Ray's own ports runs code there, and nothing closes them: set rayAuth.enabled, or
+- Anyone who reaches Ray's own ports can run code there, and nothing closes them: set rayAuth.enabled, or
   networkPolicy.enabled where your network plugin enforces policies.
 {{- end }}
 {{- end -}}
