@@ -7,7 +7,8 @@ traffic goes to the gateways through Redis (`router.active`), the number to run 
 
 What the fleet file says of a pool comes through Redis, too (`router.fleet_settings`): if Ray Serve
 were told, it would forget what was decided. So a pool whose number is always the same has a policy
-as well, and Ray Serve's own bounds are none: `deployments.scaling_bounds` has ours.
+as well, which reads only the settings, and Ray Serve's own bounds are none:
+`deployments.scaling_bounds` has ours.
 
 https://docs.ray.io/en/latest/serve/advanced-guides/advanced-autoscaling.html
 """
@@ -38,10 +39,9 @@ from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
 from router.fleet_settings import SettingsReader
 from router.load import LoadBoard
-from router.load_reader import IDLE_PERIOD_S, LoadReader
+from router.load_reader import LoadReader
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
 from router.signature import Signer, forged
-from router.slots import REDIS_TIMEOUT_S
 
 logger = logging.getLogger("ray.serve")
 
@@ -115,7 +115,6 @@ class Watch:
         loads = LoadReader(redis, self.board, board, signer=self.signer)
         read = partial(self._read, redis, loads, reader, settings, GrowingSum())
         try:
-            loops.start("load_board", loads.run(lambda: IDLE_PERIOD_S))
             loops.start("scaling_bounds", self._follow_bounds())
             loops.start(
                 "autoscaler",
@@ -132,6 +131,7 @@ class Watch:
                 await asyncio.sleep(READ_PERIOD_S)
         finally:
             await loops.stop()
+            await loads.aclose()
             await redis.aclose()
 
     async def _read(
@@ -143,8 +143,12 @@ class Watch:
         output: GrowingSum,
     ) -> None:
         await self._read_settings(settings)
+        if self.pool is None or limits_of(self.pool) is None:  # nothing is decided
+            self.signals = None
+            return
         demand = await reader.read()
-        await loads_reader.fresh(REDIS_TIMEOUT_S)
+        with contextlib.suppress(*REDIS_FAILURES):  # as for the demand, which logs it
+            await loads_reader.read()
         board = loads_reader.board
         loads = {**board.loads(), **board.warm()}
         seen = board.active_seen

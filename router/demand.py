@@ -3,7 +3,8 @@
     key       value                                              lifetime
     demand    hash: gateway -> `DemandCounters`, JSON, signed;   60 s after the
               written every 0.5 s where they changed,            last writing
-              otherwise every second
+              otherwise every second; not of a pool
+              whose replicas are a fixed number
     decided   `Decided`, JSON, signed; written every 0.5 s       10 s
 
 Each gateway counts from its own start. The reader adds up what each count grew by, so the sums
@@ -143,8 +144,9 @@ async def tell(
     counters: DemandCounters,
     *,
     signer: Signer | None,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Write one gateway's counters until cancelled."""
+    """Write one gateway's counters until cancelled, while `is_wanted`."""
     key = demand_key(pool)
     written, written_at = DemandCounters(sequence=-1), float("-inf")
 
@@ -153,7 +155,7 @@ async def tell(
         now = asyncio.get_running_loop().time()
         # half a period of slack: steps of a loop are not taken at exact times
         is_due = now - written_at > UNCHANGED_PERIOD_S - WRITE_PERIOD_S / 2
-        if counters == written and not is_due:
+        if not is_wanted() or (counters == written and not is_due):
             return
         counters.sequence += 1
         text = msgspec.json.encode(counters).decode()

@@ -121,7 +121,9 @@ class GatewayPool:
         self._read_decided = partial(read_decided, connections.text, board_name, signer)
         gateway, demand = secrets.token_hex(8), self.scheduler.demand
         told = (connections.text, board_name, gateway, demand)
-        self._tell_demand = partial(tell, *told, signer=signer)
+        self._tell_demand = partial(
+            tell, *told, signer=signer, is_wanted=lambda: self.settings.is_scaled
+        )
 
     def change(self, fleet: Fleet, overflow: GatewayPool | None) -> None:
         """Serve by the fleet's settings from now on; requests under way go on as they began."""

@@ -272,3 +272,24 @@ def test_sources_that_come_and_go_for_years_are_not_all_remembered() -> None:
     for number in range(5 * demand.SOURCES_KEPT):
         assert total.add({f"gateway-{number}": 2, "stays": number}) == 2 * (number + 1) + number
     assert len(total._last) <= demand.SOURCES_KEPT
+
+
+async def test_counters_are_written_only_while_the_autoscaler_needs_them(
+    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "WRITE_PERIOD_S", 0.01)
+    asked, is_scaled = 0, False
+
+    def is_wanted() -> bool:
+        nonlocal asked
+        asked += 1
+        return is_scaled
+
+    writing = tell(redis, POOL, "a", DemandCounters(), signer=None, is_wanted=is_wanted)
+    task = asyncio.create_task(writing)
+    await until(lambda: asked > 3)
+    with control(server) as client:
+        assert not client.exists(demand_key(POOL))
+        is_scaled = True
+        await until(lambda: bool(client.exists(demand_key(POOL))))
+    await cancelled(task)
