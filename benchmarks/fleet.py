@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from benchmarks.ending import stopped_in_the_end
 from cli.local.home import Home
 from cli.stream_client import Endpoint
 from deployments.wire.engine_pass import EnginePasses
+
+KNOWN_TRIES, KNOWN_AGAIN_S = 120, 0.5
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,28 @@ def running(fleet_file: Path, keys: Mapping[str, str] | None = None) -> Iterator
             subprocess.run([*antefix, "down", "--now"], env=env, check=False)
 
 
+def first_engine(status: urllib.request.Request) -> str:
+    """The URL of the first replica. A gateway does not know it of an engine that has been too busy
+    to publish its load. Raises RuntimeError for one that stays unknown."""
+    for _ in range(KNOWN_TRIES):
+        with urllib.request.urlopen(status) as answer:
+            pools = json.load(answer)["pools"]
+        url: str | None = next(iter(pools.values()))["replicas"][0]["url"]
+        if url:
+            return url
+        time.sleep(KNOWN_AGAIN_S)
+    raise RuntimeError("the gateway does not know where its first engine is")
+
+
 def _described(up: dict[str, str], home: Home) -> BenchFleet:
     root = up["base_url"].removesuffix("/v1")
     authorization = {"authorization": f"Bearer {up['api_key']}"}
     request = urllib.request.Request(f"{root}/antefix/status", headers=authorization)
-    with urllib.request.urlopen(request) as answer:
-        pools = json.load(answer)["pools"]
-    replica = next(iter(pools.values()))["replicas"][0]
+    engine_url = first_engine(request)
     passes = EnginePasses(home.keys().engine_secret)
     return BenchFleet(
         Endpoint("gateway", root, authorization),
-        Endpoint("direct", replica["url"], passes.headers(replica["url"])),
+        Endpoint("direct", engine_url, passes.headers(engine_url)),
         up["model"],
         up["metrics_url"],
         passes,
