@@ -289,7 +289,7 @@ class Admission:
                 self.gate.update(pressure(ranked, slo, elapsed_s), tenant)
         else:
             going = None if is_full else self.may_leave(0.0, ranked, shared)
-        within = Verdict("admit", "the SLO is held", going or 0, best_ttft_s=best)
+        within = Verdict("admit", "the SLO is met", going or 0, best_ttft_s=best)
         if going is not None and not self._should_recover(ranked[going].wait_s, overflow, tenant):
             return within
         if priority == "batch" and self.queue.takes(tenant) and due <= slo.ttft_s:

@@ -4,13 +4,13 @@ import { bar, chip, count, el, objective, percent, seconds, table, tokens } from
 import { isFailed, isRefused, LOSSES, missed, observed, outcomeOf, verdictOf } from "./facts.js";
 
 const POLICIES = {
-  prefix: "It costs least by its score: the wait there, and computing what is not cached, for this request and those it delays. Scores closer than a prediction can tell are equal; of those the one with the fewest requests is taken.",
+  prefix: "It has the lowest cost: the wait there, and the computing of what is not cached, for this request and those that it delays. Costs closer than predictions can tell are equal; of those it takes the replica with the fewest requests.",
   least_loaded: "It has the fewest requests, then the fewest prompt tokens queued.",
   power_of_two: "It is the less loaded of two replicas drawn at random.",
   round_robin: "It was its turn.",
   random: "It was drawn at random.",
   session: "The request's session has its place there; without a session, where the load is least.",
-  blind: "No load was known (Redis away, or no replica yet): by the prompt's first words, among those last known.",
+  blind: "No load was known (Redis unavailable, or no replica yet). The prompt's first words choose among the replicas last known.",
 };
 
 export function explanation(decision) {
@@ -46,7 +46,7 @@ function prompt(decision) {
   if (decision.rejoined) return `${tokens(decision.prompt_tokens.confirmed)}; not read again.`;
   const known = decision.prompt_known
     ? `${tokens(counted)}, as the engine would count them`
-    : `about ${tokens(counted)}, guessed from its length: how this model makes tokens is not known here`;
+    : `about ${tokens(counted)}, estimated from its length: the gateway cannot tokenize for this model`;
   const asked = !decision.segments ? "too short to ask the index for"
     : decision.index_answered ? `${count(decision.segments)} segments asked of the index, answered in ${seconds(decision.lookup_s)}`
       : `${count(decision.segments)} segments asked of the index, which did not answer in time (${seconds(decision.lookup_s)}): placed by load`;
@@ -76,9 +76,9 @@ function budget({ budget: of }) {
   const whose = ({ model }) => model ? ` of ${model}` : "";
   const limits = of.limits.map((one) => one.left === null ? `${count(one.limit)} ${LIMITS[one.kind]}${whose(one)}`
     : `${count(one.left)} left of ${count(one.limit)} ${LIMITS[one.kind]}${whose(one)}`).join(", ");
-  const how = of.refused === "unknown" ? "How much was used is not known: Redis was away, or had just begun"
+  const how = of.refused === "unknown" ? "How much was used is unknown: Redis was unavailable, or had just started"
     : of.refused ? `No room: its tenant may have no more ${LIMITS[of.refused]}` : `It took at most ${tokens(of.tokens)}`;
-  return `${how}${of.by_share ? ", by this gateway's share, for Redis is away" : ""}; ${limits}.`;
+  return `${how}${of.by_share ? ", by this gateway's share, because Redis is unavailable" : ""}; ${limits}.`;
 }
 
 const PHASES = {
@@ -103,13 +103,13 @@ function why(decision) {
   const [first] = decision.candidates;
   if (!decision.admission) return [];
   if (["refused", "queued"].includes(verdictOf(decision))) {
-    if (decision.budget?.refused) return ["Nobody: it was not placed."];
-    return [first ? `Nobody: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
-      : decision.admission.outage ? "Nobody: no replica was up." : "Nobody: no replica was known."];
+    if (decision.budget?.refused) return ["No replica: it was not placed."];
+    return [first ? `No replica: the best was ${first.replica_id}${first.predicted_ttft === undefined ? "" : `, predicted ${seconds(first.predicted_ttft)} to the first token`}.`
+      : decision.admission.outage ? "None: no replica was up." : "None: no replica was known."];
   }
   const policy = POLICIES[decision.policy] ?? "";
   if (decision.rejoined) return [`${decision.replica} was making this stream already, for a gateway that was lost: it was not placed again.`];
-  if (!first && !decision.replica) return [`Nobody: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
+  if (!first && !decision.replica) return [`None: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   if (!first) return [`${decision.replica} took it: no replica was ${decision.admission.outage ? "up" : "known"} when it was placed.`];
   const chosen = `Policy ${decision.policy} chose ${first.replica_id}. `;
   const last = decision.last_replica ?? decision.replica;
@@ -155,8 +155,8 @@ function outcome(decision) {
 
 function served(decision) {
   const ttft = observed(decision);
-  if (decision.rejoined) return [`Its client had ${count(decision.rejoined.events)} of the stream's events, and had the rest from here.`];
-  if (ttft === null) return ["Answered without a word of the engine about its first token."];
+  if (decision.rejoined) return [`Its client had ${count(decision.rejoined.events)} of the stream's events, and got the rest from this gateway.`];
+  if (ttft === null) return ["Answered. The engine did not report its first token."];
   // `engine`: since it was placed, which is what is predicted; a gateway of an older release has none
   const { predicted, engine = ttft } = decision.ttft_s;
   const off = predicted === null ? ""
@@ -170,7 +170,7 @@ function served(decision) {
 function reuse(decision) {
   const cached = decision.cached_tokens;
   if (!cached) return null;
-  if (cached.confirmed === null) return "The engine did not tell what it took from its cache.";
+  if (cached.confirmed === null) return "The engine did not report what it took from its cache.";
   const fresh = decision.new_tokens ? ` ${tokens(decision.new_tokens)} are new: no replica held them.` : "";
   const lost = Object.entries(decision.reuse_loss_tokens ?? {}).filter(([, size]) => size > 0)
     .map(([cause, size]) => ` Lost ${tokens(size)} to ${cause}: ${LOSSES[cause] ?? ""}`);
@@ -205,7 +205,7 @@ function candidates(decision) {
     ["Cached", "Prompt tokens there by the index, and with what was announced since", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
         : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`), "num"],
-    ["Cost", "No time that anyone waits: the wait, plus computing what is not cached counted four times, for this request and for those that it delays; uncorrected. Policy prefix takes the lowest", (of) => of.score.toFixed(3), "num"],
+    ["Cost", "Policy prefix takes the lowest. Not a time: the wait, plus four times the computing of what is not cached, for this request and those that it delays, uncorrected", (of) => of.score.toFixed(3), "num"],
     ["Running", "Requests with a first token", (of) => count(of.running), "num"],
     ["Waiting", "Requests without one yet", (of) => count(of.waiting), "num"],
     ["Queued", "Prompt tokens to be computed first", (of) => tokens(of.queued_prefill_tokens), "num"],
@@ -221,7 +221,7 @@ function candidates(decision) {
       el("span", { class: "swatch step" }), "engine step ", el("span", { class: "swatch prefill" }), "prefill") : null,
     table("Candidates, best first", told, rows),
     told === columns ? el("p", { class: "hint" }, "The parts and the correction by recent observations add up to the predicted TTFT. "
-      + "The cost, by which policy prefix ranks, is no time that anyone waits.") : null].filter(Boolean));
+      + "Policy prefix ranks replicas by cost, which is not a time.") : null].filter(Boolean));
 }
 
 function correction(of) {

@@ -266,7 +266,7 @@ async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None
         ("charged", "It took at most 600\u00a0tok; 59 left of 60 requests a minute"),
         ("charged", f"4,400 left of 5,000 tokens a minute of {MODEL}."),
         ("over", "No room: its tenant may have no more requests a minute; 0 left of 60"),
-        ("over", "Nobody: it was not placed."),
+        ("over", "No replica: it was not placed."),
     ):
         decision = reader.decision(request_id)
         if not await decision.locator(".explanation").is_visible():
