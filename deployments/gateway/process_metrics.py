@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from common.loops import failures
 from deployments.process import http_connection
+from deployments.process.connection_refusals import CODES
 from observability.families import Families
 from observability.metrics import ProcessCounts
 from router.demand import Decided
@@ -18,6 +19,7 @@ class ProcessMetrics:
     def __init__(self, families: Families) -> None:
         self._loops = ProcessCounts(families.loop_failures)
         self._connections_refused = ProcessCounts(families.connections_refused)
+        self._connections_refused.own(dict.fromkeys(CODES, 0))
         self._forged = ProcessCounts(families.redis_forged)
 
     def refresh(self, decided: Iterable[Decided]) -> None:

@@ -8,7 +8,17 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+# Every code below, so that all of them are counted from 0 on.
+CODES = (
+    "body_too_slow",
+    "headers_timeout",
+    "headers_too_large",
+    "invalid_host",
+    "invalid_http",
+    "too_many_connections",
+    "too_many_headers",
+    "too_many_pipelined",
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+"""Refusals of connections have codes that are counted from 0 on."""
+
+from __future__ import annotations
+
+from deployments.gateway.process_metrics import ProcessMetrics
+from deployments.process import connection_refusals as refusals
+from observability.families import Families
+
+EVERY = (
+    refusals.head_too_large(1),
+    refusals.too_many_headers(1),
+    refusals.too_many_pipelined(1),
+    refusals.ambiguous("1.0", [(b"transfer-encoding", b"chunked")]),
+    refusals.ambiguous("1.1", []),
+    refusals.head_timeout(1.0),
+    refusals.body_too_slow(1.0, 1.0),
+    refusals.too_many_connections(1),
+    refusals.NOT_HTTP,
+)
+
+
+def test_every_code_is_listed() -> None:
+    assert {refusal.code for refusal in EVERY if refusal} == set(refusals.CODES)
+
+
+def test_refused_connections_are_counted_from_0_on() -> None:
+    families = Families()
+    ProcessMetrics(families)
+    (metric,) = families.connections_refused.collect()
+    shown = {tuple(sample.labels.values()) for sample in metric.samples}
+    assert shown >= {(code,) for code in refusals.CODES}
