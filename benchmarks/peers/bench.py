@@ -15,7 +15,7 @@ import aiohttp
 
 from benchmarks import report
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, PeerCase, halves, planned
-from benchmarks.peers.processes import Launched, cpu_seconds
+from benchmarks.peers.processes import STOP_S, Launched, cpu_seconds
 from benchmarks.peers.results import PeerRun, run_of
 from benchmarks.peers.routers import OURS, ROUTERS, Backends, places
 from loadgen.planning import RequestForm
@@ -27,6 +27,7 @@ READY_S, TRY_S, AGAIN_S = 240.0, 10.0, 0.2
 # Requests to each gateway before any that counts, so that it knows every engine.
 FIRST_REQUESTS = 4
 RESET_S, SETTLE_S = 20.0, 1.0
+PEER_STOP_S = 0.5
 # Processes that Ray Serve LLM has beside its router.
 ENGINES = ("ray::ServeReplica:default:LLMServer", "VLLM::")
 # A run that takes so much longer than its arrivals hangs.
@@ -132,8 +133,7 @@ class PeersBench:
                     pids.append(self._backends.redis_pid)
                 yield _Front(started, [place.url for place in at], headers, pids)
             finally:
-                for gateway in started:
-                    await asyncio.to_thread(gateway.stop)
+                await asyncio.gather(*(asyncio.to_thread(_stop, gateway) for gateway in started))
 
     async def _until_ready(self, gateway: Launched, url: str, headers: dict[str, str]) -> None:
         body = {
@@ -156,6 +156,11 @@ class PeersBench:
                             answered += 1
                             continue
                 await asyncio.sleep(AGAIN_S)
+
+
+def _stop(gateway: Launched) -> None:
+    """A peer has no requests left, so it need not take the 5 s that smg takes."""
+    gateway.stop(STOP_S if gateway.says_when_ready else PEER_STOP_S)
 
 
 def client() -> aiohttp.ClientSession:

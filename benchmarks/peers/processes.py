@@ -68,8 +68,8 @@ class Launched:
         state = "ended" if self.has_ended else "does not get ready"
         return f"{self.log.stem} {state}:\n{self.log.read_text()[-LAST_WORDS:]}"
 
-    def stop(self) -> None:
-        """It and all that it has started."""
+    def stop(self, within_s: float = STOP_S) -> None:
+        """It and all that it has started. It is killed if it does not end `within_s`."""
         tree = _tree(self.pid)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ class Launched:
         if not self.says_when_ready:
             self._process.terminate()
         try:
-            self._process.wait(STOP_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

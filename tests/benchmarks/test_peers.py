@@ -7,8 +7,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.peers import routers
@@ -17,7 +19,7 @@ from benchmarks.peers.cases import ANSWER_TOKENS, CASES, halves, planned
 from benchmarks.peers.engines import fleet_of, plain_command
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.page import page
-from benchmarks.peers.processes import Launched, cpu_seconds
+from benchmarks.peers.processes import STOP_S, Launched, cpu_seconds
 from benchmarks.peers.results import (
     PeerRun,
     Runs,
@@ -337,6 +339,17 @@ def test_what_does_not_get_ready_is_told_with_the_end_of_its_log(tmp_path: Path)
             started.said(within_s=60)
     finally:
         started.stop()
+
+
+def test_a_peer_that_takes_long_to_end_is_killed(tmp_path: Path) -> None:
+    started = Launched(["sh", "-c", "trap '' TERM; echo up; sleep 600"], tmp_path / "smg.log")
+    while not started.log.read_text():
+        time.sleep(0.01)
+    (shell, *children) = [psutil.Process(started.pid), *psutil.Process(started.pid).children()]
+    began = time.monotonic()
+    started.stop(within_s=0.1)
+    assert time.monotonic() - began < STOP_S
+    assert not psutil.wait_procs([shell, *children], timeout=10)[1]
 
 
 def test_a_process_that_is_called_an_engine_is_not_the_routers(tmp_path: Path) -> None:
