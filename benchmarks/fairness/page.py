@@ -54,8 +54,12 @@ each in an order of chance; the first tenant's requests of a seed are due at the
 Times count from when a request was due. *Sent late* is what of them is the benchmark's own
 client's, which shares the cores with the engines; *at the gateway* they count from when a request
 came there. A *tail* is the p99 of 300 requests or more, otherwise the p90. Goals are the median of
-the tails of each seed.
+the tails of each seed.{_noted(figures)}
 """
+
+
+def _noted(figures: Mapping[str, Any]) -> str:
+    return f"\n\n**Note**: {figures['note']}." if "note" in figures else ""
 
 
 def _row(words: str, of: Mapping[str, Any]) -> tuple[str, ...]:

@@ -145,8 +145,10 @@ def described(seen: LoadResult) -> str:
     )
 
 
-def page(figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile) -> str:
-    """docs/benchmarks/simulator.md."""
+def page(
+    figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile, note: str = ""
+) -> str:
+    """docs/benchmarks/simulator.md. `note`: what else a reader has to know, a clause."""
     rows = [
         f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
         + " | ".join(_seconds(of.get(f"ttft_p{percent}_s")) for percent in PERCENTS)
@@ -185,10 +187,14 @@ load is the share of the engines' time that the requests would take. Figures of 
 | -- | -- | -- | -- | -- |
 {chr(10).join(judged)}
 
-Not compared: autoscaling, reuse of prefixes, replicas that start, and GPUs.
+Not compared: autoscaling, reuse of prefixes, replicas that start, and GPUs.{_noted(note)}
 
 {report.machine_in_words()}
 """
+
+
+def _noted(clause: str) -> str:
+    return f"\n\n**Note**: {clause}." if clause else ""
 
 
 def _seconds(figure: float | None) -> str:
@@ -210,10 +216,10 @@ def main() -> None:
     except Problem as problem:
         sys.exit(f"error: {problem}")
     told, judged = results.figures(found), results.goals(found)
+    sent = pace.figures(seconds for one in found for seconds in one.observed.sent_late)
     if options.write:
-        (DOCS / "simulator.md").write_text(page(told, judged, engine))
-    late = [seconds for one in found for seconds in one.observed.sent_late]
-    report.finish("simulator", {**told, **pace.figures(late)}, judged, seeds=RULE.reported)
+        (DOCS / "simulator.md").write_text(page(told, judged, engine, sent.get("note", "")))
+    report.finish("simulator", {**told, **sent}, judged, seeds=RULE.reported)
 
 
 if __name__ == "__main__":

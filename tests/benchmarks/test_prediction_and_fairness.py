@@ -119,7 +119,10 @@ def test_the_page_of_fairness_says_which_goals_are_missed() -> None:
         "tail_of_alone": rules.judged([1.0, 1.3, 1.4], {"at_most": 1.1}),
         "failed": rules.judged([0], {"at_most": 0}),
     }
+    assert "Note" not in page(figures, goals, "make bench-fairness", 8.0, "2026, on a machine.")
+    figures["note"] = "the load generator was late"
     text = page(figures, goals, "make bench-fairness", 8.0, "2026, on a machine.")
+    assert text.endswith("\n\n**Note**: the load generator was late.\n")
     assert "| beside the flood | 3 | 0 | p90 | 0.70 | 0.70 | p90 0.5, 0.7, 0.7 |" in text
     assert "| tail of alone | 1.3 | 1 to 1.4 | at most 1.1 | **no** |\n" in text
 

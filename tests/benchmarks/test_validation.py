@@ -76,6 +76,13 @@ def test_the_page_has_every_goal_and_whether_it_is_met() -> None:
     assert "| load 0.8 | observed | 100 | 0 | 1.40 s | 1.00 s | 3.00 s |  |" in text
 
 
+def test_the_page_says_where_the_load_generator_was_late() -> None:
+    pair = seen(1.0, 2.0), seen(1.0, 2.0)
+    found = compared(pair, pair)
+    text = page(figures(found), goals(found), profile(800.0, 0.04), "the load generator was late")
+    assert "GPUs.\n\n**Note**: the load generator was late.\n" in text
+
+
 async def urls_of(known: Sequence[Sequence[str | None]]) -> list[str]:
     """What is found where the gateway answers so, one answer after the other, the last for ever."""
     left = list(known)
