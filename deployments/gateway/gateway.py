@@ -44,6 +44,7 @@ from deployments.gateway.explanations import Explanations
 from deployments.gateway.fatal_requests import FatalRequests
 from deployments.gateway.given_settings import readable
 from deployments.gateway.health import Health, unheard_s
+from deployments.gateway.held_metrics import HeldMetrics
 from deployments.gateway.inquiries import Inquiries
 from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.other_releases import SchemaWatch
@@ -66,7 +67,6 @@ from deployments.process.serve_log import adopt_logs, current_request, set_log_l
 from observability import metric_files
 from observability.budget_metrics import BudgetMetrics
 from observability.families import Families
-from observability.held_items import held_items
 from observability.request_metrics import RequestMetrics
 from observability.request_record import CLIENT_LEFT, RequestRecord
 from observability.tracing import tracing_of
@@ -135,10 +135,10 @@ class Gateway:
         self._text, self._binary = connect(url), connect(url, decode=False)
         self._explanations = Explanations(self._binary, base.redis_name)
         self._dropped_told = 0
-        self._holders: set[str] = set()
         self._loops = Loops()
         self._controller = ServeController()
         self._metrics = Families()
+        self._held = HeldMetrics(self._metrics, self)
         self._process_metrics = ProcessMetrics(self._metrics)
         self._metrics.build.labels(VERSION).set(1)
         self._requests = RequestMetrics(self._metrics, {})
@@ -188,6 +188,7 @@ class Gateway:
                 logger=logger,
             ),
         )
+        self._loops.start("held_metrics", self._held.run())
         self._loops.start("budgets", self._budgets.run())
         self._loops.start("fatal_requests", self._fatal.run())
         if secrets.keys_file:
@@ -301,10 +302,14 @@ class Gateway:
 
     async def _keep_metrics(self) -> None:
         """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""
-        self.refresh_metrics(self._controller.status.last.states)
+        self._refresh_metrics(self._controller.status.last.states)
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
+        self._held.refresh()
+        self._refresh_metrics(states)
+
+    def _refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         dropped = self._explanations.dropped
         self._metrics.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
@@ -312,11 +317,6 @@ class Gateway:
         self._metrics.budgets_by_share.set(self._budgets.by_share)
         self._metrics.redis_full.set(self._budgets.redis_is_full)
         self._metrics.keys_stale.set(bool(self._keys.stale))
-        self._metrics.tasks.set(len(asyncio.all_tasks()))
-        held = held_items(self)
-        self._holders |= held.keys()
-        for holder in self._holders:
-            self._metrics.held_items.labels(holder).set(held[holder])
         pools = self._pools.by_name.values()
         self._process_metrics.refresh(of.decided for of in pools if of.decided)
         now = asyncio.get_running_loop().time()
