@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from deployments.models.model import embedded_model
 from tests import missing, programs, slowest
 from tests.router.index_redis import control, server_of
 from tests.router.redis_process import RedisProcess
+from tests.warm_python import program as warm
 from weights.drafts import first_layers
 
 # A busy machine is slow, not wrong. Laws that want a share of these examples take
@@ -55,6 +57,21 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "small"
     first_layers(embedded_model(lambda fraction, what: None), 4, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """A program that does what Python does, and has imported vLLM already."""
+    with warm.running(*warm.VLLM) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def warm_executable(warm_python: str) -> Iterator[None]:
+    """What our own code starts as its Python is the warm one: each `OfflineEngine`, above all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python)
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ refused. No engine is started: vLLM says all this before it loads a model.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -156,7 +155,7 @@ def engine_of(folder: Path, pool: Pool) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def facts(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("engines")
     cases = [REFUSED[name] for name in BY_CONFIGS]
     pools = [pool for case in cases for pool in (case.wrong, case.right)]
@@ -168,7 +167,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "engines": engines,
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [warm_python, "-c", SCRIPT],
         input=json.dumps(asked),
         capture_output=True,
         text=True,

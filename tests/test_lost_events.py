@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,14 @@ REPOSITORY = Path(__file__).parents[1]
 SEGMENTS = 7 * 128
 
 
-def test_an_engines_lost_events_and_its_reset_leave_no_phantom(tmp_path: Path) -> None:
+def test_an_engines_lost_events_and_its_reset_leave_no_phantom(
+    warm_python: str, tmp_path: Path
+) -> None:
     model = embedded_model(lambda fraction, step: None)
     (port,) = free_ports(1)
     with running(tmp_path / "redis", port, f"port {port}\n"):
         done = subprocess.run(
-            [sys.executable, "-m", "tests.lost_events"],
+            [warm_python, "-m", "tests.lost_events"],
             input=json.dumps({"model": str(model), "redis_url": f"redis://127.0.0.1:{port}/0"}),
             env={
                 **os.environ,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ def requests_of(setup: str) -> dict[str, Request]:
 
 
 @pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Vllm:
+def vllm(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Vllm:
     """Every setup and request, asked in one go: importing vLLM takes seconds."""
     folders = {"embedded": models.embedded()}
     for name in ("small", "with_bos", "with_unigram", "with_named_templates", "without_template"):
@@ -138,9 +137,9 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Vllm:
         ],
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.deployments.prompt.vllm_prompts"],
+        [warm_python, "-m", "tests.deployments.prompt.vllm_prompts"],
         input=json.dumps(asked),
-        env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from deployments.models.model import embedded_model
 from deployments.offline.speculation_sweep import MeasuredArm, Sweep, Trial, Way, sweep
 from deployments.offline.speculation_ways import NGRAM
 from weights.drafts import first_layers
@@ -43,12 +42,13 @@ PROMPTS = [f"Repeat this text word by word, three times: {text}" for text in COP
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+def swept(
+    warm_executable: None, small_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Sweep:
     folder = tmp_path_factory.mktemp("speculation")
-    model = embedded_model(lambda fraction, what: None)
-    first_layers(model, 4, folder / "draft")
+    first_layers(small_model, 2, folder / "draft")
     trial = Trial(
-        model=str(model),
+        model=str(small_model),
         engine_args=ENGINE_ARGS,
         env=ENV,
         prompts=[[{"role": "user", "content": prompt}] for prompt in PROMPTS],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(model: Path, freeze: str, **engine_args: Any) -> dict[str, Any]:
+def ask(warm_python: str, model: Path, freeze: str, **engine_args: Any) -> dict[str, Any]:
     asked = {
         "freeze": freeze,
         "model": str(model),
@@ -45,7 +44,7 @@ def ask(model: Path, freeze: str, **engine_args: Any) -> dict[str, Any]:
         "max_tokens": TOKENS,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.one_engine"],
+        [warm_python, "-m", "tests.one_engine"],
         input=json.dumps(asked),
         env={
             **os.environ,
@@ -84,10 +83,11 @@ def greedy_answers(model: Path) -> list[list[int]]:
 
 
 async def test_two_workers_say_what_the_whole_model_says_and_do_not_outlive_one_that_hangs(
+    warm_python: str,
     model: Path,
 ) -> None:
     """One engine for both: it starts for longer than it takes to tell."""
-    split = ask(model, "VLLM::Worker_TP1", tensor_parallel_size=2)
+    split = ask(warm_python, model, "VLLM::Worker_TP1", tensor_parallel_size=2)
     workers = {title for title in split["processes"].values() if "Worker" in title}
     assert workers == {"VLLM::Worker_TP0", "VLLM::Worker_TP1"}
     await until(lambda: not [pid for pid in split["processes"] if state(int(pid)) not in "XZ"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +47,8 @@ class Served:
         return [process.pid for process in self.processes if not process.is_running()]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="package")
+def served(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("engine") / "log"
     environment = {
         **os.environ,
@@ -61,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (
         log.open("w") as vllm,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.every_field.served_engine", json.dumps(ENGINE_ARGS)],
+            [warm_python, "-m", "tests.every_field.served_engine", json.dumps(ENGINE_ARGS)],
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.PIPE,

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator
@@ -336,12 +335,12 @@ for publisher in publishers:
 
 
 @pytest.mark.real
-async def test_vllms_own_publisher_is_understood(folder: Path) -> None:
+async def test_vllms_own_publisher_is_understood(warm_python: str, folder: Path) -> None:
     for name in ("long", "short"):
         (folder / name).mkdir()
     pipe = asyncio.subprocess.PIPE
     vllm = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", VLLM, str(folder)), stdin=pipe, stderr=pipe, stdout=pipe
+        *(warm_python, "-c", VLLM, str(folder)), stdin=pipe, stderr=pipe, stdout=pipe
     )
     readers = [Reader(folder / "long"), Reader(folder / "short")]
     try:

@@ -3,7 +3,6 @@
 import base64
 import json
 import subprocess
-import sys
 from typing import Any
 
 import msgspec
@@ -104,9 +103,9 @@ print(json.dumps(cases), file=sys.stderr)
 
 
 @pytest.fixture(scope="module")
-def vllm() -> dict[str, list[str]]:
+def vllm(warm_python: str) -> dict[str, list[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", VLLM],
+        [warm_python, "-c", VLLM],
         capture_output=True,
         text=True,
         timeout=VLLM_SECONDS,

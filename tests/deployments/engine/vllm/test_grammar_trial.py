@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,24 +41,28 @@ def lengths(count: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trials(small_model: Path) -> Iterator[Path]:
+def trials(warm_python: str, small_model: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
         path = Path(folder, "trials")
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.deployments.engine.vllm.trial_server"),
+                *(warm_python, "-m", "tests.deployments.engine.vllm.trial_server"),
                 *(str(small_model), str(path)),
             ],
             cwd=REPOSITORY,
-            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
+            env={
+                **os.environ,
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        config = bytes.fromhex(process.stdout.readline().decode())
-        (server,) = psutil.Process(process.pid).children()
-        assert ask(path, SETUP + config) == b"{}"
+        pid, config = process.stdout.readline().decode().split()
+        server = psutil.Process(int(pid))
+        assert ask(path, SETUP + bytes.fromhex(config)) == b"{}"
         yield path
         process.stdin.close()
         process.wait()

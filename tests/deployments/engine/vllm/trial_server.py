@@ -1,7 +1,8 @@
 """The server of trials without an engine: python -m tests.deployments.engine.vllm.trial_server
 
-Takes the model's folder and the socket as arguments. Writes one line when the server listens, and
-the config that it is to be set up with, as a pickle in hexadecimal. Ends with its stdin.
+Takes the model's folder and the socket as arguments. When the server listens, writes one line: its
+process id, and the config that it is to be set up with, as a pickle in hexadecimal. Ends with its
+stdin.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import pickle
 import sys
 from pathlib import Path
+
+import psutil
 
 from deployments.engine.vllm import grammar_trial
 from deployments.engine.vllm.args import parse
@@ -23,5 +26,6 @@ if __name__ == "__main__":
     args = parse(model, "model", {"max_model_len": 320, "enforce_eager": True})
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     grammar_trial.begin(Path(socket))
-    print(pickle.dumps(config).hex(), file=to_the_test, flush=True)
+    (server,) = psutil.Process().children()
+    print(server.pid, pickle.dumps(config).hex(), file=to_the_test, flush=True)
     sys.stdin.read()
