@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def until(truth: Callable[[], object], within_s: float = 60.0) -> None:
+async def until(
+    truth: Callable[[], object], within_s: float = 60.0, every_s: float = 0.005
+) -> None:
     """Raises TimeoutError when it has not become true."""
     async with asyncio.timeout(within_s):
         while not truth():  # noqa: ASYNC110  # nothing tells when
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(every_s)
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:

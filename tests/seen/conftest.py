@@ -44,6 +44,7 @@ class Seen:
     """A fleet, and what watches it."""
 
     home: Home
+    fleet_file: Path
     root: str
     headers: dict[str, str]
     prometheus: Prometheus
@@ -91,14 +92,16 @@ def traces() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="session")
-def seen(traces: Collector) -> Iterator[Seen]:
+def seen(traces: Collector, small_model: Path) -> Iterator[Seen]:
     for needed in ("prometheus", "alertmanager"):
         program(needed)
     home = Path(tempfile.mkdtemp(prefix="afx"))
+    fleet_file = home / "fleet.yaml"
+    fleet_file.write_text(SEEN_FILE.read_text().replace("SMALL", str(small_model)))
     try:
         up = antefix(
             home,
-            *("up", str(SEEN_FILE), "--port", "0", "--with-prometheus", "--json"),
+            *("up", str(fleet_file), "--port", "0", "--with-prometheus", "--json"),
             env=traces.environment,
         )
         assert up.returncode == 0, up.stderr
@@ -106,6 +109,7 @@ def seen(traces: Collector) -> Iterator[Seen]:
         headers = {"authorization": f"Bearer {started['api_key']}"}
         seen = Seen(
             Home(home),
+            fleet_file,
             started["base_url"].removesuffix("/v1"),
             headers,
             Prometheus(started["prometheus_url"]),
@@ -174,6 +178,8 @@ async def _ask(
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
+        # the model's own has a top_p, for which each step sorts its 49,152 tokens
+        "temperature": 0,
         "ignore_eos": True,
         "stream": True,
     }

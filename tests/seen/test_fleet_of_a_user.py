@@ -19,7 +19,7 @@ import pytest
 
 from cli.exit_codes import ExitCode
 from cli.local import processes
-from tests.seen.conftest import MODEL, OTHER_MODEL, SEEN_FILE, Seen, antefix
+from tests.seen.conftest import MODEL, OTHER_MODEL, Seen, antefix
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -45,7 +45,7 @@ async def test_status_tells_that_a_lost_engine_was_replaced(seen: Seen) -> None:
 
 
 def test_up_again_finds_it_running(seen: Seen) -> None:
-    done = antefix(seen.home.folder, "up", str(SEEN_FILE), "--port", "0")
+    done = antefix(seen.home.folder, "up", str(seen.fleet_file), "--port", "0")
     assert done.returncode == ExitCode.OK, done.stderr
     assert "already running" in done.stdout
 
