@@ -23,7 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
-	bench-resume bench-long-prompts bench-client bench-scale bench-peers bench-summary
+	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
+	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
@@ -194,6 +195,9 @@ bench-budgets: ## Measure tenants' budgets while gateways and Redis are killed, 
 
 bench-isolation: ## Attack a tenant's prompts by timing, with the salt between tenants and without
 	@$(BIN)/python -m benchmarks.isolation.run $(ARGS)
+
+bench-grammars: ## Attack an engine with grammars and measure another tenant, five minutes
+	@$(BIN)/python -m benchmarks.grammars.run $(ARGS)
 
 bench-resume: ## Kill engines in mid-answer and compare the answers, an hour (ARGS="--answers 24 -e 2")
 	@$(BIN)/python -m benchmarks.resume.run $(ARGS)

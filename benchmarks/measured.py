@@ -24,6 +24,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "drills": (*SERVING, "benchmarks/drills"),
     "fairness": (*SERVING, "benchmarks/fairness"),
     "gateways": (*GATEWAY, *PLACEMENT, "benchmarks/gateways"),
+    "grammars": (*SERVING, "benchmarks/grammars"),
     "index": ("router", "benchmarks/index"),
     "isolation": (*GATEWAY, *PLACEMENT, "benchmarks/isolation"),
     "long-prompts": (*GATEWAY, *PLACEMENT, "benchmarks/long_prompts"),

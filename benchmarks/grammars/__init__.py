@@ -1,0 +1,1 @@
+"""What a tenant's grammars cost another tenant."""

@@ -1,0 +1,102 @@
+"""What an attacker sends: the constraints that keep an engine busiest, each of them new."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from cli.stream_client import Endpoint
+
+PATH = "/v1/completions"
+# Longer than the slowest accepted constraint takes.
+ANSWER_S = 120.0
+Constraint = Mapping[str, Any]
+
+
+def lengths(count: int, number: int) -> Constraint:
+    """A schema of `count` strings, each with a different `maxLength`: xgrammar compiles each for a
+    second or two."""
+    names = [f"p{i}" for i in range(count)]
+    first = 1000 + number * count % 900_000
+    properties = {name: {"type": "string", "maxLength": first + i} for i, name in enumerate(names)}
+    return {"json": {"type": "object", "properties": properties, "required": names}}
+
+
+def repetition(number: int) -> Constraint:
+    return {"regex": f".{{1,{1000 + number}}}x"}
+
+
+def choices(number: int) -> Constraint:
+    return {"choice": [f"{number} {i} " + "of many words " * 4 for i in range(1000)]}
+
+
+# Accepted in part, on most machines: which, depends on how long they take there.
+KINDS: Sequence[Callable[[int], Constraint]] = (
+    lambda number: lengths(1, number),
+    lambda number: lengths(4, number),
+    repetition,
+    lambda number: lengths(8, number),
+    choices,
+    lambda number: lengths(16, number),
+    lambda number: lengths(200, number),
+)
+
+
+def constraints() -> Iterator[Constraint]:
+    """One kind after another, without end; none comes twice."""
+    for number in itertools.count():
+        for kind in KINDS:
+            yield kind(number)
+
+
+def body(model: str, constraint: Constraint) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompt": "Answer",
+        "max_tokens": 2,
+        "temperature": 0,
+        "structured_outputs": constraint,
+    }
+
+
+@asynccontextmanager
+async def under_attack(
+    http: aiohttp.ClientSession,
+    attackers: Sequence[Endpoint],
+    model: str,
+    each: int,
+    sent: Iterator[Constraint],
+) -> AsyncIterator[Counter[int]]:
+    """`each` attacker has this many connections, and sends its next constraint with every answer.
+    Yields how many answers had which status; 0: none."""
+    statuses: Counter[int] = Counter()
+
+    async def attack(endpoint: Endpoint) -> None:
+        while True:
+            request = body(model, next(sent))
+            try:
+                async with http.post(
+                    endpoint.url + PATH,
+                    json=request,
+                    headers=endpoint.headers,
+                    timeout=aiohttp.ClientTimeout(ANSWER_S),
+                ) as answer:
+                    await answer.read()
+                    statuses[answer.status] += 1
+            except (aiohttp.ClientError, TimeoutError):
+                statuses[0] += 1
+                await asyncio.sleep(1.0)
+
+    attacks = [asyncio.create_task(attack(one)) for one in attackers for _ in range(each)]
+    try:
+        yield statuses
+    finally:
+        for one in attacks:
+            one.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
