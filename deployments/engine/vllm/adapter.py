@@ -41,12 +41,14 @@ from deployments.engine.vllm.cpu_args import (
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.grammar_gate import GrammarGate
+from deployments.engine.vllm.grammar_threads import SLOW
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
 from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
 from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.stats import EngineStats
+from deployments.engine.vllm.trial_client import TrialClient
 from deployments.prompt import RendererFacts
 from deployments.wire import confirmation, resumption, tenant
 from deployments.wire.resumption import Resumption
@@ -90,7 +92,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         # `vllm_xargs`: those events would be counted as blocks that are never evicted.
         mode = "full" if self.reports_reuse else "incremental"
         extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
-        extra_args.pop(KNOWN_TOKENS, None)
+        for own in (KNOWN_TOKENS, SLOW):
+            extra_args.pop(own, None)
         sampling_params.extra_args = extra_args
         asked = resumption.current.get()
         resumable = self.resuming.begin(asked, prompt, sampling_params) if asked else None
@@ -124,6 +127,8 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         try:
             async with contextlib.aclosing(outputs):
                 turn = await self.grammars.admit(structured, of) if structured else None
+                if turn is not None:
+                    sampling_params.extra_args[SLOW] = True
                 async for output in outputs:
                     if turn is not None:
                         turn.compiled()
@@ -281,7 +286,7 @@ class VllmEngine:
         os.environ.pop(HEARTBEAT, None)
         os.environ.pop(SOCKET, None)
         engine.watch()
-        engine.grammars = GrammarGate(Path(trials), config)
+        engine.grammars = GrammarGate(TrialClient(Path(trials), config))
         dtype = _dtype_of(engine)
         engine.resuming = Resuming(engine, made_by(model, {**engine_args, "dtype": dtype}))
         await engine.reset_mm_cache()

@@ -1,9 +1,11 @@
 """Lets a constraint into the engine once it is known to compile in time (`grammar_trial.py`).
 
 Small and plain ones go in at once. Any other is tried first, at a cost of one more compile; the
-verdict is kept, so that it is tried once. What takes long to compile needs a turn, from its trial
-until its compile in the engine is over: a tenant has one turn at a time, and tenants take turns.
-Where trials do not work the constraint goes in untried, with a turn.
+verdict is kept, so that it is tried once. A trial needs a turn, which lasts until the compile in
+the engine is over: a tenant has one turn at a time, and tenants take turns. Each constraint begins
+with a quick trial. One that does not end within it needs a turn of the second kind, so that
+constraints that compile quickly never wait for those that compile for seconds. Where trials do not
+work the constraint goes in untried, with a turn.
 """
 
 from __future__ import annotations
@@ -12,32 +14,25 @@ import asyncio
 import json
 import logging
 import os
-import pickle
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from deployments.engine.vllm.constraint_bounds import is_plain
 from deployments.engine.vllm.constraints import PARAMETERS, Unfit
-from deployments.engine.vllm.grammar_trial import (
-    MOST_CPU_S,
-    MOST_MEMORY_BYTES,
-    SETUP,
-    TRIAL,
-    TrialVerdict,
-)
+from deployments.engine.vllm.grammar_trial import MOST_CPU_S, QUICK_CPU_S, TrialVerdict
 from deployments.engine.vllm.grammar_turns import GrammarTurns
+from deployments.engine.vllm.trial_client import TrialClient
 
 logger = logging.getLogger("ray.serve")
 
 # Compiles that take less need no turn.
-LONG_CPU_S = 0.05
-# Of a trial: a machine so busy that none ends within it is no fault of the constraint's.
-TRIAL_S = 60.0
+SLOW_CPU_S = 0.05
+# Of a constraint whose trial failed.
+UNTRIED = TrialVerdict(fits=True, cpu_s=float(MOST_CPU_S), cached_bytes=1024 * 1024)
 # A turn ends after this many times as long as the trial took, and a second, at the latest.
 _COMPILE_TIMES = 2.0
 KNOWN = 4096
@@ -69,18 +64,19 @@ class Turn:
 
 
 class GrammarGate:
-    """Of one engine; `path` is the socket of its trials, `config` what vLLM was configured with.
+    """Of one engine, whose constraints are tried with `trials`.
 
-    `at_once`: long compiles; None: half as many as there are cores.
+    `at_once`: quick compiles, and as many long ones; None: half as many as there are cores.
     """
 
-    def __init__(self, path: Path, config: Any, at_once: int | None = None) -> None:
-        self._path = path
-        self._config = config
-        self._turns = GrammarTurns(at_once or ((os.cpu_count() or 1) + 1) // 2)
+    def __init__(self, trials: TrialClient, at_once: int | None = None) -> None:
+        cores = os.cpu_count() or 1
+        self._trials = trials
+        # those of `quick` are over within QUICK_CPU_S
+        at_once = at_once or (cores + 1) // 2
+        self._quick, self._long = GrammarTurns(at_once), GrammarTurns(at_once)
         self._known: OrderedDict[bytes, TrialVerdict] = OrderedDict()
         self._cached = _Cached()
-        self._set_up: asyncio.Lock | None = asyncio.Lock()
         # vLLM compiles all with the backend that the first constraint had
         self._backend = ""
         # by label of `antefix_grammars`
@@ -89,11 +85,11 @@ class GrammarGate:
     @property
     def longest_wait_s(self) -> float:
         """How long a constraint waits by now for other tenants' compiles; 0: none does."""
-        return self._turns.longest_wait_s
+        return max(self._quick.longest_wait_s, self._long.longest_wait_s)
 
     async def admit(self, structured: Any, of: str) -> Turn | None:
-        """Return once the constraint of this tenant's request may go into the engine, with the
-        turn that it has there, if it needs one. Raises Unfit."""
+        """Return once the constraint of this tenant's request may go into the engine. Where it
+        compiles slowly there, return the turn that it has. Raises Unfit."""
         fields = {
             name: value
             for name, value in vars(structured).items()
@@ -107,98 +103,89 @@ class GrammarGate:
             name = _name_of(fields)
         except (RecursionError, ValueError):
             return None  # vLLM refuses it
-        if self._needs_no_turn(name, fields):
-            return None
-        await self._turns.begin(of)
-        # the turn ends with the trial, even when its request is gone
-        trying = asyncio.ensure_future(self._try(name, fields))
-        try:
-            verdict, took_s = await asyncio.shield(trying)
-        except asyncio.CancelledError:
-            trying.add_done_callback(lambda _: self._turns.end(of))
-            raise
+        verdict = self._known.get(name)
+        if verdict is None or self._is_slow(name, verdict):
+            return await self._in_turn(name, fields, of)
+        self._known.move_to_end(name)
+        self._refuse_unfit(verdict, fields)
+        self.results["known"] += 1
+        return None
+
+    async def _in_turn(self, name: bytes, fields: Mapping[str, Any], of: str) -> Turn | None:
+        turns = self._turns_of(name, self._known.get(name))
+        verdict, took_s, end = await self._tried(turns, name, fields, of)
+        if verdict is UNTRIED and turns is self._quick:
+            end()
+            await self._long.begin(of)
+            end = partial(self._long.end, of)
+        elif turns is self._quick and (
+            verdict is None or self._turns_of(name, verdict) is self._long
+        ):
+            end()
+            verdict, took_s, end = await self._tried(self._long, name, fields, of)
+        assert verdict is not None
         self._backend = self._backend or verdict.backend
-        end = partial(self._turns.end, of)
-        if self._is_long(name, verdict):
+        if self._is_slow(name, verdict):
             done = partial(self._cached.add, name, verdict.cached_bytes)
             return Turn(_COMPILE_TIMES * took_s + 1.0, end, done)
         end()
-        if not verdict.fits:
-            self._refuse(fields)
+        self._refuse_unfit(verdict, fields)
         return None
 
-    def _needs_no_turn(self, name: bytes, fields: Mapping[str, Any]) -> bool:
-        """Raises Unfit for a constraint that is known not to fit."""
-        verdict = self._known.get(name)
-        if verdict is None:
-            return False
-        if not verdict.fits:
-            self._refuse(fields)
-        if self._is_long(name, verdict):
-            return False
-        self.results["known"] += 1
-        return True
+    async def _tried(
+        self, turns: GrammarTurns, name: bytes, fields: Mapping[str, Any], of: str
+    ) -> tuple[TrialVerdict | None, float, Callable[[], None]]:
+        """As `_try`, and what ends the turn. It ends with the trial when its request is gone."""
+        await turns.begin(of)
+        end = partial(turns.end, of)
+        trying = asyncio.ensure_future(self._try(name, fields, turns is self._quick))
+        try:
+            return (*await asyncio.shield(trying), end)
+        except asyncio.CancelledError:
+            trying.add_done_callback(lambda _: end())
+            raise
 
-    def _is_long(self, name: bytes, verdict: TrialVerdict) -> bool:
+    def _is_slow(self, name: bytes, verdict: TrialVerdict) -> bool:
         """Whether the engine needs long to compile it."""
-        return verdict.fits and verdict.cpu_s >= LONG_CPU_S and name not in self._cached
+        return verdict.fits and verdict.cpu_s >= SLOW_CPU_S and name not in self._cached
 
-    def _refuse(self, fields: Mapping[str, Any]) -> None:
+    def _turns_of(self, name: bytes, verdict: TrialVerdict | None) -> GrammarTurns:
+        """Those that its compile in the engine takes; None: that its first trial takes."""
+        is_long = (
+            verdict is not None and verdict.cpu_s >= QUICK_CPU_S and self._is_slow(name, verdict)
+        )
+        return self._long if is_long else self._quick
+
+    def _refuse_unfit(self, verdict: TrialVerdict, fields: Mapping[str, Any]) -> None:
+        if verdict.fits:
+            return
         self.results["refused"] += 1
         kind = next((kind for kind in PARAMETERS if kind in fields), "json")
-        raise Unfit(
-            f"The engine cannot compile {_WORDS[kind]} within {MOST_CPU_S} s of computing and"
-            f" {MOST_MEMORY_BYTES // 2**20} MiB of memory. Simplify it: use fewer different"
-            " 'maxLength', patterns, alternatives and repetitions.",
-            parameter=PARAMETERS[kind],
-        )
+        raise Unfit(f"{verdict.refusal(_WORDS[kind])}{_REMEDY}", parameter=PARAMETERS[kind])
 
-    async def _try(self, name: bytes, fields: Mapping[str, Any]) -> tuple[TrialVerdict, float]:
-        """The verdict, and the seconds that the compile takes here. Never raises."""
+    async def _try(
+        self, name: bytes, fields: Mapping[str, Any], quick: bool
+    ) -> tuple[TrialVerdict | None, float]:
+        """The verdict, None: it needs a longer trial; and the seconds it took. Never raises."""
         if (known := self._known.get(name)) is not None:
             self.results["known"] += 1
             return known, known.cpu_s
+        asked = {**fields, "backend": self._backend}
+        began = time.monotonic()
         try:
-            await self._be_set_up()
-            asked = {**fields, "backend": self._backend}
-            began = time.monotonic()
-            answer = await self._ask(TRIAL + json.dumps(asked).encode())
-            took_s = time.monotonic() - began
-            if not answer and took_s >= TRIAL_S:
-                raise TimeoutError
-            verdict = TrialVerdict.from_answer(answer)
+            verdict = await (self._trials.quick(asked) if quick else self._trials.long(asked))
         except Exception as error:
             logger.warning("a grammar goes into the engine without a trial: %r", error)
             self.results["untried"] += 1
-            untried = TrialVerdict(fits=True, cpu_s=float(MOST_CPU_S), cached_bytes=1024 * 1024)
-            return untried, untried.cpu_s
+            return UNTRIED, UNTRIED.cpu_s
+        if verdict is None:
+            return None, 0.0
         self._known[name] = verdict
         if len(self._known) > KNOWN:
             self._known.popitem(last=False)
         if verdict.fits:
             self.results["fits"] += 1
-        return verdict, took_s
-
-    async def _be_set_up(self) -> None:
-        if self._set_up is None:
-            return
-        async with self._set_up:
-            if self._set_up is None:
-                return
-            config = await asyncio.to_thread(pickle.dumps, self._config)
-            if await self._ask(SETUP + config) != b"{}":
-                raise RuntimeError("the trials of grammars were not set up")
-            self._set_up = None
-
-    async def _ask(self, message: bytes) -> bytes:
-        async with asyncio.timeout(TRIAL_S):
-            reader, writer = await asyncio.open_unix_connection(str(self._path))
-            try:
-                writer.write(message)
-                writer.write_eof()
-                return await reader.read()
-            finally:
-                writer.close()
+        return verdict, time.monotonic() - began
 
 
 class _Cached:
@@ -228,6 +215,7 @@ _WORDS = {
     "json": "the schema",
     "structural_tag": "the structural tag",
 }
+_REMEDY = " Simplify it: use fewer different 'maxLength', patterns, alternatives and repetitions."
 
 
 def _name_of(fields: Mapping[str, Any]) -> bytes:

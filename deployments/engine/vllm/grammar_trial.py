@@ -10,8 +10,9 @@ imported by then, so it costs neither an import nor its memory again. It ends wi
 loads the tokenizer for the first trial. One request a connection, on a Unix socket:
 
     sent                                answered, and the end of the connection
-    pickle of a vLLM config             {}
-    JSON of StructuredOutputsParams     a TrialVerdict as JSON; nothing: the worker was killed
+    S and a pickle of a vLLM config     {}
+    T, a letter of TrialKind, and       a TrialVerdict as JSON; STARVED; nothing: the worker was
+      JSON of StructuredOutputsParams     killed
 
 Source: `_validate_structured_outputs` in vllm/sampling_params.py and vllm/v1/structured_output/ of
 vLLM 0.32.
@@ -28,11 +29,14 @@ import math
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -40,33 +44,70 @@ logger = logging.getLogger("vllm.antefix")
 
 # For the engine's process: the socket that the server listens at.
 SOCKET = "ANTEFIX_GRAMMAR_TRIALS"
-SETUP, TRIAL = b"S", b"T"
+SETUP, TRIAL, STARVED = b"S", b"T", b"starved"
 
-# Of one trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a vocabulary of
-# 49,152 tokens, and as long again for each other `maxLength`.
+# Of one quick trial; a constraint that compiles within it is no burden to an engine.
+QUICK_CPU_S = 0.25
+# Of any other trial. xgrammar takes 2 s for a string with `maxLength` 255 or above and a vocabulary
+# of 49,152 tokens, and as long again for each other `maxLength`.
 MOST_CPU_S = 10
 # More than the server has: xgrammar took 35 MB for 200 properties with a pattern each.
 MOST_MEMORY_BYTES = 512 * 1024 * 1024
 # vLLM also checks a constraint in the event loop of the replica.
-MOST_CHECK_S = 0.5
+MOST_CHECK_S = 0.2
 # The engine's own threads come first.
 NICE = 10
+# A trial on idle cores is starved that gets less than this share of one for this long.
+STARVED_SHARE, STARVED_S = 0.05, 3.0
 _PR_SET_PDEATHSIG = 1
+
+
+class TrialKind(StrEnum):
+    """`QUICK` has QUICK_CPU_S. The others have MOST_CPU_S: `IDLE` takes only what all else leaves
+    of a core, which is nothing where the cores are never idle; `LONG` takes a small share."""
+
+    QUICK = "q"
+    IDLE = "i"
+    LONG = "l"
 
 
 @dataclass(frozen=True)
 class TrialVerdict:
     """`cpu_s`: seconds of computing that it took; `backend`: vLLM's name of what compiled it;
-    `cached_bytes`: of the compiled grammar in that backend's cache, 0: it has none."""
+    `cached_bytes`: of the compiled grammar in that backend's cache, 0: it has none; `check_s`: of
+    `cpu_s`, for vLLM's check before the compile."""
 
     fits: bool
     cpu_s: float = 0.0
     backend: str = ""
     cached_bytes: int = 0
+    check_s: float = 0.0
+
+    def refusal(self, what: str) -> str:
+        """A sentence with the bound that `what`, which does not fit, exceeds."""
+        if self.check_s > MOST_CHECK_S:
+            return (
+                f"The engine takes {self.check_s:.2f} s of computing to check {what} before it"
+                f" compiles, and at most {MOST_CHECK_S} s are allowed."
+            )
+        return (
+            f"The engine cannot compile {what} within {MOST_CPU_S} s of computing and"
+            f" {MOST_MEMORY_BYTES // 2**20} MiB of memory."
+        )
 
     @classmethod
-    def from_answer(cls, answer: bytes) -> TrialVerdict:
-        return cls(**json.loads(answer)) if answer else cls(fits=False, cpu_s=MOST_CPU_S)
+    def from_answer(cls, answer: bytes, kind: TrialKind) -> TrialVerdict | None:
+        """None: it takes longer than a quick trial may, or found no idle core."""
+        if answer == STARVED:
+            return None
+        if answer:
+            return cls(**json.loads(answer))
+        return None if kind == TrialKind.QUICK else cls(fits=False, cpu_s=MOST_CPU_S)
+
+
+def message_of(kind: TrialKind, asked: Mapping[str, Any]) -> bytes:
+    """To the server; `asked` as `_Compiler.tried` takes it."""
+    return TRIAL + kind.encode() + json.dumps(asked).encode()
 
 
 def begin(path: Path) -> None:
@@ -124,15 +165,39 @@ def _work(compiler: _Compiler, asked: bytes, connection: socket.socket) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with contextlib.suppress(OSError):  # the first to go where memory is short
             Path("/proc/self/oom_score_adj").write_text("1000")
-        verdict = compiler.tried(json.loads(asked))
+        kind = TrialKind(asked[:1].decode())
+        _watch(connection, kind)
+        verdict = compiler.tried(json.loads(asked[1:]), kind)
         connection.sendall(json.dumps(asdict(verdict)).encode())
     finally:
         os._exit(0)
 
 
-def _limit(cpu_s: int, memory_bytes: int) -> None:
+def _watch(connection: socket.socket, kind: TrialKind) -> None:
+    """End this process once the other end of the connection is closed, since its verdict is of no
+    use then, and once it is starved of idle cores. The thread stays at the server's priority."""
+
+    def watch() -> None:
+        gone, spent_s = select.poll(), time.process_time()
+        gone.register(connection, 0)  # which asks for POLLHUP and POLLERR only
+        while not gone.poll(1000 * STARVED_S):
+            before_s, spent_s = spent_s, time.process_time()
+            if kind == TrialKind.IDLE and spent_s - before_s < STARVED_SHARE * STARVED_S:
+                connection.sendall(STARVED)
+                break
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _limit(kind: TrialKind, memory_bytes: int) -> None:
     """From now on. The kernel kills a process that exceeds its CPU time."""
-    seconds = math.ceil(time.process_time()) + cpu_s
+    if kind == TrialKind.IDLE:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if kind == TrialKind.QUICK:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, QUICK_CPU_S)
+    seconds = math.ceil(time.process_time()) + MOST_CPU_S
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     most = pages * resource.getpagesize() + memory_bytes
@@ -156,7 +221,7 @@ class _Compiler:
             except Exception as error:  # vLLM reports that for the request that needs it
                 logger.info("grammars of %s are not tried: %r", name, error)
 
-    def tried(self, asked: Mapping[str, Any]) -> TrialVerdict:
+    def tried(self, asked: Mapping[str, Any], kind: TrialKind) -> TrialVerdict:
         """`asked` are fields of vLLM's StructuredOutputsParams; `backend`: which compiles all in
         this engine, where one has compiled before."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -167,7 +232,7 @@ class _Compiler:
         params = SamplingParams(structured_outputs=StructuredOutputsParams(**fields))
         if name:  # its vocabulary may take seconds, which are not the constraint's
             self._backend(name)
-        _limit(MOST_CPU_S, MOST_MEMORY_BYTES)
+        _limit(kind, MOST_MEMORY_BYTES)
         began = time.process_time()
         try:
             params._validate_structured_outputs(
@@ -176,9 +241,9 @@ class _Compiler:
             checked_s = time.process_time() - began
             constraint = params.structured_outputs
             name = name or constraint._backend
-            kind, spec = get_structured_output_key(constraint)
+            key, spec = get_structured_output_key(constraint)
             backend = self._backend(name)
-            grammar = backend.compile_grammar(kind, spec)
+            grammar = backend.compile_grammar(key, spec)
             grammar.fill_bitmask(backend.allocate_token_bitmask(1), 0)  # llguidance compiles here
         except MemoryError:
             return TrialVerdict(fits=False, cpu_s=time.process_time() - began, backend=name)
@@ -189,7 +254,7 @@ class _Compiler:
         cpu_s = time.process_time() - began
         compiled = getattr(grammar, "ctx", None)
         cached = compiled.memory_size_bytes if name == "xgrammar" and compiled else 0
-        return TrialVerdict(checked_s <= MOST_CHECK_S, cpu_s, name, cached)
+        return TrialVerdict(checked_s <= MOST_CHECK_S, cpu_s, name, cached, checked_s)
 
     def _backend(self, name: str) -> Any:
         if name not in self._backends:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from deployments.engine.vllm import grammar_trial, resuming_core
+from deployments.engine.vllm import grammar_threads, grammar_trial, resuming_core
 from deployments.engine.vllm.heartbeat import HEARTBEAT, LoopPhase, attach
 
 logger = logging.getLogger("vllm.antefix")
@@ -24,8 +22,6 @@ logger = logging.getLogger("vllm.antefix")
 LOOK_AGAIN_MS = 20
 # vLLM keeps 512 MiB of compiled grammars, which a client could fill.
 GRAMMAR_CACHE_MB = "64"
-# Threads that compile, besides one for each core.
-GRAMMAR_THREADS = 8
 
 
 def register() -> None:
@@ -44,40 +40,18 @@ def register() -> None:
 
 
 def _try_grammars_first() -> None:
-    """In the engine's process, before it has threads or a device. Its compiles yield to its steps.
-
-    vLLM compiles in half as many threads as there are cores, first come first served: one that
-    takes seconds would hold up those that take milliseconds. A replica bounds how many long ones
-    it lets in at once (`grammar_gate.py`), so the threads below are never all taken by them.
-    xgrammar's own threads inherit the priority. Source: vllm/v1/structured_output/__init__.py of
-    vLLM 0.32.
-    """
+    """In the engine's process, before it has threads or a device."""
     path = os.environ.get(grammar_trial.SOCKET)
     if path is None or "vllm.v1.engine.core" not in sys.modules:
         return
     # the engine's workers, and its next plugin, begin none
     del os.environ[grammar_trial.SOCKET]
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", GRAMMAR_CACHE_MB)
+    grammar_threads.compile_in_them()  # the trials as well
     try:
         grammar_trial.begin(Path(path))
     except OSError as error:
         logger.warning("grammars are compiled without a trial: %r", error)
-    from vllm.v1.structured_output import StructuredOutputManager
-
-    init = StructuredOutputManager.__init__
-
-    def init_with_threads(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        if hasattr(self, "executor"):
-            self.executor.shutdown(wait=False)
-            threads = GRAMMAR_THREADS + (os.cpu_count() or 1)
-            self.executor = ThreadPoolExecutor(threads, initializer=_yield_to_others)
-
-    StructuredOutputManager.__init__ = init_with_threads
-
-
-def _yield_to_others() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), grammar_trial.NICE)
 
 
 def _inspect_models_here() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +16,14 @@ pytest.importorskip("vllm")
 
 from deployments.engine.vllm.constraints import Unfit
 from deployments.engine.vllm.grammar_gate import GrammarGate
-from deployments.engine.vllm.grammar_trial import SETUP, TrialVerdict
+from deployments.engine.vllm.grammar_trial import (
+    QUICK_CPU_S,
+    SETUP,
+    STARVED,
+    TrialKind,
+    TrialVerdict,
+)
+from deployments.engine.vllm.trial_client import TrialClient
 
 QUICK, LONG = TrialVerdict(True, 0.01, "xgrammar"), TrialVerdict(True, 2.0, "xgrammar", 1024)
 
@@ -36,10 +43,15 @@ class Asked:
 
 @dataclass
 class Trials:
-    """Answers each trial by its pattern, once it may; b"": the worker was killed."""
+    """Answers each trial by its pattern, once it may; b"": the worker was killed.
+
+    `kinds`: of each that was tried.
+    """
 
     verdicts: dict[str, TrialVerdict | None] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
+    kinds: list[TrialKind] = field(default_factory=list)
+    no_idle_core: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
     setups: int = 0
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -50,13 +62,19 @@ class Trials:
             self.setups += 1
             writer.write(b"{}")
         else:
-            pattern = json.loads(asked[1:])["regex"]
+            kind, pattern = TrialKind(asked[1:2].decode()), json.loads(asked[2:])["regex"]
             async with self.came:
                 self.tried.append(pattern)
+                self.kinds.append(kind)
                 self.came.notify_all()
-            await self.may_end.wait()
+            if kind == TrialKind.IDLE and self.no_idle_core is not None:
+                await self.no_idle_core(writer)
+                return
+            if kind != TrialKind.QUICK or pattern not in self.verdicts:
+                await self.may_end.wait()
             verdict = self.verdicts.get(pattern, QUICK)
-            writer.write(json.dumps(asdict(verdict)).encode() if verdict else b"")
+            if verdict and (kind != TrialKind.QUICK or verdict.cpu_s < QUICK_CPU_S):
+                writer.write(json.dumps(asdict(verdict)).encode())
         writer.close()
 
 
@@ -67,7 +85,8 @@ async def gate_before(trials: Trials, folder: Path, waits: bool = False) -> Asyn
     path = folder / "trials"
     server = await asyncio.start_unix_server(trials.answer, str(path))
     try:
-        yield GrammarGate(path, {"a": "config"}, at_once=2)
+        trying = TrialClient(path, {"a": "config"}, idle_s=0.2)
+        yield GrammarGate(trying, at_once=2)
     finally:
         server.close()
 
@@ -109,7 +128,7 @@ async def test_one_whose_worker_was_killed_is_refused_and_never_tried_again(tmp_
                 await gate.admit(Asked(regex="bomb"), "a")
             assert e.value.parameter == "structured_outputs.regex"
         assert await gate.admit(Asked(regex="x+"), "a") is None
-    assert trials.tried == ["bomb", "x+"]
+    assert trials.tried == ["bomb", "bomb", "x+"]
 
 
 async def test_a_tenant_s_trials_come_one_after_another_and_do_not_hold_up_plain_ones(
@@ -133,11 +152,60 @@ async def test_a_long_compile_in_the_engine_keeps_the_tenant_s_turn_until_its_fi
     async with gate_before(trials, tmp_path) as gate:
         turn = await gate.admit(Asked(regex="long"), "a")
         assert turn is not None
+        trials.verdicts["other"] = LONG
         second = asyncio.ensure_future(gate.admit(Asked(regex="other"), "a"))
         assert await gate.admit(Asked(regex="b's"), "b") is None
-        assert trials.tried == ["long", "b's"]
+        await settle(trials, 4)
+        assert sorted(trials.tried) == ["b's", "long", "long", "other"]
         turn.compiled()
-        assert await second is None
+        assert await second is not None
+
+
+async def test_a_constraint_that_compiles_quickly_never_waits_for_one_that_takes_long(
+    tmp_path: Path,
+) -> None:
+    trials = Trials(verdicts={"long": LONG, "longer": LONG, "longest": LONG, "x+": QUICK})
+    async with gate_before(trials, tmp_path, waits=True) as gate:
+        patterns = ("long", "longer", "longest")
+        asking = [
+            asyncio.ensure_future(gate.admit(Asked(regex=pattern), pattern)) for pattern in patterns
+        ]
+        await settle(trials, 5)
+        assert await gate.admit(Asked(regex="x+"), "long") is None
+        assert gate.longest_wait_s > 0  # of the third tenant, for one of two turns
+        trials.may_end.set()
+        for turn in await asyncio.gather(*asking[:2]):
+            turn.compiled()
+        assert await asking[2] is not None
+    quick, idle = TrialKind.QUICK, TrialKind.IDLE
+    assert sorted(trials.kinds) == sorted([quick] * 4 + [idle] * 3)
+
+
+async def says_so(writer: asyncio.StreamWriter) -> None:
+    writer.write(STARVED)
+    writer.close()
+
+
+async def says_nothing(writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(1.0)
+    writer.close()
+
+
+@pytest.mark.parametrize("no_idle_core", [says_so, says_nothing])
+async def test_a_trial_that_finds_no_idle_core_begins_anew_with_a_share_of_one(
+    tmp_path: Path, no_idle_core: Callable[[asyncio.StreamWriter], Awaitable[None]]
+) -> None:
+    trials = Trials(verdicts={"long": LONG}, no_idle_core=no_idle_core)
+    async with gate_before(trials, tmp_path) as gate:
+        assert await gate.admit(Asked(regex="long"), "a") is not None
+    assert trials.kinds == [TrialKind.QUICK, TrialKind.IDLE, TrialKind.LONG]
+
+
+async def test_one_that_vllm_checks_too_long_is_refused_with_that_bound(tmp_path: Path) -> None:
+    checked = TrialVerdict(fits=False, cpu_s=0.24, backend="guidance", check_s=0.23)
+    async with gate_before(Trials(verdicts={"x+": checked}), tmp_path) as gate:
+        with pytest.raises(Unfit, match=r"takes 0\.23 s of computing to check .* at most 0\.2 s"):
+            await gate.admit(Asked(regex="x+"), "a")
 
 
 async def test_what_the_engine_has_compiled_needs_no_turn(tmp_path: Path) -> None:
@@ -170,7 +238,7 @@ async def test_a_client_that_leaves_does_not_give_its_tenant_another_turn_early(
 
 
 async def test_without_trials_a_constraint_goes_in_with_a_turn(tmp_path: Path) -> None:
-    gate = GrammarGate(tmp_path / "nothing", None)
+    gate = GrammarGate(TrialClient(tmp_path / "nothing", None))
     turn = await gate.admit(Asked(regex="x+"), "a")
     assert turn is not None
     assert gate.results == {"untried": 1}

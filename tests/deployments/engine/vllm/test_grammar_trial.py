@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.engine.vllm.grammar_trial import MOST_CPU_S, SETUP, TRIAL, TrialVerdict
+from deployments.engine.vllm.grammar_trial import (
+    MOST_CPU_S,
+    SETUP,
+    TrialKind,
+    TrialVerdict,
+    message_of,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -29,8 +35,8 @@ def ask(path: Path, message: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def tried(path: Path, **constraint: Any) -> TrialVerdict:
-    return TrialVerdict.from_answer(ask(path, TRIAL + json.dumps(constraint).encode()))
+def tried(path: Path, kind: TrialKind = TrialKind.LONG, **constraint: Any) -> TrialVerdict | None:
+    return TrialVerdict.from_answer(ask(path, message_of(kind, constraint)), kind)
 
 
 def lengths(count: int) -> dict[str, Any]:
@@ -81,15 +87,65 @@ def trials(warm_python: str, small_model: Path) -> Iterator[Path]:
 )
 def test_what_compiles_in_time_fits(trials: Path, constraint: dict[str, Any], backend: str) -> None:
     verdict = tried(trials, **constraint)
+    assert verdict is not None
     assert verdict.fits
     assert verdict.backend == backend
     assert verdict.cpu_s < MOST_CPU_S
 
 
 def test_what_takes_too_long_is_ended_and_the_next_is_tried(trials: Path) -> None:
-    assert not tried(trials, json=lengths(200)).fits
-    assert tried(trials, regex="[a-z]{1,5}").fits
+    verdict = tried(trials, json=lengths(200))
+    assert verdict is not None
+    assert not verdict.fits
+    assert tried(trials, regex="[a-z]{1,5}") is not None
+
+
+def test_a_quick_trial_ends_without_a_verdict_where_the_compile_takes_long(trials: Path) -> None:
+    assert tried(trials, TrialKind.QUICK, json=lengths(4)) is None
+    verdict = tried(trials, TrialKind.QUICK, regex="[a-z]{1,5}")
+    assert verdict is not None
+    assert verdict.fits
+
+
+@pytest.fixture
+def worker(trials: Path) -> Iterator[tuple[socket.socket, psutil.Process]]:
+    """That of a trial which takes ten seconds of idle cores, and what ends the trial."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(trials))
+        connection.sendall(message_of(TrialKind.IDLE, {"json": lengths(200)}))
+        connection.shutdown(socket.SHUT_WR)
+        yield connection, worker_of(trials)
+
+
+def worker_of(trials: Path) -> psutil.Process:
+    (server,) = (
+        process
+        for own in psutil.Process().children()
+        for process in own.children()
+        if process.name().startswith("antefix-grammar")
+    )
+    while not (workers := server.children()):
+        time.sleep(0.01)
+    return workers[0]
+
+
+def test_a_trial_of_an_idle_kind_runs_only_on_idle_cores(
+    worker: tuple[socket.socket, psutil.Process],
+) -> None:
+    _, process = worker
+    while os.sched_getscheduler(process.pid) != os.SCHED_IDLE:  # it reads its task first
+        time.sleep(0.01)
+
+
+def test_a_trial_ends_with_the_connection_that_asked_for_it(
+    worker: tuple[socket.socket, psutil.Process],
+) -> None:
+    connection, process = worker
+    connection.close()
+    process.wait(60)
 
 
 def test_what_vllm_refuses_is_left_to_vllm(trials: Path) -> None:
-    assert tried(trials, regex="(").fits
+    verdict = tried(trials, regex="(")
+    assert verdict is not None
+    assert verdict.fits

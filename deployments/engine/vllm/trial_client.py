@@ -1,0 +1,79 @@
+"""A replica's end of the trials of its engine's grammars (`grammar_trial.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deployments.engine.vllm.grammar_trial import (
+    SETUP,
+    TrialKind,
+    TrialVerdict,
+    message_of,
+)
+
+# Of a quick trial: a machine so busy that none ends within it is no fault of the constraint's.
+QUICK_S = 60.0
+# Of a long one, which has MOST_CPU_S of computing: a request has as long.
+LONG_S = 600.0
+# Of a trial on idle cores, which mostly says earlier that it finds none.
+IDLE_S = 40.0
+
+
+class TrialClient:
+    """`path` is the socket of the trials, `config` what vLLM was configured with."""
+
+    def __init__(self, path: Path, config: Any, idle_s: float = IDLE_S) -> None:
+        self._path = path
+        self._config = config
+        self._idle_s = idle_s
+        self._set_up: asyncio.Lock | None = asyncio.Lock()
+
+    async def quick(self, asked: Mapping[str, Any]) -> TrialVerdict | None:
+        """None: it takes longer than a quick trial may. Raises OSError and TimeoutError."""
+        return await self._try(TrialKind.QUICK, asked, QUICK_S)
+
+    async def long(self, asked: Mapping[str, Any]) -> TrialVerdict:
+        """Raises OSError and TimeoutError."""
+        verdict = None
+        with contextlib.suppress(TimeoutError):
+            verdict = await self._try(TrialKind.IDLE, asked, self._idle_s)
+        verdict = verdict or await self._try(TrialKind.LONG, asked, LONG_S)
+        assert verdict is not None
+        return verdict
+
+    async def _try(
+        self, kind: TrialKind, asked: Mapping[str, Any], most_s: float
+    ) -> TrialVerdict | None:
+        await self._be_set_up()
+        began = time.monotonic()
+        answer = await self._ask(message_of(kind, asked), most_s)
+        if not answer and time.monotonic() - began >= most_s:
+            raise TimeoutError
+        return TrialVerdict.from_answer(answer, kind)
+
+    async def _be_set_up(self) -> None:
+        if self._set_up is None:
+            return
+        async with self._set_up:
+            if self._set_up is None:
+                return
+            config = await asyncio.to_thread(pickle.dumps, self._config)
+            if await self._ask(SETUP + config, QUICK_S) != b"{}":
+                raise OSError("the trials of grammars were not set up")
+            self._set_up = None
+
+    async def _ask(self, message: bytes, most_s: float) -> bytes:
+        async with asyncio.timeout(most_s):
+            reader, writer = await asyncio.open_unix_connection(str(self._path))
+            try:
+                writer.write(message)
+                writer.write_eof()
+                return await reader.read()
+            finally:
+                writer.close()
