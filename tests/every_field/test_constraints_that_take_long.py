@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import aiohttp
@@ -52,27 +53,76 @@ async def test_others_are_answered_while_it_is_tried_and_then_it_is_refused(
     assert not served.dead
 
 
-FUNCTION = {"name": "f", "strict": True, "parameters": {"type": "array", "maxItems": 10**9}}
-TOOL = {"type": "function", "function": FUNCTION}
-HUGE = {"type": "array", "maxItems": 10**9}
+def refusal_in(text: str) -> dict[str, Any]:
+    """Of an answer in one piece, or of the last event of a stream that is no end."""
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
+    error: dict[str, Any] = json.loads(lines[-1] if lines else text)["error"]
+    return error
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("path", "fields"),
+    ("path", "fields", "param"),
     [
-        (COMPLETIONS, {"structured_outputs": {"choice": ["x" * 1000] * 100}}),
-        (CHAT, {"structured_outputs": {"regex": "(a{1000}){1000}"}}),
-        (RESPONSES, {"structured_outputs": {"grammar": 'root ::= "a"{1000000}'}}),
-        *((path, schema_of(path, HUGE)) for path in (CHAT, COMPLETIONS, RESPONSES)),
-        (CHAT, {"tools": [TOOL], "tool_choice": "required"}),
-        (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        (CHAT, schema_of(CHAT, lengths(200)), "response_format"),
+        (COMPLETIONS, schema_of(COMPLETIONS, lengths(200)), "response_format"),
+        (RESPONSES, schema_of(RESPONSES, lengths(200)), "text.format"),
+        (CHAT, {"structured_outputs": {"json": lengths(200)}}, "structured_outputs.json"),
+        (RESPONSES, {"structured_outputs": {"json": lengths(200)}}, "structured_outputs.json"),
     ],
 )
-async def test_what_exceeds_a_bound_is_refused_on_every_path(
-    http: aiohttp.ClientSession, served: Served, path: str, fields: dict[str, Any]
+async def test_what_takes_too_long_is_refused_with_bound_field_and_remedy_on_every_path(
+    http: aiohttp.ClientSession, path: str, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
-    status, answer = await asked(http, path, fields)
-    assert status == 400, answer
-    assert "is allowed" in answer["error"]["message"]
-    assert answer["error"]["param"]
+    body = request(path, "Say something.", {**fields, "stream": stream})
+    async with http.post(path, json=body) as answer:
+        status, error = answer.status, refusal_in(await answer.text())
+    assert (status, error["param"]) == (400, param)
+    assert "within 10 s of computing and 512 MiB of memory. Simplify it" in error["message"]
+
+
+HUGE = {"type": "array", "maxItems": 10**9}
+FUNCTION = {"name": "f", "strict": True, "parameters": HUGE}
+TOOL = {"type": "function", "function": FUNCTION}
+FLAT_TOOL = {"type": "function", **FUNCTION}
+BY_NAME = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (
+            COMPLETIONS,
+            {"structured_outputs": {"choice": ["x" * 1000] * 100}},
+            "structured_outputs.choice",
+        ),
+        (CHAT, {"structured_outputs": {"regex": "(a{1000}){1000}"}}, "structured_outputs.regex"),
+        (
+            RESPONSES,
+            {"structured_outputs": {"grammar": 'root ::= "a"{1000000}'}},
+            "structured_outputs.grammar",
+        ),
+        (CHAT, {"structured_outputs": {"json": HUGE}}, "structured_outputs.json"),
+        (CHAT, schema_of(CHAT, HUGE), "response_format"),
+        (COMPLETIONS, schema_of(COMPLETIONS, HUGE), "response_format"),
+        (RESPONSES, schema_of(RESPONSES, HUGE), "text.format"),
+        (CHAT, {"tools": [TOOL], "tool_choice": "required"}, "tools[0].function.parameters"),
+        (CHAT, {"tools": [TOOL], "tool_choice": BY_NAME}, "tools[0].function.parameters"),
+        (RESPONSES, {"tools": [FLAT_TOOL], "tool_choice": "required"}, "tools[0].parameters"),
+    ],
+)
+async def test_what_exceeds_a_bound_is_refused_by_the_name_of_its_field_on_every_path(
+    http: aiohttp.ClientSession,
+    served: Served,
+    path: str,
+    fields: dict[str, Any],
+    param: str,
+    stream: bool,
+) -> None:
+    body = request(path, "Say something.", {**fields, "stream": stream})
+    async with http.post(path, json=body) as answer:
+        status, error = answer.status, refusal_in(await answer.text())
+    assert (status, error["param"]) == (400, param)
+    assert "is allowed. " in error["message"]
     assert not served.dead

@@ -32,6 +32,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from autoscaling.prefill_rate import queued_tokens
 from deployments.engine.vllm import constraints, core_process, prompt_length, speculation, streams
 from deployments.engine.vllm.args import parse, with_own_seed
+from deployments.engine.vllm.constraint_fields import remember_fields
 from deployments.engine.vllm.cores import engines_at_once
 from deployments.engine.vllm.cpu_args import (
     ONE_PROCESS,
@@ -294,6 +295,7 @@ class VllmEngine:
         app = build_app(args, tasks, engine.model_config)
         await init_app_state(engine, app.state, args, tasks)
         streams.log_no_mistakes()
+        remember_fields(app.state)
         responses = getattr(app.state, "openai_serving_responses", None)
         streams.tell_mistakes(responses)
         prompt_length.refuse_by_name()

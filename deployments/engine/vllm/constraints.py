@@ -12,16 +12,10 @@ from typing import Any
 from vllm.exceptions import VLLMValidationError
 
 from deployments.engine.vllm.constraint_bounds import excess_of
+from deployments.engine.vllm.constraint_fields import field_of
 
-# By field of vLLM's StructuredOutputsParams: the field of a request it comes from, mostly. Schemas
-# also come from tools and from `text.format`; the messages say "the schema".
-PARAMETERS = {
-    "choice": "structured_outputs.choice",
-    "regex": "structured_outputs.regex",
-    "grammar": "structured_outputs.grammar",
-    "json": "response_format",
-    "structural_tag": "response_format",
-}
+# The fields of vLLM's StructuredOutputsParams that are compiled, except `json_object`.
+KINDS = ("choice", "regex", "grammar", "json", "structural_tag")
 
 
 class Unfit(VLLMValidationError):  # type: ignore[misc]  # vLLM's types are not read
@@ -36,10 +30,11 @@ def refuse_huge(sampling_params: Any) -> None:
     constraint = sampling_params.structured_outputs
     if constraint is None:
         return
-    for kind, parameter in PARAMETERS.items():
-        excess = excess_of(kind, getattr(constraint, kind))
+    for kind in KINDS:
+        value = getattr(constraint, kind)
+        excess = excess_of(kind, value)
         if excess is not None:
-            raise Unfit(str(excess), parameter=parameter, value=excess.value)
+            raise Unfit(str(excess), parameter=field_of(kind, value), value=excess.value)
 
 
 def refuse_unmet(sampling_params: Any, output: Any) -> None:

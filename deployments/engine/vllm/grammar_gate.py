@@ -22,7 +22,8 @@ from hashlib import blake2b
 from typing import Any
 
 from deployments.engine.vllm.constraint_bounds import is_plain
-from deployments.engine.vllm.constraints import PARAMETERS, Unfit
+from deployments.engine.vllm.constraint_fields import field_of
+from deployments.engine.vllm.constraints import KINDS, Unfit
 from deployments.engine.vllm.grammar_trial import MOST_CPU_S, QUICK_CPU_S, TrialVerdict
 from deployments.engine.vllm.grammar_turns import GrammarTurns
 from deployments.engine.vllm.trial_client import TrialClient
@@ -95,7 +96,7 @@ class GrammarGate:
             for name, value in vars(structured).items()
             if value is not None and not name.startswith("_")
         }
-        if all(is_plain(kind, fields.get(kind)) for kind in PARAMETERS):
+        if all(is_plain(kind, fields.get(kind)) for kind in KINDS):
             self._backend = self._backend or "xgrammar"
             self.results["plain"] += 1
             return None
@@ -160,8 +161,9 @@ class GrammarGate:
         if verdict.fits:
             return
         self.results["refused"] += 1
-        kind = next((kind for kind in PARAMETERS if kind in fields), "json")
-        raise Unfit(f"{verdict.refusal(_WORDS[kind])}{_REMEDY}", parameter=PARAMETERS[kind])
+        kind = next((kind for kind in KINDS if kind in fields), "json")
+        parameter = field_of(kind, fields.get(kind))
+        raise Unfit(f"{verdict.refusal(_WORDS[kind])}{_REMEDY}", parameter=parameter)
 
     async def _try(
         self, name: bytes, fields: Mapping[str, Any], quick: bool
