@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deployments.engine.final_counts import ExchangeCounts
 from deployments.wire import resumption, tenant
 from deployments.wire.confirmation import Confirmation, current
 from deployments.wire.headers import (
@@ -23,6 +24,8 @@ from deployments.wire.headers import (
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
     TENANT_HEADER,
+    TICKET_HEADER,
+    TOKENS_PATH,
 )
 from deployments.wire.resumption import (
     RESPONSES_PATH,
@@ -43,22 +46,28 @@ class Confirming:
     def __init__(self, app: ASGIApp, load: Callable[[], LoadReport]) -> None:
         self._app = app
         self._load = load
+        self._counts = ExchangeCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if scope["path"] == TOKENS_PATH:
+            await self._counts(scope, receive, send)
             return
         asked = dict(scope["headers"])
         expected = asked.get(EXPECTED_CACHED_HEADER.encode())
         confirmation = Confirmation(expected_cached=_number(expected or b"0"))
         token = current.set(confirmation)
         tenant.current.set(asked.get(TENANT_HEADER.encode(), b"").decode("latin-1"))
+        ticket = asked.get(TICKET_HEADER.encode(), b"").decode("latin-1")
         try:
-            if asked.get(RESUMABLE_HEADER.encode()) == b"1":
-                await self._resumable(scope, receive, send, confirmation)
-                return
-            answer = _Answer(send, confirmation, self._load, counts=expected is not None)
-            await self._app(scope, receive, answer.send)
+            with self._counts.of(ticket, confirmation):
+                if asked.get(RESUMABLE_HEADER.encode()) == b"1":
+                    await self._resumable(scope, receive, send, confirmation)
+                    return
+                answer = _Answer(send, confirmation, self._load, counts=expected is not None)
+                await self._app(scope, receive, answer.send)
         finally:
             current.reset(token)
 
@@ -76,6 +85,7 @@ class Confirming:
             await _refuse(send, str(error))
             return
         exchange = Resumption(known, scope["path"]) if scope["path"] in _PATHS else None
+        confirmation.known_tokens = exchange.known_tokens if exchange else 0
         answer = (
             _ResumableAnswer(send, confirmation, self._load, exchange)
             if exchange

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
 GENERATING = (CHAT, COMPLETIONS, RESPONSES)
+INFERENCE_PATHS = (*GENERATING, EMBEDDINGS, "/tokenize", "/detokenize")
 # The logprobs of a whole vocabulary, which -1 asks for: as many as the largest have.
 VOCABULARY = 262_144
 

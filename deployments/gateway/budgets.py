@@ -285,8 +285,8 @@ def _used(record: RequestRecord, held: _Held, cached_token_weight: float) -> int
     """Tokens that count, by what the engine confirmed; what it did not say counts in full."""
     granted = held.granted
     if record.prompt_tokens is None:
-        under_way = record.verdict not in ("", "reject")
-        return granted.tokens if under_way and record.outcome in ("cancelled", "deadline") else 0
+        was_sent = record.replica_id and record.outcome in ("cancelled", "deadline")
+        return granted.tokens if was_sent else 0
     if record.output_tokens is None:
         return granted.tokens
     if held.beams_prompt is not None:

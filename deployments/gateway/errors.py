@@ -90,3 +90,9 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
     if isinstance(param, str):
         param = param.removeprefix("body.")
     return ApiError(status, message, code=code, param=param)
+
+
+def broken_off() -> ApiError:
+    """An engine's answer ended in the middle, and no other engine resumes it."""
+    message = "The engine broke off. Send the request again."
+    return ApiError(503, message, code="engine_unavailable", retry_after=1)

@@ -34,6 +34,7 @@ from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
 from deployments.gateway import request_body
 from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
+from deployments.gateway.asked import INFERENCE_PATHS
 from deployments.gateway.bodies import Bodies, Upload
 from deployments.gateway.budgets import TenantBudgets
 from deployments.gateway.cache_salt import CacheSalts
@@ -42,6 +43,7 @@ from deployments.gateway.error_answers import answer_errors, request_id_of
 from deployments.gateway.errors import ApiError
 from deployments.gateway.explanations import Explanations
 from deployments.gateway.fatal_requests import FatalRequests
+from deployments.gateway.final_count import FinalCounts
 from deployments.gateway.given_settings import readable
 from deployments.gateway.health import Health, unheard_s
 from deployments.gateway.held_metrics import HeldMetrics
@@ -77,14 +79,6 @@ from router.signature import Signer
 
 logger = logging.getLogger("ray.serve")
 
-INFERENCE_PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/tokenize",
-    "/detokenize",
-)
 METRICS_PERIOD_S = 1.0
 # In which a gateway that is stopped tells the clients whose streams take too long.
 LAST_WORDS_S = 2.0
@@ -154,6 +148,7 @@ class Gateway:
         self._salts = CacheSalts(secret)
         self._fatal = FatalRequests(self._binary, base.redis_name, secret)
         self._rejoining = Rejoining(self._session, secret)
+        self._counts = FinalCounts(self._session, secret)
         self._pools = Pools(
             Connections(self._text, self._binary, self._session, secret),
             lambda pool: Transport(handle_of(pool), secret),
@@ -444,6 +439,8 @@ class Gateway:
     ) -> Relay:
         retries = self._fatal.retries(request.tenant, self._fleet.gateway.retries)
         fatal = partial(self._fatal.add, request, retries)
-        relay = Relay(self._session, attempt, self._watch, headers, retries, fatal, keeping)
+        relay = Relay(
+            self._session, attempt, self._watch, headers, retries, fatal, keeping, self._counts
+        )
         self._relays.add(relay)
         return relay

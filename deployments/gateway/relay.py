@@ -23,7 +23,8 @@ from starlette.types import Receive, Scope, Send
 from deployments.gateway.engine_answer import EngineAnswer
 from deployments.gateway.engine_attempt import EngineAttempt, WentOn
 from deployments.gateway.engine_errors import EngineError
-from deployments.gateway.errors import ApiError
+from deployments.gateway.errors import ApiError, broken_off
+from deployments.gateway.final_count import FinalCounts
 from deployments.gateway.move import MOST_WAIT_S, Move, Moved, Mover
 from deployments.gateway.rejoining import (
     TAKEN_OVER,
@@ -33,7 +34,7 @@ from deployments.gateway.rejoining import (
     TakenOver,
     gateway_stopped,
 )
-from deployments.gateway.request import client_gone
+from deployments.gateway.request import cancelled, client_gone
 from deployments.gateway.request_watch import RequestWatch
 from deployments.gateway.resumable import AnswerSoFar
 from deployments.gateway.told_answer import ToldAnswer
@@ -81,7 +82,7 @@ class Relay(Response):
     `headers` are for the client. A try that fails has another, in mid-answer or before, `retries`
     times: a request that kills the engine it runs on must not take the whole pool along. `fatal` is
     told when every try was lost with its engine, and says what the client is told. `keeping`: the
-    stream is kept, should this gateway be lost.
+    stream is kept, should this gateway be lost. `counts` has the tokens of an answer that is left.
     """
 
     def __init__(
@@ -92,9 +93,12 @@ class Relay(Response):
         headers: Mapping[str, str],
         retries: int,
         fatal: Callable[[], ApiError],
-        keeping: Keeping | None = None,
+        keeping: Keeping | None,
+        counts: FinalCounts,
     ) -> None:
         super().__init__()
+        self._counts = counts
+        self._exchange: tuple[str, str] | None = None  # under way: its address and ticket
         self._attempts = 1 + retries
         self._watch = watch
         self._session = session
@@ -132,9 +136,10 @@ class Relay(Response):
             elif not gone.done():
                 error = self._request.deadline_passed()
                 if self._stopped.done():
-                    error = gateway_stopped(is_kept=self._reader is not None)
-                    self._reader = None  # for another gateway
-                await _cancelled(work)
+                    if is_kept := self._reader is not None:
+                        self._reader = self._exchange = None  # for another gateway
+                    error = gateway_stopped(is_kept)
+                await cancelled(work)
                 raise error
         except ApiError as error:
             self._request.record.failed(error.status, error.code)
@@ -143,10 +148,13 @@ class Relay(Response):
             self._request.record.failed(500, "gateway_error")
             raise
         finally:
-            await _cancelled(work)
-            await _cancelled(gone)
+            await cancelled(work)
+            await cancelled(gone)
             await self._mover.close()
             record = self._request.record
+            if self._exchange and (work.cancelled() or self._client.streaming):
+                record.duration_s = asyncio.get_running_loop().time() - record.arrived
+                await self._counts.take(*self._exchange, record, self._so_far)
             # who reads on is not charged: a stream that was taken over counts in full
             if record.output_tokens is None and record.error != TAKEN_OVER:
                 record.output_tokens = self._so_far.counted_tokens
@@ -180,9 +188,10 @@ class Relay(Response):
                     leg.resumes(self._so_far.output_tokens or 0)
                 try:
                     await self._try(attempt, leg, move)
-                    record.outcome = "ok"
+                    record.outcome, self._exchange = "ok", None
                     return
                 except ReplicaFailed as broken:
+                    self._exchange = None
                     is_known = broken.replica_id in failed
                     noticed_at = min(noticed_at, clock() + NOTICED_S)
                     if is_known and not broken.was_reached and clock() < noticed_at:
@@ -192,7 +201,7 @@ class Relay(Response):
                         tries += 1
                         lost |= {broken.replica_id} if broken.was_lost else set()
                     failed |= {broken.replica_id}
-                    failure, move = broken.error or _broken_off(), None
+                    failure, move = broken.error or broken_off(), None
                 except Moved as moved:
                     move, self._went_on = moved.move, "moved"
                     following = move.attempt
@@ -201,8 +210,8 @@ class Relay(Response):
                 except _Elsewhere as there:
                     following, move = there.attempt, None
                 except _CannotGoOn:
-                    record.resumed, failure, move = "refused", _broken_off(), None
-                    record.output_tokens = self._so_far.output_tokens
+                    record.resumed, failure, move = "refused", broken_off(), None
+                    record.output_tokens, self._exchange = self._so_far.output_tokens, None
                     self._so_far.forget()
                 except NoReplicaUp:  # once at most
                     self._resume = None  # it may go to another model
@@ -272,11 +281,11 @@ class Relay(Response):
             if (instead := self._instead) is not None:
                 self._instead = None
                 raise _Elsewhere(instead) from None
-            raise _broken_off() from None
+            raise broken_off() from None
         except (ApiError, NoReplicaUp):
             if is_placed or not self._client.started:
                 raise
-            raise _broken_off() from None  # its client cannot wait for a replica any more
+            raise broken_off() from None  # its client cannot wait for a replica any more
         finally:
             if self._reader is not None and self._keeping is not None:
                 self._keeping.leaves(self._reader)
@@ -300,6 +309,7 @@ class Relay(Response):
             self._placing.reschedule(None)  # it has a place
         self._sent = asyncio.get_running_loop().time()
         self._request.record.replica_id = place.replica_id
+        self._exchange = place.url, attempt.route.ticket
         if isinstance(attempt, RejoinedAttempt) or not attempt.streams:
             return await self._post(attempt, leg, place, body, keeping)
         waits = partial(self._begin_elsewhere, attempt, place.replica_id)
@@ -396,7 +406,7 @@ class Relay(Response):
             try:
                 await answer.stream(place, upstream)
             except TakenOver:
-                self._reader = None
+                self._reader = self._exchange = None
                 raise
             self._request.record.output_tokens = self._so_far.counted_tokens
         else:
@@ -414,7 +424,8 @@ class Relay(Response):
         self._so_far.begins(upstream.headers)
         first_token_at = self._first_token_at(upstream)
         self._client.placement = attempt.answered(place, upstream.headers, first_token_at)
-        if not self._client.streaming:  # of a stream it is the first alone
+        # headers that come with the first token count that one only
+        if not self._client.streaming and upstream.content_type != PROGRESS_CONTENT_TYPE:
             record.output_tokens = count_in(upstream.headers, OUTPUT_TOKENS_HEADER)
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._watch.first_token, record)
@@ -422,6 +433,7 @@ class Relay(Response):
     def _goes_on(
         self, attempt: EngineAttempt, place: Reservation, upstream: aiohttp.ClientResponse
     ) -> None:
+        self._exchange = place.url, attempt.route.ticket
         waited_s = asyncio.get_running_loop().time() - self._lost_at
         told = {"tokens": self._so_far.output_tokens, "waited_s": waited_s}
         attempt.went_on(place, upstream.headers, self._went_on, told)
@@ -435,14 +447,3 @@ class Relay(Response):
             with contextlib.suppress(KeyError, ValueError):
                 until = self._sent + float(upstream.headers[ENGINE_TTFT_HEADER])
         return until
-
-
-def _broken_off() -> ApiError:
-    message = "The engine broke off. Send the request again."
-    return ApiError(503, message, code="engine_unavailable", retry_after=1)
-
-
-async def _cancelled(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await task

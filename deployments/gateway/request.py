@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,3 +114,10 @@ async def unless_client_leaves(work: Awaitable[Result], receive: Receive) -> Res
     finally:
         doing.cancel()
         gone.cancel()
+
+
+async def cancelled(task: asyncio.Future[None]) -> None:
+    """Cancel the task, and return once it has ended."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await task

@@ -5,6 +5,7 @@ The headers are told in `deployments.wire.headers`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -20,14 +21,35 @@ from deployments.wire.headers import (
 
 @dataclass
 class Confirmation:
-    """One exchange as its engine sees it; several prompts in one request add up."""
+    """One exchange as its engine sees it; several prompts in one request add up.
+
+    `output_tokens` are this engine's; another had generated `known_tokens` of the answer before.
+    `idle` is set while no call of the engine is under way for it.
+    """
 
     expected_cached: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    known_tokens: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    def call_began(self) -> None:
+        """A call of the engine for this exchange; one request may make several."""
+        self._calls += 1
+        self.idle.clear()
+
+    def call_ended(self) -> None:
+        """The engine generates nothing more for that call, and its tokens are counted."""
+        self._calls -= 1
+        if not self._calls:
+            self.idle.set()
 
     def first_token(self, prompt_tokens: int, cached_tokens: int, ago_s: float = 0.0) -> None:
         """The first token of a prompt came `ago_s` seconds ago."""
@@ -39,6 +61,18 @@ class Confirmation:
     def generated(self, tokens: int) -> None:
         """So many more output tokens."""
         self.output_tokens += tokens
+
+    def unanswered(self, prompt_tokens: int) -> None:
+        """A prompt was left before its first token."""
+        self.prompt_tokens += prompt_tokens
+
+    def final_headers(self) -> dict[str, str]:
+        """Headers with the counts of an exchange that has ended, of all engines together."""
+        return {
+            PROMPT_TOKENS_HEADER: str(self.prompt_tokens),
+            CACHED_TOKENS_HEADER: str(self.cached_tokens),
+            OUTPUT_TOKENS_HEADER: str(self.known_tokens + self.output_tokens),
+        }
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.first_token_at is None:

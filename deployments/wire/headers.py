@@ -18,6 +18,9 @@ What an engine says of a request it serves, on its way back:
                                so far, before events and at the end
     x-antefix-load             the replica's load at that moment (`router.load.LoadReport`)
 
+The same three counts answer `GET /antefix/tokens?ticket=...` once an exchange has ended, for a
+gateway that left it early (`deployments.engine.final_counts`).
+
 An answer that another engine could go on with, should this one be lost:
 
     x-antefix-resumable        a gateway asks for one; on an answer: it is one, and each chunk's
@@ -73,6 +76,9 @@ EVENTS_HEADER = "x-antefix-events"
 HELD_PATH = "/antefix/held"
 # The last that a reader gets of a stream that another has taken over.
 TAKEN_OVER_COMMENT = b": antefix-taken-over"
+
+# The tokens of an exchange that ended early.
+TOKENS_PATH = "/antefix/tokens"
 
 # 425 Too Early: never an engine's own answer.
 NOT_RESERVED = 425

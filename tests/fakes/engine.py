@@ -269,6 +269,8 @@ class FakeEngine:
             self.finished += 1
         except (asyncio.CancelledError, GeneratorExit):
             self.aborted += 1
+            if exchange and exchange.first_token_at is None:
+                exchange.unanswered(self._counts(fields)[0])
             raise
         finally:
             self.running -= 1

@@ -21,7 +21,6 @@ from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
-from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
@@ -30,8 +29,16 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from autoscaling.prefill_rate import queued_tokens
-from deployments.engine.vllm import constraints, core_process, prompt_length, speculation, streams
+from deployments.engine.vllm import (
+    call_tokens,
+    constraints,
+    core_process,
+    prompt_length,
+    speculation,
+    streams,
+)
 from deployments.engine.vllm.args import parse, with_own_seed
+from deployments.engine.vllm.call_tokens import CallTokens
 from deployments.engine.vllm.constraint_fields import remember_fields
 from deployments.engine.vllm.cores import engines_at_once
 from deployments.engine.vllm.cpu_args import (
@@ -119,10 +126,10 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         expected_cached = exchange.expected_cached if exchange else 0
         known_tokens = resumable.known_tokens if resumable else 0
         uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
-        if resumable is not None and resumable.told_as_it_comes:
-            exchange = None
+        counted_elsewhere = resumable is not None and resumable.told_as_it_comes
+        tokens = CallTokens(exchange, counted_elsewhere)
         sequences = getattr(sampling_params, "n", 1)
-        key, request, first = object(), _Request(request_id, uncached, sequences), True
+        key, request = object(), _Request(request_id, uncached, sequences)
         self.requests[key] = request
         structured, of = getattr(sampling_params, "structured_outputs", None), tenant.current.get()
         try:
@@ -130,6 +137,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                 turn = await self.grammars.admit(structured, of) if structured else None
                 if turn is not None:
                     sampling_params.extra_args[SLOW] = True
+                tokens.begin()
                 async for output in outputs:
                     if turn is not None:
                         turn.compiled()
@@ -142,13 +150,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                         tell_chunks(resumable, output)
                     if not request.has_first_token:
                         request.has_first_token, self.first_token_at = True, time.monotonic()
-                    if first and exchange:
-                        length = len(output.prompt_token_ids or ())
-                        cached = output.num_cached_tokens or 0
-                        exchange.first_token(length, cached, _since_first_token(output))
-                    first = False
-                    if exchange and isinstance(output, RequestOutput):
-                        exchange.generated(sum(len(one.token_ids) for one in output.outputs))
+                    tokens.yielded(output)
                     yield output
         except EngineDeadError:
             if resumable is not None:
@@ -156,6 +158,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
             raise
         finally:
             del self.requests[key]
+            tokens.end()
             if resumable is not None:
                 self.resuming.end(resumable)
 
@@ -287,6 +290,7 @@ class VllmEngine:
         os.environ.pop(HEARTBEAT, None)
         os.environ.pop(SOCKET, None)
         engine.watch()
+        call_tokens.follow(engine.output_processor)
         engine.grammars = GrammarGate(TrialClient(Path(trials), config))
         dtype = _dtype_of(engine)
         engine.resuming = Resuming(engine, made_by(model, {**engine_args, "dtype": dtype}))
@@ -375,12 +379,6 @@ def _dtype_of(engine: AsyncLLM) -> str:
 
 def _speculation_file(folder: str) -> Path:
     return Path(folder, "speculation.json")
-
-
-def _since_first_token(output: Any) -> float:
-    """Seconds, on the engine's clock: above 0 for an answer in one piece."""
-    metrics = getattr(output, "metrics", None)
-    return max(0.0, metrics.last_token_ts - metrics.first_token_ts) if metrics else 0.0
 
 
 def _prompt_length(prompt: Any) -> int:

@@ -18,8 +18,11 @@ from deployments.wire.headers import (
     ENGINE_TTFT_HEADER,
     EXPECTED_CACHED_HEADER,
     LOAD_HEADER,
+    OUTPUT_TOKENS_HEADER,
     PROMPT_TOKENS_HEADER,
     RESUMABLE_HEADER,
+    TICKET_HEADER,
+    TOKENS_PATH,
 )
 from router.load import LoadReport
 from tests.waiting import until
@@ -36,6 +39,8 @@ class Engine:
         self.expected: list[int] = []
         self.go = asyncio.Event()
         self.go.set()
+        self.left = False
+        self.stops = asyncio.Event()
         self.load = LoadReport(1, 2, 3, 400)
         self.url = ""
         routes = [
@@ -43,6 +48,7 @@ class Engine:
             Route("/stream", self._stream),
             Route("/fails", self._fails),
             Route("/slow", self._slow),
+            Route("/left", self._left),
             Route("/dies", self._dies),
             Route("/other", self._other),
         ]
@@ -84,6 +90,30 @@ class Engine:
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
+    async def _left(self, request: Request) -> Response:
+        """An event of one token; seven more come after it, the last while the engine stops."""
+
+        async def events() -> AsyncIterator[bytes]:
+            exchange = confirmation.current.get()
+            assert exchange is not None
+            exchange.call_began()
+            try:
+                await self._generate()
+                exchange.generated(1)
+                yield b"data: one\n\n"
+                await asyncio.Event().wait()
+            finally:
+                self.left = True
+                stopping = asyncio.create_task(self._stop(exchange))
+                await asyncio.shield(stopping)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def _stop(self, exchange: confirmation.Confirmation) -> None:
+        await self.stops.wait()
+        exchange.generated(7)
+        exchange.call_ended()
+
     async def _fails(self, request: Request) -> Response:
         return PlainTextResponse("no", status_code=400)
 
@@ -104,6 +134,7 @@ async def engine() -> AsyncIterator[Engine]:
     engine.url = await engine.server.start("127.0.0.1")
     yield engine
     engine.go.set()
+    engine.stops.set()
     await engine.server.drain()
 
 
@@ -223,3 +254,33 @@ async def test_exchanges_at_the_same_time_are_told_apart(
     assert await asyncio.gather(*asked) == [("10", "4")] * 8
     assert sorted(engine.expected) == [*range(8)]
     assert confirmation.current.get() is None
+
+
+async def tokens_of(http: aiohttp.ClientSession, engine: Engine, ticket: str) -> tuple[str, ...]:
+    """Of a prompt, of those the cached ones, and of the answer."""
+    async with http.get(engine.url + TOKENS_PATH, params={"ticket": ticket}) as answer:
+        assert answer.status == 200
+        names = (PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, OUTPUT_TOKENS_HEADER)
+        return tuple(answer.headers[name] for name in names)
+
+
+@pytest.mark.parametrize("asks_for_ids", [True, False])
+async def test_a_gateway_that_leaves_learns_all_tokens_once_the_engine_has_stopped(
+    engine: Engine, http: aiohttp.ClientSession, asks_for_ids: bool
+) -> None:
+    asked = {TICKET_HEADER: "t", **({RESUMABLE_HEADER: "1"} if asks_for_ids else {})}
+    engine.stops.clear()
+    async with http.get(engine.url + "/left", headers=asked) as answer:
+        assert await answer.content.readuntil(b"data: one\n\n")
+        counting = asyncio.create_task(tokens_of(http, engine, "t"))
+        answer.close()
+    await until(lambda: engine.left)
+    assert not counting.done()
+    engine.stops.set()
+    assert await counting == ("10", "4", "8")
+
+
+async def test_an_exchange_that_never_came_took_no_tokens(
+    engine: Engine, http: aiohttp.ClientSession
+) -> None:
+    assert await tokens_of(http, engine, "never") == ("0", "0", "0")

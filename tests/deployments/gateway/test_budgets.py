@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +29,11 @@ PATIENCE_S = 20.0
 
 @asynccontextmanager
 async def limited(
-    redis_url: str, engine: FakeEngine, limits: Mapping[str, Any], **more: Any
+    redis_url: str,
+    engine: FakeEngine,
+    limits: Mapping[str, Any],
+    others: Sequence[FakeEngine] = (),
+    **more: Any,
 ) -> AsyncIterator[Front]:
     """A gateway whose tenant has these limits."""
     if redis_url != NO_REDIS:
@@ -38,11 +42,27 @@ async def limited(
     pool = {"engine_args": {"max_model_len": LENGTH}}
     tenants = {TENANT: dict(limits)}
     async with gateway_before(
-        engine, redis_url=redis_url, pool=pool, tenants=tenants, **more
+        engine, *others, redis_url=redis_url, pool=pool, tenants=tenants, **more
     ) as front:
         if redis_url != NO_REDIS:
             await until(lambda: not front.gateway._budgets.by_share, PATIENCE_S)
         yield front
+
+
+@asynccontextmanager
+async def charges_of(front: Front) -> AsyncIterator[list[int]]:
+    """The tokens that each ended request is charged."""
+    used: list[int] = []
+    ledger = front.gateway._budgets._ledger
+    settle = ledger.settle
+
+    def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
+        used.append(tokens)
+        settle(granted, tokens, requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "settle", settled)
+        yield used
 
 
 async def ask_chat(
@@ -130,34 +150,86 @@ async def test_a_client_that_leaves_is_under_way_no_more(redis_url: str) -> None
 
 
 @pytest.mark.parametrize("tells_ids", [True, False])
-@pytest.mark.parametrize(("interval", "made", "events"), [(1, 5, 6), (40, 120, 5), (120, 120, 3)])
-async def test_a_client_that_leaves_pays_for_what_it_had(
+@pytest.mark.parametrize(
+    ("interval", "made", "events"),
+    [(1, 5, 6), (40, 120, 5), (120, 120, 3), (40, 79, 3), (99, 60, 2)],
+)
+async def test_a_client_that_leaves_a_stream_pays_for_all_that_was_generated(
     redis_url: str,
     tells_ids: bool,
     interval: int,
     made: int,
     events: int,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = FakeEngine()
     engine.offers_resumable, engine.pauses_after = tells_ids, made
     engine.prompt_cache = lambda fields: (10, 0)
-    async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
-        used: list[int] = []
-        ledger = front.gateway._budgets._ledger
-        settle = ledger.settle
-
-        def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
-            used.append(tokens)
-            settle(granted, tokens, requests)
-
-        monkeypatch.setattr(ledger, "settle", settled)
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, engine, limits) as front, charges_of(front) as used:
         fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": interval}
         async with front.post(stream=True, **fields) as answer:
             for _ in range(events):  # the first is of no token
                 await answer.content.readuntil(b"\n\n")
+            await until(lambda: engine.made == made, PATIENCE_S)
         await until(lambda: bool(used), PATIENCE_S)
         assert used == [10 + made]
+
+
+@pytest.mark.parametrize("tells_ids", [True, False])
+@pytest.mark.parametrize(("streams", "made"), [(True, 0), (False, 0), (False, 7)])
+async def test_a_client_that_leaves_before_its_answer_pays_for_all_that_was_generated(
+    redis_url: str, streams: bool, tells_ids: bool, made: int
+) -> None:
+    engine = FakeEngine()
+    engine.offers_resumable, engine.pauses_after = tells_ids, made
+    engine.prompt_cache = lambda fields: (10, 0)
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, engine, limits) as front, charges_of(front) as used:
+        fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": 99, "stream": streams}
+        asking = asyncio.ensure_future(_status(front.post(**fields)))
+        await until(lambda: engine.running and engine.made == made, PATIENCE_S)
+        asking.cancel()
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [10 + made]
+
+
+async def test_a_client_that_leaves_while_it_waits_for_an_engine_pays_nothing(
+    redis_url: str,
+) -> None:
+    engine = FakeEngine(limit=1)
+    engine.pauses_after = 0
+    limits = {"limits": {"tokens_per_minute": 10000}}
+    async with limited(redis_url, engine, limits) as front, charges_of(front) as used:
+        first = asyncio.create_task(ask_chat(front, max_tokens=4))
+        await until(lambda: engine.running, PATIENCE_S)
+        second = asyncio.create_task(ask_chat(front, max_tokens=200))
+        await until(lambda: len(front.gateway._budgets._held) == 2, PATIENCE_S)
+        second.cancel()
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [0]
+        engine.go_on.set()
+        assert (await first)[0] == 200
+
+
+async def test_a_client_that_leaves_a_resumed_stream_pays_for_the_tokens_of_both_engines(
+    redis_url: str,
+) -> None:
+    first, second = engines = [FakeEngine("r0"), FakeEngine("r1")]
+    for engine in engines:
+        engine.prompt_cache = lambda fields: (10, 0)
+        engine.pauses_after = 1
+    fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": 4, "stream": True}
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, first, limits, [second]) as front, charges_of(front) as used:
+        async with front.post(**fields) as answer:
+            if second.running:
+                first, second = second, first
+            first.dies_after, second.pauses_after = 5, 11
+            first.go_on.set()
+            await answer.content.readuntil(b"t8 ")
+            await until(lambda: second.made == 7, PATIENCE_S)
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [10 + 11]
 
 
 @pytest.mark.parametrize("spelled", ["300", 300.0, " 3_00 "])

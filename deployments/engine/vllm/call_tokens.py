@@ -1,0 +1,100 @@
+"""Tokens that vLLM generates for one call of `generate`, whether or not the call yields them.
+
+`stream_interval` holds tokens back, and a client may leave before the next event. vLLM counts the
+tokens of each sequence for its metric `vllm:generation_tokens`; the same numbers are read here when
+the call ends, so both agree. Tokens that its core computes before an abort arrives there, and those
+that another engine generated, are in neither. Sources, of vLLM 0.32: `add_request` and
+`_update_stats_from_output` in vllm/v1/engine/output_processor.py, `RequestStateStats`.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+from vllm.outputs import RequestOutput
+
+from deployments.wire.confirmation import Confirmation
+
+_current: ContextVar[CallTokens | None] = ContextVar("call_tokens", default=None)
+
+
+class CallTokens:
+    """Of one call, for the exchange that it serves.
+
+    `counted_elsewhere`: the exchange gets the tokens as vLLM generates them.
+    """
+
+    def __init__(self, exchange: Confirmation | None, counted_elsewhere: bool) -> None:
+        self._exchange = exchange
+        self._counted_elsewhere = counted_elsewhere
+        self._sequences: list[Any] = []  # vLLM's states of them
+        self._yielded = 0
+        self._has_first = False
+        if exchange is not None:
+            exchange.call_began()
+
+    def begin(self) -> None:
+        """Sequences that this task adds from now on are of this call."""
+        _current.set(self)
+
+    def add(self, sequence: Any) -> None:
+        if sequence not in self._sequences:
+            self._sequences.append(sequence)
+
+    def yielded(self, output: Any) -> None:
+        """The call yields this output of vLLM next."""
+        exchange = self._exchange
+        if exchange is None or self._counted_elsewhere:
+            return
+        if not self._has_first:
+            self._has_first = True
+            prompt_tokens = len(output.prompt_token_ids or ())
+            cached_tokens = output.num_cached_tokens or 0
+            exchange.first_token(prompt_tokens, cached_tokens, _since_first_token(output))
+        if isinstance(output, RequestOutput):
+            tokens = sum(len(one.token_ids) for one in output.outputs)
+            self._yielded += tokens
+            exchange.generated(tokens)
+
+    def end(self) -> None:
+        """Count what the call did not yield. vLLM generates nothing more for it."""
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if self._sequences:
+            self._count_rest(exchange)
+        exchange.call_ended()
+
+    def _count_rest(self, exchange: Confirmation) -> None:
+        first = self._sequences[0]
+        prompt_tokens = len(first.prompt_token_ids or ())
+        made = sum(one.stats.num_generation_tokens for one in self._sequences if one.stats)
+        if self._counted_elsewhere:
+            if exchange.first_token_at is None:
+                exchange.unanswered(prompt_tokens)
+            return
+        if not self._has_first and made:
+            exchange.first_token(prompt_tokens, first.num_cached_tokens)
+        elif not self._has_first:
+            exchange.unanswered(prompt_tokens)
+        exchange.generated(max(0, made - self._yielded))
+
+
+def follow(processor: Any) -> None:
+    """Have vLLM's output processor report each sequence to the call that adds it."""
+    add = processor.add_request
+
+    def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
+        add(request, *args, **kwargs)
+        call, state = _current.get(), processor.request_states.get(request.request_id)
+        if call is not None and state is not None:
+            call.add(state)
+
+    processor.add_request = add_request
+
+
+def _since_first_token(output: Any) -> float:
+    """Seconds, on the engine's clock: above 0 for an answer in one piece."""
+    metrics = getattr(output, "metrics", None)
+    return max(0.0, metrics.last_token_ts - metrics.first_token_ts) if metrics else 0.0
