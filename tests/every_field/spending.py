@@ -14,7 +14,7 @@ class Spending:
     `settled`: tokens that each ended request reserved, and was charged.
     """
 
-    by_share = False
+    by_share = redis_is_full = False
     gateways = 1
 
     def __init__(self) -> None:
