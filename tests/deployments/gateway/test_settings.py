@@ -1,4 +1,4 @@
-"""A gateway takes other settings while it serves; `tests/test_hot_settings.py` has Ray Serve."""
+"""A gateway takes other settings while it serves; `tests/on_serve` has it in Ray Serve."""
 
 from __future__ import annotations
 

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import ray
-from ray import serve
 
-from tests.fakes.engine import SECRET
 from tests.fakes.serve_fleet import STARTUP_S
+from tests.on_serve.conftest import KEY
+from tests.on_serve.test_hot_settings import Served, kill
 from tests.ports import free_ports
-from tests.ray_cluster import start_ray
-from tests.router.redis_process import RedisProcess
-from tests.test_hot_settings import KEY, ROOT, Served, kill
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -32,7 +26,7 @@ START_S = 10.0
 
 
 @pytest.fixture(scope="module")
-def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(empty_serve: None) -> Served:
     gateway_port, metrics_port = free_ports(2)
     pool = {"resources": {"cpus": 0.0}, "slo": {"interactive": {"ttft_s": 2.0}}}
     fleet = {
@@ -49,23 +43,10 @@ def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> It
             "small": {**pool, "model": "org/small", "engine_args": {"max_model_len": 1000}},
         },
     }
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(ROOT))
-        environment.setenv("ANTEFIX_API_KEYS", f"tenant={KEY}")
-        environment.setenv("ANTEFIX_ENGINE_SECRET", SECRET)
-        environment.setenv("ANTEFIX_REDIS_URL", server.url)
-        folder: Path = tmp_path_factory.mktemp("metrics")
-        environment.setenv("ANTEFIX_METRICS_FOLDER", str(folder))
-        start_ray(namespace="serve")
-        try:
-            serve.start(proxy_location="Disabled")
-            served = Served(fleet)
-            served.give()
-            served.settles()
-            yield served
-            serve.shutdown()  # type: ignore[no-untyped-call]
-        finally:
-            ray.shutdown()
+    served = Served(fleet)
+    served.give()
+    served.settles()
+    return served
 
 
 async def asked(

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -32,17 +32,13 @@ from router.redis_keys import fleet_id
 from tests.fakes.engine import SECRET
 from tests.fakes.front import samples_of
 from tests.fakes.serve_fleet import TOKEN_S, config_of
+from tests.on_serve.conftest import KEY, PATIENCE_S, eventually
 from tests.ports import free_ports
-from tests.ray_cluster import start_ray
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parent.parent
-# A busy machine is slow, not wrong.
-PATIENCE_S = 300.0
-KEY = "sk-test-of-a-fleet"
 DRAIN_S = 5.0
 # Of answers that take longer than that.
 TOKENS, EACH_S = 160, "0.05"
@@ -155,13 +151,6 @@ def controller() -> ServeControllerClient:
     return client
 
 
-def eventually(truth: Callable[[], bool], told: Callable[[], Any] = lambda: "") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not truth():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.1)
-
-
 def answers(call: Callable[[], Any]) -> bool:
     try:
         return bool(call())
@@ -176,7 +165,7 @@ def kill(pids: set[int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(empty_serve: None) -> Served:
     gateway_port, metrics_port = free_ports(2)
     pool = {"resources": {"cpus": 0.0}, "slo": {"interactive": {"ttft_s": 30.0}}}
     fleet = {
@@ -192,23 +181,10 @@ def served(server: RedisProcess, tmp_path_factory: pytest.TempPathFactory) -> It
             "small": {**pool, "model": "org/small"},
         },
     }
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(ROOT))
-        environment.setenv("ANTEFIX_API_KEYS", f"tenant={KEY}")
-        environment.setenv("ANTEFIX_ENGINE_SECRET", SECRET)
-        environment.setenv("ANTEFIX_REDIS_URL", server.url)
-        folder = tmp_path_factory.mktemp("metrics")
-        environment.setenv("ANTEFIX_METRICS_FOLDER", str(folder))
-        start_ray(namespace="serve")
-        try:
-            serve.start(proxy_location="Disabled")
-            served = Served(fleet)
-            served.give()
-            served.settles()
-            yield served
-            serve.shutdown()  # type: ignore[no-untyped-call]
-        finally:
-            ray.shutdown()
+    served = Served(fleet)
+    served.give()
+    served.settles()
+    return served
 
 
 def test_each_pool_begins_with_what_the_fleet_says(served: Served) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.context import _get_global_client
@@ -22,11 +20,9 @@ from deployments.gateway.errors import ApiError
 from deployments.gateway.transport import Reservation, Route, Transport
 from deployments.process.http_server import HttpServer
 from deployments.wire.engine_pass import EnginePasses
-from tests.ray_cluster import start_ray
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[3]
 SECRET = "secret"
 LIMIT, REPLICAS, QUEUE = 3, 2, 4
 NAME = "doors"
@@ -100,15 +96,8 @@ def application(replicas: int) -> serve.Application:
 
 
 @pytest.fixture(scope="module")
-def handle() -> Iterator[DeploymentHandle[Any]]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(ROOT))
-        start_ray()
-        try:
-            serve.start(proxy_location="Disabled")
-            yield serve.run(application(REPLICAS), name=NAME, route_prefix=None)
-        finally:
-            ray.shutdown()  # serve.shutdown would wait 20 s for graceful ends
+def handle(empty_serve: None) -> DeploymentHandle[Any]:
+    return serve.run(application(REPLICAS), name=NAME, route_prefix=None)
 
 
 class Replica:

@@ -1,0 +1,1 @@
+"""What is tried on a real Ray Serve, without an engine of vLLM."""
