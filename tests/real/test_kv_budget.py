@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 async def test_the_planned_kv_cache_is_within_a_fiftieth_of_the_engines(
     fleet: RunningFleet,
 ) -> None:
-    url = fleet.replicas()[0]["url"]
+    url = fleet.replicas("other")[0]["url"]
     async with (
         aiohttp.ClientSession(url, headers=fleet.engine_headers(url)) as http,
         http.get(FACTS_PATH) as answer,

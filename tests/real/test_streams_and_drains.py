@@ -18,12 +18,12 @@ import yaml
 
 from cli.local import processes
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
-from tests.real.conftest import FLEET_FILE, RunningFleet
+from tests.real.conftest import RunningFleet
 from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
 
-STREAM_TOKENS = 150
+STREAM_TOKENS = 600
 
 
 async def eventually(
@@ -43,16 +43,21 @@ async def status(http: aiohttp.ClientSession, pool: str = "engine") -> dict[str,
     return pools[pool]
 
 
-async def requests_in_engines(http: aiohttp.ClientSession) -> int:
-    replicas = (await status(http))["replicas"]
+async def requests_in_engines(http: aiohttp.ClientSession, pool: str = "engine") -> int:
+    replicas = (await status(http, pool))["replicas"]
     return sum(replica["waiting"] + replica["running"] for replica in replicas)
 
 
-async def all_idle(http: aiohttp.ClientSession) -> None:
+async def all_idle(http: aiohttp.ClientSession, pool: str = "engine") -> None:
     async def idle() -> bool:
-        return await requests_in_engines(http) == 0
+        return await requests_in_engines(http, pool) == 0
 
     await eventually(idle, within_s=120)
+
+
+def slow_stream(fleet: RunningFleet, tokens: int) -> dict[str, Any]:
+    """Of the whole model, each of whose tokens takes several times as long."""
+    return {**long_stream(fleet, tokens), "model": fleet.other_model}
 
 
 def long_stream(fleet: RunningFleet, tokens: int = STREAM_TOKENS) -> dict[str, Any]:
@@ -80,7 +85,7 @@ async def test_the_first_token_leaves_at_once(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     began = time.monotonic()
-    async with http.post("/v1/completions", json=long_stream(fleet, 60)) as answer:
+    async with http.post("/v1/completions", json=slow_stream(fleet, 60)) as answer:
         await answer.content.readuntil(b"\n\n")
         first = time.monotonic() - began
         await answer.read()
@@ -91,21 +96,21 @@ async def test_the_first_token_leaves_at_once(
 async def short_s(http: aiohttp.ClientSession, fleet: RunningFleet) -> float:
     """Seconds that a fifteenth of a long answer takes, on this machine and now."""
     began = time.monotonic()
-    await finish(http, long_stream(fleet, 60))
+    await finish(http, slow_stream(fleet, 60))
     return time.monotonic() - began
 
 
 async def test_a_client_that_leaves_frees_its_slot_long_before_the_answers_end(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
-    await all_idle(http)
+    await all_idle(http, "other")
     short = await short_s(http, fleet)
     for stream in (True, False):
-        body = {**long_stream(fleet, 900), "stream": stream}
+        body = {**slow_stream(fleet, 900), "stream": stream}
         request = asyncio.create_task(http.post("/v1/completions", json=body).__aenter__())
 
         async def taken() -> bool:
-            return await requests_in_engines(http) == 1
+            return await requests_in_engines(http, "other") == 1
 
         await eventually(taken, within_s=120)
         if stream:
@@ -114,7 +119,7 @@ async def test_a_client_that_leaves_frees_its_slot_long_before_the_answers_end(
             request.cancel()
 
         async def freed() -> bool:
-            return await requests_in_engines(http) == 0
+            return await requests_in_engines(http, "other") == 0
 
         await eventually(freed, within_s=5 * short, every_s=0.05)
 
@@ -123,13 +128,13 @@ async def test_a_deadline_before_the_first_byte_is_a_504(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     short = await short_s(http, fleet)
-    body = {**long_stream(fleet, 900), "stream": False}
+    body = {**slow_stream(fleet, 900), "stream": False}
     began = time.monotonic()
     async with http.post("/v1/completions", json=body, headers={"x-antefix-timeout": "2"}) as late:
         error = (await late.json())["error"]
     assert late.status == 504 and error["code"] == "deadline_exceeded"
     assert time.monotonic() - began < 2 + 5 * short
-    await all_idle(http)
+    await all_idle(http, "other")
 
 
 async def test_a_deadline_in_mid_stream_is_an_error_event(
@@ -137,21 +142,21 @@ async def test_a_deadline_in_mid_stream_is_an_error_event(
 ) -> None:
     # more than sixty tokens take here and now, and far less than 900 do
     began = time.monotonic()
-    await finish(http, long_stream(fleet, 60))
+    await finish(http, slow_stream(fleet, 60))
     headers = {"x-antefix-timeout": f"{2 + time.monotonic() - began:.1f}"}
-    async with http.post("/v1/completions", json=long_stream(fleet, 900), headers=headers) as late:
+    async with http.post("/v1/completions", json=slow_stream(fleet, 900), headers=headers) as late:
         assert late.status == 200
         last = (await late.read()).decode().strip().splitlines()[-1]
     error = json.loads(last.removeprefix("data: "))["error"]
     assert error["code"] == "deadline_exceeded"
-    await all_idle(http)
+    await all_idle(http, "other")
 
 
 async def test_requests_spread_over_the_replicas(
     http: aiohttp.ClientSession, fleet: RunningFleet
 ) -> None:
     async def replica() -> str:
-        async with http.post("/v1/completions", json=long_stream(fleet, 20)) as answer:
+        async with http.post("/v1/completions", json=long_stream(fleet, 60)) as answer:
             await answer.read()
             return answer.headers["x-antefix-replica"]
 
@@ -183,7 +188,7 @@ async def test_an_engine_that_dies_costs_no_request_an_error_and_is_replaced(
         replica["replica"]: engine_of_pool(state.run_id, "engine", replica["url"])
         for replica in (await status(http))["replicas"]
     }
-    body = {**long_stream(fleet, 40), "stream": False}
+    body = {**long_stream(fleet, 120), "stream": False}
 
     async def somebody_waits() -> bool:
         return bool(in_waiting(state.run_id))
@@ -243,7 +248,7 @@ def engine_of_pool(run_id: str, pool: str, url: str) -> psutil.Process:
 async def test_an_update_restarts_only_what_it_must_and_streams_outlive_a_scale_down(
     http: aiohttp.ClientSession, fleet: RunningFleet, tmp_path: Path
 ) -> None:
-    changed = yaml.safe_load(FLEET_FILE.read_text())
+    changed = yaml.safe_load(fleet.file.read_text())
     changed["pools"]["engine"]["replicas"] = 1
     changed["pools"]["other"] |= {"env": {**changed["pools"]["other"]["env"], "EXAMPLE": "1"}}
     file = tmp_path / "changed.yaml"
