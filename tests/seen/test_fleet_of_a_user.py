@@ -31,17 +31,30 @@ pools:
     model: embedded
     resources: {cpus: 0.5}
     env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: nobind}
-    engine_args: {dtype: float32, max_model_len: 512, max_num_seqs: 4, enforce_eager: true}
+    # those that vLLM was asked about for the fleet before
+    engine_args:
+      dtype: float32
+      max_model_len: 1024
+      max_num_seqs: 8
+      max_num_batched_tokens: 512
+      enforce_eager: true
 """
 
 
 async def test_status_tells_that_a_lost_engine_was_replaced(seen: Seen) -> None:
     def replaced() -> bool:
+        request = urllib.request.Request(f"{seen.root}/antefix/status", headers=seen.headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bool(json.load(answer)["pools"]["other"]["states"] == {"RUNNING": 1})
+
+    def told() -> bool:
         done = antefix(seen.home.folder, "status", "--json")
         states = json.loads(done.stdout)["pools"]["other"]["states"]
         return done.returncode == ExitCode.OK and states == {"RUNNING": 1}
 
-    await until(replaced, within_s=120)
+    # the command takes a second of a core, which the new engine needs
+    await until(replaced, within_s=120, every_s=0.5)
+    await until(told, within_s=60)  # whichever gateway it asks
 
 
 def test_up_again_finds_it_running(seen: Seen) -> None:
