@@ -50,7 +50,13 @@ pools:
     replicas: 2
     resources: {{cpus: 0.5, custom: {{engine: 1}}}}
     env: {{VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: nobind}}
-    engine_args: {{dtype: bfloat16, max_model_len: 1024, max_num_seqs: 8, enforce_eager: true}}
+    # as in tests/seen: vLLM is asked about them once
+    engine_args:
+      dtype: float32
+      max_model_len: 1024
+      max_num_seqs: 8
+      max_num_batched_tokens: 512
+      enforce_eager: true
 """
 UP_SECONDS = 420
 WHOLE_SECONDS = 420
