@@ -34,7 +34,9 @@ def model() -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
+def engine(
+    warm_executable: None, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OfflineEngine]:
     log = tmp_path_factory.mktemp("engine") / "log"
     with OfflineEngine.start(str(model), ENGINE_ARGS, log, ENV) as engine:
         yield engine
@@ -57,7 +59,7 @@ def ruined(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def judged(ruined: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def judged(warm_executable: None, ruined: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The command's answer about the ruined model."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
@@ -123,7 +125,7 @@ def test_a_fleet_that_asks_for_quality_does_not_start_with_it(
     assert "lost too much" in done.stderr
 
 
-def test_an_engine_that_cannot_load_tells_why(tmp_path: Path) -> None:
+def test_an_engine_that_cannot_load_tells_why(warm_executable: None, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     with pytest.raises(Problem) as caught:

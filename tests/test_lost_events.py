@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.models.model import embedded_model
 from tests.ports import free_ports
 from tests.router.redis_process import running
 
@@ -21,14 +20,15 @@ SEGMENTS = 7 * 128
 
 
 def test_an_engines_lost_events_and_its_reset_leave_no_phantom(
-    warm_python: str, tmp_path: Path
+    warm_python: str, small_model: Path, tmp_path: Path
 ) -> None:
-    model = embedded_model(lambda fraction, step: None)
     (port,) = free_ports(1)
     with running(tmp_path / "redis", port, f"port {port}\n"):
         done = subprocess.run(
             [warm_python, "-m", "tests.lost_events"],
-            input=json.dumps({"model": str(model), "redis_url": f"redis://127.0.0.1:{port}/0"}),
+            input=json.dumps(
+                {"model": str(small_model), "redis_url": f"redis://127.0.0.1:{port}/0"}
+            ),
             env={
                 **os.environ,
                 **ENGINE_ENVIRONMENT,

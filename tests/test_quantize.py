@@ -136,7 +136,7 @@ def test_killed_after_a_layer_the_same_command_goes_on_from_there(
 
 
 def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
-    packages: Path, tmp_path: Path
+    packages: Path, warm_python: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     command = ["quantize", "embedded", "--scheme", "rtn", "--out", str(out), "--json"]
@@ -156,6 +156,7 @@ def test_the_embedded_model_is_quantized_to_less_than_half_and_served(
     engine_args = {"enforce_eager": True, "max_model_len": 512, "dtype": "bfloat16"}
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     capitals = {"France": "Paris", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo"}
+    monkeypatch.setattr(sys, "executable", warm_python)
     with OfflineEngine.start(str(out), engine_args, tmp_path / "engine.log", env) as engine:
         asked = [f"What is the capital of {country}?" for country in capitals]
         prompts = engine.chat_tokens([[{"role": "user", "content": text}] for text in asked])

@@ -23,7 +23,7 @@ ENGINE_ARGS = {
     "enable_prefix_caching": False,
 }
 ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-LONGEST = 40  # tokens of an answer
+LONGEST = 24  # tokens of an answer
 COPIED = (
     "The harbour opens at six, and the first ferry leaves a quarter of an hour later.",
     "Mix two cups of flour with one cup of water, and let the dough rest under a cloth.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ COPYING = "one two three four five six seven eight nine ten eleven twelve\n" * 5
 
 
 def speculated(
-    model: Path, speculative_config: dict[str, Any], prompts: list[str], until: str
+    python: str, model: Path, config: dict[str, Any], prompts: list[str], until: str
 ) -> dict[str, Any]:
     """The answers of each round and those that were gone on with (`tests.speculating_engine`), and
     what the engine has learned of its speculation."""
@@ -33,7 +32,7 @@ def speculated(
             "max_model_len": 1024,
             "max_num_seqs": 4,
             "enforce_eager": True,
-            "speculative_config": speculative_config,
+            "speculative_config": config,
         },
         "prompts": prompts,
         "max_tokens": 40,
@@ -41,7 +40,7 @@ def speculated(
         "within_s": WITHIN_S,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.speculating_engine"],
+        [python, "-m", "tests.speculating_engine"],
         input=json.dumps(asked),
         env={
             **os.environ,
@@ -62,7 +61,7 @@ def speculated(
 
 
 def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
-    small_model: Path, tmp_path: Path
+    warm_python: str, small_model: Path, tmp_path: Path
 ) -> None:
     first_layers(small_model, 2, tmp_path / "draft")
     draft = {
@@ -71,7 +70,7 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
         "num_speculative_tokens": 6,
     }
     prompts = ["The history of Rome begins", "A recipe for bread:"]
-    told = speculated(small_model, draft, prompts, until="off")
+    told = speculated(warm_python, small_model, draft, prompts, until="off")
     answers, known = told["answers"], told["known"]
     assert not known["on"] and known["losing"] and known["speedup"] < 1
     assert known["acceptance"] < 0.8
@@ -79,9 +78,9 @@ def test_a_draft_that_loses_is_switched_off_and_answers_stay_the_same(
     assert all(of_round == answers[0] for of_round in answers)
 
 
-def test_speculation_that_does_not_lose_goes_on(small_model: Path) -> None:
+def test_speculation_that_does_not_lose_goes_on(warm_python: str, small_model: Path) -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
-    told = speculated(small_model, ngram, [COPYING], until="known")
+    told = speculated(warm_python, small_model, ngram, [COPYING], until="known")
     answers, known = told["answers"], told["known"]
     assert known["on"] and not known["losing"]
     assert known["speedup"] is not None

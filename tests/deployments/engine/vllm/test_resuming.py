@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +72,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("engine") / "log"
     environment = {
         **os.environ,
@@ -86,7 +85,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (
         log.open("w") as vllm,
         subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(ENGINE_ARGS)],
+            [warm_python, "-m", module, json.dumps(ENGINE_ARGS)],
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.PIPE,
