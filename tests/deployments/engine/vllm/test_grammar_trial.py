@@ -47,7 +47,8 @@ def lengths(count: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trials(warm_python: str, small_model: Path) -> Iterator[Path]:
+def begun(warm_python: str, small_model: Path) -> Iterator[tuple[Path, psutil.Process]]:
+    """The server of trials: its socket and its process."""
     with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
         path = Path(folder, "trials")
         process = subprocess.Popen(
@@ -69,10 +70,15 @@ def trials(warm_python: str, small_model: Path) -> Iterator[Path]:
         pid, config = process.stdout.readline().decode().split()
         server = psutil.Process(int(pid))
         assert ask(path, SETUP + bytes.fromhex(config)) == b"{}"
-        yield path
+        yield path, server
         process.stdin.close()
         process.wait()
         server.wait(60)  # it ends with the process that began it
+
+
+@pytest.fixture(scope="module")
+def trials(begun: tuple[Path, psutil.Process]) -> Path:
+    return begun[0]
 
 
 @pytest.mark.parametrize(
@@ -108,25 +114,18 @@ def test_a_quick_trial_ends_without_a_verdict_where_the_compile_takes_long(trial
 
 
 @pytest.fixture
-def worker(trials: Path) -> Iterator[tuple[socket.socket, psutil.Process]]:
+def worker(
+    begun: tuple[Path, psutil.Process],
+) -> Iterator[tuple[socket.socket, psutil.Process]]:
     """That of a trial which takes ten seconds of idle cores, and what ends the trial."""
+    path, server = begun
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(trials))
+        connection.connect(str(path))
         connection.sendall(message_of(TrialKind.IDLE, {"json": lengths(200)}))
         connection.shutdown(socket.SHUT_WR)
-        yield connection, worker_of(trials)
-
-
-def worker_of(trials: Path) -> psutil.Process:
-    (server,) = (
-        process
-        for own in psutil.Process().children()
-        for process in own.children()
-        if process.name().startswith("antefix-grammar")
-    )
-    while not (workers := server.children()):
-        time.sleep(0.01)
-    return workers[0]
+        while not (workers := server.children()):
+            time.sleep(0.01)
+        yield connection, workers[0]
 
 
 def test_a_trial_of_an_idle_kind_runs_only_on_idle_cores(
