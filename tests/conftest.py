@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None:  # a worker of several
+    if reporter is None or hasattr(config, "workerinput"):  # a worker of several
         return
     reasons = (report.longrepr[2] for report in reporter.stats.get("skipped", ()))
     missing.note(Counter(reason.removeprefix("Skipped: ") for reason in reasons))

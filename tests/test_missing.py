@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import missing, programs
+from tests import missing, programs, slowest
 
 ROOT = Path(__file__).parent.parent
 LACKING = """
@@ -58,6 +58,12 @@ def test_it_is_skipped_and_the_last_line_says_so(session: Path, arguments: tuple
     assert done.returncode == 0, done.stdout
     last = done.stdout.splitlines()[-1]
     assert last == f"Skipped: {MOON}; {GNOMON} --no-install-recommends sundial)."
+
+
+def test_of_several_processes_one_notes_the_time(session: Path, tmp_path: Path) -> None:
+    file = tmp_path / "slowest.tsv"
+    run(session, "-n", "2", ANTEFIX_SLOWEST_TESTS=str(file))
+    assert file.read_text().count(slowest.WALL) == 1
 
 
 def test_where_ci_is_set_it_fails(session: Path) -> None:
