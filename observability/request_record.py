@@ -145,9 +145,9 @@ class RequestRecord:
     `replica_id` is the replica that it was sent to last; "": none. `explain` returns what was
     decided about it, as an explanation has it; None: nothing was decided yet.
     `outcome` is "cancelled" (the client left) until something else is known; `error` is the API's
-    code for what went wrong. `resumed`: what came of an answer whose engine or gateway was lost in
-    the middle; `moved`: of one that could go on elsewhere, and whose engine was taken away; "" for
-    all others.
+    code for what went wrong. `left_at` is when its client left an answer, and `duration_s` lasts
+    until then. `resumed`: what came of an answer whose engine or gateway was lost in the middle;
+    `moved`: of one that could go on elsewhere, and whose engine was taken away; "" for all others.
     """
 
     request_id: str
@@ -163,6 +163,7 @@ class RequestRecord:
     body_bytes: int = 0
     charge: Charge | None = None
     ttft_s: float | None = None
+    left_at: float | None = None
     duration_s: float = 0.0
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

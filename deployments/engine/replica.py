@@ -337,7 +337,8 @@ class EngineReplica:
             if known
             else None,
             tells_serve=self._tickets.tells_serve,
-            grammar_wait_s=grammars.longest_wait_s,
+            # not that of long compiles: a gateway cannot tell who needs one, and would hold all
+            grammar_wait_s=grammars.quick_wait_s,
             dtype=self._engine.dtype,
         )
         return self._lease_text.of(load)

@@ -153,7 +153,7 @@ class Relay(Response):
             await self._mover.close()
             record = self._request.record
             if self._exchange and (work.cancelled() or self._client.streaming):
-                record.duration_s = asyncio.get_running_loop().time() - record.arrived
+                record.left_at = asyncio.get_running_loop().time()
                 await self._counts.take(*self._exchange, record, self._so_far)
             # who reads on is not charged: a stream that was taken over counts in full
             if record.output_tokens is None and record.error != TAKEN_OVER:

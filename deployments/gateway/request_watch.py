@@ -43,8 +43,8 @@ class RequestWatch:
 
     def ended(self, record: RequestRecord) -> None:
         """However it went; also of one that was refused before its pool was known."""
-        if not record.duration_s:
-            record.duration_s = asyncio.get_running_loop().time() - record.arrived
+        ended_at = record.left_at or asyncio.get_running_loop().time()
+        record.duration_s = ended_at - record.arrived
         if record.outcome == "cancelled":
             record.status = record.status or CLIENT_LEFT
         explain = self._explanations.ended

@@ -86,7 +86,13 @@ class GrammarGate:
     @property
     def longest_wait_s(self) -> float:
         """How long a constraint waits by now for other tenants' compiles; 0: none does."""
-        return max(self._quick.longest_wait_s, self._long.longest_wait_s)
+        return max(self.quick_wait_s, self._long.longest_wait_s)
+
+    @property
+    def quick_wait_s(self) -> float:
+        """How long a constraint waits by now for its quick trial. Plain ones never do, and only
+        those that compile for seconds wait for more than that."""
+        return self._quick.longest_wait_s
 
     async def admit(self, structured: Any, of: str) -> Turn | None:
         """Return once the constraint of this tenant's request may go into the engine. Where it

@@ -222,6 +222,21 @@ async def test_a_request_under_way_for_long_is_found_and_is_in_no_list_yet(
         await until(lambda: not front.gateway._explanations._under_way)
 
 
+async def test_a_request_that_was_under_way_for_long_lasts_until_its_end(
+    engine: FakeEngine, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanations, "UNDER_WAY_S", 0.05)
+    engine.pauses_after = 1
+    with explained(front) as kept:
+        async with front.post(headers=ID, stream=True) as answer:
+            await until(lambda: kept)
+            engine.go_on.set()
+            await answer.read()
+        await until(lambda: kept[-1]["outcome"])
+    assert kept[0]["outcome"] is None
+    assert kept[-1]["duration_s"] > kept[0]["duration_s"]
+
+
 async def test_an_explanation_that_fails_leaves_the_outcome(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
