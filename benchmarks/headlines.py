@@ -124,18 +124,11 @@ SENTENCES: Mapping[str, Sequence[str]] = {
         " ({cache_reset_mean_ttft_by_best_other[figure]:.2f}).",
     ),
     "simulator": (
-        "Of real engines' time to first token the simulated one was off at 0.8 times what they"
-        " can do by {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
+        "Simulated engines stand for real ones only roughly: at 0.8 times what those can do, the"
+        " time to first token is off by {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
         " {error_of_p50_ttft_at_load_08[figure]:.0%} at p50 and"
         " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90 ([the median of five"
         " seeds](docs/benchmarks/simulator.md), goal 10%).",
-        "In one run, with one seed, the simulated mean time to first token was"
-        " {error_of_mean_ttft_at_load_04[figure]:.0%},"
-        " {error_of_mean_ttft_at_load_08[figure]:.0%} and"
-        " {error_of_mean_ttft_at_load_2[figure]:.0%} [off that of real"
-        " engines](docs/benchmarks/simulator.md) at 0.4, 0.8 and 2 times what they can do. Two"
-        " runs before it missed the goal of 10%, and tails were further off: p99 by a third at"
-        " 0.8.",
     ),
     "backtest": (
         "On [seven traces](docs/benchmarks/backtest.md), with seeds on which nothing was tuned, we"
@@ -151,10 +144,5 @@ SENTENCES: Mapping[str, Sequence[str]] = {
         " {replica_hours_of_hpa_under_our_routing_with_2_warm[figure]:.2f} and"
         " {misses_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} in"
         " {replica_hours_of_serve_default_under_our_routing_with_2_warm[figure]:.2f}.",
-        "On [seven traces](docs/benchmarks/backtest.md) more requests met the SLO than with Ray"
-        " Serve's default, in fewer replica-hours. We miss {misses_of_hpa[figure]:.2f} times as"
-        " many as the best HPA that was tried, in {replica_hours_of_hpa[figure]:.2f} of its"
-        " replica-hours. Most of that is routing and admission. The seeds are those that the"
-        " autoscaler was tuned on, and HPA with our routing was not tried at its best target.",
     ),
 }
