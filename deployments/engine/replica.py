@@ -337,7 +337,7 @@ class EngineReplica:
             if known
             else None,
             tells_serve=self._tickets.tells_serve,
-            # not that of long compiles: a gateway cannot tell who needs one, and would hold all
+            # A gateway cannot tell who needs a long compile: with that wait it would hold everyone.
             grammar_wait_s=grammars.quick_wait_s,
             dtype=self._engine.dtype,
         )

@@ -1,6 +1,6 @@
 """One Ray with Ray Serve for all tests of this folder; each module leaves it empty.
 
-A package has fixtures of its own scope: Ray ends with the last test here, not with the session.
+The fixtures belong to this package: Ray ends after its last test, not at the end of the session.
 """
 
 from __future__ import annotations
