@@ -48,8 +48,8 @@ function prompt(decision) {
     ? `${tokens(counted)}, as the engine would count them`
     : `about ${tokens(counted)}, estimated from its length: the gateway cannot tokenize for this model`;
   const asked = !decision.segments ? "too short to ask the index for"
-    : decision.index_answered ? `${count(decision.segments)} segments asked of the index, answered in ${seconds(decision.lookup_s)}`
-      : `${count(decision.segments)} segments asked of the index, which did not answer in time (${seconds(decision.lookup_s)}): placed by load`;
+    : decision.index_answered ? `${count(decision.segments)} ${decision.segments === 1 ? "segment" : "segments"} asked of the index, answered in ${seconds(decision.lookup_s)}`
+      : `${count(decision.segments)} ${decision.segments === 1 ? "segment" : "segments"} asked of the index, which did not answer in time (${seconds(decision.lookup_s)}): placed by load`;
   return `${known}; read in ${seconds(decision.read_s)}; ${asked}.`;
 }
 
