@@ -337,8 +337,7 @@ class EngineReplica:
             if known
             else None,
             tells_serve=self._tickets.tells_serve,
-            # A gateway cannot tell who needs a long compile: with that wait it would hold everyone.
-            grammar_wait_s=grammars.quick_wait_s,
+            grammar_wait_s=grammars.stuck_s,
             dtype=self._engine.dtype,
         )
         return self._lease_text.of(load)

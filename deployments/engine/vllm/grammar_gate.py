@@ -37,6 +37,8 @@ UNTRIED = TrialVerdict(fits=True, cpu_s=float(MOST_CPU_S), cached_bytes=1024 * 1
 # A turn ends after this many times as long as the trial took, and a second, at the latest.
 _COMPILE_TIMES = 2.0
 KNOWN = 4096
+# A trial is over within QUICK_CPU_S: some tenants' trials at once are no stuck queue.
+STUCK_S = 5.0
 # Less than an engine keeps (`plugin.GRAMMAR_CACHE_MB`).
 CACHED_BYTES = 32 * 1024 * 1024
 
@@ -86,13 +88,16 @@ class GrammarGate:
     @property
     def longest_wait_s(self) -> float:
         """How long a constraint waits by now for other tenants' compiles; 0: none does."""
-        return max(self.quick_wait_s, self._long.longest_wait_s)
+        return max(self._quick.longest_wait_s, self._long.longest_wait_s)
 
     @property
-    def quick_wait_s(self) -> float:
-        """How long a constraint waits by now for its quick trial. Plain ones never do, and only
-        those that compile for seconds wait for more than that."""
-        return self._quick.longest_wait_s
+    def stuck_s(self) -> float:
+        """How long a constraint waits by now for its quick trial; 0 up to STUCK_S.
+
+        Gateways hold constrained requests for it, plain ones too, which need no trial.
+        """
+        waits_s = self._quick.longest_wait_s
+        return waits_s if waits_s > STUCK_S else 0.0
 
     async def admit(self, structured: Any, of: str) -> Turn | None:
         """Return once the constraint of this tenant's request may go into the engine. Where it

@@ -173,7 +173,7 @@ async def test_a_constraint_that_compiles_quickly_never_waits_for_one_that_takes
         await settle(trials, 5)
         assert await gate.admit(Asked(regex="x+"), "long") is None
         assert gate.longest_wait_s > 0  # of the third tenant, for one of two turns
-        assert gate.quick_wait_s == 0  # by which gateways place, and hold, constrained requests
+        assert gate.stuck_s == 0  # gateways hold constrained requests for it
         trials.may_end.set()
         for turn in await asyncio.gather(*asking[:2]):
             turn.compiled()
