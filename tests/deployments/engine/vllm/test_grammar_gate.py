@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from deployments.engine.vllm import grammar_gate
 from deployments.engine.vllm.constraints import Unfit
 from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_trial import (
@@ -180,6 +181,24 @@ async def test_a_constraint_that_compiles_quickly_never_waits_for_one_that_takes
         assert await asking[2] is not None
     quick, idle = TrialKind.QUICK, TrialKind.IDLE
     assert sorted(trials.kinds) == sorted([quick] * 4 + [idle] * 3)
+
+
+async def test_a_short_queue_of_quick_trials_is_not_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials()
+    async with gate_before(trials, tmp_path, waits=True) as gate:
+        asking = [
+            asyncio.ensure_future(gate.admit(Asked(regex=name), name))
+            for name in ("a+", "b+", "c+")
+        ]
+        await settle(trials, 2)
+        assert gate.longest_wait_s > 0  # of the third tenant, for one of two turns
+        assert gate.stuck_s == 0
+        monkeypatch.setattr(grammar_gate, "STUCK_S", 0.0)
+        assert gate.stuck_s > 0
+        trials.may_end.set()
+        await asyncio.gather(*asking)
 
 
 async def says_so(writer: asyncio.StreamWriter) -> None:
