@@ -116,7 +116,7 @@ def place(
         depths or {},
         recent,
         correction=correction,
-        constrained=request.constrained,
+        needs_trial=request.needs_trial,
     )
     ranked = tuple(policy.rank(request, candidates, rng))
     return Placement(
@@ -169,7 +169,7 @@ def _candidates(
     depths: Mapping[int, int],
     recent: Recent,
     correction: TtftCorrection,
-    constrained: bool = False,
+    needs_trial: bool = False,
 ) -> list[Candidate]:
     confirmed = _cached_tokens(prompt_tokens, loads, depths)
     expected = _cached_tokens(prompt_tokens, loads, recent.depths)
@@ -183,7 +183,7 @@ def _candidates(
     ):
         cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
-        if constrained:
+        if needs_trial:
             wait_s += load.grammar_wait_s
         raw_ttft_s = cost.after_wait(load, wait_s + step_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)

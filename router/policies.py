@@ -23,14 +23,14 @@ import msgspec
 class PlacementRequest:
     """What is known of a request: its prompt's length, its segment keys (empty: unknown, or
     shorter than a segment), and the session it says it belongs to. `signal`: the index answered.
-    `constrained`: the engine compiles what its answer has to keep to.
+    `needs_trial`: what its answer has to keep to may need a trial by the engine first.
     """
 
     prompt_tokens: int
     keys: tuple[bytes, ...] = ()
     session: str | None = None
     signal: bool = True
-    constrained: bool = False
+    needs_trial: bool = False
 
 
 # What the times are called in explanations.

@@ -28,7 +28,7 @@ from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway import request_body
-from deployments.gateway.constrained import is_constrained
+from deployments.gateway.constrained import needs_trial
 from deployments.gateway.engine_attempt import DecideAnew, EngineAttempt, OutageWatch
 from deployments.gateway.errors import ApiError
 from deployments.gateway.moves import Moves
@@ -207,8 +207,8 @@ class GatewayPool:
             return self.unread(request, fields, headers, options)
         finally:
             request.record.phases.read_s += asyncio.get_running_loop().time() - began
-        if is_constrained(fields):
-            prompt = replace(prompt, placement=replace(prompt.placement, constrained=True))
+        if needs_trial(fields):
+            prompt = replace(prompt, placement=replace(prompt.placement, needs_trial=True))
         return PoolRequest(request, fields, headers, options, prompt)
 
     def unread(

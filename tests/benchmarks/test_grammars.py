@@ -8,7 +8,8 @@ from typing import Any
 
 from benchmarks.grammars.attack import KINDS, constraints
 from benchmarks.grammars.run import goals_of
-from deployments.engine.vllm.constraint_bounds import excess_of, is_plain
+from deployments.engine.vllm.constraint_bounds import excess_of
+from deployments.wire.plain_constraints import is_plain
 
 
 def test_each_constraint_is_new_within_the_bounds_and_not_plain() -> None:

@@ -269,16 +269,16 @@ def test_blind_nothing_is_claimed_to_be_known() -> None:
     assert not place_blind(PlacementRequest(1), {}, {}, random.Random(1)).ranked
 
 
-@pytest.mark.parametrize(("constrained", "first"), [(True, "b"), (False, "a")])
-def test_a_constrained_request_goes_where_nothing_waits_to_be_compiled(
-    constrained: bool, first: str
+@pytest.mark.parametrize(("needs_trial", "first"), [(True, "b"), (False, "a")])
+def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
+    needs_trial: bool, first: str
 ) -> None:
     loads = {
         "a": load("a", slot=0, grammar_wait_s=5.0),
         "b": load("b", slot=1, queued_prefill_tokens=1000, waiting=1),
     }
     placement = place(
-        PlacementRequest(PROMPT, KEYS, constrained=constrained),
+        PlacementRequest(PROMPT, KEYS, needs_trial=needs_trial),
         loads,
         {},
         Recent(),
@@ -287,4 +287,4 @@ def test_a_constrained_request_goes_where_nothing_waits_to_be_compiled(
     )
     assert placement.replica_ids[0] == first
     waits = {c.replica_id: c.wait_s for c in placement.ranked}
-    assert waits["a"] == (5.0 if constrained else 0.0)
+    assert waits["a"] == (5.0 if needs_trial else 0.0)

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.wire.plain_constraints import NAMED, compiled_size
+
 # Of UTF-8, without the descriptions in a schema.
 MOST_BYTES = 65_536
 # A structural tag holds the schemas of all tools.
@@ -35,10 +37,8 @@ _KEYWORD_BOUNDS = {
     **dict.fromkeys(("minLength", "maxLength"), MOST_LENGTH),
 }
 _LISTS = ("enum", "anyOf", "oneOf", "allOf", "prefixItems", "tags", "elements", "triggers", "type")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # What holds an instance, and no schema.
 _DATA = frozenset({"const", "enum", "default", "examples"})
-_ANNOTATIONS = frozenset({"description", "title", "$comment", "examples", "default"})
 _REPEAT = re.compile(r"\s*(\d*)\s*(,?)\s*(\d*)\s*\}|\s*(\d+)\s*\.\.\s*(\d+)")
 _MOST_DIGITS = 18
 # Python refuses to print integers of more than 4,300 digits.
@@ -94,7 +94,7 @@ def _document_excesses(document: Any, most_bytes: int) -> Iterator[Excess]:
             yield from _above("The schema's size in bytes", size, most_bytes, remedy)
             return
     what = "The schema's size in bytes, without descriptions,"
-    yield from _above(what, _compiled_size(document), most_bytes, remedy)
+    yield from _above(what, compiled_size(document), most_bytes, remedy)
     properties, left = 0, [document]
     while left:
         part = left.pop()
@@ -132,7 +132,7 @@ def _keyword_excesses(schema: Mapping[str, Any]) -> Iterator[Excess]:
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[Any]:
     """Schemas inside, where the names of properties are no keywords."""
     for name, inner in schema.items():
-        if name in _NAMED and isinstance(inner, Mapping):
+        if name in NAMED and isinstance(inner, Mapping):
             yield from inner.values()
         elif name not in _DATA:
             yield inner
@@ -224,23 +224,6 @@ def _end_of_string(pattern: str, at: int, quote: str) -> int:
     return start
 
 
-def _compiled_size(document: Any) -> int:
-    """Bytes of the names and values in a schema, without its annotations."""
-    size, left = 0, [(document, False)]
-    while left:
-        part, are_names = left.pop()
-        if isinstance(part, Mapping):
-            for name, inner in part.items():
-                if are_names or name not in _ANNOTATIONS:
-                    size += _size(str(name))
-                    left.append((inner, name in _NAMED and not are_names))
-        elif isinstance(part, list):
-            left += [(inner, False) for inner in part]
-        else:
-            size += _size(part) if isinstance(part, str) else 4
-    return size
-
-
 def _above(what: str, value: int | float, most: int, remedy: str) -> Iterator[Excess]:
     if value > most:
         yield Excess(what, value, most, remedy)
@@ -252,46 +235,3 @@ def _length(value: Any) -> int:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
-
-
-# What these make of a schema compiles in milliseconds: 100 optional properties in 20 ms.
-_PLAIN_KEYWORDS = frozenset(
-    {"type", "properties", "required", "items", "enum", "const", "additionalProperties", "anyOf"}
-    | {"description", "title", "$schema", "strict", "name"}
-)
-_PLAIN_BYTES, _PLAIN_ALTERNATIVES, _PLAIN_PROPERTIES = 4_096, 200, 100
-
-
-def is_plain(kind: str, constraint: Any) -> bool:
-    """Whether a constraint surely compiles in a few hundredths of a second."""
-    if constraint is None:
-        return True
-    if kind == "choice" and isinstance(constraint, list):
-        size = sum(_size(choice) for choice in constraint if isinstance(choice, str))
-        return len(constraint) <= _PLAIN_ALTERNATIVES and size <= _PLAIN_BYTES
-    if isinstance(constraint, str) and len(constraint) <= 2 * _PLAIN_BYTES:
-        try:
-            constraint = json.loads(constraint)
-        except (ValueError, RecursionError):
-            return False
-    if kind != "json" or not isinstance(constraint, Mapping):
-        return False
-    if _compiled_size(constraint) > _PLAIN_BYTES:
-        return False
-    properties, alternatives, left = 0, 0, [constraint]
-    while left:
-        part = left.pop()
-        if not isinstance(part, Mapping):
-            if not isinstance(part, bool):
-                return False
-            continue
-        if not part.keys() <= _PLAIN_KEYWORDS:
-            return False
-        for name in ("enum", "anyOf"):
-            alternatives += len(part[name]) if isinstance(part.get(name), list) else 0
-        if isinstance(named := part.get("properties"), Mapping):
-            properties += len(named)
-            left += named.values()
-        left += [part[name] for name in ("items", "additionalProperties") if name in part]
-        left += part["anyOf"] if isinstance(part.get("anyOf"), list) else []
-    return properties <= _PLAIN_PROPERTIES and alternatives <= _PLAIN_ALTERNATIVES

@@ -13,9 +13,7 @@ from vllm.exceptions import VLLMValidationError
 
 from deployments.engine.vllm.constraint_bounds import excess_of
 from deployments.engine.vllm.constraint_fields import field_of
-
-# The fields of vLLM's StructuredOutputsParams that are compiled, except `json_object`.
-KINDS = ("choice", "regex", "grammar", "json", "structural_tag")
+from deployments.wire.plain_constraints import KINDS
 
 
 class Unfit(VLLMValidationError):  # type: ignore[misc]  # vLLM's types are not read

@@ -21,12 +21,12 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from deployments.engine.vllm.constraint_bounds import is_plain
 from deployments.engine.vllm.constraint_fields import field_of
-from deployments.engine.vllm.constraints import KINDS, Unfit
+from deployments.engine.vllm.constraints import Unfit
 from deployments.engine.vllm.grammar_trial import MOST_CPU_S, QUICK_CPU_S, TrialVerdict
 from deployments.engine.vllm.grammar_turns import GrammarTurns
 from deployments.engine.vllm.trial_client import TrialClient
+from deployments.wire.plain_constraints import KINDS, is_plain
 
 logger = logging.getLogger("ray.serve")
 
@@ -94,7 +94,7 @@ class GrammarGate:
     def stuck_s(self) -> float:
         """How long a constraint waits by now for its quick trial; 0 up to STUCK_S.
 
-        Gateways hold constrained requests for it, plain ones too, which need no trial.
+        Gateways hold requests for it whose constraint may need a trial.
         """
         waits_s = self._quick.longest_wait_s
         return waits_s if waits_s > STUCK_S else 0.0

@@ -10,30 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployments.engine.vllm import constraint_bounds as bounds
-from deployments.engine.vllm.constraint_bounds import excess_of, is_plain, shape_of
+from deployments.engine.vllm.constraint_bounds import excess_of, shape_of
+from tests.any_constraint import JSON, PATTERNS, objects
 from tests.every_field.constraints import CHOICES, GRAMMARS, REGEXES, SCHEMAS
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(
-            st.text()
-            | st.sampled_from(
-                ["properties", "enum", "pattern", "maxItems", "const", "anyOf", "grammar", "type"]
-            ),
-            inner,
-        )
-    ),
-    max_leaves=30,
-)
-PATTERNS = st.text(alphabet='ab(){}[]|,0123456789\\"^-~. \n', max_size=60) | st.text()
-
-
-def objects(count: int, **one: Any) -> dict[str, Any]:
-    names = [f"property_{i}" for i in range(count)]
-    return {"type": "object", "properties": dict.fromkeys(names, one), "required": names}
-
 
 HUGE: dict[str, tuple[str, Any]] = {
     "many choices": ("choice", [str(i) for i in range(1001)]),
@@ -183,47 +162,3 @@ def test_the_constraints_that_every_field_is_tried_with_never_make_the_bounds_ra
         *(("choice", choice) for choice in CHOICES),
     )
     assert {excess_of(kind, constraint) is None for kind, constraint in everything} == {True, False}
-
-
-@pytest.mark.parametrize(
-    ("kind", "constraint"),
-    [
-        ("choice", ["yes", "no"]),
-        ("json", objects(100, type="string")),
-        ("json", json.dumps(objects(20, type="string", description="What it says."))),
-        ("json", {"properties": {"pattern": {"enum": ["a", "b"]}, "a": {"anyOf": [{}, True]}}}),
-        ("regex", None),
-    ],
-)
-def test_small_constraints_of_simple_parts_are_plain(kind: str, constraint: Any) -> None:
-    assert is_plain(kind, constraint)
-
-
-@pytest.mark.parametrize(
-    ("kind", "constraint"),
-    [
-        ("regex", "a"),
-        ("grammar", 'root ::= "a"'),
-        ("structural_tag", "{}"),
-        ("choice", ["x" * 5000]),
-        ("choice", ["x"] * 201),
-        ("json", objects(101, type="string")),
-        ("json", objects(1, type="string", maxLength=255)),
-        ("json", objects(1, type="array", items={"pattern": "a"})),
-        ("json", {"anyOf": [{"type": "string", "maxLength": 255}]}),
-        ("json", {"additionalProperties": {"minItems": 5}}),
-        ("json", {"properties": {"a": 5}}),
-        ("json", {"enum": list(range(201))}),
-        ("json", {"$ref": "#"}),
-        ("json", {"unknown": {"maxLength": 255}}),
-        ("json", "{"),
-        ("json", []),
-    ],
-)
-def test_any_other_constraint_is_not_plain(kind: str, constraint: Any) -> None:
-    assert not is_plain(kind, constraint)
-
-
-@given(st.sampled_from(["choice", "regex", "json"]), JSON | PATTERNS | JSON.map(json.dumps))
-def test_no_constraint_makes_the_look_for_plain_ones_raise(kind: str, constraint: Any) -> None:
-    assert is_plain(kind, constraint) in (True, False)
