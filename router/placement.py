@@ -183,9 +183,9 @@ def _candidates(
     ):
         cached_tokens = expected_tokens if expected_tokens > confirmed_tokens else confirmed_tokens
         wait_s, step_s = cost.wait_s(load, prompt_tokens), cost.step_under_way_s(load)
-        if needs_trial:
-            wait_s += load.grammar_wait_s
-        raw_ttft_s = cost.after_wait(load, wait_s + step_s, prompt_tokens, cached_tokens)
+        trial_wait_s = load.grammar_wait_s if needs_trial else 0.0
+        begins_s = wait_s + step_s + trial_wait_s
+        raw_ttft_s = cost.after_wait(load, begins_s, prompt_tokens, cached_tokens)
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         crowding_s = 0.0
         if at_work and not (load.waiting or load.running) and load.node_ip in at_work:
@@ -202,7 +202,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            score + crowding_s,
+            score + crowding_s + trial_wait_s,
             load.waiting,
             load.running,
             load.queued_prefill_tokens,
@@ -213,6 +213,7 @@ def _candidates(
             working,
             step_s,
             crowding_s,
+            trial_wait_s,
         )
         candidates.append(candidate)
     return candidates

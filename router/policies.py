@@ -40,6 +40,7 @@ _IN_JSON = {
     "wait_s": "wait",
     "step_under_way_s": "step_under_way",
     "crowding_s": "crowding",
+    "trial_wait_s": "trial_wait",
 }
 
 
@@ -82,6 +83,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False, rename=_IN_JSON):
     """Of `raw_ttft_s`, what is left of the step that the engine is in."""
     crowding_s: float = 0.0
     """Of `score`, by how much later first tokens come on a node whose cores are all at work."""
+    trial_wait_s: float = 0.0
+    """Of `raw_ttft_s`, the wait for a trial of its constraint. Others do not wait behind it."""
 
     @property
     def requests(self) -> int:

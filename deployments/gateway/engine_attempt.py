@@ -252,9 +252,11 @@ class EngineAttempt:
 
     def _tells_of(self, outcome: Outcome) -> bool:
         """Whether its time is what was predicted: what made a first attempt fail may slow a second,
-        and one that was sent on to another replica has waited for both."""
+        one that was sent on to another replica has waited for both, and a trial takes its time."""
         chosen = self._attempt.chosen
         served = chosen is not None and chosen.replica_id == outcome.replica_id
+        if self._pool_request.prompt.placement.needs_trial:
+            return False
         return self._before is None and served and outcome.prompt_tokens is not None
 
     def _headers(self, outcome: Outcome) -> dict[str, str]:

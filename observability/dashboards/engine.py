@@ -53,7 +53,7 @@ def dashboard(slo: SloFile) -> build.Dashboard:
         "Engine",
         "vLLM's own metrics by replica: batches, KV cache, prefix cache, times, speculation.",
         _EXPLANATION,
-        [_at_a_glance(), _batches(), _memory(), _times(), _speed(), _speculation()],
+        [_at_a_glance(), _batches(), _memory(), _times(), _speed(), _health(), _speculation()],
         runbooks=slo.runbook_base,
         variables=[
             label_variable(
@@ -291,6 +291,38 @@ def _speed() -> Row:
                 "prefill rate: how long a new request waits.",
                 [(added("antefix_replica_queued_prefill_tokens", _BY, REPLICA), _LEGEND)],
                 "none",
+                span=12,
+            ),
+        ],
+    )
+
+
+def _health() -> Row:
+    return Row(
+        "Hangs and deaths",
+        [
+            graph(
+                "Engines that ended",
+                "Engines that ended in the last ten minutes without being asked to, on the node "
+                "with the most. From the third on, new engines wait before they start.",
+                [
+                    (
+                        or_none(
+                            highest("antefix_engine_recent_deaths", "pool, cause"), "cause", "none"
+                        ),
+                        "{{pool}} {{cause}}",
+                    )
+                ],
+                "none",
+                steps=rising(1, 3),
+                span=12,
+            ),
+            graph(
+                "Suspected hangs",
+                "How often an engine was taken out of routing because it may hang, per second.",
+                [(rate("antefix_engine_suspicions_total", _BY, REPLICA), _LEGEND)],
+                "ops",
+                steps=rising(0.001, 0.01),
                 span=12,
             ),
         ],

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from autoscaling.outlook import has_room
 from router.cost import TtftCorrection, predict_ttft
 from router.load import ReplicaLoad
 from router.placement import Placement, place, place_blind, reusable_tokens
@@ -286,5 +287,7 @@ def test_a_request_that_needs_a_trial_goes_where_nothing_waits_to_be_compiled(
         random.Random(1),
     )
     assert placement.replica_ids[0] == first
-    waits = {c.replica_id: c.wait_s for c in placement.ranked}
-    assert waits["a"] == (5.0 if needs_trial else 0.0)
+    (there,) = (c for c in placement.ranked if c.replica_id == "a")
+    assert there.trial_wait_s == (5.0 if needs_trial else 0.0)
+    assert there.raw_ttft_s >= there.trial_wait_s
+    assert has_room(there)  # so that no other request waits behind it in the gateway

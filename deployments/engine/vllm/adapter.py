@@ -128,13 +128,13 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
         counted_elsewhere = resumable is not None and resumable.told_as_it_comes
         tokens = CallTokens(exchange, counted_elsewhere)
-        sequences = getattr(sampling_params, "n", 1)
-        key, request = object(), _Request(request_id, uncached, sequences)
-        self.requests[key] = request
+        sequences, key = getattr(sampling_params, "n", 1), object()
         structured, of = getattr(sampling_params, "structured_outputs", None), tenant.current.get()
         try:
             async with contextlib.aclosing(outputs):
                 turn = await self.grammars.admit(structured, of) if structured else None
+                # until now it has kept nobody waiting
+                request = self.requests[key] = _Request(request_id, uncached, sequences)
                 if turn is not None:
                     sampling_params.extra_args[SLOW] = True
                 tokens.begin()
@@ -157,7 +157,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                 resumable.lost = True
             raise
         finally:
-            del self.requests[key]
+            self.requests.pop(key, None)
             tokens.end()
             if resumable is not None:
                 self.resuming.end(resumable)

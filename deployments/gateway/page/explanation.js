@@ -231,11 +231,12 @@ function correction(of) {
 
 function parts(of, slowest) {
   const step = of.step_under_way ?? 0; // a gateway of another release says none
-  const prefill = Math.max(0, of.raw_ttft - of.wait - step);
-  const says = `wait ${seconds(of.wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
+  const wait = of.wait + (of.trial_wait ?? 0);
+  const prefill = Math.max(0, of.raw_ttft - wait - step);
+  const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [
-    bar([["wait", of.wait, `wait ${seconds(of.wait)}`], ["step", step, `engine step ${seconds(step)}`],
+    bar([["wait", wait, `wait ${seconds(wait)}`], ["step", step, `engine step ${seconds(step)}`],
       ["prefill", prefill, `prefill ${seconds(prefill)}`]], slowest, says),
-    el("small", { "aria-hidden": "true" }, `${seconds(of.wait)} + ${seconds(step)} + ${seconds(prefill)} ${correction(of)}`),
+    el("small", { "aria-hidden": "true" }, `${seconds(wait)} + ${seconds(step)} + ${seconds(prefill)} ${correction(of)}`),
   ];
 }

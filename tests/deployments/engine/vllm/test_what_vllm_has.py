@@ -1,5 +1,6 @@
 """What we rely on in vLLM is still there. One file, so that one process imports vLLM for it."""
 
+import asyncio
 import dataclasses
 import fnmatch
 import importlib.util
@@ -7,6 +8,7 @@ import inspect
 import itertools
 import logging
 import threading
+from collections.abc import AsyncGenerator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -321,6 +323,32 @@ def test_every_answer_of_a_request_is_in_its_queue() -> None:
         3: _Request("c", 30),
     }
     assert engine.queue() == (4, 8, 50)
+
+
+async def test_a_constraint_that_waits_for_its_trial_keeps_nobody_waiting() -> None:
+    tried = asyncio.Event()
+
+    class Gate:
+        async def admit(self, structured: Any, of: str) -> None:
+            await tried.wait()
+
+    async def outputs() -> AsyncGenerator[Any, None]:
+        yield SimpleNamespace(outputs=[], finished=True)
+
+    engine = object.__new__(_WatchedEngine)
+    engine.watch()
+    engine.output_processor = SimpleNamespace(request_states={}, external_req_ids={})
+    engine.grammars = Gate()  # type: ignore[assignment]
+    params = SimpleNamespace(n=1, structured_outputs=object(), extra_args={})
+    answer = engine._watched(outputs(), {"prompt_token_ids": [1, 2, 3]}, "a", params)
+    coming = asyncio.ensure_future(anext(answer))
+    await asyncio.sleep(0)
+    assert engine.queue() == (0, 0, 0)  # gateways hold requests where an engine's queue is long
+    tried.set()
+    await coming
+    assert engine.queue()[1] == 1
+    await answer.aclose()
+    assert engine.queue() == (0, 0, 0)
 
 
 def test_the_cpu_build_still_does_not_know_ray() -> None:
