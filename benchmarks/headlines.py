@@ -44,10 +44,6 @@ LINES: Sequence[str] = (
     " {overload[goals][goodput_of_that_at_the_knee][figure]:.2f} times as many requests meet the"
     " SLO as at the knee; the tail of those let in is"
     " {overload[goals][tail_ttft_of_the_slo][figure]:.2f} of it.",
-    "**Overload**: {overload[figures][offered]} requests were offered in two minutes, of which"
-    " {overload[figures][served]} were served. Their p99 is"
-    " {overload[goals][p99_ttft_of_the_slo][figure]:.2f} of the SLO, which misses it. The capacity"
-    " of that run was measured too low, so this is less than three times what the fleet can do.",
     "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
     " {scale[goals][hits_of_ceiling_32_replicas_8_gateways][figure]:.1%} of the hits of caches that"
     " forget nothing, over 1,000"
@@ -58,10 +54,6 @@ LINES: Sequence[str] = (
     " {fairness[goals][tail_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f} times as long,"
     " and {fairness[goals][tail_ttft_beside_a_flood_of_that_alone][figure]:.2f} times as long as in"
     " a pool that it has alone.",
-    "**A tenant that floods** a pool that is more than full makes another's p99 of the time to"
-    " first token {fairness[goals][p99_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f}"
-    " times as long, and {fairness[figures][p99_ttft_beside_a_flood_of_that_alone]:.1f} times as"
-    " long as in a pool that it has alone.",
     "**Under saturation**, in simulation, a random choice has"
     " {scale[goals][llm_d_shared_prefixes_at_20_mean_ttft_of_random][figure]:.0f} and"
     " {scale[goals][llm_d_shared_prefixes_at_30_mean_ttft_of_random][figure]:.0f} times our mean"
@@ -96,7 +88,6 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "goodput_of_that_at_the_knee": "Requests a second within the SLO, of those when just the"
         " knee is offered",
         "tail_ttft_of_the_slo": "Tail of the time to first token of those let in, of the SLO",
-        "p99_ttft_of_the_slo": "p99 of the time to first token of those let in, of the SLO",
         "recovery_s": "All well again after the load's end, s",
     },
 }
@@ -104,10 +95,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 INTRODUCTIONS: Mapping[str, Sequence[str]] = {
     "overload": (
         "Two engines on two cores, with an SLO of 5 s, are offered three times the knee of their"
-        " capacity: {knee_requests_per_s} requests a second, a seed each.",
-        "Two engines on two cores, with an SLO of 5 s: {offered} requests were offered in two"
-        " minutes, of which {served} were served. That is less than three times what they can do,"
-        " for their capacity was measured too low. A p99 above 1 misses the SLO.",
+        " capacity. For each seed, the knee was at {knee_requests_per_s} requests a second.",
     ),
 }
 # And in sentences.

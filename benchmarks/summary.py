@@ -124,8 +124,16 @@ def _table(name: str, history: History, stale: Stale) -> str:
 def _introduction(name: str, of: Result) -> str:
     for template in INTRODUCTIONS.get(name, ()):
         with contextlib.suppress(KeyError):
-            return f"{_filled(template.format(**of['figures']))}\n\n"
+            figures = {name: _listed(figure) for name, figure in of["figures"].items()}
+            return f"{_filled(template.format(**figures))}\n\n"
     return ""
+
+
+def _listed(figure: Any) -> Any:
+    """Figures of several seeds, as a text shows them."""
+    if not isinstance(figure, list) or not all(isinstance(one, int | float) for one in figure):
+        return figure
+    return ", ".join(f"{one:.3g}" for one in figure)
 
 
 def _sentence(name: str, history: History, stale: Stale) -> str:
