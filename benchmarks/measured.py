@@ -40,7 +40,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "soak": (*SERVING, "benchmarks/soak"),
     "spike": (*SERVING, "benchmarks/spike"),
     "startup": (*PLACEMENT, "simulator", "benchmarks/backtest"),
-    "transports": ("deployments/gateway/transport.py", "benchmarks/transports"),
+    "transports": ("deployments/gateway/attempt/transport.py", "benchmarks/transports"),
     "weights": ("weights", "deployments/offline", "benchmarks/weights"),
 }
 

@@ -55,7 +55,10 @@ class GatewayClient:
         return cls(state.base_url, keys.api_key)
 
     def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """`deployments.gateway.status.fleet_status` of the running fleet. Raises GatewayError."""
+        """`fleet_status` of the running fleet (`deployments.gateway.inquiries.status`).
+
+        Raises GatewayError.
+        """
         return self._call("/antefix/status", None, timeout_s)
 
     def wait_until_ready(

@@ -23,8 +23,8 @@ from cli.local.home import Home
 from cli.output import answering, note, print_json
 from common.errors import Problem
 from common.file_lock import only_one
-from deployments.gateway.api_keys import read_text
-from deployments.gateway.keys_file import (
+from deployments.gateway.intake.api_keys import read_text
+from deployments.gateway.intake.keys_file import (
     KeyRights,
     StoredKey,
     keys_of,

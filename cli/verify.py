@@ -22,8 +22,8 @@ from cli.gateway_client import GatewayClient, GatewayError
 from cli.hints import logs_of, status_of
 from cli.output import answering, note, print_json
 from common.errors import Problem
-from deployments.gateway.api_keys import read_text
-from deployments.gateway.keys_file import plain_keys
+from deployments.gateway.intake.api_keys import read_text
+from deployments.gateway.intake.keys_file import plain_keys
 
 # 300 to 400 tokens of any usual tokenizer: two segments of 128, and room in a context of 512.
 RULES = 28

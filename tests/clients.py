@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from deployments.gateway.sockets import impatient_socket
+from deployments.gateway.attempt.sockets import impatient_socket
 
 REQUEST_SECONDS = 90.0
 # What a stream ends with whose engine was lost.

@@ -27,7 +27,9 @@ HOUSE = (
         "benchmarks",
         "measures: `make bench-*`, a folder each",
         (
-            *("cli", "cli/local", "deployments", "deployments/gateway", "deployments/engine"),
+            *("cli", "cli/local", "deployments", "deployments/gateway"),
+            *("deployments/gateway/answer", "deployments/gateway/pool"),
+            *("deployments/gateway/record", "deployments/gateway/intake", "deployments/engine"),
             *("deployments/offline", "deployments/process", "deployments/fleet"),
             *("deployments/models", "deployments/prompt", "deployments/wire", "loadgen"),
             *("simulator", "autoscaling", "weights", "router", "common"),
@@ -37,7 +39,7 @@ HOUSE = (
         "cli",
         "the `antefix` command: a module for each subcommand",
         (
-            *("cli/local", "deployments/gateway", "deployments/offline", "k8s"),
+            *("cli/local", "deployments/gateway/intake", "deployments/offline", "k8s"),
             *("deployments/fleet", "deployments/models", "deployments/wire", "loadgen"),
             *("simulator", "autoscaling", "weights", "observability", "common"),
         ),
@@ -55,18 +57,79 @@ HOUSE = (
         "what Ray Serve runs: `app.py` makes a fleet an application, `autoscaler.py` is in Ray "
         "Serve's controller, `node_drain.py` in a pod's preStop",
         (
-            *("deployments/gateway", "deployments/engine", "deployments/process"),
+            *("deployments/gateway", "deployments/gateway/inquiries"),
+            *("deployments/gateway/intake", "deployments/engine", "deployments/process"),
             *("deployments/fleet", "autoscaling", "router", "common"),
         ),
     ),
     Room(
         "deployments/gateway",
-        "**one gateway process**: the OpenAI API, placement, admission, the relay to engines; "
-        "`page/` is `/antefix/`",
+        "**one gateway process**: the OpenAI API; `gateway.py` has a request's way from room to "
+        "room, `page/` is `/antefix/`",
         (
-            *("deployments/process", "deployments/fleet", "deployments/prompt"),
+            *("deployments/gateway/answer", "deployments/gateway/checks"),
+            *("deployments/gateway/inquiries", "deployments/gateway/pool"),
+            *("deployments/gateway/attempt", "deployments/gateway/record"),
+            *("deployments/gateway/intake", "deployments/process", "deployments/fleet"),
+            *("observability", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/gateway/answer",
+        "an answer on its way to the client, whichever engines make it",
+        (
+            *("deployments/gateway/pool", "deployments/gateway/attempt"),
+            *("deployments/gateway/record", "deployments/gateway/intake"),
+            *("deployments/process", "deployments/wire", "observability"),
+        ),
+    ),
+    Room(
+        "deployments/gateway/checks",
+        "what is refused before a request is scheduled: fields, sizes, budgets",
+        (
+            *("deployments/gateway/pool", "deployments/gateway/record"),
+            *("deployments/gateway/intake", "deployments/fleet", "deployments/wire"),
+            *("observability", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/gateway/inquiries",
+        "what a gateway says of itself, its fleet and past requests, without an engine",
+        (
+            *("deployments/gateway/pool", "deployments/gateway/record"),
+            *("deployments/gateway/intake", "deployments/fleet", "autoscaling", "router"),
+            "common",
+        ),
+    ),
+    Room(
+        "deployments/gateway/pool",
+        "the pools of a fleet: their prompts, their replicas, and when a request has its turn",
+        (
+            *("deployments/gateway/attempt", "deployments/gateway/record"),
+            *("deployments/gateway/intake", "deployments/fleet", "deployments/prompt"),
             *("deployments/wire", "autoscaling", "observability", "router", "common"),
         ),
+    ),
+    Room(
+        "deployments/gateway/attempt",
+        "one try of a request on one engine",
+        (
+            *("deployments/gateway/record", "deployments/gateway/intake", "deployments/wire"),
+            *("autoscaling", "observability", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/gateway/record",
+        "what is remembered of requests: explanations, log, metrics",
+        (
+            *("deployments/gateway/intake", "deployments/process", "deployments/fleet"),
+            *("autoscaling", "observability", "router", "common"),
+        ),
+    ),
+    Room(
+        "deployments/gateway/intake",
+        "what comes in: keys, bodies, what a request asks for, and the errors it may get",
+        ("deployments/fleet", "autoscaling", "observability", "router", "common"),
     ),
     Room(
         "deployments/engine",

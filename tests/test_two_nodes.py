@@ -22,7 +22,11 @@ import aiohttp
 import pytest
 
 from cli.local.home import Home
-from deployments.gateway.sockets import CONNECT_TIMEOUT_S, VANISHED_AFTER_S, impatient_socket
+from deployments.gateway.attempt.sockets import (
+    CONNECT_TIMEOUT_S,
+    VANISHED_AFTER_S,
+    impatient_socket,
+)
 from deployments.process.node_drain import folder_of
 from router.slots import LEASE_S
 from tests.clients import REQUEST_SECONDS, Outcome, Service, one_request

@@ -23,10 +23,10 @@ from benchmarks.index import pool
 from benchmarks.index.run import SMALL, board_of
 from benchmarks.long_prompts.prompts import FORMS, Chats, body
 from deployments.fleet.pool import Pool
-from deployments.gateway.bodies import Bodies
+from deployments.gateway.intake.bodies import Bodies
+from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.interpreter import keep_responsive
-from deployments.gateway.prompt_reader import PromptReader
-from deployments.gateway.request import EngineRequest
+from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.prompt import PromptTokens
 from router.pool_feeds import PoolFeeds
 from router.redis_client import connect

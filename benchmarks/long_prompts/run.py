@@ -25,7 +25,7 @@ from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, 
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.observability.engines import facts_of
 from common.percentiles import Tail, percentile
-from deployments.gateway.long_prompts import LONG_PROMPTS
+from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
 

@@ -24,10 +24,11 @@ from benchmarks.engine_host import hear, say
 from benchmarks.observability.engines import ENGINES
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
-from deployments.gateway import relay, request_log, request_watch
+from deployments.gateway.answer import relay
+from deployments.gateway.answer.told_answer import ToldAnswer
 from deployments.gateway.gateway import Gateway, Secrets
-from deployments.gateway.pool import GatewayPool
-from deployments.gateway.told_answer import ToldAnswer
+from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.record import request_log, request_watch
 from deployments.wire.headers import RESUMABLE_HEADER
 
 METRICS, EXPLANATIONS, LOG, TOKENS = PARTS = ("metrics", "explanations", "log", "tokens")

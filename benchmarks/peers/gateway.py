@@ -20,7 +20,7 @@ from benchmarks.observability.gateway import LoneGateway, NoSlots
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
-from deployments.gateway.pool import GatewayPool
+from deployments.gateway.pool.pool import GatewayPool
 
 
 async def serve(asked: dict[str, Any], said: Any) -> None:

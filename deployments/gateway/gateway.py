@@ -32,37 +32,37 @@ from common.loops import Loops, forever
 from common.release import VERSION
 from deployments.fleet.applications import application_of, settings_of
 from deployments.fleet.fleet import Fleet, FleetBase
-from deployments.gateway import request_body
-from deployments.gateway.api_keys import ApiKeys, KeyHolder, WrongKeys
-from deployments.gateway.asked import INFERENCE_PATHS
-from deployments.gateway.bodies import Bodies, Upload
-from deployments.gateway.budgets import TenantBudgets
-from deployments.gateway.cache_salt import CacheSalts
-from deployments.gateway.engine_stream import connector
-from deployments.gateway.error_answers import answer_errors, request_id_of
-from deployments.gateway.errors import ApiError
-from deployments.gateway.explanations import Explanations
-from deployments.gateway.fatal_requests import FatalRequests
-from deployments.gateway.final_count import FinalCounts
+from deployments.gateway.answer.final_count import FinalCounts
+from deployments.gateway.answer.rejoining import RESUME_HEADER, Keeping, Rejoining
+from deployments.gateway.answer.relay import AnyAttempt, Relay
+from deployments.gateway.attempt.engine_stream import connector
+from deployments.gateway.attempt.sockets import CONNECT_TIMEOUT_S, impatient_socket
+from deployments.gateway.attempt.transport import Transport
+from deployments.gateway.checks.budgets import TenantBudgets
+from deployments.gateway.checks.fatal_requests import FatalRequests
+from deployments.gateway.checks.request_checks import check_answer, check_fields
 from deployments.gateway.given_settings import readable
-from deployments.gateway.health import Health, unheard_s
-from deployments.gateway.held_metrics import HeldMetrics
-from deployments.gateway.inquiries import Inquiries
+from deployments.gateway.inquiries.health import Health, unheard_s
+from deployments.gateway.inquiries.inquiries import Inquiries
+from deployments.gateway.inquiries.other_releases import SchemaWatch
+from deployments.gateway.intake import request_body
+from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder, WrongKeys
+from deployments.gateway.intake.asked import INFERENCE_PATHS
+from deployments.gateway.intake.bodies import Bodies, Upload
+from deployments.gateway.intake.cache_salt import CacheSalts
+from deployments.gateway.intake.error_answers import answer_errors, request_id_of
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request import EngineRequest
+from deployments.gateway.intake.request_options import options_of, timeout_of
 from deployments.gateway.interpreter import keep_responsive
-from deployments.gateway.other_releases import SchemaWatch
 from deployments.gateway.page import PLATFORM, add_page
-from deployments.gateway.pool import Connections
-from deployments.gateway.pools import Pools
-from deployments.gateway.process_metrics import ProcessMetrics
-from deployments.gateway.rejoining import RESUME_HEADER, Keeping, Rejoining
-from deployments.gateway.relay import AnyAttempt, Relay
-from deployments.gateway.request import EngineRequest
-from deployments.gateway.request_checks import check_answer, check_fields
-from deployments.gateway.request_options import options_of, timeout_of
-from deployments.gateway.request_watch import RequestWatch, promise_of
-from deployments.gateway.serve_controller import ServeController
-from deployments.gateway.sockets import CONNECT_TIMEOUT_S, impatient_socket
-from deployments.gateway.transport import Transport
+from deployments.gateway.pool.pool import Connections
+from deployments.gateway.pool.pools import Pools
+from deployments.gateway.pool.serve_controller import ServeController
+from deployments.gateway.record.explanations import Explanations
+from deployments.gateway.record.held_metrics import HeldMetrics
+from deployments.gateway.record.process_metrics import ProcessMetrics
+from deployments.gateway.record.request_watch import RequestWatch, promise_of
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.serve_log import adopt_logs, current_request, set_log_level

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.isolation import run
-from deployments.gateway.api_keys import ApiKeys
+from deployments.gateway.intake.api_keys import ApiKeys
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before

@@ -23,9 +23,9 @@ from benchmarks.observability.results import (
     table,
 )
 from benchmarks.overhead.gateway_cost import a_a
-from deployments.gateway import request_watch
-from deployments.gateway.explanations import Explanations
-from deployments.gateway.told_answer import ToldAnswer
+from deployments.gateway.answer.told_answer import ToldAnswer
+from deployments.gateway.record import request_watch
+from deployments.gateway.record.explanations import Explanations
 from deployments.wire.headers import RESUMABLE_HEADER
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -105,7 +105,7 @@ async def told_of_one_request(
     after = await front.metrics()
     counted = {name for name in after if after[name] != before.get(name, 0.0)}
     told = {"metrics"} if counted else set()
-    if any(r.name == "deployments.gateway.request_log" for r in caplog.records):
+    if any(r.name == "deployments.gateway.record.request_log" for r in caplog.records):
         told.add("log")
     if RESUMABLE_HEADER in engine.headers[-1]:
         told.add("tokens")
@@ -121,7 +121,7 @@ async def test_only_the_parts_that_are_left_tell_of_a_request(
 ) -> None:
     kept: list[str] = []
     monkeypatch.setattr(Explanations, "keep", lambda *given: kept.append(given[2]))
-    caplog.set_level(logging.INFO, "deployments.gateway.request_log")
+    caplog.set_level(logging.INFO, "deployments.gateway.record.request_log")
     async with gateway_before(engine := FakeEngine("r0")) as front:
         ways = Parts(front.gateway)
         ways.leave(parts)

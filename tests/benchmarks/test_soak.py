@@ -50,8 +50,8 @@ from benchmarks.soak.watch import (
 from cli.local import processes
 from cli.local.home import FleetState, Home
 from cli.stream_client import Endpoint
-from deployments.gateway.api_keys import ApiKeys
 from deployments.gateway.gateway import Gateway
+from deployments.gateway.intake.api_keys import ApiKeys
 from deployments.wire.engine_pass import EnginePasses
 from observability.held_items import held_items
 from observability.request_metrics import RequestMetrics

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from deployments.gateway.api_keys import ApiKeys
-from deployments.gateway.errors import ApiError
+from deployments.gateway.intake.api_keys import ApiKeys
+from deployments.gateway.intake.errors import ApiError
 
 PLAIN = "key-of-the-red-tenant"
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from cli import verify
 from cli.exit_codes import ExitCode
 from cli.main import app
-from deployments.gateway import explanations
+from deployments.gateway.record import explanations
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import KEY, TENANT, Front, gateway_before

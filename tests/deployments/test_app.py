@@ -32,7 +32,7 @@ from deployments.fleet.fleet import MOST_N, Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
 from deployments.gateway.gateway import Secrets
-from deployments.gateway.keys_file import stored
+from deployments.gateway.intake.keys_file import stored
 from router.redis_keys import fleet_id
 
 REDIS_URL = "redis://127.0.0.1:1/0"

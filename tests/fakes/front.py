@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway, Secrets
-from deployments.gateway.pool import GatewayPool
+from deployments.gateway.pool.pool import GatewayPool
 from router.load import LoadBoard
 from router.redis_keys import fleet_id
 from tests.fakes import publishing

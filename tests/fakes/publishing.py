@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import redis
 
-from deployments.gateway.cache_salt import CacheSalts
+from deployments.gateway.intake.cache_salt import CacheSalts
 from router.cached_blocks import CachedBlocks
 from router.kv_events import AllBlocksCleared, BlockStored
 from router.lease_signature import LeaseSigner

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.gateway.keys_file import plain_keys, stored
+from deployments.gateway.intake.keys_file import plain_keys, stored
 from tests.helm.helm import CHART, NAMESPACE, RELEASE, Object, all_of_kind, of_kind, render
 from tests.k8s.api import Api
 from tests.k8s.kinds import crd

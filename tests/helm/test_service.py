@@ -46,7 +46,7 @@ def test_they_select_gateways_alone(objects: list[Object], services: list[Object
 
 
 def test_gateways_of_both_clusters_of_an_upgrade_are_selected(services: list[Object]) -> None:
-    """Their readiness says which take requests: tests/deployments/gateway/test_health.py."""
+    """Readiness says which take requests: tests/deployments/gateway/inquiries/test_health.py."""
     for service in some(services):
         assert not [key for key in service["spec"]["selector"] if key.startswith("ray.io/")]
 

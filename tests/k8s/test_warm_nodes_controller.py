@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from deployments.gateway.keys_file import plain_keys
-from deployments.gateway.pool import GatewayPool
+from deployments.gateway.intake.keys_file import plain_keys
+from deployments.gateway.pool.pool import GatewayPool
 from k8s import warm_nodes_controller
 from k8s.warm_nodes_controller import Controller, first_key, run
 from tests.fakes.engine import FakeEngine
@@ -225,7 +225,7 @@ async def test_a_real_gateway_is_understood(fleet: Fleet, monkeypatch: pytest.Mo
 
 IN_NO_CLUSTER = """
 import kubernetes.config, os
-from deployments.gateway.keys_file import plain_keys
+from deployments.gateway.intake.keys_file import plain_keys
 from k8s import warm_nodes_controller
 def here(configuration): configuration.host = os.environ["API"]
 kubernetes.config.load_incluster_config = here

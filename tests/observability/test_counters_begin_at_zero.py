@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from common.loops import Trouble
-from deployments.gateway.process_metrics import ProcessMetrics
+from deployments.gateway.record.process_metrics import ProcessMetrics
 from observability.families import Families
 from observability.metrics import RoutingMetrics
 from observability.replica_families import ReplicaFamilies

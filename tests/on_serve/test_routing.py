@@ -10,7 +10,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deployments.gateway.transport import Route, Transport
+from deployments.gateway.attempt.transport import Route, Transport
 from router.request_router import RankedRequestRouter
 from tests.on_serve.conftest import eventually
 from tests.waiting import until

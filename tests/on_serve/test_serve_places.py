@@ -16,8 +16,8 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.tickets import TicketGate, Tickets
-from deployments.gateway.errors import ApiError
-from deployments.gateway.transport import Reservation, Route, Transport
+from deployments.gateway.attempt.transport import Reservation, Route, Transport
+from deployments.gateway.intake.errors import ApiError
 from deployments.process.http_server import HttpServer
 from deployments.wire.engine_pass import EnginePasses
 

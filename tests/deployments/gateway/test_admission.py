@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from deployments.gateway.status import admission_status
+from deployments.gateway.inquiries.status import admission_status
 from tests.deployments.gateway.admitting import (
     BATCH,
     BUSY,

@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from deployments.gateway import explanations
 from deployments.gateway.gateway import Gateway
+from deployments.gateway.record import explanations
 from router.redis_client import AsyncRedis
 from tests.deployments.gateway.admitting import BATCH, BUSY, FULL, SLO, explained
 from tests.deployments.gateway.endings import SECRET, WAYS, Ask, ask

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from deployments.gateway import serve_controller
+from deployments.gateway.pool import serve_controller
 from tests import contract
 from tests.contract import Server
 from tests.fakes.engine import MODEL, FakeEngine

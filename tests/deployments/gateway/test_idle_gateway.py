@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from deployments.gateway import gateway, held_metrics, moves
-from deployments.gateway.moves import Moves
+from deployments.gateway import gateway
+from deployments.gateway.attempt import moves
+from deployments.gateway.attempt.moves import Moves
+from deployments.gateway.record import held_metrics
 from observability.budget_metrics import BudgetMetrics
 from router.load import LoadBoard
 from tests.fakes.front import gateway_before

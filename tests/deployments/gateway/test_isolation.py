@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autoscaling.waiting import WaitingRoom
-from deployments.gateway.api_keys import ApiKeys
+from deployments.gateway.intake.api_keys import ApiKeys
 from deployments.wire.headers import CACHED_TOKENS_HEADER
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from autoscaling import outage
-from deployments.gateway import serve_controller
-from deployments.gateway.serve_controller import Replicas, Starting, replicas_of
-from deployments.gateway.status import admission_status
+from deployments.gateway.inquiries.status import admission_status
+from deployments.gateway.pool import serve_controller
+from deployments.gateway.pool.serve_controller import Replicas, Starting, replicas_of
 from tests.deployments.gateway.admitting import BATCH, BUSY, SLO, error_of, served_by
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from deployments.gateway.request import Prompt
-from deployments.gateway.status import admission_status
+from deployments.gateway.inquiries.status import admission_status
+from deployments.gateway.intake.request import Prompt
 from router.policies import PlacementRequest
 from tests.deployments.gateway.admitting import (
     FREE,

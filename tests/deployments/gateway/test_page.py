@@ -12,9 +12,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from common.release import VERSION
-from deployments.gateway import explanations, serve_controller
+from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
 from deployments.gateway.gateway import Gateway
-from deployments.gateway.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
+from deployments.gateway.pool import serve_controller
+from deployments.gateway.record import explanations
 from deployments.process.http_server import HttpServer
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import FLEET, KEY, OTHER_KEY, TENANT, Front, gateway_before
@@ -25,7 +26,7 @@ from tests.some import some
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PAGE = Path(serve_controller.__file__).parent / "page"
+PAGE = Path(serve_controller.__file__).parents[1] / "page"
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 PATIENCE_MS = 20000
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from deployments.gateway import transport
+from deployments.gateway.attempt import transport
 from tests.contract import events_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from deployments.autoscaler import Watch
-from deployments.gateway.turns import TURN_PERIOD_S
+from deployments.gateway.pool.turns import TURN_PERIOD_S
 from router import active
 from router.active import Active, ActiveWriter
 from router.redis_client import connect

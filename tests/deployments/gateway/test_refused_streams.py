@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tests.contract import events_of
-from tests.deployments.gateway.test_relay import error_of
+from tests.deployments.gateway.answer.test_relay import error_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import Front
 from tests.waiting import until

@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from starlette.responses import JSONResponse
 
-from deployments.gateway import fatal_requests, relay
+from deployments.gateway.answer import relay
+from deployments.gateway.checks import fatal_requests
 from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
 from deployments.wire.resumption import Known
 from tests.contract import events_of

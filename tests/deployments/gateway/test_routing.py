@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from deployments.gateway.prompt_reader import LONG_BODY_BYTES
+from deployments.gateway.pool.prompt_reader import LONG_BODY_BYTES
 from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     EXPECTED_CACHED_HEADER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.gateway.process_metrics import ProcessMetrics
+from deployments.gateway.record.process_metrics import ProcessMetrics
 from deployments.process import connection_refusals as refusals
 from observability.families import Families
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.gateway.asked import (
+from deployments.gateway.intake.asked import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,

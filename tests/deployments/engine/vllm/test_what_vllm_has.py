@@ -29,9 +29,9 @@ from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.engine.vllm.stats import EngineStats
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
-from deployments.gateway import kept_elsewhere
-from deployments.gateway.engine_errors import EngineError
-from deployments.gateway.errors import from_engine
+from deployments.gateway.attempt.engine_errors import EngineError
+from deployments.gateway.checks import kept_elsewhere
+from deployments.gateway.intake.errors import from_engine
 from deployments.wire import resumption
 from deployments.wire.resumption import Known, Resumption
 
@@ -251,7 +251,7 @@ stream_interval stream_options structured_outputs suffix temperature text thinki
 tokens tool_choice tools top_k top_logprobs top_p truncate_prompt_tokens truncation
 truncation_side use_activation use_beam_search user watermarking
 """
-# Refused or bounded by `deployments.gateway.engine_fields`.
+# Refused or bounded by `deployments.gateway.checks.engine_fields`.
 BOUNDED = """
 background ec_transfer_params kv_transfer_params n previous_response_id priority vllm_xargs
 """

@@ -1,0 +1,1 @@
+"""An answer on its way to the client, whichever engines make it."""

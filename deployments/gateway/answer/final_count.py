@@ -1,0 +1,54 @@
+"""The tokens of an answer that its gateway leaves early, asked of the engine that made it.
+
+Between two events an engine may generate many tokens, and the last of them are in no event. The
+replica answers once its engine has stopped (`deployments.engine.final_counts`). Without an answer
+in time the counts stay as the stream reported them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import aiohttp
+
+from deployments.gateway.answer.resumable import AnswerSoFar
+from deployments.wire.confirmation import count_in
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import (
+    CACHED_TOKENS_HEADER,
+    OUTPUT_TOKENS_HEADER,
+    PROMPT_TOKENS_HEADER,
+    TOKENS_PATH,
+)
+from observability.request_record import RequestRecord
+
+# An engine stops at once. Its answer waits for the replica's event loop alone.
+TIMEOUT_S = 2.0
+
+
+class FinalCounts:
+    """Of one gateway, for the answers of all engines."""
+
+    def __init__(self, session: aiohttp.ClientSession, secret: str) -> None:
+        self._session = session
+        self._passes = EnginePasses(secret)
+
+    async def take(self, url: str, ticket: str, record: RequestRecord, so_far: AnswerSoFar) -> None:
+        """Complete `record` and `so_far` with the counts of the exchange with this ticket."""
+        headers = self._passes.headers(url, path=TOKENS_PATH)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with self._session.get(
+                url + TOKENS_PATH, params={"ticket": ticket}, headers=headers, timeout=timeout
+            ) as answer:
+                counts = [
+                    count_in(answer.headers, name)
+                    for name in (PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, OUTPUT_TOKENS_HEADER)
+                ]
+            prompt_tokens, cached_tokens, output_tokens = counts
+            if output_tokens is None:
+                return
+            # a stream's headers have the prompts that had a first token by then
+            record.prompt_tokens = max(record.prompt_tokens or 0, prompt_tokens or 0)
+            record.cached_tokens = max(record.cached_tokens or 0, cached_tokens or 0)
+            so_far.counted(max(output_tokens, so_far.counted_tokens or 0))

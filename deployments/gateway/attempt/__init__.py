@@ -1,0 +1,1 @@
+"""One try of a request on one engine."""

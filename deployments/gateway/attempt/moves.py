@@ -1,0 +1,66 @@
+"""When answers leave an engine that is taken away: a replica says on the board that it leaves.
+
+Its answers may stay for a while, in which most end. From then on those that another engine can go
+on with are offered to the others, until each has gone or ended (`deployments.gateway.answer.move`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from common.loops import forever
+from router.load import LoadBoard
+
+logger = logging.getLogger("ray.serve")
+
+PERIOD_S = 0.25
+
+Offer = Callable[[], None]
+
+
+class Moves:
+    """Of one pool. `after_s`: how long answers may stay; None: to their end."""
+
+    def __init__(self, board: LoadBoard, after_s: float | None = None) -> None:
+        self.after_s = after_s
+        self._board = board
+        self._answers: dict[str, set[Offer]] = {}
+        self._begun = asyncio.Event()
+        # replica id -> since when it is known to leave, on the loop's clock
+        self._leaving: dict[str, float] = {}
+
+    def begun(self, replica_id: str, offer: Offer) -> None:
+        """An answer that can be gone on with; `offer` has another engine go on, if one can."""
+        self._answers.setdefault(replica_id, set()).add(offer)
+        self._begun.set()
+
+    def ended(self, replica_id: str, offer: Offer) -> None:
+        answers = self._answers.get(replica_id, set())
+        answers.discard(offer)
+        if not answers:
+            self._answers.pop(replica_id, None)
+
+    async def run(self) -> None:
+        """Offer until cancelled."""
+        fails = "answers stay at engines that leave"
+        await forever("moves", self._look, PERIOD_S, fails=fails, logger=logger)
+
+    async def _look(self) -> None:
+        if not self._answers:
+            self._leaving = {}
+            self._begun.clear()
+            await self._begun.wait()
+        now = asyncio.get_running_loop().time()
+        leaving = [of for of in self._answers if self._board.is_leaving(of)]
+        self._leaving = {of: self._leaving.get(of, now) for of in leaving}
+        if self.after_s is None or not self._board.is_read:
+            return
+        for replica_id, since in self._leaving.items():
+            if now - since >= self.after_s:
+                for offer in tuple(self._answers[replica_id]):
+                    try:
+                        offer()
+                    except Exception:  # the others are to go all the same
+                        logger.exception("an answer stays at replica %s", replica_id)

@@ -1,0 +1,387 @@
+"""What tenants may use, at the API: 429 beyond it, and headers that say what is left. Explanations
+and metrics say the same.
+
+A request takes the most it can use before it is placed: its prompt's tokens, and for each sequence
+that it asks for as many as it may generate. When it has ended, what its engine did not confirm is
+given back, and what the engine made beyond that is charged. `router.budget_ledger` says why no more
+is granted than there is. A tenant without limits costs nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.settings.objectives import TenantLimits
+from deployments.gateway.checks.context_lengths import lengths_of
+from deployments.gateway.intake.asked import COMPLETIONS, EMBEDDINGS
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request import PoolRequest
+from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.record.pool_reporter import Admitted
+from observability.budget_metrics import BudgetMetrics
+from observability.request_record import OVER_BUDGET, Charge, LimitLeft, RequestRecord
+from router.budget_ledger import BudgetLedger
+from router.budget_scripts import WINDOW
+from router.budgets import Granted, Left, NotGranted, TenantBudget
+from router.placement import Placement
+from router.redis_client import AsyncRedis
+
+SHARE_HEADER = "x-antefix-budget"
+_UNKNOWN = Left(None, None)
+_NO_TOKENS = ("/tokenize", "/detokenize")
+# What a chat template may add to a prompt that is not known here.
+_TEMPLATE_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A request under way. `beams_prompt`: the tokens of its prompt where it searches with beams,
+    for which an engine reads the prompt again with every token."""
+
+    granted: Granted
+    beams_prompt: int | None
+
+
+class TenantBudgets:
+    """Of one gateway, for all tenants of a fleet. `by_share`: without Redis.
+
+    `books`: `router.budget_book.books_of` the fleet.
+    """
+
+    def __init__(
+        self, redis: AsyncRedis, fleet: str, books: Path | None, metrics: BudgetMetrics
+    ) -> None:
+        self._metrics = metrics
+        self._ledger = BudgetLedger(redis, fleet, 1, books=books)
+        self._held: dict[RequestRecord, _Held] = {}
+        # of requests that were counted before their bodies came
+        self._early: dict[RequestRecord, Granted] = {}
+        self._fleet: Fleet | None = None
+
+    @property
+    def by_share(self) -> bool:
+        return self._ledger.by_share
+
+    @property
+    def redis_is_full(self) -> bool:
+        """Redis takes no writes, because it is at `maxmemory` and evicts nothing."""
+        return self._ledger.redis_is_full
+
+    def change(self, fleet: Fleet) -> None:
+        """These limits from now on; what was used before counts."""
+        self._fleet = fleet
+        self._ledger.gateways = fleet.gateway.replicas
+        self._metrics.change(
+            {
+                tenant: [
+                    limit
+                    for model, limits in (("", rights.limits), *rights.model_limits.items())
+                    if (budget := _budget(tenant, limits)) is not None
+                    for limit in _limits(budget, model)
+                ]
+                for tenant, rights in fleet.gateway.tenants.items()
+            }
+        )
+
+    async def run(self) -> None:
+        """Keep in touch with Redis until cancelled."""
+        await self._ledger.run()
+
+    async def close(self) -> None:
+        await self._ledger.leave()
+
+    async def count(self, record: RequestRecord, is_resume: bool) -> None:
+        """Count a request of a tenant before its body comes; `admit` takes its tokens later.
+
+        It counts in a minute even where its body proves wrong. Raises ApiError 429.
+        """
+        budgets = self._budgets_of(record.tenant, "")
+        budgets = [replace(of, tokens=None) for of in budgets]
+        if is_resume:  # its stream has a place already
+            budgets = [replace(of, concurrent=None) for of in budgets]
+        if granted := await self._counted(record, budgets):
+            self._early[record] = granted
+
+    async def count_resume(self, record: RequestRecord) -> None:
+        """Count a request for the rest of a stream, in a minute only. Raises ApiError 429."""
+        budgets = self._budgets_of(record.tenant, record.model)
+        if record in self._early:
+            budgets = [of for of in budgets if _is_of_model(of)]
+        await self._counted(record, [replace(of, tokens=None, concurrent=None) for of in budgets])
+
+    async def _counted(
+        self, record: RequestRecord, budgets: Sequence[TenantBudget]
+    ) -> Granted | None:
+        budgets = [of for of in budgets if of.requests is not None or of.concurrent is not None]
+        if not budgets:
+            return None
+        answer = await self._ledger.reserve(budgets, 0)
+        if isinstance(answer, Granted):
+            return answer
+        self._metrics.refused(record.tenant, _model_of(answer.budget, record), answer.kind)
+        raise _refusal(answer, record.tenant, 0, budgets, full=self.redis_is_full)
+
+    async def admit(self, request: PoolRequest, pool: GatewayPool) -> Mapping[str, str]:
+        """Headers for the answer; empty for a tenant without limits.
+
+        Raises ApiError: 429 beyond a limit, 400 for what no minute has room for.
+        """
+        engine = request.engine
+        budgets = self._budgets_of(engine.tenant, engine.model)
+        if not budgets:
+            return {}
+        tokens = self._most(request, pool, budgets)
+        answer = await self._reserve(engine.record, budgets, tokens)
+        self._charge(request, answer, budgets, tokens)
+        if isinstance(answer, NotGranted):
+            error = _refusal(answer, engine.tenant, tokens, budgets, full=self.redis_is_full)
+            self._refused(request, answer, pool, error)
+            raise error
+        beams_prompt = request.tokens if request.asked.beam_search else None
+        self._held[engine.record] = _Held(answer, beams_prompt)
+        share = {SHARE_HEADER: "share"} if answer.by_share else {}
+        return {**_headers(budgets, answer.left), **share}
+
+    async def _reserve(
+        self, record: RequestRecord, budgets: Sequence[TenantBudget], tokens: int
+    ) -> Granted | NotGranted:
+        """All of the budgets or none, without what was counted early."""
+        early = self._early.get(record)
+        if early is None or budgets[0].scope != early.budgets[0].scope:
+            return await self._ledger.reserve(budgets, tokens)
+        own, *of_model = budgets
+        own = replace(own, requests=None, concurrent=None)
+        answer = await self._ledger.reserve([own, *of_model], tokens, len(of_model))
+        if isinstance(answer, Granted) and of_model:  # the tenant's request was counted twice
+            self._ledger.settle(replace(early, lease=""), 0, 0)
+            self._early[record] = replace(early, requests=0)
+        if not answer.left:
+            return answer
+        left = Left(early.left[0].requests, answer.left[0].tokens)
+        return replace(answer, left=(left, *answer.left[1:]))
+
+    def settle(self, record: RequestRecord) -> None:
+        """It has ended, however it went."""
+        if (early := self._early.pop(record, None)) is not None:
+            self._ledger.settle(early, 0, 0 if record.outcome == "rejected" else 1)
+        held = self._held.pop(record, None)
+        if held is not None:
+            assert self._fleet is not None
+            weight = self._fleet.gateway.cached_token_weight
+            refused = record.outcome == "rejected"
+            self._ledger.settle(held.granted, _used(record, held, weight), 0 if refused else 1)
+
+    def _charge(
+        self,
+        request: PoolRequest,
+        answer: Granted | NotGranted,
+        budgets: Sequence[TenantBudget],
+        tokens: int,
+    ) -> None:
+        engine = request.engine
+        limits = [
+            limit
+            for place, budget in enumerate(budgets)
+            for limit in _limits(
+                budget,
+                engine.model if _is_of_model(budget) else "",
+                answer.left[place] if place < len(answer.left) else _UNKNOWN,
+            )
+        ]
+        engine.record.charge = Charge(
+            tokens,
+            tuple(limits),
+            refused=answer.kind if isinstance(answer, NotGranted) else None,
+            by_share=isinstance(answer, Granted) and answer.by_share,
+        )
+        self._metrics.found(engine.tenant, limits, asyncio.get_running_loop().time())
+
+    def _refused(
+        self, request: PoolRequest, answer: NotGranted, pool: GatewayPool, error: ApiError
+    ) -> None:
+        engine = request.engine
+        model = _model_of(answer.budget, engine.record)
+        self._metrics.refused(engine.tenant, model, answer.kind)
+        waited_s = asyncio.get_running_loop().time() - engine.arrived
+        admitted = Admitted(request.options.priority, "refused", error.message, waited_s)
+        with contextlib.suppress(Exception):  # an explanation must not change the answer
+            pool.reporter.unplaced(request, Placement(()), admitted)
+
+    def _budgets_of(self, tenant: str, model: str) -> list[TenantBudget]:
+        assert self._fleet is not None
+        rights = self._fleet.gateway.tenants.get(tenant)
+        if rights is None:
+            return []
+        name = quote(tenant, safe="")
+        budgets = [_budget(name, rights.limits)]
+        if (limits := rights.model_limits.get(model)) is not None:
+            budgets.append(_budget(f"{name}/{quote(model, safe='')}", limits))
+        return [budget for budget in budgets if budget is not None]
+
+    def _most(
+        self, request: PoolRequest, pool: GatewayPool, budgets: Sequence[TenantBudget]
+    ) -> int:
+        """The most tokens the request can use. Raises ApiError 400."""
+        limits = [budget.tokens for budget in budgets if budget.tokens is not None]
+        if not limits:
+            return 0
+        lengths = lengths_of(pool)
+        if pool.overflow is not None and request.options.overflow != "never":
+            lengths += lengths_of(pool.overflow)
+        most = most_tokens(request, max(lengths, default=None))
+        if most is None:  # it may use all there is
+            return min(limits)
+        if most > min(limits):
+            message = (
+                f"The request may use up to {most} tokens, and the limit is {min(limits)} a minute."
+                " Ask for fewer with max_tokens, or shorten the prompt."
+            )
+            raise ApiError(400, message, code="tokens_above_limit", param="max_tokens")
+        return most
+
+
+def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
+    """The most tokens a request can use; None: nothing bounds it, as far as is known here."""
+    path, asked = request.engine.path, request.asked
+    if path in _NO_TOKENS:
+        return 0
+    prompt_tokens = request.tokens
+    if not request.prompt.known:
+        prompt_tokens = len(request.engine.body) + _TEMPLATE_TOKENS
+        if max_model_len is not None and path != EMBEDDINGS:
+            whole = max_model_len * max(1, asked.prompts if path == COMPLETIONS else 1)
+            # an image has more tokens than its address has bytes
+            prompt_tokens = whole if _has_media(request.fields) else min(prompt_tokens, whole)
+    if path == EMBEDDINGS:
+        return prompt_tokens
+    if asked.n is None:
+        return None
+    if max_model_len is None:
+        each = asked.max_tokens
+        return None if each is None else prompt_tokens + each * asked.sequences
+    each = max_model_len if asked.max_tokens is None else min(asked.max_tokens, max_model_len)
+    # a sequence and its prompt have no more together, and its prompt counts with the first alone
+    return min(prompt_tokens + each * asked.sequences, _longest(request, max_model_len))
+
+
+def _longest(request: PoolRequest, max_model_len: int) -> int:
+    """Tokens of all sequences of a request that fill the model's length, prompts counted once."""
+    sequences = request.asked.sequences
+    if not request.prompt.known or request.asked.prompts > 1:
+        return max_model_len * sequences
+    left = max(1, max_model_len - request.tokens)
+    return request.tokens + left * sequences
+
+
+def _used(record: RequestRecord, held: _Held, cached_token_weight: float) -> int:
+    """Tokens that count, by what the engine confirmed; what it did not say counts in full."""
+    granted = held.granted
+    if record.prompt_tokens is None:
+        was_sent = record.replica_id and record.outcome in ("cancelled", "deadline")
+        return granted.tokens if was_sent else 0
+    if record.output_tokens is None:
+        return granted.tokens
+    if held.beams_prompt is not None:
+        return held.beams_prompt + record.output_tokens
+    cached = (record.cached_tokens or 0) * (1 - cached_token_weight)
+    return math.ceil(record.prompt_tokens - cached) + record.output_tokens
+
+
+def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
+    of = limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent_requests
+    return TenantBudget(scope, *of) if any(limit is not None for limit in of) else None
+
+
+def _is_of_model(budget: TenantBudget) -> bool:
+    return "/" in budget.scope
+
+
+def _model_of(budget: TenantBudget, record: RequestRecord) -> str:
+    return record.model if _is_of_model(budget) else ""
+
+
+def _limits(budget: TenantBudget, model: str, left: Left = _UNKNOWN) -> Iterator[LimitLeft]:
+    if budget.requests is not None:
+        yield LimitLeft(model, "requests", budget.requests, left.requests)
+    if budget.tokens is not None:
+        yield LimitLeft(model, "tokens", budget.tokens, left.tokens)
+    if budget.concurrent is not None:
+        yield LimitLeft(model, "concurrent", budget.concurrent)
+
+
+def _refusal(
+    answer: NotGranted,
+    tenant: str,
+    tokens: int,
+    budgets: Sequence[TenantBudget],
+    *,
+    full: bool,
+) -> ApiError:
+    """`full`: Redis has no room to count in."""
+    budget, seconds = answer.budget, max(1, math.ceil(answer.retry_after_s))
+    of_model = " for this model" if _is_of_model(budget) else ""
+    whose = f"The tenant {tenant[:100]!r}"
+    remedy = f"Try again in {seconds} s."
+    if answer.kind == "requests":
+        message = f"{whose} may send {budget.requests} requests a minute{of_model}, and has."
+    elif answer.kind == "tokens":
+        message = (
+            f"{whose} may use {budget.tokens} tokens a minute{of_model}, and too few are left for"
+            f" this request, which may use {tokens}."
+        )
+        remedy = f"Try again in {seconds} s, or ask for fewer with max_tokens."
+    elif answer.kind == "concurrent":
+        message = f"{whose} may have {budget.concurrent} requests at once{of_model}, and has."
+    else:
+        why = "is full and refuses writes" if full else "was away or has just begun"
+        message = (
+            f"How much of its budget the tenant {tenant[:100]!r} has used is not known now,"
+            f" because Redis {why}."
+        )
+    headers = _headers(budgets, answer.left) if answer.left else {}
+    return ApiError(
+        429, f"{message} {remedy}", code=OVER_BUDGET, retry_after=seconds, headers=headers
+    )
+
+
+def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str, str]:
+    """As https://platform.openai.com/docs/guides/rate-limits; of several, where least is left."""
+    headers = {}
+    for kind in ("requests", "tokens"):
+        known = [
+            (remaining, limit)
+            for budget, of in zip(budgets, left, strict=True)
+            if (limit := getattr(budget, kind)) is not None
+            and (remaining := getattr(of, kind)) is not None
+        ]
+        if known:
+            remaining, limit = min(known)
+            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
+            headers[f"x-ratelimit-remaining-{kind}"] = str(remaining)
+            # all is as at first once what is counted now has left the window
+            headers[f"x-ratelimit-reset-{kind}"] = f"{WINDOW // 60}m{WINDOW % 60}s"
+    return headers
+
+
+def _has_media(fields: Mapping[str, Any]) -> bool:
+    """Whether a message has a part that is no text."""
+    messages = fields.get("messages", fields.get("input"))
+    contents = [
+        message.get("content")
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, Mapping)
+    ]
+    return any(
+        not isinstance(part, Mapping) or "text" not in str(part.get("type"))
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+    )

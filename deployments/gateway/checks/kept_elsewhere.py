@@ -1,0 +1,82 @@
+"""Parts of messages that name what another service keeps: files, items, spoken answers.
+
+Nothing is kept here, and no engine reads files. Some models' engines ignore such a part without a
+word; others refuse it, after it was placed. It is refused with what to send instead. A part that
+has what it names passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from deployments.gateway.checks.message_parts import messages_in, parts_in
+from deployments.gateway.intake.asked import RESPONSES
+from deployments.gateway.intake.errors import ApiError
+
+FILES = ("file", "input_file", "image_file")
+ITEM_REFERENCE = "item_reference"
+_MEDIA = ("image_url", "input_image", "audio_url", "input_audio", "video_url")
+# In `input_image` as well.
+_HOLDERS = ("image_url", "audio_url", "input_audio", "video_url")
+_TEXTS = {"messages": "text", "input": "input_text"}
+_IMAGES = {"messages": "image_url", "input": "input_image"}
+
+
+def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
+    """Raises ApiError 400. Never raises anything else."""
+    for name in ("messages", "input"):
+        for part in parts_in(fields.get(name)):
+            if part.get("uuid") is None:  # with one, an engine looks at other fields first
+                _refuse_part(name, part)
+    for message in messages_in(fields.get("messages")):
+        if not message.get("content") and _id_of(message.get("audio")) is not None:
+            why = "'messages' names a spoken answer by its id, and none are kept here."
+            _refuse("messages", why, "Send its transcript in 'content'.")
+    for item in messages_in(fields.get("input")) if path == RESPONSES else ():
+        if _is_reference(item):
+            why = f"'input' names the item {str(item.get('id'))[:100]!r}, and none are kept here."
+            _refuse("input", why, "Send the item itself.")
+
+
+def _refuse_part(name: str, part: Mapping[str, Any]) -> None:
+    kind = part.get("type")
+    if kind in FILES:
+        why = f"{name!r} has a part of type {kind!r}, and engines read no files."
+        remedy = (
+            f"Send its text in a part of type {_TEXTS[name]!r},"
+            f" or an image as a 'data:' URL in one of type {_IMAGES[name]!r}."
+        )
+        _refuse(name, why, remedy)
+    if kind in _MEDIA and (file_id := _file_id(part)) is not None:
+        why = f"{name!r} names the file {file_id[:100]!r}, and none are kept here."
+        _refuse(name, why, f"Send what it holds in the part of type {kind!r}.")
+
+
+def _file_id(part: Mapping[str, Any]) -> str | None:
+    """Return the id of a file whose content is not in the part."""
+    holders = [part, *(part.get(name) for name in _HOLDERS)]
+    if any(isinstance(holder, str) and holder for holder in holders):
+        return None
+    objects = [holder for holder in holders if isinstance(holder, dict)]
+    if any(holder.get("url") or holder.get("data") for holder in objects):
+        return None
+    ids = (holder.get("file_id") for holder in objects)
+    return next((file_id for file_id in ids if isinstance(file_id, str) and file_id), None)
+
+
+def _is_reference(item: Mapping[str, Any]) -> bool:
+    """The type of a reference may be missing; then it is nothing but an id."""
+    if item.get("role") is not None or _id_of(item) is None:
+        return False
+    kind = item.get("type")
+    return kind == ITEM_REFERENCE or (kind is None and not item.keys() - {"id", "type"})
+
+
+def _id_of(holder: object) -> str | None:
+    found = holder.get("id") if isinstance(holder, dict) else None
+    return found if isinstance(found, str) and found else None
+
+
+def _refuse(name: str, why: str, remedy: str) -> NoReturn:
+    raise ApiError(400, f"{why} {remedy}", code="field_not_allowed", param=name)

@@ -1,0 +1,55 @@
+"""Where an engine would fetch a request's images, audio and video: only from where its pool says.
+
+An engine is inside the cluster: an address of the client's choice is one that the client cannot
+reach. Engines check again (`deployments.engine.vllm.adapter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+from urllib.parse import urlsplit
+
+from deployments.gateway.checks.message_parts import parts_in
+from deployments.gateway.intake.errors import ApiError
+
+_FIELDS = ("messages", "input")
+_URLS = ("image_url", "audio_url", "video_url")
+
+
+def refuse_media_urls(fields: Mapping[str, Any], engine_args: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for a URL that is neither `data:` nor of one of the pool's
+    `allowed_media_domains`. Never raises anything else."""
+    listed = engine_args.get("allowed_media_domains")
+    hosts = {listed} if isinstance(listed, str) else set(listed or ())
+    files = bool(engine_args.get("allowed_local_media_path"))
+    for name in _FIELDS:
+        for kind, url in chain.from_iterable(map(_urls_of, parts_in(fields.get(name)))):
+            if url[:5].lower() == "data:" or (files and url[:5].lower() == "file:"):
+                continue
+            if (host := _host_of(url)) not in hosts:
+                message = (
+                    f"{name!r} has an '{kind}' from {host[:100]!r}, from where engines fetch"
+                    " nothing. Send a 'data:' URL, or ask the operators to list the host in"
+                    " 'allowed_media_domains' of the model's 'engine_args'."
+                )
+                raise ApiError(400, message, code="media_url_not_allowed", param=name)
+
+
+def _urls_of(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each with the field that holds it."""
+    for kind in _URLS:
+        url = part.get(kind)
+        if isinstance(url, dict):
+            url = url.get("url")
+        if isinstance(url, str):
+            yield kind, url
+
+
+def _host_of(url: str) -> str:
+    """What it names; the URL itself, where that is none."""
+    try:
+        return urlsplit(url).hostname or url
+    except ValueError:
+        return url

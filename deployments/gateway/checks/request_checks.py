@@ -1,0 +1,43 @@
+"""What a gateway refuses before it renders a prompt, and after. The engine checks the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.fleet.fleet import GatewaySettings
+from deployments.fleet.pool import Pool
+from deployments.gateway.checks.answer_size import refuse_many_logprobs, refuse_many_sequences
+from deployments.gateway.checks.context_lengths import lengths_of
+from deployments.gateway.checks.engine_fields import refuse_engine_fields
+from deployments.gateway.checks.ignored_fields import refuse_ignored_fields
+from deployments.gateway.checks.kept_elsewhere import refuse_kept_elsewhere
+from deployments.gateway.checks.media_urls import refuse_media_urls
+from deployments.gateway.intake.asked import asked_of
+from deployments.gateway.intake.request import PoolRequest
+from deployments.gateway.pool.overflow_contract import most_logprobs
+from deployments.gateway.pool.pool import GatewayPool
+from observability.request_record import RequestRecord
+
+
+def check_fields(
+    record: RequestRecord, fields: Mapping[str, Any], pool: Pool, limits: GatewaySettings
+) -> None:
+    """Raises ApiError: 400, or 403 for what the key has no right to."""
+    path, may_prioritize = record.path, limits.may_prioritize(record.tenant)
+    refuse_engine_fields(path, fields, pool.allowed_xargs, may_prioritize)
+    refuse_ignored_fields(path, fields, pool.engine_args)
+    refuse_kept_elsewhere(path, fields)
+    refuse_many_sequences(asked_of(path, fields), limits.max_n, limits.max_sequences)
+    refuse_media_urls(fields, pool.engine_args)
+
+
+def check_answer(request: PoolRequest, pool: GatewayPool, limits: GatewaySettings) -> None:
+    """Raises ApiError 400, now that the prompt's tokens are known."""
+    refuse_many_logprobs(
+        request.asked,
+        request.tokens,
+        max_model_len=max(lengths_of(pool), default=None),
+        each_at_most=most_logprobs(pool.settings),
+        most=limits.max_answer_logprobs,
+    )

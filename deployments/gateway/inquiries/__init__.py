@@ -1,0 +1,1 @@
+"""What a gateway says of itself and its fleet, without an engine."""

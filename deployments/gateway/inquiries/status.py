@@ -1,0 +1,166 @@
+"""What a fleet is doing now, for `antefix status` and the readiness probe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from autoscaling.outage import Outage
+from common.percentiles import percentile
+from common.release import VERSION
+from deployments.fleet.fleet import Fleet
+from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.replica_counts import least_replicas, target_replicas
+from deployments.gateway.pool.serve_controller import ServeController
+from router.cost import predict_ttft
+from router.load import LoadBoard, ReplicaLoad
+
+# The prompt whose TTFT `status` predicts for each replica, in tokens.
+REFERENCE_PROMPT_TOKENS = 512
+# What is told of a replica to operators alone: addresses, and what others keep it busy with.
+_OF_OPERATORS = (
+    *("url", "node_ip", "slot", "waiting", "running", "queued_prefill_tokens", "kv_use"),
+    "predicted_ttft_s",
+)
+
+
+async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeController) -> list[str]:
+    """The pools that should have a running replica, and have none."""
+    wanted = {name: pool for name, pool in pools.items() if least_replicas(pool)}
+    if all(pool.scheduler.board.loads() for pool in wanted.values()):
+        return []
+    states = (await controller.status.latest()).states
+    return [name for name in wanted if not states.get(name, {}).get("RUNNING")]
+
+
+async def fleet_status(
+    fleet: Fleet,
+    pools: Mapping[str, GatewayPool],
+    controller: ServeController,
+    refused: str,
+    tenant: str | None = None,
+) -> dict[str, Any]:
+    """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
+
+    `refused`: why the newest settings are not in force; empty where they are. `tenant`: who is told
+    no address, and no name and no queue of others; None for an operator, who is told all.
+    """
+    states = (await controller.status.latest()).states
+    all_read = all(pool.scheduler.board.is_read for pool in pools.values())
+    running = {} if all_read else await controller.running.latest()
+    return {
+        "fleet": fleet.name,
+        "version": VERSION,
+        "settings_refused": refused or None,
+        "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
+        "gateways": states.get("gateway", {}),
+        "pools": {
+            name: _pool_status(pool, states.get(name, {}), running.get(name, {}), tenant)
+            for name, pool in pools.items()
+        },
+    }
+
+
+def _pool_status(
+    pool: GatewayPool, states: Mapping[str, int], running: Mapping[str, str], tenant: str | None
+) -> dict[str, Any]:
+    replicas, admission = _replicas(pool.scheduler.board, running), admission_status(pool)
+    if tenant is not None:
+        replicas = [replica | dict.fromkeys(_OF_OPERATORS) for replica in replicas]
+        own = admission["waiting_by_tenant"].get(tenant, 0)
+        admission |= {"waiting": own, "waiting_by_tenant": {tenant: own} if own else {}}
+        admission |= {"oldest_wait_s": None, "held": None}
+    return {
+        "model": pool.settings.served_model_name,
+        "target_replicas": target_replicas(pool, states),
+        "states": dict(states),
+        "policy": pool.settings.policy,
+        "index": _index_status(pool),
+        "admission": admission,
+        "overflow_to": pool.settings.overflow.to if pool.settings.overflow else None,
+        "autoscaler": msgspec.to_builtins(pool.decided),
+        "replicas": replicas,
+    }
+
+
+def admission_status(pool: GatewayPool) -> dict[str, Any]:
+    """How this gateway process lets requests in. `held`: wait for a replica to start. `outage`: for
+    how long none has been up, and when one is predicted to be; null while one is."""
+    now, scheduler = asyncio.get_running_loop().time(), pool.scheduler
+    admission, gate = scheduler.admission, scheduler.admission.gate
+    rooms = (admission.queue, admission.interactive)
+    slo = pool.settings.slo
+    promised = {"interactive": slo.interactive, "batch": slo.batch}
+    return {
+        "slo": {name: slo.model_dump() for name, slo in promised.items() if slo},
+        "waiting": sum(map(len, rooms)),
+        "waiting_by_tenant": Counter(rooms[0].by_tenant) + Counter(rooms[1].by_tenant),
+        "oldest_wait_s": round(max(room.oldest_s(now) for room in rooms), 3),
+        "held": scheduler.unassigned,
+        "outage": _outage_status(scheduler.outage, now),
+        "overflowing": gate is not None and gate.open,
+        "overflow_share": round(gate.share(now), 4) if gate else 0.0,
+    }
+
+
+def _outage_status(outage: Outage | None, now: float) -> dict[str, float | None] | None:
+    if outage is None:
+        return None
+    up_in_s = outage.up_in_s(now)
+    left_s = None if up_in_s is None else round(up_in_s, 1)
+    return {"for_s": round(now - outage.since, 1), "up_in_s": left_s}
+
+
+def _index_status(pool: GatewayPool) -> dict[str, Any]:
+    """How this gateway process fares with the prefix index; times are milliseconds."""
+    index = pool.feeds.index
+    recent = [*index.recent_seconds]
+    return {
+        "answers": not index.breaker_open,
+        "prompts_known": pool.reader.renderer.prompt_tokens is not None,
+        "lookups": index.lookups,
+        "failures": index.failures,
+        "skipped": index.skipped,
+        "lookup_p50_ms": round(percentile(recent, 50) * 1000, 3) if recent else None,
+        "ttft_prediction_error": pool.scheduler.correction.error,
+    }
+
+
+def _replicas(board: LoadBoard, running: Mapping[str, str]) -> list[dict[str, Any]]:
+    if not board.is_read:
+        return [_unknown_replica(key, running[key]) for key in sorted(running)]
+    active, warm, leaving = board.loads(), board.warm(), board.leaving()
+    return [
+        *(_replica_status(active[key], "active") for key in sorted(active)),
+        *(_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()),
+        *(_replica_status(leaving[key], "leaving") for key in sorted(leaving)),
+    ]
+
+
+def _replica_status(load: ReplicaLoad, role: str) -> dict[str, Any]:
+    return {
+        "replica": load.replica_id,
+        "role": role,
+        "slot": load.slot,
+        "synced": load.synced,
+        "url": load.url,
+        "node_ip": load.node_ip,
+        "waiting": load.waiting,
+        "running": load.running,
+        "queued_prefill_tokens": load.queued_prefill_tokens,
+        "kv_use": round(load.kv_use, 4),
+        "predicted_ttft_s": round(predict_ttft(load, REFERENCE_PROMPT_TOKENS), 4),
+        "startup_s": round(load.startup_s, 1),
+        "dtype": load.dtype or None,
+        "speculation": msgspec.to_builtins(load.speculation),
+    }
+
+
+def _unknown_replica(replica_id: str, node_ip: str) -> dict[str, Any]:
+    """`_replica_status` of one whose load is not known: null for what only that would tell."""
+    known = {"replica": replica_id, "role": "unknown", "node_ip": node_ip}
+    return dict.fromkeys((*_OF_OPERATORS, "synced", "startup_s", "dtype", "speculation")) | known

@@ -1,0 +1,161 @@
+"""The bodies of all requests under way in one gateway process: read, parsed, and bounded together.
+
+A body is held until its request ends, since it may have to be sent again. `body_room` says how
+much of them a tenant may hold. Before a large body comes, its request is counted; once it is here,
+tenants take turns at parsing, one body at a time in a thread, so that streams go on meanwhile. Its
+model is checked before the rest is parsed. Waiting and parsing count against the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from deployments.fleet.fleet import GatewaySettings
+from deployments.gateway.intake import request_body
+from deployments.gateway.intake.body_room import Held, has_room
+from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.intake.long_prompts import LONG_PROMPTS
+from deployments.gateway.intake.request_options import TIMEOUT_HEADER
+from deployments.gateway.intake.tenant_turns import TenantTurns
+from observability.request_record import RequestRecord
+
+Result = TypeVar("Result")
+
+
+def _nothing(model: str) -> None:
+    """For a body whose model is checked later."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A request whose body is still to come.
+
+    `count` counts a request with a large body before that comes, and `check_model` refuses a model
+    before the rest of a large body is parsed; both raise ApiError. `is_only_tenant`: no other
+    tenant has a key.
+    """
+
+    headers: Mapping[str, str]
+    body: AsyncIterator[bytes]
+    record: RequestRecord
+    limits: GatewaySettings
+    timeout_s: float
+    is_only_tenant: bool
+    count: Callable[[], Awaitable[None]]
+    check_model: Callable[[str], object] = _nothing
+
+
+class Bodies:
+    """`held_bytes`: of all that are under way."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._of_tenants: Counter[str] = Counter()
+        self._turns = TenantTurns()
+        self._threads = ThreadPoolExecutor(1, "bodies")
+
+    async def take(self, upload: Upload) -> tuple[bytes, dict[str, Any]]:
+        """The request's body, and its fields. `settle` lets go of it, however that went.
+
+        Raises ApiError: 400, 413 or 415 for its faults, 408 for one that did not arrive in time,
+        503 where bodies take too much room, 504 where the deadline passes before it is parsed, and
+        what `count` and `check_model` raise.
+        """
+        limits, timeout_s = upload.limits, upload.timeout_s
+        deadline = upload.record.arrived + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                chunks = self._held(upload)
+                body = await request_body.read(upload.headers, chunks, limits.max_body_bytes)
+        except TimeoutError:
+            message = (
+                f"The body did not arrive within {timeout_s:g} s."
+                f" Send it faster, or ask for more time with {TIMEOUT_HEADER}."
+            )
+            raise ApiError(408, message, code="body_timeout") from None
+        upload.record.complete(asyncio.get_running_loop().time())
+        tenant, check = upload.record.tenant, upload.check_model
+        try:
+            async with asyncio.timeout_at(deadline):
+                return body, await self.parsed(body, limits.max_list_items, tenant, check)
+        except TimeoutError:
+            raise _parsed_too_late(timeout_s) from None
+
+    async def parsed(
+        self,
+        body: bytes,
+        max_list_items: int,
+        tenant: str = "",
+        check_model: Callable[[str], object] = _nothing,
+    ) -> dict[str, Any]:
+        """Raises what `request_body.parse` and `check_model` do."""
+        if len(body) <= request_body.LARGE_BODY_BYTES:
+            return request_body.parse(body, max_list_items)
+        async with self._turns.of(tenant):
+            model = await self._in_thread(partial(request_body.peeked_model, body))
+            if model is not None:
+                check_model(model)
+            return await self._in_thread(partial(request_body.parse, body, max_list_items))
+
+    def settle(self, record: RequestRecord) -> None:
+        """The request has ended."""
+        self._holds(record, -record.body_bytes)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        def in_turn() -> Result:
+            with LONG_PROMPTS.a_turn():
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, in_turn)
+
+    async def _held(self, upload: Upload) -> AsyncIterator[bytes]:
+        record, is_counted = upload.record, False
+        length = upload.headers.get("content-length", "0")
+        size = int(length) if length.isdigit() else 0
+        if size > request_body.LARGE_BODY_BYTES:
+            is_counted = True
+            await upload.count()
+        async for chunk in upload.body:
+            of_tenant = self._of_tenants[record.tenant]
+            held = Held(record.body_bytes, of_tenant, self.held_bytes)
+            most = upload.limits.max_bodies_bytes
+            if not has_room(held, len(chunk), most, upload.is_only_tenant):
+                raise _gateway_full()
+            self._holds(record, len(chunk))
+            if record.body_bytes > request_body.LARGE_BODY_BYTES and not is_counted:
+                is_counted = True
+                await upload.count()
+            yield chunk
+
+    def _holds(self, record: RequestRecord, more: int) -> None:
+        record.body_bytes += more
+        self.held_bytes += more
+        self._of_tenants[record.tenant] += more
+        if not self._of_tenants[record.tenant]:
+            del self._of_tenants[record.tenant]
+
+
+def _gateway_full() -> ApiError:
+    message = (
+        "This gateway holds as many bytes of requests as it may, or as it may of one tenant."
+        " Try again later, or with a smaller request."
+    )
+    return ApiError(503, message, code="gateway_full", retry_after=1)
+
+
+def _parsed_too_late(timeout_s: float) -> ApiError:
+    message = (
+        f"The body was not parsed within the {timeout_s:g} s that the request may take, because"
+        f" other large bodies came first. Send a smaller one, or ask for more time with"
+        f" {TIMEOUT_HEADER}."
+    )
+    return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)

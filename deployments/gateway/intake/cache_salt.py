@@ -1,0 +1,54 @@
+"""Whose requests may find each other's prompts in an engine's cache: those of one salt.
+
+A tenant's requests have a salt of the tenant's own, or of the group of tenants that share a cache
+on purpose; one that the client sends parts them further. It is made here alone, with a key of the
+fleet's, and kept once, as `EngineRequest.cache_salt`: what the engine gets and what the prefix
+index is asked for cannot differ. Source of what vLLM takes: `validate_cache_salt` in
+vllm/entrypoints/generate/base/protocol.py of 0.32.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from deployments.gateway.intake.errors import ApiError
+
+# An engine computes nothing for these, and does not know the field.
+_UNCACHED_PATHS = frozenset({"/tokenize", "/detokenize"})
+
+
+class CacheSalts:
+    """The salts of one fleet. They tell who lacks its secret nothing, not even whose they are."""
+
+    def __init__(self, engine_secret: str) -> None:
+        key = blake2b(engine_secret.encode(), person=b"antefix salt").digest()
+        self._hash = blake2b(key=key, digest_size=16, person=b"afx cache salt")
+
+    def of(
+        self, path: str, tenant: str, group: str | None, fields: Mapping[str, Any]
+    ) -> str | None:
+        """The salt of a tenant's request; None where nothing is cached. Raises ApiError 400.
+
+        A group may be called as a tenant: they share nothing.
+        """
+        if path in _UNCACHED_PATHS:
+            return None
+        asked = fields.get("cache_salt")
+        if asked is not None and not (isinstance(asked, str) and asked):
+            message = (
+                "'cache_salt' must be a string that is not empty. Correct it, or leave it out."
+            )
+            raise ApiError(400, message, code="invalid_cache_salt", param="cache_salt")
+        hash_ = self._hash.copy()
+        hash_.update(json.dumps([group, None if group else tenant, asked]).encode())
+        return hash_.hexdigest()
+
+
+def salted(body: bytes, salt: str) -> bytes:
+    """A JSON object that is not empty, with this `cache_salt`: of two, JSON takes the last."""
+    # a slice would be one more copy of what may be megabytes
+    own = memoryview(body)[: body.rindex(b"}")]
+    return b"".join((own, b',"cache_salt":"%s"}' % salt.encode()))

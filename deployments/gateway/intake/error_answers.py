@@ -1,0 +1,85 @@
+"""Every error that leaves a gateway has OpenAI's shape, and the request's id in x-request-id."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
+
+from deployments.gateway.intake.errors import ApiError
+
+# Characters of an address.
+MOST_SHOWN = 200
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+@~#-]{1,128}")
+
+
+def answer_errors(app: Starlette) -> None:
+    """Let the application answer all that its endpoints raise."""
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(Exception, _answer_unexpected)
+
+
+def request_id_of(request: Request) -> str:
+    """The client's, or one of ours: the same for a request however often it is asked."""
+    if not hasattr(request.state, "request_id"):
+        given = request.headers.get("x-request-id", "")
+        usable = _REQUEST_ID.fullmatch(given)
+        request.state.request_id = given if usable else uuid.uuid4().hex
+    return cast(str, request.state.request_id)
+
+
+async def _answer_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    headers = {**error.headers, "x-request-id": request_id_of(request)}
+    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404 and (location := _with_or_without_slash(request)):
+        return Response(status_code=307, headers={"location": location})
+    path = f"'{quote(request.url.path)[:MOST_SHOWN]}'"
+    messages = {
+        404: (
+            f"{request.method} {path} does not exist. See /openapi.json for what does.",
+            "unknown_url",
+        ),
+        405: (
+            f"{path} does not accept {request.method}. See /openapi.json for what it accepts.",
+            "method_not_allowed",
+        ),
+    }
+    phrase = HTTPStatus(error.status_code).phrase
+    fallback = (
+        f"The request failed: {error.status_code} ({phrase}). See /openapi.json.",
+        "invalid_request",
+    )
+    message, code = messages.get(error.status_code, fallback)
+    api_error = ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
+    return await _answer_api_error(request, api_error)
+
+
+def _with_or_without_slash(request: Request) -> str | None:
+    """Where there is something, from here: a whole address would be one that the client named."""
+    path, query = request.url.path, request.url.query
+    rest, slash = path.rstrip("/"), path.endswith("/")
+    scope = {**request.scope, "path": rest if slash else path + "/"}
+    if all(route.matches(scope)[0] is Match.NONE for route in request.app.routes):
+        return None
+    name = quote(rest.rpartition("/")[2])
+    return (f"../{name}" if slash else f"{name}/") + (f"?{query}" if query else "")
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    message = "The gateway failed on this request. Give the operators its id, in x-request-id."
+    return await _answer_api_error(request, ApiError(500, message, code="gateway_error"))

@@ -1,0 +1,123 @@
+"""A request on its way through a gateway: what its engine is asked, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from deployments.gateway.intake.asked import AskedOfEngine, asked_of
+from deployments.gateway.intake.cache_salt import salted
+from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.intake.request_options import RequestOptions
+from observability.request_record import RequestRecord
+from router.index import Depths
+from router.policies import PlacementRequest
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """What an engine is asked: the client's own bytes, and the salt of its cached prompt (None:
+    it caches none); since it had all of them and until when (s, loop time).
+
+    Whoever learns something of it writes that to its `record`.
+    """
+
+    request_id: str
+    tenant: str
+    path: str
+    body: bytes
+    cache_salt: str | None
+    model: str
+    arrived: float
+    deadline: float
+    timeout_s: float
+    record: RequestRecord
+
+    @property
+    def engine_body(self) -> bytes:
+        """What the engine gets."""
+        return self.body if self.cache_salt is None else salted(self.body, self.cache_salt)
+
+    def deadline_passed(self) -> ApiError:
+        message = (
+            f"The request was not finished within {self.timeout_s:g} s and was stopped."
+            " Ask for fewer tokens, or for more time."
+        )
+        return ApiError(504, message, code="deadline_exceeded", headers=NO_RETRY)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request's prompt as far as it is known here; `depths` None: the index did not say.
+
+    `known`: it was rendered and tokenized as the engine will; else its length is an estimate.
+    """
+
+    placement: PlacementRequest
+    known: bool
+    depths: Depths | None
+    read_s: float
+    lookup_s: float
+
+
+@dataclass(frozen=True)
+class PoolRequest:
+    """A request that has been read for one pool: its engine's, its JSON, headers and prompt."""
+
+    engine: EngineRequest
+    fields: Mapping[str, Any]
+    headers: Mapping[str, str]
+    options: RequestOptions
+    prompt: Prompt
+
+    @cached_property
+    def asked(self) -> AskedOfEngine:
+        """What its fields ask the engine for."""
+        return asked_of(self.engine.path, self.fields)
+
+    @property
+    def tokens(self) -> int:
+        """Of its prompt."""
+        return self.prompt.placement.prompt_tokens
+
+
+async def client_gone(receive: Receive) -> None:
+    """Return when the client has left. Its body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def nobody_leaves() -> NoReturn:
+    """In place of `receive`, for a request whose client another task watches."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+async def unless_client_leaves(work: Awaitable[Result], receive: Receive) -> Result:
+    """What `work` gives. Raises ClientDisconnect, and cancels it, when the client leaves first."""
+    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(client_gone(receive))
+    try:
+        either: set[asyncio.Future[Any]] = {doing, gone}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientDisconnect
+        return doing.result()
+    finally:
+        doing.cancel()
+        gone.cancel()
+
+
+async def cancelled(task: asyncio.Future[None]) -> None:
+    """Cancel the task, and return once it has ended."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await task

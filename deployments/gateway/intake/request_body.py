@@ -1,0 +1,213 @@
+"""A request body, read and checked as far as a gateway must; the engine checks the rest.
+
+The engine gets the very bytes the client sent, and the salt of its cached prompt after them
+(`cache_salt`). Everything here raises `ApiError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from deployments.gateway.intake.body_room import SMALL_BODY_BYTES
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.unreadable import refuse_unreadable
+
+# An engine compares each of these with every token it makes: unbounded, one request stalls all.
+_LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words")
+# A larger body is counted before it is parsed, in a thread: its milliseconds would be everybody's.
+LARGE_BODY_BYTES = SMALL_BODY_BYTES
+# Of one body, names included: each takes up to 200 bytes of memory, and of an engine's, again.
+MAX_VALUES = 100_000
+# Items of arrays and objects, which a list of tokens has many of.
+MAX_ITEMS = 1_000_000
+# Bytes of JSON a token takes, roughly, in English.
+_BYTES_PER_TOKEN = 4
+
+
+async def read(
+    headers: Mapping[str, str], chunks: AsyncIterator[bytes], max_body_bytes: int
+) -> bytes:
+    """The whole body. 415 for another content type than JSON and for a compressed one, 413 over
+    `max_body_bytes`."""
+    content_type = headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(
+            415,
+            f"The content type {content_type or '(none)'!r} is not supported. "
+            "Send JSON with the header 'Content-Type: application/json'.",
+            code="unsupported_content_type",
+        )
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        message = (
+            f"The content encoding {encoding[:100]!r} is not supported."
+            " Send the body as it is, without the header 'Content-Encoding'."
+        )
+        identity = {"accept-encoding": "identity"}
+        raise ApiError(415, message, code="unsupported_content_encoding", headers=identity)
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > max_body_bytes:
+        _too_large(max_body_bytes)
+    parts, size = [], 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > max_body_bytes:
+            _too_large(max_body_bytes)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def parse(body: bytes, max_list_items: int) -> dict[str, Any]:
+    """The body as an object that a tokenizer can take."""
+    if len(body) > LARGE_BODY_BYTES:
+        _refuse_too_many(body)
+    fields = _decoded(body)
+    if not isinstance(fields, dict):
+        raise _malformed(f"it must be an object, not {_json_type(fields)}")
+    if fields.get("messages") == []:
+        message = "'messages' is empty. Send at least one message."
+        raise ApiError(400, message, code="empty_array", param="messages")
+    for name in _LISTS_PER_TOKEN:
+        value = fields.get(name)
+        if isinstance(value, list) and len(value) > max_list_items:
+            raise ApiError(
+                400,
+                f"{name!r} has {len(value)} items, and at most {max_list_items} are allowed. "
+                "Send fewer.",
+                code="array_above_max_length",
+                param=name,
+            )
+    refuse_unreadable(fields, body)
+    return fields
+
+
+def model_of(fields: Mapping[str, Any]) -> str:
+    """The model asked for, as a string."""
+    model = fields.get("model")
+    if isinstance(model, str) and model:
+        return model
+    if model is None or model == "":
+        message = "'model' is missing. Name the model to use; GET /v1/models lists them."
+        raise ApiError(400, message, code="missing_required_parameter", param="model")
+    message = f"'model' must be a string, not {_json_type(model)}. GET /v1/models lists the models."
+    raise ApiError(400, message, code="invalid_type", param="model")
+
+
+def estimate_prompt_tokens(body: bytes) -> int:
+    """About how many tokens the prompt has: enough to rank replicas by load."""
+    return max(1, len(body) // _BYTES_PER_TOKEN)
+
+
+def _too_large(max_body_bytes: int) -> NoReturn:
+    message = f"The body is larger than the allowed {max_body_bytes} bytes. Send a smaller one."
+    raise ApiError(413, message, code="body_too_large")
+
+
+class _Model(msgspec.Struct):
+    """The last `model` of a body, as the engine takes it; the rest is read over."""
+
+    model: Any = None
+
+
+def peeked_model(body: bytes) -> str | None:
+    """The model of a body that is not parsed yet, in a tenth of that time; None: not known."""
+    try:
+        model = _decode_model(body).model
+    except _UNDECODABLE:
+        return None  # `parse` says why
+    return model if isinstance(model, str) and model else None
+
+
+_decode_model = msgspec.json.Decoder(_Model).decode
+_decode_all = msgspec.json.Decoder().decode
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _decoded(body: bytes) -> Any:
+    """Raises ApiError 400.
+
+    The interpreter stands still while a body is decoded. So large ones are decoded by msgspec, in a
+    fifth of the time. Where that refuses one, `json` says why, unless that would take long.
+    """
+    if len(body) > LARGE_BODY_BYTES:
+        try:
+            return _decode_all(body)
+        except _UNDECODABLE as error:
+            if body.count(b",") > MAX_VALUES:
+                raise _malformed(_why(error)) from None
+    try:
+        fields = json.loads(body.decode(), parse_constant=_not_json)
+        if (b"\\ud" in body or b"\\uD" in body) and isinstance(fields, dict):
+            _refuse_lone_surrogates(fields)
+        return fields
+    except UnicodeDecodeError as error:
+        raise _malformed(f"byte {error.start} is not valid UTF-8") from None
+    except RecursionError:
+        raise _malformed("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _malformed(f"{error.msg} at {place}") from None
+    except ValueError:
+        raise _malformed("a number in it has too many digits") from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "a text in it is not valid UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def _refuse_too_many(body: bytes) -> None:
+    """Raises ApiError 400 for more strings, arrays, objects or items than a body may have, in a
+    small part of the time to parse it."""
+    values = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
+    if values <= MAX_VALUES and body.count(b",") <= MAX_ITEMS:
+        return
+    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * MAX_VALUES + 2)
+    outside = b"".join(parts[::2])
+    if len(parts) // 2 + outside.count(b"[") + outside.count(b"{") > MAX_VALUES:
+        raise _too_many(MAX_VALUES, "strings, arrays and objects, names of fields included")
+    if outside.count(b",") > MAX_ITEMS:
+        raise _too_many(MAX_ITEMS, "items of arrays and objects")
+
+
+def _too_many(most: int, of_what: str) -> ApiError:
+    message = (
+        f"The body holds more than {most} {of_what}, and no request may have more."
+        " Send fewer in each of several requests."
+    )
+    return ApiError(400, message, code="invalid_json")
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise _malformed(f"{constant} is not a JSON value")
+
+
+def _malformed(why: str) -> ApiError:
+    message = f"The body is not a JSON request: {why}. Send a JSON object, encoded as UTF-8."
+    return ApiError(400, message, code="invalid_json")
+
+
+def _refuse_lone_surrogates(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        try:
+            json.dumps({name: value}, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            message = (
+                f"{name!r} holds the lone surrogate \\u{ord(error.object[error.start]):04x},"
+                " which is not a character. Send it as a pair or leave it out."
+            )
+            param = name if name.isascii() else None
+            raise ApiError(400, message, code="invalid_unicode", param=param) from None
+
+
+def _json_type(value: object) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    others = {list: "an array", dict: "an object", type(None): "null"}
+    return (names | others)[type(value)]

@@ -1,0 +1,102 @@
+"""What a request asks for in headers of ours: priority class, overflow, policy, time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from autoscaling.overflow import OverflowChoice
+from autoscaling.slo import PriorityClass
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.keys_file import KeyRights
+from router.policies import POLICY_NAMES
+
+POLICY_HEADER = "x-antefix-policy"
+PRIORITY_HEADER = "x-antefix-priority"
+OVERFLOW_HEADER = "x-antefix-overflow"
+TIMEOUT_HEADER = "x-antefix-timeout"
+# https://platform.openai.com/docs/guides/flex-processing; all other tiers leave it to the key.
+_CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
+
+
+@dataclass(frozen=True)
+class RequestOptions:
+    """`overflow` only: by the overflow pool, or not at all. `policy` None: the pool's own."""
+
+    priority: PriorityClass
+    overflow: OverflowChoice
+    policy: str | None
+
+
+def options_of(
+    headers: Mapping[str, str],
+    fields: Mapping[str, Any],
+    rights: KeyRights,
+    overflow_model: str | None = None,
+) -> RequestOptions:
+    """What the headers ask for; the class also by the body's `service_tier`, else the key's own.
+
+    `overflow_model` is the one that would answer instead. Raises ApiError: 400 for a word that is
+    none, 403 for what is beyond the key's rights.
+    """
+    right = rights.priority
+    policy = headers.get(POLICY_HEADER)
+    if policy is not None and not rights.policy:
+        raise _not_allowed(f"This key may not send the header {POLICY_HEADER}.", "policy")
+    if policy is not None and policy not in POLICY_NAMES:
+        message = (
+            f"The header {POLICY_HEADER} is {policy[:100]!r}, but it must be one of"
+            f" {', '.join(POLICY_NAMES)}."
+        )
+        raise ApiError(400, message, code="unknown_policy", param=POLICY_HEADER)
+    tier = fields.get("service_tier")
+    of_tier = _CLASS_OF_TIER.get(tier) if isinstance(tier, str) else None
+    asked = _word_of(headers, PRIORITY_HEADER, get_args(PriorityClass))
+    priority = cast(PriorityClass, asked or of_tier or right)
+    if right == "batch" and priority == "interactive":
+        where = PRIORITY_HEADER if asked else "service_tier"
+        message = (
+            f"'{where}' asks for the class 'interactive', and this key may have only 'batch'."
+            f" Leave it out, or ask the operators to let this key have it."
+        )
+        raise ApiError(403, message, code="priority_not_allowed", param=where)
+    overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice)) or "allow"
+    if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
+        if overflow == "only":
+            message = f"The header {OVERFLOW_HEADER} is 'only', and this key may not overflow."
+            raise _not_allowed(message, "overflow")
+        overflow = "never"
+    return RequestOptions(priority, cast(OverflowChoice, overflow), policy)
+
+
+def _not_allowed(message: str, what: str) -> ApiError:
+    header = {"policy": POLICY_HEADER, "overflow": OVERFLOW_HEADER}[what]
+    remedy = "Leave it out, or ask the operators for another key."
+    return ApiError(403, f"{message} {remedy}", code=f"{what}_not_allowed", param=header)
+
+
+def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> str | None:
+    word = headers.get(name)
+    if word is not None and word not in words:
+        message = f"The header {name} is {word[:100]!r}, but it must be one of {', '.join(words)}."
+        raise ApiError(400, message, code="invalid_header", param=name)
+    return word
+
+
+def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
+    """Within how many seconds it must be answered. Raises ApiError 400."""
+    asked = headers.get(TIMEOUT_HEADER)
+    if asked is None:
+        return limit_s
+    try:
+        timeout_s = float(asked)
+    except ValueError:
+        timeout_s = float("nan")
+    if not 0 < timeout_s <= limit_s:
+        message = (
+            f"The header {TIMEOUT_HEADER} is {asked!r}, but it must be a number of seconds above 0"
+            f" and at most {limit_s:g}."
+        )
+        raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)
+    return timeout_s

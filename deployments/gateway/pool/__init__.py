@@ -1,0 +1,1 @@
+"""The pools of a fleet: who of them serves a request, and when."""

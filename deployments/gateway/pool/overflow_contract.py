@@ -1,0 +1,107 @@
+"""The overflow contract in the API's own terms: what a request needs, what a pool offers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from autoscaling.overflow import Needs, Offers, refusal
+from deployments.fleet.pool import Pool
+from deployments.gateway.intake.asked import CHAT, COMPLETIONS, VOCABULARY, asked_of
+from deployments.gateway.intake.request import EngineRequest, PoolRequest
+from router.load import ReplicaLoad
+
+_OVERFLOWING_PATHS = (CHAT, COMPLETIONS)
+# vLLM's own default of --max-logprobs.
+_MAX_LOGPROBS = 20
+_TOKEN_ID_FIELDS = (
+    *("logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"),
+    "prompt_embeds",
+)
+_FORMAT_FIELDS = ("response_format", "structured_outputs")
+_MEDIA_PARTS = ("image_url", "input_audio", "video_url", "audio_url", "image_embeds", "file")
+
+
+def refusal_of(
+    request: PoolRequest, of: Pool, pool: Pool, loads: Iterable[ReplicaLoad]
+) -> str | None:
+    """Why a request for the pool `of` must not be served by `pool`, whose replicas these are.
+
+    None: it may. Never raises.
+    """
+    extra = request.fields.get("vllm_xargs")
+    if isinstance(extra, Mapping) and extra.keys() - set(pool.allowed_xargs):
+        return "the overflow pool does not take all of its 'vllm_xargs'"
+    engine = request.engine
+    needs = needs_of(engine.path, request.fields, engine.model, of, request.tokens)
+    return refusal(needs, offers_of(pool, of.model, loads))
+
+
+def needs_of(
+    path: str, fields: Mapping[str, Any], model: str, pool: Pool, prompt_tokens: int
+) -> Needs:
+    """What a request for `pool` asks of whoever answers it instead. Never raises."""
+    asked = asked_of(path, fields)
+    logprobs = [count for count in (asked.logprobs, asked.prompt_logprobs) if count is not None]
+    return Needs(
+        chat_or_completion=path in _OVERFLOWING_PATHS,
+        tokens=prompt_tokens + (asked.max_tokens or 0),
+        adapter=model if model in pool.lora_names else None,
+        tools=bool(fields.get("tools")) and fields.get("tool_choice") != "none",
+        response_format=any(_constrains(fields.get(name)) for name in _FORMAT_FIELDS),
+        logprobs=max(logprobs, default=0),
+        token_ids=_prompt_is_tokens(fields.get("prompt"))
+        or any(fields.get(name) for name in _TOKEN_ID_FIELDS),
+        images=any(part in _MEDIA_PARTS for part in _part_types(fields.get("messages"))),
+    )
+
+
+def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Offers:
+    """What an overflow pool can do in place of one that serves `asked_model` from its weights."""
+    args = pool.engine_args
+    longest = [load.max_model_len for load in loads if load.max_model_len]
+    set_length = args.get("max_model_len")
+    if not longest and isinstance(set_length, int):
+        longest = [set_length]
+    return Offers(
+        max_model_len=min(longest, default=None),
+        tools=args.get("enable_auto_tool_choice") is True,
+        response_format=True,  # vLLM constrains what any model writes
+        max_logprobs=most_logprobs(pool),
+        same_model=pool.model == asked_model,
+        images=pool.model == asked_model,
+    )
+
+
+def renamed(request: EngineRequest, fields: Mapping[str, Any], model: str) -> EngineRequest:
+    """The same request to another model, so that its answer names the one that made it."""
+    body = json.dumps({**fields, "model": model}, ensure_ascii=False).encode()
+    return replace(request, body=body, model=model)
+
+
+def most_logprobs(pool: Pool) -> int:
+    """How many a request may ask the pool's engines for with each token."""
+    most = pool.engine_args.get("max_logprobs")
+    if not isinstance(most, int):
+        return _MAX_LOGPROBS
+    return most if most >= 0 else VOCABULARY
+
+
+def _constrains(value: object) -> bool:
+    return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
+
+
+def _prompt_is_tokens(prompt: object) -> bool:
+    while isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
+    return isinstance(prompt, int)
+
+
+def _part_types(messages: object) -> Iterable[object]:
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, Mapping):
+                yield part.get("type")

@@ -1,0 +1,112 @@
+"""The pools of a fleet, as one gateway serves them: they come, change and go with its settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from common.loops import Loops
+from deployments.fleet.fleet import Fleet
+from deployments.gateway.attempt.transport import Transport
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.keys_file import KeyRights
+from deployments.gateway.pool.model_cards import ModelCards
+from deployments.gateway.pool.pool import Connections, GatewayPool
+from deployments.gateway.pool.replica_counts import replica_counts
+from deployments.gateway.pool.serve_controller import AllReplicas, Question
+from observability.families import Families
+from observability.metrics import AdmissionMetrics, RoutingMetrics
+
+LOOK_PERIOD_S = 0.25
+
+
+class Pools:
+    """`by_name` and `cards` are to read, and replaced rather than changed.
+
+    `transport_of` makes the way to a pool's replicas, from its name; `replicas` is what Ray Serve
+    says of all.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        transport_of: Callable[[str], Transport],
+        replicas: Question[AllReplicas],
+        metrics: Families,
+        loops: Loops,
+    ) -> None:
+        self.by_name: Mapping[str, GatewayPool] = {}
+        self.cards: Mapping[str, ModelCards] = {}
+        self._by_model: Mapping[str, GatewayPool] = {}
+        self._connections = connections
+        self._transport_of = transport_of
+        self._replicas = replicas
+        self._metrics = metrics
+        self._loops = loops
+        self._running: dict[GatewayPool, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def change(self, fleet: Fleet) -> None:
+        """Serve the fleet's pools from now on; requests under way end where they are."""
+        before = self.by_name
+        pools = {name: before.get(name) or self._made(fleet, name) for name in fleet.pools}
+        for name, pool in pools.items():
+            overflow = fleet.pools[name].overflow
+            pool.change(fleet, pools[overflow.to] if overflow else None)
+        self.by_name = pools
+        self.cards = {
+            name: self.cards[name] if name in before else ModelCards(pool, self._connections)
+            for name, pool in pools.items()
+        }
+        self._by_model = {
+            model: pool for pool in pools.values() for model in pool.settings.model_names
+        }
+        for pool in pools.values():
+            if pool not in self._running:
+                self._running[pool] = self._loops.start("pool", pool.run())
+        for name in before.keys() - pools.keys():
+            leaving = asyncio.create_task(self._end(before[name]))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    def of_model(self, model: str) -> GatewayPool:
+        """The pool that serves it. Raises ApiError 404."""
+        if pool := self._by_model.get(model):
+            return pool
+        names = ", ".join(sorted(self._by_model))
+        shown = model if len(model) <= 100 else model[:100] + "..."
+        message = f"The model {shown!r} does not exist here. These do: {names}."
+        raise ApiError(404, message, code="model_not_found", param="model")
+
+    def check(self, rights: KeyRights, model: str) -> None:
+        """Raises ApiError: 404 where no pool serves it, 403 where the key may not use it."""
+        self.of_model(model)
+        rights.check_model(model)
+
+    def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
+        """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
+        for pool in self.by_name.values():
+            pool.refresh_metrics(*replica_counts(pool, states))
+
+    def close(self) -> None:
+        """Wait for none any more."""
+        for task in self._leaving:
+            task.cancel()
+
+    def _made(self, fleet: Fleet, name: str) -> GatewayPool:
+        return GatewayPool(
+            fleet,
+            name,
+            self._connections,
+            self._transport_of(name),
+            self._replicas,
+            RoutingMetrics(self._metrics, name),
+            AdmissionMetrics(self._metrics, name),
+        )
+
+    async def _end(self, pool: GatewayPool) -> None:
+        """Once nobody waits in it: a request waits until its deadline at most."""
+        while pool.is_waited_for:  # noqa: ASYNC110  # those who wait look at the clock themselves
+            await asyncio.sleep(LOOK_PERIOD_S)
+        await self._loops.stop(self._running.pop(pool))
+        pool.refresh_metrics({}, 0)

@@ -1,0 +1,43 @@
+"""What the client of a request is told that was decided to be served nowhere."""
+
+from __future__ import annotations
+
+from autoscaling.scheduling import Decision
+from autoscaling.slo import Slo
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request_options import OVERFLOW_HEADER
+
+
+def cannot_overflow(decision: Decision) -> ApiError | None:
+    """400 for a request that demands what it cannot have; None: it does not."""
+    why = decision.request.no_overflow
+    if decision.request.overflow != "only" or why is None:
+        return None
+    message = f"The header {OVERFLOW_HEADER} is 'only', but {why}. Leave it out."
+    return ApiError(400, message, code="cannot_overflow", param=OVERFLOW_HEADER)
+
+
+def why_refused(decision: Decision, slo: Slo | None, overflow_model: str | None) -> str:
+    """In whole sentences. `slo` is of the request's class, `overflow_model` of the pool's overflow;
+    None where there is none."""
+    verdict, priority = decision.verdict, decision.request.priority
+    if verdict.outage:
+        message = f"The request cannot be answered by its deadline, because {verdict.reason}."
+    elif slo is None or verdict.best_ttft_s is None:
+        message = f"The request cannot be served now, because {verdict.reason}."
+    else:
+        message = (
+            f"No replica is sure to begin to answer within {slo.ttft_s:g} s, as is promised for"
+            f" {priority} requests: the soonest would begin in"
+            f" {verdict.best_ttft_s:.1f} s, and {verdict.reason}."
+        )
+    if overflow_model is not None and (why := decision.request.no_overflow) is not None:
+        message += f" The model {overflow_model} may not answer instead, because {why}."
+    return message
+
+
+def refusal(decision: Decision, why: str) -> ApiError:
+    """429, or 503 where the pool has no replica; with when to try again."""
+    seconds = decision.verdict.retry_after_s
+    status, code = (503, "no_replica") if decision.verdict.outage else (429, "over_capacity")
+    return ApiError(status, f"{why} Try again in {seconds} s.", code=code, retry_after=seconds)

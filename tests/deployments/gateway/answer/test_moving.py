@@ -1,0 +1,340 @@
+"""An engine is taken away in the middle of an answer: another goes on with it, if one can."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from deployments.fleet.applications import settings_of
+from deployments.gateway.answer import move
+from deployments.gateway.answer.relay import Relay
+from deployments.gateway.attempt import moves
+from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
+from tests.fakes.front import Front, gateway_before
+from tests.waiting import until
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ID = {"x-request-id": "abc"}
+TOKENS = 6
+LONG_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "PERIOD_S", 0.01)
+    monkeypatch.setattr(move, "AGAIN_S", 0.01)
+
+
+@pytest.fixture
+async def front(redis_url: str) -> AsyncIterator[Front]:
+    engines = FakeEngine("r1"), FakeEngine("r2")
+    async with gateway_before(
+        *engines, redis_url=redis_url, request_timeout_s=60.0, move_after_s=0.0
+    ) as front:
+        yield front
+
+
+def ask(front: Front, path: str = CHAT, **fields: Any) -> Any:
+    body = {"max_tokens": TOKENS, "stream": True, **fields}
+    if path == COMPLETIONS:
+        body["prompt"] = "hello"
+    return front.post(path, headers=ID, **body)
+
+
+async def whole(front: Front, **fields: Any) -> bytes:
+    async with ask(front, **fields) as answer:
+        assert answer.status == 200
+        return bytes(await answer.read())
+
+
+async def begin(front: Front, after: int = 2, **fields: Any) -> asyncio.Task[bytes]:
+    """A request whose engine has made so many tokens, and makes no more until it may."""
+    for engine in front.handle.engines:
+        engine.pauses_after, engine.made = after, 0
+        engine.go_on.clear()
+    task = asyncio.create_task(whole(front, **fields))
+    await until(lambda: any(engine.made == after for engine in front.handle.engines))
+    return task
+
+
+def who(front: Front) -> tuple[FakeEngine, FakeEngine]:
+    """Who has the only answer, and who does not."""
+    first, second = front.handle.engines
+    return (first, second) if first.running else (second, first)
+
+
+async def leaves(front: Front, engine: FakeEngine) -> None:
+    """Its gateway knows."""
+    engine.leaving = True
+    board = front.pool.scheduler.board
+    await until(lambda: board.is_leaving(engine.replica_id))
+
+
+async def stays(front: Front, engine: FakeEngine) -> None:
+    """After all: another of its kind has come."""
+    engine.leaving = False
+    board = front.pool.scheduler.board
+    await until(lambda: engine.replica_id in board.loads())
+
+
+async def counted(front: Front, *series: str) -> dict[tuple[str, ...], float]:
+    """The metrics, once that one has been counted."""
+    async with asyncio.timeout(60):
+        while not (found := await front.metrics())[series]:  # noqa: ASYNC110  # nothing tells when
+            await asyncio.sleep(0.01)
+    return found
+
+
+def anonymous(answer: bytes) -> bytes:
+    """Without the time at which its engine began it."""
+    text = answer.decode()
+    for slot in (1, 2):
+        text = text.replace(str(1_700_000_000 + slot), "0")
+    return text.encode()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_wherever_it_is_the_client_gets_what_it_would_have(
+    front: Front, path: str, stream: bool
+) -> None:
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    expected = anonymous(await whole(front, path=path, stream=stream, **usage))
+    for after in range(1, TOKENS + 1):
+        answer = await begin(front, after, path=path, stream=stream, **usage)
+        there, other = who(front)
+        other.pauses_after = None
+        aborted = there.aborted
+        await leaves(front, there)
+        assert anonymous(await answer) == expected, after
+        known = other.went_on_with.pop()
+        assert known.chunks == tuple((0, (FIRST_TOKEN_ID + n,)) for n in range(after))
+        await until(lambda: there.aborted == aborted + 1)  # noqa: B023
+        await stays(front, there)
+    await until(lambda: front.handle.slots_taken == 0)
+    assert not front.pool._moves._answers
+    await until(lambda: not front.pool.scheduler._in_flight)
+
+
+async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> None:
+    answer = await begin(front, stream=True)
+    there, other = who(front)
+    other.pauses_after = None
+    await leaves(front, there)
+    await answer
+    metrics = await counted(front, "antefix_moved_total", "moved")
+    assert metrics["antefix_moved_total", "moved"] == 1
+    assert metrics["antefix_moved_total", "stayed"] == 0
+    assert metrics["antefix_resumed_total", "continued"] == 0
+    assert metrics["antefix_requests_total", "ok", "interactive"] == 1
+    assert metrics["antefix_output_tokens_total",] == TOKENS
+    assert metrics["antefix_ttft_seconds_count", "interactive"] == 1
+    assert not front.gateway._fatal._until
+    async with asyncio.timeout(60):
+        while "moved" not in (explanation := await front.explanation_of(ID)):  # noqa: ASYNC110  # each look is a request
+            await asyncio.sleep(0.01)
+    assert explanation["replica"] == there.replica_id
+    moved = explanation["moved"]
+    assert (moved["replica"], moved["tokens"]) == (other.replica_id, 2)
+    assert moved["waited_s"] >= 0
+
+
+async def test_an_answer_is_moved_as_often_as_its_engine_is_taken_away(front: Front) -> None:
+    answer = await begin(front, 1)
+    there, other = who(front)
+    other.pauses_after = 3
+    await leaves(front, there)
+    await until(lambda: other.made == 2)
+    there.pauses_after = None
+    await stays(front, there)
+    await leaves(front, other)
+    text = (await answer).decode()
+    assert [text.count(f"t{n} ") for n in range(1, TOKENS + 1)] == [1] * TOKENS
+    await counted(front, "antefix_moved_total", "moved")
+    async with asyncio.timeout(60):
+        while (await front.explanation_of(ID)).get("moved", {}).get("tokens") != 3:  # noqa: ASYNC110  # each look is a request
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("why", ["full", "cannot", "old", "dies", "absent"])
+async def test_where_none_can_take_it_it_ends_where_it_is(
+    front: Front, why: str, stream: bool
+) -> None:
+    expected = anonymous(await whole(front, stream=stream))
+    answer = await begin(front, stream=stream)
+    there, other = who(front)
+    asked = len(other.bodies)
+    if why == "full":
+        other.tickets._limit = 0
+        front.handle.may_pick.clear()
+    elif why == "absent":
+        other.leaving = True
+        await leaves(front, other)
+    other.offers_resumable = why != "old"
+    other.refuses_to_resume = why == "cannot"
+    other.dies_after = 0 if why == "dies" else None
+    await leaves(front, there)
+    offers = front.gateway._requests._under_way
+    await until(lambda: all(record.moved == "stayed" for record in offers))
+    if why in ("cannot", "old", "dies"):
+        await until(lambda: len(other.bodies) > asked)
+        await asyncio.sleep(0.1)  # several offers later
+        assert len(other.bodies) == asked + 1, "asked again in vain"
+    there.go_on.set()
+    assert anonymous(await answer) == expected
+    metrics = await counted(front, "antefix_moved_total", "stayed")
+    assert metrics["antefix_moved_total", "moved"] == 0
+    assert not front.gateway._fatal._until
+    front.handle.may_pick.set()
+    await until(lambda: front.handle.slots_taken == there.running == other.running == 0)
+
+
+async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> None:
+    """Of an answer in one piece nobody knows whether it has one."""
+    there, other = front.handle.engines
+    await leaves(front, other)
+    for engine in front.handle.engines:
+        engine.offers_resumable = False
+    there.pauses_after = 0
+    answers = [asyncio.create_task(whole(front, stream=stream)) for stream in (True, False)]
+    await until(lambda: there.running == 2)
+    await stays(front, other)
+    await leaves(front, there)
+    assert (await answers[0]).endswith(b"data: [DONE]\n\n")
+    await until(lambda: there.running == 1)
+    there.go_on.set()
+    await answers[1]
+    assert (there.finished, there.aborted, other.finished) == (1, 1, 1)
+    assert not front.gateway._fatal._until
+    await until(lambda: front.handle.slots_taken == other.running == 0)
+    await until(lambda: not front.pool.scheduler._in_flight)
+    assert not front.pool._moves._answers
+
+
+async def test_a_stream_that_has_its_first_token_just_then_stays(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, other = front.handle.engines
+    await leaves(front, other)
+    there.pauses_after, there.offers_resumable = 0, False
+    offers, post = front.pool._moves, Relay._post
+    offers.after_s = None
+
+    async def offered_late(*args: Any) -> Any:
+        answer = await post(*args)
+        offers.after_s = 0.0
+        await offers._look()
+        return answer
+
+    monkeypatch.setattr(Relay, "_post", offered_late)
+    answer = asyncio.create_task(whole(front))
+    await until(lambda: there.running == 1)
+    await stays(front, other)
+    await leaves(front, there)
+    there.pauses_after = 2
+    there.go_on.set()
+    there.go_on.clear()
+    await until(lambda: there.made == 2)
+    # while its answer is under way, what was placed at the other engine for it is given back
+    await until(lambda: other.replica_id not in front.pool.scheduler._in_flight, within_s=20)
+    there.go_on.set()
+    assert (await answer).endswith(b"data: [DONE]\n\n")
+    assert (there.finished, there.aborted, other.finished) == (1, 0, 0)
+    await until(lambda: not front.pool.scheduler._in_flight)
+
+
+async def test_what_cannot_be_gone_on_with_stays(front: Front) -> None:
+    for engine in front.handle.engines:
+        engine.offers_resumable = False
+    answer = await begin(front)
+    there, other = who(front)
+    await leaves(front, there)
+    await asyncio.sleep(0.1)
+    there.go_on.set()
+    assert (await answer).endswith(b"data: [DONE]\n\n")
+    assert not other.bodies
+
+
+async def test_an_engine_that_is_lost_while_another_is_asked_has_lost_nothing(
+    front: Front,
+) -> None:
+    expected = anonymous(await whole(front))
+    answer = await begin(front)
+    there, other = who(front)
+    other.pauses_after = 0
+    await leaves(front, there)
+    await until(lambda: other.running == 1)
+    there.break_off()
+    other.go_on.set()
+    assert anonymous(await answer) == expected
+    metrics = await counted(front, "antefix_moved_total", "moved")
+    assert metrics["antefix_resumed_total", "continued"] == 0
+
+
+async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
+    for engine in front.handle.engines:
+        engine.pauses_after = 2
+    answer = await ask(front).__aenter__()
+    there, other = who(front)
+    other.pauses_after = 0
+    await leaves(front, there)
+    await until(lambda: other.running == 1)
+    answer.close()
+    await until(lambda: there.running == other.running == front.handle.slots_taken == 0)
+    await until(lambda: not front.pool.scheduler._in_flight)
+
+
+async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Front) -> None:
+    """The drain time is over: the answer is resumed, and it may be once more."""
+    expected = anonymous(await whole(front))
+    front.pool._moves.after_s = None
+    answer = await begin(front)
+    there, other = who(front)
+    await leaves(front, there)
+    other.pauses_after, other.dies_after = None, 4
+    there.break_off()
+    await until(lambda: other.made == 2)
+    there.leaving, there.pauses_after = False, None
+    assert anonymous(await answer) == expected
+    await counted(front, "antefix_resumed_total", "continued")
+    assert not front.gateway._fatal._until
+
+
+async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front) -> None:
+    fleet = front.gateway._fleet.model_dump(mode="json")
+
+    async def may_stay(seconds: float | None) -> None:
+        fleet["gateway"]["move_after_s"] = seconds
+        await front.gateway.reconfigure(settings_of(fleet))
+
+    await may_stay(LONG_S)
+    answer = await begin(front)
+    there, other = who(front)
+    other.pauses_after = None
+    await leaves(front, there)
+    await until(lambda: front.pool._moves._leaving)
+    await may_stay(None)
+    await asyncio.sleep(0.1)
+    assert not other.bodies
+    await may_stay(0.0)
+    assert (await answer).endswith(b"data: [DONE]\n\n")
+    assert len(other.went_on_with) == 1
+
+
+async def test_new_requests_go_elsewhere_at_once_and_to_nobody_who_has_closed(
+    front: Front,
+) -> None:
+    first, second = front.handle.engines
+    await leaves(front, first)
+    for _ in range(4):
+        await whole(front)
+    assert not first.bodies
+    await leaves(front, second)
+    await until(lambda: len(front.pool.scheduler.board.loads()) == 2)
+    second.closed = True
+    board = front.pool.scheduler.board
+    await until(lambda: list(board.loads()) == ["r1"])
+    await whole(front)
+    assert len(first.bodies) == 1

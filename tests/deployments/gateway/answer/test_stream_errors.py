@@ -1,0 +1,43 @@
+"""An error inside a stream has the shape of the stream's API."""
+
+import json
+from typing import Any
+
+import pytest
+
+from deployments.gateway.answer.stream_errors import error_event
+from deployments.gateway.intake.errors import ApiError
+
+ERROR = ApiError(503, "The engine\nbroke off.", code="engine_unavailable", param="p")
+
+
+def data_of(event: bytes) -> Any:
+    assert event.endswith(b"\n\n")
+    return json.loads(event.removesuffix(b"\n\n").rpartition(b"data: ")[2])
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/other"])
+def test_chat_and_completions_have_the_error_answer_as_one_event(path: str) -> None:
+    event = error_event(path, ERROR, 3)
+    assert event.startswith(b"data: ")
+    assert event.count(b"\n") == 2
+    assert data_of(event) == ERROR.body()
+
+
+def test_a_response_has_its_error_event_and_the_error_that_clients_look_for() -> None:
+    event = error_event("/v1/responses", ERROR, 3)
+    assert event.startswith(b"event: error\ndata: ")
+    assert event.count(b"\n") == 3
+    assert data_of(event) == {
+        "type": "error",
+        "code": "engine_unavailable",
+        "message": "The engine\nbroke off.",
+        "param": "p",
+        "sequence_number": 3,
+        "error": {
+            "message": "The engine\nbroke off.",
+            "type": "server_error",
+            "param": "p",
+            "code": "engine_unavailable",
+        },
+    }

@@ -1,0 +1,489 @@
+"""What tenants may use, through a real gateway and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from deployments.gateway.checks.budgets import most_tokens
+from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
+from deployments.gateway.intake.request_options import RequestOptions
+from observability.request_record import RequestRecord
+from router.budgets import Granted
+from router.policies import PlacementRequest
+from router.redis_client import connect
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import KEY, NO_REDIS, OTHER_KEY, REDIS_NAME, TENANT, Front, gateway_before
+from tests.router.budget_redis import open_up
+from tests.sentences import assert_sentences
+from tests.waiting import until
+
+LENGTH = 1000
+PATIENCE_S = 20.0
+
+
+@asynccontextmanager
+async def limited(
+    redis_url: str,
+    engine: FakeEngine,
+    limits: Mapping[str, Any],
+    others: Sequence[FakeEngine] = (),
+    **more: Any,
+) -> AsyncIterator[Front]:
+    """A gateway whose tenant has these limits."""
+    if redis_url != NO_REDIS:
+        async with connect(redis_url) as redis:
+            await open_up(redis, REDIS_NAME)
+    pool = {"engine_args": {"max_model_len": LENGTH}}
+    tenants = {TENANT: dict(limits)}
+    async with gateway_before(
+        engine, *others, redis_url=redis_url, pool=pool, tenants=tenants, **more
+    ) as front:
+        if redis_url != NO_REDIS:
+            await until(lambda: not front.gateway._budgets.by_share, PATIENCE_S)
+        yield front
+
+
+@asynccontextmanager
+async def charges_of(front: Front) -> AsyncIterator[list[int]]:
+    """The tokens that each ended request is charged."""
+    used: list[int] = []
+    ledger = front.gateway._budgets._ledger
+    settle = ledger.settle
+
+    def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
+        used.append(tokens)
+        settle(granted, tokens, requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "settle", settled)
+        yield used
+
+
+async def ask_chat(
+    front: Front, headers: dict[str, str] | None = None, **body: Any
+) -> tuple[int, str, Mapping[str, str]]:
+    async with front.post(headers=headers, **body) as answer:
+        told = await answer.json()
+        if answer.status == 200:
+            return 200, "", answer.headers
+        assert_sentences(told["error"]["message"])
+        return answer.status, told["error"]["code"], answer.headers
+
+
+async def test_a_tenant_gets_what_it_may_and_is_told_when_there_is_more(redis_url: str) -> None:
+    limits = {"limits": {"requests_per_minute": 2}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        status, _, headers = await ask_chat(front)
+        assert status == 200
+        assert headers["x-ratelimit-limit-requests"] == "2"
+        assert headers["x-ratelimit-remaining-requests"] == "1"
+        assert headers["x-ratelimit-reset-requests"] == "1m2s"
+        assert "x-ratelimit-limit-tokens" not in headers
+        assert (await ask_chat(front))[0] == 200
+        status, code, headers = await ask_chat(front)
+        assert (status, code) == (429, "rate_limit_exceeded")
+        assert 50 <= int(headers["retry-after"]) <= 62
+        assert headers["x-ratelimit-remaining-requests"] == "0"
+        other = {"authorization": f"Bearer {OTHER_KEY}"}
+        assert (await ask_chat(front, other))[0] == 200
+
+
+async def test_tokens_that_were_not_used_are_there_again(redis_url: str) -> None:
+    """The engine confirms a few of the hundreds that a request might have used."""
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    engine = FakeEngine()
+    engine.prompt_cache = lambda fields: (10, 0)
+    async with limited(redis_url, engine, limits) as front:
+        for count in range(5):
+            status, _, headers = await ask_chat(front, max_tokens=4)
+            assert status == 200
+            left = int(headers["x-ratelimit-remaining-tokens"])
+            assert left <= 1000 - 500 - 14 * count
+            await until(lambda: not front.gateway._budgets._held)
+            await asyncio.sleep(0.05)
+
+
+async def test_what_no_minute_has_room_for_is_no_matter_of_waiting(redis_url: str) -> None:
+    limits = {"limits": {"tokens_per_minute": 900}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        status, code, headers = await ask_chat(front, max_tokens=600)
+        assert (status, code) == (400, "tokens_above_limit")
+        assert "retry-after" not in headers
+
+
+async def test_a_model_has_limits_of_its_own(redis_url: str) -> None:
+    limits = {
+        "model_limits": {"small": {"requests_per_minute": 1}, "x": {"requests_per_minute": 9}}
+    }
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        assert (await ask_chat(front))[0] == 200
+        assert (await ask_chat(front))[1] == "rate_limit_exceeded"
+
+
+async def test_only_so_many_are_served_at_once(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.pauses_after = 0
+    async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
+        first = asyncio.create_task(ask_chat(front))
+        await until(lambda: engine.running, PATIENCE_S)
+        assert (await ask_chat(front))[1] == "rate_limit_exceeded"
+        engine.go_on.set()
+        assert (await first)[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_leaves_is_under_way_no_more(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.pauses_after = 1
+    async with limited(redis_url, engine, {"limits": {"concurrent_requests": 1}}) as front:
+        async with front.post(stream=True) as answer:
+            assert answer.status == 200
+        await until(lambda: not front.gateway._budgets._held, PATIENCE_S)
+
+
+@pytest.mark.parametrize("tells_ids", [True, False])
+@pytest.mark.parametrize(
+    ("interval", "made", "events"),
+    [(1, 5, 6), (40, 120, 5), (120, 120, 3), (40, 79, 3), (99, 60, 2)],
+)
+async def test_a_client_that_leaves_a_stream_pays_for_all_that_was_generated(
+    redis_url: str,
+    tells_ids: bool,
+    interval: int,
+    made: int,
+    events: int,
+) -> None:
+    engine = FakeEngine()
+    engine.offers_resumable, engine.pauses_after = tells_ids, made
+    engine.prompt_cache = lambda fields: (10, 0)
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, engine, limits) as front, charges_of(front) as used:
+        fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": interval}
+        async with front.post(stream=True, **fields) as answer:
+            for _ in range(events):  # the first is of no token
+                await answer.content.readuntil(b"\n\n")
+            await until(lambda: engine.made == made, PATIENCE_S)
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [10 + made]
+
+
+@pytest.mark.parametrize("tells_ids", [True, False])
+@pytest.mark.parametrize(("streams", "made"), [(True, 0), (False, 0), (False, 7)])
+async def test_a_client_that_leaves_before_its_answer_pays_for_all_that_was_generated(
+    redis_url: str, streams: bool, tells_ids: bool, made: int
+) -> None:
+    engine = FakeEngine()
+    engine.offers_resumable, engine.pauses_after = tells_ids, made
+    engine.prompt_cache = lambda fields: (10, 0)
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, engine, limits) as front, charges_of(front) as used:
+        fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": 99, "stream": streams}
+        asking = asyncio.ensure_future(_status(front.post(**fields)))
+        await until(lambda: engine.running and engine.made == made, PATIENCE_S)
+        asking.cancel()
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [10 + made]
+
+
+async def test_a_client_that_leaves_while_it_waits_for_an_engine_pays_nothing(
+    redis_url: str,
+) -> None:
+    engine = FakeEngine(limit=1)
+    engine.pauses_after = 0
+    limits = {"limits": {"tokens_per_minute": 10000}}
+    async with limited(redis_url, engine, limits) as front, charges_of(front) as used:
+        first = asyncio.create_task(ask_chat(front, max_tokens=4))
+        await until(lambda: engine.running, PATIENCE_S)
+        second = asyncio.create_task(ask_chat(front, max_tokens=200))
+        await until(lambda: len(front.gateway._budgets._held) == 2, PATIENCE_S)
+        second.cancel()
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [0]
+        engine.go_on.set()
+        assert (await first)[0] == 200
+
+
+async def test_a_client_that_leaves_a_resumed_stream_pays_for_the_tokens_of_both_engines(
+    redis_url: str,
+) -> None:
+    first, second = engines = [FakeEngine("r0"), FakeEngine("r1")]
+    for engine in engines:
+        engine.prompt_cache = lambda fields: (10, 0)
+        engine.pauses_after = 1
+    fields: dict[str, Any] = {"max_tokens": 200, "stream_interval": 4, "stream": True}
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, first, limits, [second]) as front, charges_of(front) as used:
+        async with front.post(**fields) as answer:
+            if second.running:
+                first, second = second, first
+            first.dies_after, second.pauses_after = 5, 11
+            first.go_on.set()
+            await answer.content.readuntil(b"t8 ")
+            await until(lambda: second.made == 7, PATIENCE_S)
+        await until(lambda: bool(used), PATIENCE_S)
+        assert used == [10 + 11]
+
+
+@pytest.mark.parametrize("spelled", ["300", 300.0, " 3_00 "])
+async def test_a_number_in_a_string_takes_as_much_of_a_budget(redis_url: str, spelled: Any) -> None:
+    engine = FakeEngine()
+    engine.pauses_after = 0
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    async with limited(redis_url, engine, limits) as front:
+        asked = [front.post("/v1/completions", prompt="a", max_tokens=spelled) for _ in range(4)]
+        answers = [asyncio.ensure_future(_status(one)) for one in asked]
+        await until(lambda: engine.running, PATIENCE_S)
+        refused, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert {one.result() for one in refused} == {429}
+        engine.go_on.set()
+        assert sorted(await asyncio.gather(*answers))[-1] == 429
+
+
+async def _status(post: Any) -> int:
+    async with post as answer:
+        return int(answer.status)
+
+
+async def test_what_an_engine_makes_beyond_a_reservation_is_charged(redis_url: str) -> None:
+    engine = FakeEngine()
+    engine.prompt_cache = lambda fields: (900, 0)  # the gateway took the prompt for short
+    async with limited(redis_url, engine, {"limits": {"tokens_per_minute": 1000}}) as front:
+        assert (await ask_chat(front, max_tokens=4))[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (await ask_chat(front, max_tokens=4))[1] != "rate_limit_exceeded":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert len(engine.bodies) <= 2
+
+
+async def test_without_redis_a_tenant_with_limits_waits_and_others_notice_nothing() -> None:
+    limits = {"limits": {"requests_per_minute": 2}}
+    async with limited(NO_REDIS, FakeEngine(), limits) as front:
+        status, code, headers = await ask_chat(front)
+        assert (status, code) == (429, "rate_limit_exceeded") and int(headers["retry-after"]) >= 1
+        assert (await ask_chat(front, {"authorization": f"Bearer {OTHER_KEY}"}))[0] == 200
+        assert (await front.metrics())["antefix_budgets_by_share",] == 1
+
+
+async def test_who_is_over_budget_misses_no_promise_of_the_fleet(redis_url: str) -> None:
+    limits = {"limits": {"requests_per_minute": 1}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        await ask_chat(front)
+        await ask_chat(front)
+        metrics = await front.metrics()
+        assert metrics["antefix_slo_events_total", "goodput", "interactive", "bad"] == 0
+        assert metrics["antefix_requests_total", "invalid", "interactive"] == 1
+
+
+async def test_an_explanation_names_the_limits_and_what_was_left(redis_url: str) -> None:
+    limits = {
+        "limits": {"requests_per_minute": 9, "concurrent_requests": 3},
+        "model_limits": {MODEL: {"tokens_per_minute": 5000}},
+    }
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        _, _, headers = await ask_chat(front, max_tokens=4)
+        told = (await front.explanation_of(headers))["budget"]
+        (tokens,) = [of for of in told["limits"] if of["kind"] == "tokens"]
+        assert tokens == {
+            "model": MODEL,
+            "kind": "tokens",
+            "limit": 5000,
+            "left": 5000 - told["tokens"],
+        }
+        assert [of for of in told["limits"] if of["model"] == ""] == [
+            {"model": "", "kind": "requests", "limit": 9, "left": 8},
+            {"model": "", "kind": "concurrent", "limit": 3, "left": None},
+        ]
+        assert told["refused"] is None and not told["by_share"]
+        assert headers["x-ratelimit-remaining-tokens"] == str(tokens["left"])
+
+        other = {"authorization": f"Bearer {OTHER_KEY}"}
+        async with front.post(headers=other) as answer:
+            path = f"/antefix/requests/{answer.headers['x-request-id']}"
+
+        async def told_of_the_other() -> dict[str, Any] | None:
+            async with front.get(path, headers=other) as found:
+                return await found.json() if found.status == 200 else None
+
+        async with asyncio.timeout(PATIENCE_S):
+            while (explained := await told_of_the_other()) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert explained["budget"] is None
+
+
+async def test_a_request_that_no_budget_has_room_for_is_explained(redis_url: str) -> None:
+    limits = {"model_limits": {MODEL: {"requests_per_minute": 1}}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        await ask_chat(front)
+        _, code, headers = await ask_chat(front)
+        assert code == "rate_limit_exceeded"
+        told = await front.explanation_of(headers)
+        assert told["admission"]["verdict"] == "refused"
+        assert "may send 1 requests a minute for this model" in told["admission"]["reason"]
+        assert told["budget"]["refused"] == "requests"
+        assert told["budget"]["limits"] == [
+            {"model": MODEL, "kind": "requests", "limit": 1, "left": 0}
+        ]
+        assert told["candidates"] == []
+
+
+async def test_metrics_tell_what_is_left_of_a_tenants_budgets(redis_url: str) -> None:
+    limits = {"limits": {"requests_per_minute": 2, "concurrent_requests": 9}}
+    async with limited(redis_url, FakeEngine(), limits) as front:
+        whose = ("requests", "", TENANT)
+        metrics = await front.metrics()
+        assert metrics["antefix_budget_limit", *whose] == 2
+        assert metrics["antefix_budget_left", *whose] == 2
+        assert metrics["antefix_budget_refusals_total", *whose] == 0
+        for _ in range(3):
+            await ask_chat(front)
+        metrics = await front.metrics()
+        assert metrics["antefix_budget_left", *whose] == 0
+        assert metrics["antefix_budget_refusals_total", *whose] == 1
+        assert metrics["antefix_budget_limit", "concurrent", "", TENANT] == 9
+
+
+# --- how much a request may use --------------------------------------------------------------
+
+
+def request(path: str, known: bool = True, prompt_tokens: int = 10, **fields: Any) -> PoolRequest:
+    record = RequestRecord("id", TENANT, path, 0.0)
+    engine = object.__new__(EngineRequest)
+    for name, value in (("path", path), ("body", b"x" * 100), ("record", record)):
+        object.__setattr__(engine, name, value)
+    prompt = Prompt(PlacementRequest(prompt_tokens), known, None, 0.0, 0.0)
+    return PoolRequest(engine, fields, {}, RequestOptions("interactive", "allow", None), prompt)
+
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "most"),
+    [
+        (CHAT, {"max_tokens": 5}, 15),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": 7}, 17),
+        (CHAT, {"max_tokens": 5, "n": 3}, 25),
+        # vLLM reads a number from it
+        (CHAT, {"max_tokens": 5, "n": "3"}, 25),
+        (CHAT, {}, 1000),
+        (CHAT, {"max_tokens": 10**9}, 1000),
+        (CHAT, {"n": 3}, 10 + 3 * 990),
+        (CHAT, {"max_tokens": "many"}, 1000),
+        # a field of another path says nothing
+        (CHAT, {"max_output_tokens": 1}, 1000),
+        (CHAT, {"max_tokens": 1, "max_completion_tokens": "400"}, 410),
+        (COMPLETION, {"max_tokens": "400"}, 410),
+        (COMPLETION, {"max_tokens": 400.0}, 410),
+        ("/v1/responses", {"max_tokens": 1}, 1000),
+        (COMPLETION, {}, 26),
+        (COMPLETION, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 30),
+        (COMPLETION, {"prompt": [1, 2, 3], "max_tokens": 5}, 15),
+        (COMPLETION, {"prompt": [[1], [2]], "max_tokens": 5}, 20),
+        ("/v1/responses", {"max_output_tokens": 5}, 15),
+        ("/v1/embeddings", {}, 10),
+        ("/tokenize", {}, 0),
+    ],
+)
+def test_a_request_can_use_its_prompt_and_all_it_may_generate(
+    path: str, fields: dict[str, Any], most: int
+) -> None:
+    assert most_tokens(request(path, **fields), LENGTH) == most
+
+
+def test_a_prompt_that_is_not_known_counts_for_more_than_it_can_have() -> None:
+    assert most_tokens(request(CHAT, known=False, max_tokens=5), LENGTH) == 100 + 512 + 5
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    asked = request(CHAT, known=False, max_tokens=5, messages=image)
+    assert most_tokens(asked, LENGTH) == LENGTH
+
+
+def test_of_a_prompt_that_is_not_known_each_answer_may_fill_the_models_length() -> None:
+    """Its prompt may be a token, however long its body is."""
+    assert most_tokens(request(CHAT, known=False, n=3), LENGTH) == 3 * LENGTH
+
+
+def test_nothing_bounds_a_request_to_a_model_of_unknown_length() -> None:
+    assert most_tokens(request(CHAT), None) is None
+    assert most_tokens(request(CHAT, max_tokens=5), None) == 15
+    assert most_tokens(request(CHAT, max_tokens=5, n="many"), None) is None
+
+
+LARGE = "x" * 100_000
+
+
+async def large_head(front: Front) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request whose large body does not come."""
+    url = urlsplit(front.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {KEY}\r\n"
+        "content-type: application/json\r\ncontent-length: 1000000\r\n\r\n{"
+    )
+    writer.write(head.encode())
+    return reader, writer
+
+
+@pytest.mark.parametrize("limits", [{"requests_per_minute": 1}, {"concurrent_requests": 1}])
+async def test_a_large_body_beyond_a_limit_is_refused_before_it_comes(
+    redis_url: str, limits: dict[str, int]
+) -> None:
+    async with limited(redis_url, FakeEngine(), {"limits": limits}) as front:
+        _, first = await large_head(front)
+        await until(lambda: front.gateway._budgets._early)
+        reader, second = await large_head(front)
+        assert (await asyncio.wait_for(reader.readline(), 60)).split()[1] == b"429"
+        assert (await ask_chat(front))[:2] == (429, "rate_limit_exceeded")
+        first.close()
+        second.close()
+        await until(lambda: not front.gateway._budgets._early)
+        if "concurrent_requests" in limits:
+            async with asyncio.timeout(60):
+                while (await ask_chat(front))[0] != 200:  # noqa: ASYNC110  # only an answer tells
+                    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("of_model", [{}, {"requests_per_minute": 100, "tokens_per_minute": 10**6}])
+@pytest.mark.parametrize("of_tenant", [{}, {"tokens_per_minute": 10**6}])
+async def test_a_large_request_counts_once(
+    redis_url: str, of_tenant: dict[str, int], of_model: dict[str, int]
+) -> None:
+    rights = {
+        "limits": {"requests_per_minute": 3, "concurrent_requests": 1, **of_tenant},
+        "model_limits": {MODEL: of_model} if of_model else {},
+    }
+    async with limited(redis_url, FakeEngine(), rights, max_n=8) as front:
+        budgets = front.gateway._budgets
+        for left in (2, 1, 0):
+            status, _, headers = await ask_chat(front, user=LARGE, max_tokens=1)
+            assert (status, headers["x-ratelimit-remaining-requests"]) == (200, str(left))
+            await until(lambda: not budgets._held and not budgets._early)
+            await until(lambda: not budgets._ledger._settlements._waiting)
+            await asyncio.sleep(0.05)
+        assert (await ask_chat(front, user=LARGE))[:2] == (429, "rate_limit_exceeded")
+        assert (await ask_chat(front))[:2] == (429, "rate_limit_exceeded")
+
+
+async def test_a_large_request_beyond_its_tokens_is_refused_and_holds_nothing(
+    redis_url: str,
+) -> None:
+    rights = {"limits": {"requests_per_minute": 50, "concurrent_requests": 1}}
+    rights["model_limits"] = {MODEL: {"tokens_per_minute": 50_000}}  # type: ignore[dict-item]
+    async with limited(redis_url, FakeEngine(), rights) as front:
+        budgets = front.gateway._budgets
+        statuses = []
+        for _ in range(100):
+            statuses.append((await ask_chat(front, user=LARGE, max_tokens=900))[0])
+            await until(lambda: not budgets._early)
+            await asyncio.sleep(0.05)
+            if statuses[-1] != 200:
+                break
+        assert statuses[-1] == 429
+        assert 200 in statuses

@@ -1,0 +1,92 @@
+"""No request makes an engine fetch what its pool's operators did not list."""
+
+from typing import Any
+
+import pytest
+
+from deployments.gateway.checks.media_urls import refuse_media_urls
+from deployments.gateway.intake.errors import ApiError
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import gateway_before
+from tests.sentences import assert_sentences
+
+LISTED = {"allowed_media_domains": ["images.example.com"]}
+INSIDE = "http://169.254.169.254/latest/meta-data"
+
+
+def chat(*parts: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, *parts]}]}
+
+
+def image(url: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def shown(url: str) -> dict[str, Any]:
+    return {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        chat(image(INSIDE)),
+        chat(image("HTTPS://Metadata.internal/")),
+        chat(image("http://images.example.com@10.0.0.1/")),
+        chat(image("//10.0.0.1/")),
+        chat(image("file:///etc/passwd")),
+        chat(image("")),
+        chat(image("http://[::1")),
+        chat({"type": "video_url", "video_url": {"url": INSIDE}}),
+        chat({"type": "audio_url", "audio_url": {"url": INSIDE}}),
+        # vLLM takes these without a type, too
+        chat({"image_url": INSIDE}),
+        chat({"image_url": {"url": INSIDE}, "uuid": "1"}),
+        {"messages": [chat(image(INSIDE))["messages"]]},
+        shown(INSIDE),
+        {"input": [{"type": "function_call_output", "output": [{"image_url": INSIDE}]}]},
+        {"input": [{"type": "computer_call_output", "output": {"image_url": INSIDE}}]},
+    ],
+)
+@pytest.mark.parametrize("engine_args", [{}, LISTED])
+def test_an_address_that_is_not_listed_is_refused(
+    fields: dict[str, Any], engine_args: dict[str, Any]
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        refuse_media_urls(fields, engine_args)
+    assert (refused.value.status, refused.value.code) == (400, "media_url_not_allowed")
+    assert refused.value.param in fields
+    assert_sentences(refused.value.message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        chat(image("data:image/png;base64,AAAA"), image("DATA:,")),
+        chat(image("https://images.example.com/1.png")),
+        shown("https://Images.Example.com:8443/1.png"),
+        chat({"type": "image_url", "image_url": None, "uuid": "1"}),
+        chat({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
+        # neither is fetched
+        chat({"type": "text", "text": f"image_url: {INSIDE}"}),
+        {"messages": [{"role": "user", "content": INSIDE}], "tools": [{"image_url": INSIDE}]},
+        {"messages": 5, "input": INSIDE},
+        {"messages": [5, None], "input": [5, [1, 2], "x"]},
+    ],
+)
+def test_what_is_sent_along_or_listed_passes(fields: dict[str, Any]) -> None:
+    refuse_media_urls(fields, LISTED)
+
+
+def test_files_are_for_pools_that_have_a_folder_for_them() -> None:
+    refuse_media_urls(chat(image("file:///m/1.png")), {"allowed_local_media_path": "/m"})
+
+
+async def test_a_gateway_asks_no_engine_to_fetch_it() -> None:
+    engine = FakeEngine()
+    async with gateway_before(engine, pool={"engine_args": LISTED}) as front:
+        async with front.post(**chat(image(INSIDE))) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["code"] == "media_url_not_allowed"
+        assert not engine.bodies
+        async with front.post(**chat(image("https://images.example.com/1.png"))) as answer:
+            assert answer.status == 200

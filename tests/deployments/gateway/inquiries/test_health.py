@@ -1,0 +1,223 @@
+"""What a gateway tells load balancers, over real HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec.structs import replace
+
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.pool import serve_controller
+from tests.contract import events_of
+from tests.fakes.engine import FakeEngine
+from tests.fakes.front import Front, gateway_before
+from tests.ports import free_ports
+from tests.sentences import assert_sentences
+from tests.waiting import until
+
+ID = {"x-request-id": "abc"}
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with gateway_before(FakeEngine()) as front:
+        yield front
+
+
+async def serving(front: Front) -> tuple[int, str]:
+    async with front.http.get(front.url + "/health/serving") as answer:
+        return answer.status, (await answer.json())["status"]
+
+
+async def test_a_gateway_gets_requests_from_the_first_pool_on(front: Front) -> None:
+    front.sees()
+    assert await serving(front) == (503, "starting")
+    front.sees(FakeEngine())
+    assert await serving(front) == (200, "serving")
+
+
+async def test_lost_engines_are_no_reason_to_refuse_connections(front: Front) -> None:
+    front.sees(FakeEngine())
+    assert await serving(front) == (200, "serving")
+    front.sees()
+    assert await serving(front) == (200, "serving")
+    async with front.http.get(front.url + "/health/ready") as answer:
+        assert answer.status == 503
+
+
+async def live(front: Front) -> tuple[int, Any]:
+    async with front.http.get(front.url + "/health/live") as answer:
+        return answer.status, await answer.json()
+
+
+async def test_a_gateway_lives_while_all_of_its_loops_run(front: Front) -> None:
+    assert await live(front) == (200, {"status": "live", "cluster": ""})
+    await front.gateway.check_health()
+    (task,) = front.gateway._pools._running.values()
+    task.cancel()  # as nothing that a step of it raises can
+    await until(task.done)
+    told = {"status": "broken", "ended_loops": ["pool"], "cluster": ""}
+    assert await live(front) == (503, told)
+    with pytest.raises(RuntimeError, match="the background loop pool has ended"):
+        await front.gateway.check_health()
+
+
+@pytest.fixture
+async def other_cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]:
+    """A gateway that serves, of the cluster before; a gateway that is made next is of a new one."""
+    engine = FakeEngine()
+    monkeypatch.setenv("ANTEFIX_CLUSTER", "before")
+    async with gateway_before(engine) as before:
+        before.sees(engine)
+        monkeypatch.setenv("ANTEFIX_CLUSTER", "after")
+        monkeypatch.setenv("ANTEFIX_PEERS_URL", before.url)
+        yield before
+
+
+async def test_beside_another_cluster_a_gateway_waits_until_all_of_its_own_runs(
+    other_cluster: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pool of several, or one replica of those that its load needs, is too early."""
+    runs = False
+
+    monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)
+    monkeypatch.setattr(
+        serve_controller, "ask_status", lambda: serve_controller.Status({}, all_run=runs)
+    )
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        assert await serving(front) == (503, "starting")
+        runs = True
+        assert await serving(front) == (200, "serving")
+        runs = False
+        assert await serving(front) == (200, "serving")
+
+
+async def test_where_its_own_cluster_serves_already_a_gateway_joins_it(
+    other_cluster: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTEFIX_CLUSTER", "before")
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        assert await serving(front) == (200, "serving")
+
+
+async def test_where_no_other_cluster_serves_a_pool_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kube-proxy refuses connections to a Service that nobody is behind."""
+    (closed,) = free_ports(1)
+    monkeypatch.setenv("ANTEFIX_CLUSTER", "after")
+    monkeypatch.setenv("ANTEFIX_PEERS_URL", f"http://127.0.0.1:{closed}")
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        assert await serving(front) == (200, "serving")
+
+
+async def test_a_gateway_that_leaves_still_answers_and_then_takes_no_connection() -> None:
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        leaving = asyncio.create_task(front.gateway._leave(0.5))
+        await asyncio.sleep(0)
+        assert await serving(front) == (503, "leaving")
+        async with front.post() as answer:
+            assert answer.status == 200 and answer.headers["connection"] == "close"
+        async with asyncio.timeout(60):
+            await leaving
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await front.http.get(front.url + "/health/live")
+
+
+async def test_whoever_stops_a_gateway_waits_until_the_load_balancer_has_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rollout inside Ray Serve, without a node that is drained: the pod stays in its Service."""
+    monkeypatch.setenv("ANTEFIX_UNHEARD_S", "0.5")
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        front.sees(engine)
+        stopping = asyncio.create_task(Gateway.__del__(front.gateway))
+        await asyncio.sleep(0)
+        assert await serving(front) == (503, "leaving")
+        async with front.post() as answer:
+            assert answer.status == 200
+        async with asyncio.timeout(60):
+            await stopping
+
+
+async def test_who_asks_a_gateway_to_leave_later_does_not_hurry_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node's drain waits for load balancers, and has Ray Serve stop the gateway meanwhile."""
+    waited: list[float] = []
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        drained = front.gateway._server.drain
+
+        async def drain() -> None:
+            waited.append(asyncio.get_running_loop().time() - began)
+            await drained()
+
+        monkeypatch.setattr(front.gateway._server, "drain", drain)
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(60):
+            await asyncio.gather(front.gateway._leave(0.5), front.gateway._leave(0.0))
+    assert min(waited[:2]) >= 0.5
+
+
+async def test_a_stopped_gateway_waits_for_its_streams() -> None:
+    engine = FakeEngine()
+    async with gateway_before(engine) as front:
+        whole = await (await front.post(stream=True, headers=ID)).read()
+        engine.pauses_after = 2
+        answer = await front.post(stream=True, headers=ID)
+        stopping = asyncio.create_task(Gateway.__del__(front.gateway))
+        await until(lambda: front.gateway._server._server.should_exit)
+        engine.go_on.set()
+        assert await answer.read() == whole
+        async with asyncio.timeout(60):
+            await stopping
+
+
+@pytest.mark.parametrize("resume_within_s", [0.0, 60.0])
+async def test_clients_that_a_stopped_gateway_cannot_wait_for_are_told(
+    resume_within_s: float,
+) -> None:
+    engine = FakeEngine()
+    async with gateway_before(
+        engine, drain_timeout_s=1.0, resume_within_s=resume_within_s
+    ) as front:
+        engine.pauses_after = 2
+        stream = await front.post(stream=True)
+        whole = asyncio.create_task(front.post().__aenter__())
+        await until(lambda: engine.running == 2)
+        async with asyncio.timeout(60):
+            await Gateway.__del__(front.gateway)
+        error = json.loads((await events_of(stream))[-1])["error"]
+        assert error["code"] == "gateway_stopped"
+        assert ("x-antefix-resume" in error["message"]) == (resume_within_s > 0)
+        assert_sentences(error["message"])
+        assert (await whole).status == 503
+        # a stream that another gateway can go on with is still made
+        await until(lambda: engine.aborted == (1 if resume_within_s else 2))
+        assert engine.running == (1 if resume_within_s else 0)
+
+
+async def test_an_engine_whose_node_is_drained_is_shown_as_leaving(front: Front) -> None:
+    staying = FakeEngine("r0").load(0)
+    leaving = replace(FakeEngine("r1").load(0), leaving=True, slot=1)
+    front.pool.scheduler.board.update([leaving, staying])
+    async with front.get("/antefix/status") as answer:
+        replicas = (await answer.json())["pools"]["main"]["replicas"]
+    assert {r["replica"]: r["role"] for r in replicas} == {
+        staying.replica_id: "active",
+        leaving.replica_id: "leaving",
+    }
+    assert (await front.metrics())["antefix_replicas", "leaving"] == 1

@@ -1,0 +1,318 @@
+"""A key opens the gateway for its tenant, with its rights; nothing else does."""
+
+import asyncio
+import pickle
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.fleet.fleet import GatewaySettings
+from deployments.gateway.intake.api_keys import ADDRESSES_KEPT, ApiKeys, KeyHolder, WrongKeys
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.keys_file import KeyRights, StoredKey, new_key, stored
+from tests.fakes.engine import MODEL, FakeEngine
+from tests.fakes.front import KEY, TENANT, gateway_before
+from tests.sentences import assert_sentences
+from tests.waiting import cancelled, until
+
+KEYS = ApiKeys({"sk-one": "first", "sk-two": "second"})
+OLD, NEW = "sk-old-of-the-red-tenant", "sk-new-of-the-red-tenant"
+
+
+def code_of(keys: ApiKeys, key: str) -> str:
+    """Of the 401; empty where the key opens."""
+    try:
+        keys.check({"authorization": f"Bearer {key}"})
+    except ApiError as error:
+        assert error.status == 401 and error.headers["www-authenticate"] == "Bearer"
+        assert key not in error.message
+        assert_sentences(error.message)
+        return error.code
+    return ""
+
+
+def opens(keys: ApiKeys, key: str) -> bool:
+    return code_of(keys, key) == ""
+
+
+def rewrite(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def taken(file: Path, text: str, keys: ApiKeys | None = None) -> ApiKeys:
+    """Of a gateway that has read the text."""
+    keys = keys or ApiKeys({})
+    file.write_text(text)
+    keys.take(file)
+    return keys
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+@pytest.mark.parametrize(
+    ("header", "tenant"),
+    [
+        ("Bearer sk-one", "first"),
+        ("Bearer sk-two", "second"),
+        ("bearer sk-one", "first"),
+        ("BEARER  sk-one ", "first"),
+    ],
+)
+def test_a_key_names_its_tenant(header: str, tenant: str) -> None:
+    assert KEYS.check({"authorization": header}).tenant == tenant
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (None, "missing_api_key"),
+        ("", "missing_api_key"),
+        ("Bearer", "missing_api_key"),
+        ("Bearer  ", "missing_api_key"),
+        ("sk-one", "missing_api_key"),
+        ("Basic sk-one", "missing_api_key"),
+        ("Bearer sk-three", "invalid_api_key"),
+        ("Bearer sk-one sk-two", "invalid_api_key"),
+        ("Bearer SK-ONE", "invalid_api_key"),
+        ("Bearer \xff\udc80", "invalid_api_key"),
+    ],
+)
+def test_nothing_else_is_a_key(header: str | None, code: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        KEYS.check({} if header is None else {"authorization": header})
+    assert (refused.value.status, refused.value.code) == (401, code)
+    assert "sk-" not in refused.value.message
+    assert_sentences(refused.value.message)
+
+
+@given(st.text(st.characters(max_codepoint=255), min_size=1))
+def test_no_other_text_opens_the_gateway(key: str) -> None:
+    if key.strip() in ("sk-one", "sk-two"):
+        return
+    with pytest.raises(ApiError):
+        KEYS.check({"authorization": f"Bearer {key}"})
+
+
+def test_without_keys_nobody_gets_in() -> None:
+    assert code_of(ApiKeys({}), "sk-one") == "invalid_api_key"
+
+
+def test_a_key_whose_id_alone_is_right_is_not_told_that_it_is(file: Path) -> None:
+    key = new_key()
+    keys = taken(file, replace(stored("red", key), revoked=time.time()).line())
+    other = key[: -len(key) + 17] + "x" * 43
+    assert other[:17] == key[:17] and code_of(keys, other) == "invalid_api_key"
+    assert code_of(keys, key) == "revoked_api_key"
+
+
+def test_no_dump_of_the_keys_holds_one() -> None:
+    assert b"sk-one" not in pickle.dumps(KEYS)
+
+
+def test_a_hashed_key_opens_with_its_rights(file: Path) -> None:
+    key, rights = new_key(), KeyRights(frozenset({"a/b|c", "d e"}), "batch", operator=False)
+    line = stored("red", key, rights).line()
+    assert key not in line and key.split("_")[2] not in line
+    holder = taken(file, line).check({"authorization": f"Bearer {key}"})
+    assert holder == KeyHolder("red", rights)
+
+
+def test_a_key_opens_nothing_once_it_has_expired(file: Path) -> None:
+    key, now = new_key(), time.time()
+    assert opens(taken(file, stored("red", key, expires=now + 3600).line()), key)
+    assert code_of(taken(file, stored("red", key, expires=now - 2).line()), key) == (
+        "expired_api_key"
+    )
+
+
+@pytest.mark.parametrize("of_tenant", ["interactive", "batch"])
+@pytest.mark.parametrize("of_key", ["interactive", "batch"])
+@pytest.mark.parametrize("tenant_operates", [True, False])
+@pytest.mark.parametrize("key_operates", [True, False])
+def test_a_key_has_the_least_of_its_own_rights_and_its_tenants(
+    of_tenant: str, of_key: str, tenant_operates: bool, key_operates: bool
+) -> None:
+    settings = GatewaySettings.model_validate(
+        {"tenants": {"red": {"priority": of_tenant, "operator": tenant_operates}}}
+    )
+    own = KeyRights(priority=of_key, operator=key_operates)  # type: ignore[arg-type]
+    rights = KeyHolder("red", own).rights_in(settings)
+    assert rights.priority == ("batch" if "batch" in (of_key, of_tenant) else "interactive")
+    assert rights.operator == (tenant_operates and key_operates)
+
+
+# --- following a file -----------------------------------------------------------------------
+
+
+async def test_a_rotated_key_is_taken_without_a_restart(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    following = asyncio.create_task(keys.follow(file, period_s=0.01))
+    rewrite(file, f"red={OLD}\nred={NEW}")
+    await until(lambda: opens(keys, NEW))
+    assert opens(keys, OLD)
+    rewrite(file, f"red={NEW}")
+    await until(lambda: not opens(keys, OLD))
+    await cancelled(following)
+
+
+def test_a_key_that_is_taken_away_is_locked_out_though_another_line_is_wrong(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = taken(file, f"red={OLD}\nred={NEW}")
+    taken(file, f"red={NEW}\nsk-secret-of-somebody", keys)
+    assert opens(keys, NEW) and not opens(keys, OLD)
+    assert "API key 2 is not tenant=key" in caplog.text and "sk-secret" not in caplog.text
+    assert keys.stale
+    taken(file, f"red={NEW}", keys)
+    assert not keys.stale
+
+
+def test_what_is_wrong_is_told_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = taken(file, "red=short")
+    keys.take(file)
+    assert len(caplog.records) == 1
+
+
+def test_an_empty_file_locks_everybody_out(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    taken(file, "# nobody\n", keys)
+    assert not opens(keys, OLD) and not keys.stale
+
+
+def test_a_file_that_cannot_be_read_changes_nothing_and_is_told(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    file.unlink()
+    keys.take(file)
+    assert opens(keys, OLD)
+    assert "cannot be read: No such file" in keys.stale[0]
+
+
+def test_a_key_of_two_tenants_opens_nothing(file: Path) -> None:
+    keys = taken(file, f"red={OLD}\nblue={OLD}\nred={NEW}")
+    assert not opens(keys, OLD) and opens(keys, NEW)
+    assert any("stands for two tenants" in fault for fault in keys.stale)
+
+
+def test_a_key_that_is_there_twice_opens_once_and_is_told(file: Path) -> None:
+    keys = taken(file, f"red={OLD}\nred={OLD}")
+    assert opens(keys, OLD) and "is there twice" in keys.stale[0]
+
+
+def revoked(key: str) -> StoredKey:
+    return replace(stored("red", key), revoked=time.time())
+
+
+@pytest.mark.parametrize(
+    "text", [f"{revoked(OLD).line()}\nred={OLD}", f"red={OLD}\n{revoked(OLD).line()}"]
+)
+def test_a_key_that_is_revoked_on_one_line_is_revoked(file: Path, text: str) -> None:
+    assert code_of(taken(file, text), OLD) == "revoked_api_key"
+
+
+def test_a_revoked_key_stays_so_when_its_file_is_rolled_back(file: Path) -> None:
+    keys = taken(file, f"red={OLD}")
+    taken(file, revoked(OLD).line(), keys)
+    taken(file, f"red={OLD}", keys)
+    assert code_of(keys, OLD) == "revoked_api_key"
+    assert "was revoked, and stays so" in keys.stale[0]
+
+
+def test_keys_of_the_environment_stay_beside_those_of_a_file(file: Path) -> None:
+    keys = taken(file, f"red={NEW}", ApiKeys({OLD: "red"}))
+    assert opens(keys, OLD) and opens(keys, NEW)
+    taken(file, revoked(OLD).line(), keys)
+    assert code_of(keys, OLD) == "revoked_api_key"
+
+
+def test_who_sends_wrong_keys_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    wrong = WrongKeys(lambda: now[0])
+    for _ in range(100):
+        wrong.came_from("10.0.0.7")
+    wrong.came_from("10.0.0.8")
+    assert [record.getMessage() for record in caplog.records] == [
+        "requests with a wrong API key: 1, most of them from 10.0.0.7 (1)"
+    ]
+    now[0] = 60.0
+    wrong.came_from("10.0.0.8")
+    assert caplog.records[-1].getMessage() == (
+        "requests with a wrong API key: 101, most of them from 10.0.0.7 (99), 10.0.0.8 (2)"
+    )
+
+
+def test_wrong_keys_from_everywhere_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    wrong = WrongKeys(lambda: now[0])
+    for number in range(10 * ADDRESSES_KEPT):
+        wrong.came_from(f"2001:db8::{number:x}")
+    assert len(wrong._by_address) <= ADDRESSES_KEPT + 1
+    now[0] = 60.0
+    wrong.came_from("2001:db8::1")
+    others = 10 * ADDRESSES_KEPT - 1 - ADDRESSES_KEPT
+    assert f"most of them from other addresses ({others})" in caplog.records[-1].getMessage()
+
+
+async def test_a_gateways_log_says_who_sends_wrong_keys(caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway_before(FakeEngine()) as front:
+        for key in ("sk-guessed", "sk-guessed-again"):
+            headers = {"authorization": f"Bearer {key}"}
+            async with front.get("/v1/models", headers=headers) as answer:
+                assert answer.status == 401
+        async with front.http.get(front.url + "/v1/models"):
+            pass  # who sends no key guesses none
+    told = [one for one in caplog.records if "wrong API key" in one.getMessage()]
+    assert [one.getMessage() for one in told] == [
+        "requests with a wrong API key: 1, most of them from 127.0.0.1 (1)"
+    ]
+
+
+# --- rights at the gateway ------------------------------------------------------------------
+
+
+async def limited_to(rights: KeyRights, file: Path, **asked: str) -> tuple[int, str]:
+    """Status and code of a chat with such a key, whose headers are `asked`."""
+    key, engine = new_key(), FakeEngine()
+    async with gateway_before(engine) as front:
+        taken(file, stored(TENANT, key, rights).line(), front.gateway._keys)
+        headers = {"authorization": f"Bearer {key}", **asked}
+        async with front.post(headers=headers) as answer:
+            body = await answer.json()
+        async with front.get("/v1/models", headers=headers) as listed:
+            seen = {card["id"] for card in (await listed.json())["data"]}
+            assert all(rights.may_use(model) for model in seen)
+            assert bool(seen) == rights.may_use(MODEL)
+    if answer.status == 200:
+        return 200, ""
+    assert_sentences(body["error"]["message"])
+    return answer.status, body["error"]["code"]
+
+
+async def test_a_key_may_use_its_models_alone(file: Path) -> None:
+    assert await limited_to(KeyRights(frozenset({MODEL})), file) == (200, "")
+    others = KeyRights(frozenset({"other"}))
+    assert await limited_to(others, file) == (403, "model_not_allowed")
+
+
+async def test_a_key_may_be_kept_from_headers_of_ours(file: Path) -> None:
+    policy, only = {"x-antefix-policy": "random"}, {"x-antefix-overflow": "only"}
+    no_policy, no_overflow = KeyRights(policy=False), KeyRights(overflow=False)
+    assert await limited_to(no_policy, file) == (200, "")
+    assert await limited_to(no_policy, file, **policy) == (403, "policy_not_allowed")
+    assert await limited_to(no_overflow, file) == (200, "")
+    assert await limited_to(no_overflow, file, **only) == (403, "overflow_not_allowed")
+
+
+async def test_a_gateway_tells_that_its_keys_are_stale(file: Path) -> None:
+    async with gateway_before(FakeEngine()) as front:
+        assert (await front.metrics())["antefix_keys_stale",] == 0
+        taken(file, "red=short", front.gateway._keys)
+        assert (await front.metrics())["antefix_keys_stale",] == 1
+        async with front.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}) as answer:
+            assert answer.status == 200

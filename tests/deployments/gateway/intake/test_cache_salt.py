@@ -1,0 +1,85 @@
+"""Each request has a salt of those who may share its cached prompt."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deployments.gateway.intake.cache_salt import CacheSalts, salted
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request import EngineRequest
+from deployments.gateway.pool.overflow_contract import renamed
+from observability.request_record import RequestRecord
+
+CHAT = "/v1/chat/completions"
+SALTS = CacheSalts("secret")
+names = st.text(min_size=1, max_size=5)
+owners = st.tuples(names, st.none() | names, st.none() | names)
+
+
+def salt_of(tenant: str, group: str | None, asked: str | None) -> str:
+    salt = SALTS.of(CHAT, tenant, group, {} if asked is None else {"cache_salt": asked})
+    assert salt is not None
+    return salt
+
+
+@given(owners, owners)
+@example(("a", "b", None), ("b", None, None))
+@example(("a", None, None), ("a", None, "null"))
+def test_requests_share_a_salt_if_and_only_if_tenant_or_group_and_their_own_salt_are_one(
+    one: tuple[str, str | None, str | None], other: tuple[str, str | None, str | None]
+) -> None:
+    def of(tenant: str, group: str | None, asked: str | None) -> tuple[Any, ...]:
+        return group, None if group else tenant, asked
+
+    assert (salt_of(*one) == salt_of(*other)) == (of(*one) == of(*other))
+
+
+@given(owners)
+def test_a_salt_is_one_that_vllm_takes_and_another_fleets_is_another(
+    owner: tuple[str, str | None, str | None],
+) -> None:
+    salt = salt_of(*owner)
+    assert re.fullmatch("[0-9a-f]{32}", salt)
+    fields = {} if owner[2] is None else {"cache_salt": owner[2]}
+    assert CacheSalts("other").of(CHAT, owner[0], owner[1], fields) != salt
+
+
+@pytest.mark.parametrize("asked", ["", 1, True, ["a"], {}])
+def test_a_salt_that_an_engine_would_refuse_is_refused(asked: object) -> None:
+    with pytest.raises(ApiError) as refused:
+        SALTS.of(CHAT, "tenant", None, {"cache_salt": asked})
+    assert (refused.value.status, refused.value.param) == (400, "cache_salt")
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_what_caches_nothing_has_no_salt(path: str) -> None:
+    assert SALTS.of(path, "tenant", None, {"cache_salt": 1}) is None
+
+
+bodies = st.dictionaries(
+    st.sampled_from(["model", "cache_salt", "prompt"]), st.text() | st.none(), min_size=1
+)
+
+
+@given(bodies, st.sampled_from([None, 2]), st.sampled_from([b"", b" \r\n\t"]))
+def test_a_salted_body_is_the_clients_own_with_our_salt(
+    fields: dict[str, Any], indent: int | None, after: bytes
+) -> None:
+    body = json.dumps(fields, indent=indent).encode()
+    made = salted(body + after, "ours")
+    assert made.startswith(body[:-1])
+    assert json.loads(made) == {**fields, "cache_salt": "ours"}
+
+
+def test_a_request_that_overflows_keeps_its_salt() -> None:
+    fields = {"model": "large", "prompt": "x", "cache_salt": "mine"}
+    record = RequestRecord("id", "tenant", CHAT, 0.0)
+    body = json.dumps(fields).encode()
+    asked = EngineRequest("id", "tenant", CHAT, body, "ours", "large", 0.0, 1.0, 1.0, record)
+    there = renamed(asked, fields, "small")
+    assert there.cache_salt == "ours"
+    assert json.loads(there.engine_body) == {"model": "small", "prompt": "x", "cache_salt": "ours"}

@@ -1,0 +1,104 @@
+"""What a client is told of an error, and what it is not."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.gateway.intake.errors import ApiError, error_type, from_engine
+from tests.sentences import assert_sentences
+
+REQUEST_ID = "request-1"
+
+
+def engine_error(status: int = 400, **error: Any) -> ApiError:
+    body = json.dumps({"error": {"message": "no", "type": "BadRequestError", **error}})
+    return from_engine(status, body.encode(), REQUEST_ID)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 429])
+def test_an_engines_refusal_keeps_its_status_message_and_field(status: int) -> None:
+    error = engine_error(status, message="top_p must be in (0, 1]", param="top_p")
+    assert (error.status, error.message, error.param) == (
+        status,
+        "top_p must be in (0, 1]",
+        "top_p",
+    )
+
+
+@pytest.mark.parametrize("param", ["input_tokens", "input_text"])
+def test_a_prompt_that_is_too_long_has_a_code_of_its_own(param: str) -> None:
+    assert engine_error(param=param).code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("max_tokens=32000 cannot be greater than max_model_len=2048.", "max_tokens"),
+        ("This model's maximum context length is 2048 tokens.", None),
+        ("Input should be a valid number: 'context length'", "body.temperature"),
+        ("Input should be a valid number: 'input_tokens'", "body.metadata.input_tokens"),
+        ("Invalid regex: (the maximum context length", "structured_outputs"),
+        ("{'loc': ('body', 'input_text')} is missing", None),
+    ],
+)
+def test_no_words_of_a_message_make_it_that_code(message: str, param: str | None) -> None:
+    error = engine_error(message=message, param=param)
+    assert error.code == "invalid_value"
+    assert error.param == (param.removeprefix("body.") if param else None)
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 503, 504])
+def test_an_engines_failure_tells_the_request_id_and_no_internals(status: int) -> None:
+    error = engine_error(status, message="Traceback (most recent call last): CUDA", param="x")
+    assert (error.status, error.code, error.param) == (status, "engine_error", None)
+    assert REQUEST_ID in error.message
+    assert_sentences(error.message)
+    assert "CUDA" not in json.dumps(error.body())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"Bad Request", b"{}", b"[]", b"null", b'{"error": "text"}', b"\xff", b'{"error":1}'],
+)
+@pytest.mark.parametrize("status", [400, 418, 499])
+def test_a_refusal_in_another_shape_still_becomes_one_in_openais(status: int, body: bytes) -> None:
+    error = from_engine(status, body, REQUEST_ID)
+    assert error.status == status
+    assert str(status) in error.message
+    assert_sentences(error.message)
+
+
+@given(st.integers(400, 599), st.binary() | st.text().map(str.encode))
+def test_no_answer_of_an_engine_raises_or_shows_a_traceback(status: int, body: bytes) -> None:
+    error = from_engine(status, b"Traceback (most recent call last)" + body, REQUEST_ID)
+    assert "Traceback" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "server_error"),
+        (504, "server_error"),
+    ],
+)
+def test_the_type_follows_from_the_status(status: int, expected: str) -> None:
+    assert error_type(status) == expected
+
+
+def test_the_body_has_openais_four_fields() -> None:
+    body = ApiError(400, "no", code="c", param="p").body()
+    expected = {"message": "no", "type": "invalid_request_error", "param": "p", "code": "c"}
+    assert body == {"error": expected}
+
+
+def test_a_time_to_try_again_is_a_header() -> None:
+    assert ApiError(429, "no", code="c", retry_after=3).headers == {"retry-after": "3"}

@@ -1,0 +1,54 @@
+"""What a request needs of the pool that stands in, however its numbers are spelled."""
+
+from typing import Any
+
+import pytest
+
+from deployments.fleet.pool import Pool
+from deployments.gateway.intake.asked import CHAT, COMPLETIONS, VOCABULARY
+from deployments.gateway.pool.overflow_contract import needs_of, offers_of
+
+POOL = Pool.model_validate({"model": "main", "replicas": 1})
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "tokens"),
+    [
+        (CHAT, {"max_tokens": "2000"}, 2005),
+        (CHAT, {"max_completion_tokens": 2000.0}, 2005),
+        (CHAT, {"max_tokens": 2000, "max_completion_tokens": "7"}, 12),
+        (CHAT, {"max_output_tokens": 2000}, 5),
+        (COMPLETIONS, {"max_tokens": " 2_000 "}, 2005),
+        (COMPLETIONS, {}, 21),
+    ],
+)
+def test_the_longest_answer_counts(path: str, fields: dict[str, Any], tokens: int) -> None:
+    assert needs_of(path, fields, "main", POOL, 5).tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "logprobs"),
+    [
+        (CHAT, {"logprobs": "yes", "top_logprobs": 7.0}, 7),
+        (CHAT, {"prompt_logprobs": 7}, 7),
+        (CHAT, {"prompt_logprobs": -1}, VOCABULARY),
+        (COMPLETIONS, {"logprobs": 7}, 7),
+        (COMPLETIONS, {"top_logprobs": 7}, 0),
+    ],
+)
+def test_logprobs_count(path: str, fields: dict[str, Any], logprobs: int) -> None:
+    assert needs_of(path, fields, "main", POOL, 5).logprobs == logprobs
+
+
+def test_tokens_whose_logprobs_are_asked_for_are_named_by_number() -> None:
+    fields = {"logprobs": 1, "logprob_token_ids": [5]}
+    assert needs_of(COMPLETIONS, fields, "main", POOL, 5).token_ids
+
+
+@pytest.mark.parametrize(("set_to", "offered"), [(None, 20), (5, 5), (-1, VOCABULARY)])
+def test_a_pool_offers_as_many_logprobs_as_its_engines_give(
+    set_to: int | None, offered: int
+) -> None:
+    args = {} if set_to is None else {"max_logprobs": set_to}
+    pool = POOL.model_copy(update={"engine_args": args})
+    assert offers_of(pool, "main", []).max_logprobs == offered

@@ -1,0 +1,37 @@
+"""What is told of a request that ended costs no answer, nor what else is told of it."""
+
+import pytest
+
+from deployments.gateway.record import request_watch
+from deployments.gateway.record.explanations import Explanations
+from deployments.gateway.record.request_watch import RequestWatch
+from observability.families import Families
+from observability.request_metrics import Promise, RequestMetrics
+from observability.request_record import RequestRecord, RequestTrace
+from router.redis_client import connect
+from tests.fakes.front import NO_REDIS
+
+
+class _Trace(RequestTrace):
+    has_ended = False
+
+    def ended(self, record: RequestRecord) -> None:
+        self.has_ended = True
+
+
+async def test_a_line_that_cannot_be_written_leaves_no_span_open_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(record: RequestRecord) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(request_watch, "log_request", fail)
+    families, trace = Families(), _Trace()
+    metrics = RequestMetrics(families, {"main": Promise()})
+    record = RequestRecord("id", "tenant", "/v1/completions", 0.0, pool="main", trace=trace)
+    kept = Explanations(connect(NO_REDIS, decode=False), "fleet")
+    RequestWatch(metrics, kept, lambda record: None).ended(record)
+    metrics.refresh(1.0)
+    assert trace.has_ended
+    cancelled = families.requests.labels("main", "interactive", "cancelled")
+    assert cancelled._value.get() == 1
