@@ -45,6 +45,29 @@ class Verdict:
     outage: bool = False
 
 
+@dataclass(frozen=True)
+class AdmissionCase:
+    """One request, as one pool decides it; `now` and durations in seconds.
+
+    `ranked`: the pool's replicas in the order of the routing policy. `overflow`: those of the
+    overflow pool; None when the request may not be served there. `only_overflow`: it asks to be
+    served there and nowhere else. `doubt`: by how much predictions of the pool have been off
+    lately, relative to what came (`TtftCorrection.error`); an SLO is held if it is even when the
+    prediction is as wrong as that. A queue that is shorter by it costs no throughput. `shared`:
+    other tenants than this one have lately been served as well.
+    """
+
+    priority: PriorityClass
+    elapsed_s: float
+    ranked: Sequence[Outlook]
+    overflow: Sequence[Outlook] | None
+    now: float
+    only_overflow: bool = False
+    doubt: float = 0.0
+    tenant: str = ""
+    shared: bool = False
+
+
 class Admission:
     """`queue` holds the batch requests that wait, `interactive` the others; `shares` says whose
     turn is next in both. `gate` is None without an overflow pool."""
@@ -81,101 +104,64 @@ class Admission:
         else:
             self.gate.rules = overflow
 
-    def decide(
-        self,
-        priority: PriorityClass,
-        elapsed_s: float,
-        ranked: Sequence[Outlook],
-        overflow: Sequence[Outlook] | None,
-        now: float,
-        only_overflow: bool = False,
-        doubt: float = 0.0,
-        tenant: str = "",
-        shared: bool = False,
-    ) -> Verdict:
-        """One request, once. `ranked`: the replicas in the order of the routing policy.
-
-        `overflow`: those of the overflow pool; None when this request may not be served there.
-        `only_overflow`: it asks to be served there and nowhere else. `doubt`: by how much
-        predictions of the pool have been off lately, relative to what came
-        (`TtftCorrection.error`); an SLO is held if it is even when the prediction is as wrong as
-        that. A queue that is shorter by it costs no throughput. `shared`: other tenants than this
-        one have lately been served as well.
-        """
-        slo = self._slos.get(priority)
-        slo = doubted(slo, doubt) if slo else None
-        if only_overflow:
-            # when this pool could serve it is nothing to it, nor does it take of anybody's share
-            return self._elsewhere(slo, elapsed_s, overflow, math.inf, now, tenant, asked=True)
-        verdict = self._decide(priority, slo, elapsed_s, ranked, overflow, now, tenant, shared)
-        if self.gate is not None and (verdict.kind != "wait" or priority == "interactive"):
-            self.gate.count(verdict.kind == "overflow", now, tenant)
+    def decide(self, case: AdmissionCase) -> Verdict:
+        """One request, once."""
+        if case.only_overflow:
+            # whether this pool could serve it does not matter, and it takes no tenant's share
+            return self._elsewhere(case, math.inf)
+        verdict = self._decide(case)
+        if self.gate is not None and (verdict.kind != "wait" or case.priority == "interactive"):
+            self.gate.count(verdict.kind == "overflow", case.now, case.tenant)
         return verdict
 
     def decide_without_replica(
-        self,
-        priority: PriorityClass,
-        elapsed_s: float,
-        up_in_s: float | None,
-        patience_s: float,
-        overflow: Sequence[Outlook] | None,
-        doubt: float = 0.0,
-        tenant: str = "",
+        self, case: AdmissionCase, up_in_s: float | None, patience_s: float
     ) -> Verdict:
-        """One request, once, of a pool that has no replica: `decide` where nobody can be ranked.
+        """One request, once, of a pool that has no replica: `decide` where none can be ranked.
 
-        `up_in_s`: when one is predicted to be up; None: nothing is known, and nobody is refused for
-        that. `patience_s`: until the request's deadline. What overflows because of this is of no
-        share: that is meant for a pool that is busy.
+        `up_in_s`: when one is predicted to be up; None: nothing is known, and no request is
+        rejected for that. `patience_s`: until the request's deadline. What overflows because of
+        this is of no share: that is meant for a pool that is busy.
         """
-        slo = self._slos.get(priority)
-        slo = doubted(slo, doubt) if slo else None
+        slo, overflow = self._slo_of(case), case.overflow
         reason, due = "no replica is up", math.inf
         if up_in_s is not None:
             reason += f", and one is predicted to be in {up_in_s:.0f} s"
-            due = elapsed_s + up_in_s
+            due = case.elapsed_s + up_in_s
         verdict = partial(Verdict, reason=reason, best_ttft_s=up_in_s, outage=True)
         in_time = up_in_s is None or up_in_s < patience_s
-        if priority == "batch" and in_time and self.queue.takes(tenant):
+        if case.priority == "batch" and in_time and self.queue.takes(case.tenant):
             return verdict("wait")
         if in_time and slo is not None and due <= slo.ttft_s:
             return verdict("admit")
         if overflow and self.gate is not None:
-            index = first_holding(overflow, slo, elapsed_s) if slo else 0
+            index = first_holding(overflow, slo, case.elapsed_s) if slo else 0
             if index is not None:
                 return verdict("overflow", index=index)
         if in_time:
             return verdict("admit")
         excess = [of.predicted_ttft_s - slo.ttft_s for of in overflow or () if slo is not None]
-        soonest = min([due - elapsed_s, *excess])
+        soonest = min([due - case.elapsed_s, *excess])
         return verdict("reject", retry_after_s=_whole_seconds(soonest))
 
     def confirm_overflow(
-        self,
-        verdict: Verdict,
-        priority: PriorityClass,
-        elapsed_s: float,
-        overflow: Sequence[Outlook],
-        now: float,
-        doubt: float = 0.0,
-        unfit: str | None = None,
-        tenant: str = "",
-        only_overflow: bool = False,
+        self, verdict: Verdict, case: AdmissionCase, unfit: str | None = None
     ) -> Verdict:
-        """A verdict to overflow, once the other pool has read the request; or its refusal.
+        """A verdict to overflow, once the other pool has read the request; or its rejection.
 
-        `overflow`: the other pool's replicas as they are now. `unfit`: why the request proved to
-        be none for that pool; None: it is one.
+        `case.overflow`: the other pool's replicas as they are now. `unfit`: why the request proved
+        to be none for that pool; None: it is one.
         """
-        if unfit is None and not self.is_lost(elapsed_s, overflow, doubt, priority):
+        overflow = case.overflow or ()
+        if unfit is None and not self.is_lost(case.elapsed_s, overflow, case.doubt, case.priority):
             return verdict
-        if self.gate is not None and not only_overflow and not verdict.outage:
-            self.gate.take_back(now, tenant)
+        if self.gate is not None and not case.only_overflow and not verdict.outage:
+            self.gate.take_back(case.now, case.tenant)
         reason = unfit or "others have filled the overflow pool meanwhile"
         due = math.inf if verdict.best_ttft_s is None else verdict.best_ttft_s
         if unfit is None:
             due = min([due, *(candidate.predicted_ttft_s for candidate in overflow)])
-        return _refusal(self._slos.get(priority), due, reason, verdict.best_ttft_s)
+        return _refusal(self._slos.get(case.priority), due, reason, verdict.best_ttft_s)
 
     def is_lost(
         self,
@@ -258,96 +244,74 @@ class Admission:
         waiting = len(self.interactive) or (priority == "batch" and len(self.queue))
         return bool(waiting) or (shared and not any(map(has_room, ranked)))
 
-    def _decide(
-        self,
-        priority: PriorityClass,
-        slo: Slo | None,
-        elapsed_s: float,
-        ranked: Sequence[Outlook],
-        overflow: Sequence[Outlook] | None,
-        now: float,
-        tenant: str,
-        shared: bool,
-    ) -> Verdict:
+    def _slo_of(self, case: AdmissionCase) -> Slo | None:
+        """What a prediction must hold."""
+        slo = self._slos.get(case.priority)
+        return doubted(slo, case.doubt) if slo else None
+
+    def _decide(self, case: AdmissionCase) -> Verdict:
+        slo, ranked, priority = self._slo_of(case), case.ranked, case.priority
         best = min((c.predicted_ttft_s for c in ranked), default=math.nan)
-        if not ranked and overflow:
-            verdict = self._elsewhere(slo, elapsed_s, overflow, best, now, tenant)
+        if not ranked and case.overflow:
+            verdict = self._elsewhere(case, best)
             waits = Verdict("admit", "no replica is up yet")
             return verdict if verdict.kind == "overflow" else waits
         if not math.isfinite(best):
             return Verdict("admit", "there is no SLO" if slo is None else "nothing is predicted")
-        due = best + self.until_turn_s(priority, ranked, tenant, shared)
-        is_full = self._is_full(priority, ranked, shared)
+        due = best + self.until_turn_s(priority, ranked, case.tenant, case.shared)
+        is_full = self._is_full(priority, ranked, case.shared)
         if is_full and (priority == "interactive" or slo is None):
-            room = self.room_of(priority)
-            return self._in_turn(room, slo, elapsed_s, ranked, overflow, now, tenant, due)
+            return self._in_turn(case, due)
         if slo is None:
             return Verdict("admit", "there is no SLO")
         if priority == "interactive":
-            going = first_holding(ranked, slo, elapsed_s)
+            going = first_holding(ranked, slo, case.elapsed_s)
             if self.gate is not None:
-                self.gate.update(pressure(ranked, slo, elapsed_s), tenant)
+                self.gate.update(pressure(ranked, slo, case.elapsed_s), case.tenant)
         else:
-            going = None if is_full else self.may_leave(0.0, ranked, shared)
+            going = None if is_full else self.may_leave(0.0, ranked, case.shared)
         within = Verdict("admit", "the SLO is met", going or 0, best_ttft_s=best)
-        if going is not None and not self._should_recover(ranked[going].wait_s, overflow, tenant):
+        if going is not None and not self._should_recover(ranked[going].wait_s, case):
             return within
-        if priority == "batch" and self.queue.takes(tenant) and due <= slo.ttft_s:
+        if priority == "batch" and self.queue.takes(case.tenant) and due <= slo.ttft_s:
             return Verdict("wait", "it is not its turn yet", best_ttft_s=best)
-        verdict = self._elsewhere(slo, elapsed_s, overflow, due, now, tenant)
+        verdict = self._elsewhere(case, due)
         return within if verdict.kind == "reject" and going is not None else verdict
 
-    def _in_turn(
-        self,
-        room: WaitingRoom[Any],
-        slo: Slo | None,
-        elapsed_s: float,
-        ranked: Sequence[Outlook],
-        overflow: Sequence[Outlook] | None,
-        now: float,
-        tenant: str,
-        due: float,
-    ) -> Verdict:
+    def _in_turn(self, case: AdmissionCase, due: float) -> Verdict:
         """A request to a full pool that others share: in its turn its first token is `due`."""
+        slo, due_s = self._slo_of(case), due + case.elapsed_s
         waits = Verdict("wait", "other tenants share the pool, which is full", best_ttft_s=due)
-        is_held = room.takes(tenant)
+        is_held = self.room_of(case.priority).takes(case.tenant)
         if slo is not None:
             if self.gate is not None:
-                self.gate.update((due + elapsed_s) / slo.ttft_s, tenant)
-            too_slow = all(is_slow(candidate, slo) for candidate in ranked)
-            is_held = is_held and not too_slow and due + elapsed_s <= slo.ttft_s
-        if is_held and not self._should_recover(due, overflow, tenant):
+                self.gate.update(due_s / slo.ttft_s, case.tenant)
+            too_slow = all(is_slow(candidate, slo) for candidate in case.ranked)
+            is_held = is_held and not too_slow and due_s <= slo.ttft_s
+        if is_held and not self._should_recover(due, case):
             return waits
-        verdict = self._elsewhere(slo, elapsed_s, overflow, due, now, tenant)
+        verdict = self._elsewhere(case, due)
         return waits if verdict.kind == "reject" and is_held else verdict
 
-    def _should_recover(
-        self, wait_s: float, overflow: Sequence[Outlook] | None, tenant: str
-    ) -> bool:
+    def _should_recover(self, wait_s: float, case: AdmissionCase) -> bool:
         """Between the thresholds, those who may overflow do."""
         gate = self.gate
-        return gate is not None and gate.is_open_for(tenant) and wait_s > 0.0 and bool(overflow)
+        if gate is None or not gate.is_open_for(case.tenant):
+            return False
+        return wait_s > 0.0 and bool(case.overflow)
 
-    def _elsewhere(
-        self,
-        slo: Slo | None,
-        elapsed_s: float,
-        overflow: Sequence[Outlook] | None,
-        due: float,
-        now: float,
-        tenant: str,
-        asked: bool = False,
-    ) -> Verdict:
+    def _elsewhere(self, case: AdmissionCase, due: float) -> Verdict:
         """`due`: seconds until this pool would give it a first token."""
+        slo, overflow, only = self._slo_of(case), case.overflow, case.only_overflow
         best = due if math.isfinite(due) else None
         alone = "only the overflow pool may answer it"
-        reason = alone if asked else "no replica can hold the SLO"
+        reason = alone if only else "no replica can hold the SLO"
         if overflow is not None and self.gate is not None:
-            index = first_holding(overflow, slo, elapsed_s) if slo and overflow else 0
+            index = first_holding(overflow, slo, case.elapsed_s) if slo and overflow else 0
             if index is None:
                 due = min(due, *(c.predicted_ttft_s for c in overflow))
-                reason = "the overflow pool cannot hold the SLO" + ("" if asked else " either")
-            elif asked or self.gate.has_room(now, tenant):
+                reason = "the overflow pool cannot hold the SLO" + ("" if only else " either")
+            elif only or self.gate.has_room(case.now, case.tenant):
                 return Verdict("overflow", reason, index, 0, best)
             else:
                 reason = "no larger share of the tenant's requests may overflow"

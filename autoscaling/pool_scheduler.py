@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoscaling.admission import Admission, Verdict
+from autoscaling.admission import Admission, AdmissionCase, Verdict
 from autoscaling.fair_share import ActiveTenants
 from autoscaling.outage import Outage, confirmed
 from autoscaling.outlook import Outlook
@@ -192,26 +192,13 @@ class PoolScheduler:
                 request = replace(request, no_overflow=request.no_overflow or "it has no replica")
             if request.no_overflow is None and request.overflow != "never":
                 elsewhere = self._overflow.outlook(request.prompt.prompt_tokens)
-        elapsed_s, only = now - request.arrived, request.overflow == "only"
-        doubt, tenant = self._doubt, request.tenant
-        outage = None if considered.ranked or only else self.outage
+        case = self._case_of(request, now, considered.ranked, elsewhere)
+        outage = None if considered.ranked or case.only_overflow else self.outage
         if outage is not None:
             up_in_s, patience_s = outage.up_in_s(now), request.deadline - now
-            verdict = self.admission.decide_without_replica(
-                request.priority, elapsed_s, up_in_s, patience_s, elsewhere, doubt, tenant
-            )
+            verdict = self.admission.decide_without_replica(case, up_in_s, patience_s)
         else:
-            verdict = self.admission.decide(
-                request.priority,
-                elapsed_s,
-                considered.ranked,
-                elsewhere,
-                now,
-                only,
-                doubt,
-                tenant,
-                self._tenants.are_several,
-            )
+            verdict = self.admission.decide(case)
         decision = Decision(request, considered, verdict)
         if verdict.kind == "overflow":
             return decision  # counted when the other pool has read it
@@ -225,6 +212,25 @@ class PoolScheduler:
             self.demand.refused += evicted is not None
             return Decision(request, considered, verdict, waiter=waiter, evicted=evicted)
         return decision
+
+    def _case_of(
+        self,
+        request: SchedulingRequest,
+        now: float,
+        ranked: Sequence[Outlook] = (),
+        overflow: Sequence[Outlook] | None = None,
+    ) -> AdmissionCase:
+        return AdmissionCase(
+            priority=request.priority,
+            elapsed_s=now - request.arrived,
+            ranked=ranked,
+            overflow=overflow,
+            now=now,
+            only_overflow=request.overflow == "only",
+            doubt=self._doubt,
+            tenant=request.tenant,
+            shared=self._tenants.are_several,
+        )
 
     def outlook(self, prompt_tokens: int) -> Sequence[Outlook]:
         """How soon a prompt of about this length would be served here, nothing of it cached."""
@@ -245,17 +251,8 @@ class PoolScheduler:
         pool. It is refused also where others have filled this pool while it was read.
         """
         considered, now = self.consider(request), self._clock()
-        verdict = origin.admission.confirm_overflow(
-            asked.verdict,
-            request.priority,
-            now - request.arrived,
-            considered.ranked,
-            now,
-            self._doubt,
-            unfit,
-            request.tenant,
-            request.overflow == "only",
-        )
+        case = self._case_of(request, now, overflow=considered.ranked)
+        verdict = origin.admission.confirm_overflow(asked.verdict, case, unfit)
         if verdict.kind == "reject" and asked.verdict.outage:
             again = replace(asked.request, no_overflow=verdict.reason)
             return origin.decide(again, origin.consider(again))

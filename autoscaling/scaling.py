@@ -75,6 +75,29 @@ class Signals:
     # measured, from asking for a replica to its first request
     startup_s: float | None = None
 
+    def checked(self, before: float) -> Signals:
+        """The same, without what is old or no sensible number: that is not known. `before`: the
+        time to go by where `now` is none."""
+        now = known(self.now, -MAX_TIME_S, MAX_TIME_S)
+        now = before if now is None else now
+        return Signals(
+            now=now,
+            arrived=known(self.arrived),
+            refused=known(self.refused),
+            prompt_tokens=known(self.prompt_tokens),
+            uncached_tokens=known(self.uncached_tokens),
+            output_tokens=known(self.output_tokens),
+            told_at=known(self.told_at, now - FRESH_S, now),
+            running=_whole(self.running),
+            starting=_whole(self.starting),
+            in_flight=_whole(self.in_flight),
+            waiting=_whole(self.waiting),
+            queued_tokens=known(self.queued_tokens),
+            promoted=_whole(self.promoted),
+            engine=EngineRates(*(known(rate) or None for rate in vars(self.engine).values())),
+            startup_s=known(self.startup_s, 0.0, MAX_STARTUP_S),
+        )
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -113,25 +136,24 @@ class ScalingDecision:
 
 def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
     """To be called about once a second with the state that the last call returned."""
-    now = known(signals.now, -MAX_TIME_S, MAX_TIME_S)
-    now = state.now if now is None else now
-    running, starting = _count(signals.running), _count(signals.starting)
+    signals = signals.checked(state.now)
+    now, running, starting = signals.now, signals.running or 0, signals.starting or 0
     state = _resumed(state, now, running + starting, limits)
     demand = limits.clipped(state.demand or 0)
 
     # Nobody says how many run: those that should.
-    present = demand if known(signals.running) is None else running
+    present = demand if signals.running is None else running
     replica_s = state.replica_s + present * (now - state.now)
-    sample = _sample(signals, now, replica_s)
+    sample = _sample(signals, replica_s)
     history = state.history if sample is None else state.history.heard(sample)
-    pool = _pool(signals, state, history, limits, now)
-    waiting = _count(signals.waiting)
+    pool = _pool(signals, state, history, limits)
+    waiting = signals.waiting or 0
     # Without the counts nobody knows that nothing came.
     quiet = sample is not None and not _came(state.history, sample)
     busy = not quiet or pool.in_flight > 0 or waiting > 0
     busy_at = now if busy else state.busy_at
     idle = now - busy_at >= limits.idle_s
-    promoted = _count(signals.promoted)
+    promoted = signals.promoted or 0
     # Gateways that go on promoting may not have heard yet that the demand was raised.
     promoted_from = None
     if promoted:
@@ -214,12 +236,9 @@ def _came(history: History, sample: DemandSample) -> bool:
     return bool(history.samples) and sample.arrived > history.samples[-1].arrived
 
 
-def _pool(
-    signals: Signals, state: State, history: History, limits: Limits, now: float
-) -> PoolDemand:
-    startup = known(signals.startup_s, 0.0, MAX_STARTUP_S) or limits.startup_s
-    starting = _count(signals.starting)
-    up_in = state.raised_at + startup - now if starting else 0.0
+def _pool(signals: Signals, state: State, history: History, limits: Limits) -> PoolDemand:
+    startup, starting = signals.startup_s or limits.startup_s, signals.starting or 0
+    up_in = state.raised_at + startup - signals.now if starting else 0.0
     return PoolDemand(
         line=history.line,
         request=work_of_a_request(history),
@@ -227,41 +246,36 @@ def _pool(
         slo=limits.slo,
         most=limits.max_replicas,
         startup_s=startup,
-        running=_count(signals.running),
+        running=signals.running or 0,
         starting=starting,
         up_in_s=max(0.0, up_in),
-        in_flight=_count(signals.in_flight),
-        queued_tokens=known(signals.queued_tokens) or 0.0,
+        in_flight=signals.in_flight or 0,
+        queued_tokens=signals.queued_tokens or 0.0,
     )
 
 
-def _sample(signals: Signals, now: float, replica_s: float) -> DemandSample | None:
+def _sample(signals: Signals, replica_s: float) -> DemandSample | None:
     """The counts; None when they are missing or old."""
-    told_at = known(signals.told_at, now - FRESH_S, now)
-    arrived, uncached = known(signals.arrived), known(signals.uncached_tokens)
-    output = known(signals.output_tokens)
+    told_at, arrived, uncached = signals.told_at, signals.arrived, signals.uncached_tokens
+    output, prompts = signals.output_tokens, signals.prompt_tokens
     if told_at is None or arrived is None or uncached is None or output is None:
         return None
-    refused, prompts = known(signals.refused) or 0.0, known(signals.prompt_tokens)
-    progressed = None
-    if known(signals.in_flight) is not None:
+    refused, progressed = signals.refused or 0.0, None
+    if signals.in_flight is not None:
         # Of those in the replicas, about half of the answer is there.
-        present = _count(signals.waiting) + _count(signals.in_flight) / 2.0
+        present = (signals.waiting or 0) + signals.in_flight / 2.0
         progressed = arrived - refused - present
     return DemandSample(told_at, arrived, refused, replica_s, uncached, output, prompts, progressed)
 
 
 def _engine(signals: Signals, history: History) -> EngineRates:
-    """Rates that are no positive numbers are not known.
-
-    A replica is at least as fast as it was seen to be; while requests have to wait or go away, that
-    is as fast as it can be.
+    """A replica is at least as fast as it was seen to be; while requests have to wait or go away,
+    that is as fast as it can be.
     """
-    engine = EngineRates(*(known(rate) or None for rate in vars(signals.engine).values()))
-    seen = seen_speed(history, known(signals.queued_tokens) or 0.0)
+    engine, seen = signals.engine, seen_speed(history, signals.queued_tokens or 0.0)
     if engine.prefill_rate is not None:
         return replace(engine, prefill_rate=max(engine.prefill_rate, seen))
-    full = misses_too_many(history) or _count(signals.waiting) > 0
+    full = misses_too_many(history) or (signals.waiting or 0) > 0
     return replace(engine, prefill_rate=seen or None) if full else engine
 
 
@@ -283,6 +297,6 @@ def _reasons(
     return reasons | {name: number for name, number in numbers.items() if isfinite(number)}
 
 
-def _count(value: object) -> int:
-    """0 for what is not known."""
-    return int(known(value) or 0.0)
+def _whole(value: object) -> int | None:
+    number = known(value)
+    return None if number is None else int(number)

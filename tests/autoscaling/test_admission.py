@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.admission import MAX_RETRY_AFTER_S, Admission, Verdict
+from autoscaling.admission import MAX_RETRY_AFTER_S, Admission, AdmissionCase, Verdict
 from autoscaling.overflow import OverflowRules
 from autoscaling.slo import PriorityClass, Slo
 from autoscaling.waiting import Waiter
@@ -27,7 +27,9 @@ def decided(
     elapsed_s: float = 0.0,
 ) -> Verdict:
     admission = admission or Admission(SLOS, 10, RULES)
-    return admission.decide(priority, elapsed_s, ranked, overflow, now=0.0, tenant="tenant")
+    return admission.decide(
+        AdmissionCase(priority, elapsed_s, ranked, overflow, now=0.0, tenant="tenant")
+    )
 
 
 def waiting(admission: Admission, work_s: float) -> None:
@@ -54,7 +56,9 @@ def test_predictions_are_trusted_as_far_as_they_have_been_right() -> None:
     admission = Admission(SLOS)
 
     def kind(ttft: float, doubt: float) -> str:
-        return admission.decide("interactive", 0.0, [Seen(ttft)], None, 0.0, doubt=doubt).kind
+        return admission.decide(
+            AdmissionCase("interactive", 0.0, [Seen(ttft)], None, 0.0, doubt=doubt)
+        ).kind
 
     assert kind(1.9, 0.0) == "admit"
     assert kind(1.9, 0.25) == "reject"
@@ -122,7 +126,7 @@ def test_one_tenants_batch_queue_does_not_refuse_anothers_only_request() -> None
     for _ in range(40):
         waiting(admission, 2.0)
     assert decided([Seen(2.0)], None, "batch", admission).kind == "reject"
-    other = admission.decide("batch", 0.0, [Seen(2.0)], None, 0.0, tenant="other")
+    other = admission.decide(AdmissionCase("batch", 0.0, [Seen(2.0)], None, 0.0, tenant="other"))
     assert other.kind == "wait"
     evicted = admission.queue.enter(Waiter("its", "other", 2.0, 0.0))
     assert evicted is not None
@@ -135,7 +139,7 @@ def test_who_shares_a_full_pool_waits_for_its_turn_while_that_holds_the_slo() ->
     def kind(ttft: float, wait_s: float, shared: bool = True, tenant: str = "other") -> str:
         seen = [Seen(ttft, wait_s)]
         return admission.decide(
-            "interactive", 0.0, seen, None, 0.0, tenant=tenant, shared=shared
+            AdmissionCase("interactive", 0.0, seen, None, 0.0, tenant=tenant, shared=shared)
         ).kind
 
     assert kind(1.0, 0.5, shared=False) == "admit"
@@ -153,7 +157,7 @@ def test_without_an_slo_who_shares_a_full_pool_waits_as_well() -> None:
 
     def kind(priority: PriorityClass) -> str:
         seen = [Seen(9.0)]
-        return admission.decide(priority, 0.0, seen, None, 0.0, shared=True).kind
+        return admission.decide(AdmissionCase(priority, 0.0, seen, None, 0.0, shared=True)).kind
 
     assert kind("interactive") == kind("batch") == "wait"
     admission.interactive.enter(Waiter("one", "tenant", 1.0, 0.0))
@@ -249,7 +253,7 @@ def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
     admission = Admission(SLOS, 10, OverflowRules(max_share=0.01))
 
     def only(overflow: list[Seen] | None) -> Verdict:
-        return admission.decide("interactive", 0.0, [idle(0.1)], overflow, 0.0, True)
+        return admission.decide(AdmissionCase("interactive", 0.0, [idle(0.1)], overflow, 0.0, True))
 
     # no share caps a wish
     assert [only([Seen(1.0)]).kind for _ in range(3)] == ["overflow"] * 3
@@ -262,7 +266,9 @@ def test_one_that_asks_for_overflow_gets_it_or_nothing() -> None:
 def test_who_asks_for_overflow_takes_nothing_of_the_share() -> None:
     admission = Admission(SLOS, 10, OverflowRules(max_share=0.5))
     for _ in range(200):
-        asked = admission.decide("interactive", 0.0, [idle(0.1)], [Seen(0.1)], 0.0, True)
+        asked = admission.decide(
+            AdmissionCase("interactive", 0.0, [idle(0.1)], [Seen(0.1)], 0.0, True)
+        )
         assert asked.kind == "overflow"
     kinds = [decided([Seen(3.0)], [Seen(0.1)], admission=admission).kind for _ in range(20)]
     assert kinds.count("overflow") == 10
@@ -273,7 +279,9 @@ def test_one_tenants_overflow_leaves_the_others_their_share() -> None:
 
     def kind(tenant: str) -> str:
         lost, elsewhere = [Seen(3.0)], [Seen(0.1)]
-        return admission.decide("interactive", 0.0, lost, elsewhere, 0.0, tenant=tenant).kind
+        return admission.decide(
+            AdmissionCase("interactive", 0.0, lost, elsewhere, 0.0, tenant=tenant)
+        ).kind
 
     assert [kind("flood") for _ in range(200)].count("overflow") == 100
     assert [kind("other") for _ in range(20)].count("overflow") == 10
@@ -317,7 +325,7 @@ def test_every_request_gets_one_usable_verdict_whatever_is_predicted(
 ) -> None:
     admission = Admission(SLOS, 3, RULES)
     for priority, elapsed_s, ranked, overflow, now, only in asked:
-        verdict = admission.decide(priority, elapsed_s, ranked, overflow, now, only)
+        verdict = admission.decide(AdmissionCase(priority, elapsed_s, ranked, overflow, now, only))
         if verdict.kind == "admit":
             assert verdict.index < max(1, len(ranked))
         elif verdict.kind == "overflow":

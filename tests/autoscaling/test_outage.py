@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoscaling.admission import Admission, Verdict
+from autoscaling.admission import Admission, AdmissionCase, Verdict
 from autoscaling.outage import FRESH_S, LATE_SHARE, Outage, confirmed
 from autoscaling.overflow import OverflowRules
 from autoscaling.pool_scheduler import FOUND_OUT_S, PoolScheduler, PoolSettings
@@ -73,7 +73,8 @@ def decided(
     elapsed_s: float = 0.0,
 ) -> Verdict:
     admission = Admission(SLOS, batch_queue, RULES)
-    return admission.decide_without_replica(priority, elapsed_s, up_in_s, PATIENCE_S, overflow)
+    case = AdmissionCase(priority, elapsed_s, (), overflow, now=0.0)
+    return admission.decide_without_replica(case, up_in_s, PATIENCE_S)
 
 
 @pytest.mark.parametrize(
