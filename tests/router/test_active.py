@@ -12,6 +12,12 @@ from tests.router.index_redis import POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis beside busy cores is none that does not answer."""
+    monkeypatch.setattr(active, "REDIS_TIMEOUT_S", 30.0)
+
+
 @pytest.fixture(scope="module", params=TOPOLOGIES)
 def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)

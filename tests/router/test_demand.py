@@ -33,6 +33,12 @@ from tests.router.redis_process import RedisProcess, running
 from tests.waiting import cancelled, until
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis beside busy cores is none that does not answer."""
+    monkeypatch.setattr(demand, "REDIS_TIMEOUT_S", 30.0)
+
+
 @pytest.fixture(scope="module", params=TOPOLOGIES)
 def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -222,7 +228,10 @@ async def test_negative_counts_take_nothing_away(redis: AsyncRedis, server: Redi
     assert (demand.arrived, demand.waiting, demand.queued_tokens) == (0, 0, 0)
 
 
-async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(tmp_path: Path) -> None:
+async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "REDIS_TIMEOUT_S", 1.0)
     (port,) = free_ports(1)
     redis = connect(f"redis://127.0.0.1:{port}/0")
     clock, counters = Clock(), DemandCounters(arrived=1)

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from router import redis_keys, signature
+from router import fleet_settings, redis_keys, signature
 from router.fleet_settings import (
     EXPIRE_S,
     GivenSettings,
@@ -26,6 +26,12 @@ from tests.waiting import cancelled, until
 
 FLEET = "fleet@cluster"
 SIGNER = Signer("secret")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis beside busy cores is none that does not answer."""
+    monkeypatch.setattr(fleet_settings, "REDIS_TIMEOUT_S", 30.0)
 
 
 def writer_of(redis: AsyncRedis, now: float = 0.0) -> SettingsWriter:

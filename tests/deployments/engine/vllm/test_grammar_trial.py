@@ -119,6 +119,8 @@ def worker(
 ) -> Iterator[tuple[socket.socket, psutil.Process]]:
     """That of a trial which takes ten seconds of idle cores, and what ends the trial."""
     path, server = begun
+    while server.children():  # of the trial before
+        time.sleep(0.01)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(message_of(TrialKind.IDLE, {"json": lengths(200)}))
