@@ -20,7 +20,7 @@ image = $(or $(BUILDER),$(error docker, podman and buildah are all missing: inst
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-BENCHES = bench-overhead bench-transports bench-index bench-routing bench-gateways bench-backtest \
+BENCHES = bench-overhead bench-index bench-routing bench-gateways bench-backtest \
 	bench-overload bench-simulator bench-spike bench-observability bench-weights \
 	bench-budgets bench-prediction bench-fairness bench-isolation bench-startup bench-cold-starts \
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
@@ -141,9 +141,6 @@ $(MEASUREMENTS): installed
 
 bench-overhead: ## Measure what Antefix adds to a request
 	@$(BIN)/python -m benchmarks.overhead.run $(ARGS)
-
-bench-transports: ## Measure the ways from a gateway to an engine
-	@$(BIN)/python -m benchmarks.transports.run
 
 bench-index: ## Measure lookups in the prefix index, and its publisher
 	@$(BIN)/python -m benchmarks.index.run $(ARGS)

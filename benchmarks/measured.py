@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks import revision
 from benchmarks.kept_results import Result
 
-GATEWAY = ("deployments/gateway", "deployments/prompt", "deployments/wire")
+GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "deployments/wire")
 PLACEMENT = ("router", "autoscaling")
 ENGINE = ("deployments/engine", "deployments/wire")
 SERVING = (*GATEWAY, *PLACEMENT, *ENGINE)
@@ -40,7 +40,6 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "soak": (*SERVING, "benchmarks/soak"),
     "spike": (*SERVING, "benchmarks/spike"),
     "startup": (*PLACEMENT, "simulator", "benchmarks/backtest"),
-    "transports": ("deployments/gateway/attempt/transport.py", "benchmarks/transports"),
     "weights": ("weights", "deployments/offline", "benchmarks/weights"),
 }
 

@@ -1,1 +1,0 @@
-"""The ways from a gateway to an engine."""
