@@ -36,9 +36,10 @@ from deployments.fleet.fleet import MOST_N, Fleet, FleetBase
 from deployments.fleet.fleet_file import parse_base, parse_fleet
 from deployments.fleet.pool import Pool
 from deployments.fleet.settings.redis_url import Refusal, masked, refusal_of
-from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.gateway import Gateway
 from deployments.gateway.inquiries.health import unheard_s
 from deployments.gateway.intake.api_keys import KEYS_FILE, check_file, given_in
+from deployments.gateway.parts import Secrets
 from router.demand import read_decided
 from router.fleet_settings import forget_settings
 from router.redis_client import REDIS_FAILURES, connect

@@ -41,6 +41,7 @@ from router.fleet_settings import SettingsReader
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.redis_client import REDIS_FAILURES, AsyncRedis, connect
+from router.redis_keys import BoardName
 from router.signature import Signer, forged
 
 logger = logging.getLogger("ray.serve")
@@ -64,7 +65,7 @@ class Watch:
     the old one must not come back.
     """
 
-    board: str
+    board: BoardName
     redis_url: str = field(repr=False)
     # what gateways were last given; of the build while none has told
     fleet: Fleet = field(repr=False)
@@ -85,7 +86,7 @@ class Watch:
     @property
     def pool(self) -> Pool | None:
         """None: it is about to go."""
-        return self.fleet.pools.get(self.board.rpartition("/")[2])
+        return self.fleet.pools.get(self.board.pool)
 
     @property
     def is_alive(self) -> bool:
@@ -111,7 +112,7 @@ class Watch:
         redis, loops = connect(self.redis_url), Loops()
         board = LoadBoard(time.monotonic)
         reader = DemandReader(redis, self.board, signer=self.signer)
-        settings = SettingsReader(redis, self.board.partition("/")[0], self.signer)
+        settings = SettingsReader(redis, self.board.fleet_board, self.signer)
         loads = LoadReader(redis, self.board, board, signer=self.signer)
         read = partial(self._read, redis, loads, reader, settings, GrowingSum())
         try:
@@ -196,7 +197,7 @@ class Watch:
         """Ask Ray Serve whenever the settings in Redis have other bounds than it last confirmed."""
         refused = 0
         while True:
-            pool, name = self.pool, self.board.rpartition("/")[2]
+            pool, name = self.pool, self.board.pool
             wanted = self.bounds if pool is None else bounds_of(pool)
             if wanted != self.bounds:
                 self.bounds = await asyncio.to_thread(ask_serve, name) or self.bounds
@@ -229,7 +230,7 @@ class PoolAutoscaler:
     """
 
     def __init__(
-        self, board: str, redis_url: str, fleet: Fleet, gpus: float, *, signer: Signer | None
+        self, board: BoardName, redis_url: str, fleet: Fleet, gpus: float, *, signer: Signer | None
     ) -> None:
         self._board = board
         self._signer = signer
@@ -315,7 +316,7 @@ class PoolAutoscaler:
         return target if bounds is None else bounds.clipped(target, current)
 
     def _granted(self, budget: float | None, least: int, demand: int, target: int) -> int:
-        fleet, _, pool = self._board.partition("/")
+        fleet, pool = self._board.fleet_board, self._board.pool
         if budget is None or self._gpus <= 0:
             return target
         now, requests = time.monotonic(), _GPU_REQUESTS.setdefault(fleet, {})

@@ -43,6 +43,27 @@ def kind_of(redis_key: str) -> str:
     return rest.partition(":")[2].partition(":")[0]
 
 
-def fleet_name(board: str) -> str:
-    """Return the name in the fleet file of the fleet that a board belongs to."""
-    return board.partition("/")[0].partition("@")[0].partition(".")[0]
+class BoardName(str):
+    """The board of a pool: `<fleet>.<id>[@<cluster>]/<pool>`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, fleet_board: str, pool: str) -> BoardName:
+        """Of the pool of a fleet whose own board has this name."""
+        return cls(f"{fleet_board}/{pool}")
+
+    @property
+    def fleet_board(self) -> str:
+        """The board of its fleet in this cluster."""
+        return self.partition("/")[0]
+
+    @property
+    def fleet_name(self) -> str:
+        """The fleet's name in the fleet file."""
+        return self.fleet_board.partition("@")[0].partition(".")[0]
+
+    @property
+    def pool(self) -> str:
+        """The pool's name in the fleet file."""
+        return self.partition("/")[2]

@@ -29,7 +29,8 @@ HOUSE = (
         (
             *("cli", "cli/local", "deployments", "deployments/gateway"),
             *("deployments/gateway/answer", "deployments/gateway/pool"),
-            *("deployments/gateway/record", "deployments/gateway/intake", "deployments/engine"),
+            *("deployments/gateway/attempt", "deployments/gateway/record"),
+            *("deployments/gateway/intake", "deployments/engine"),
             *("deployments/offline", "deployments/process", "deployments/fleet"),
             *("deployments/models", "deployments/prompt", "deployments/wire", "loadgen"),
             *("simulator", "autoscaling", "weights", "router", "common"),

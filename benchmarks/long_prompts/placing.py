@@ -25,8 +25,8 @@ from benchmarks.long_prompts.prompts import FORMS, Chats, body
 from deployments.fleet.pool import Pool
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.request import EngineRequest
-from deployments.gateway.interpreter import keep_responsive
 from deployments.gateway.pool.prompt_reader import PromptReader
+from deployments.process.interpreter import keep_responsive
 from deployments.prompt import PromptTokens
 from router.pool_feeds import PoolFeeds
 from router.redis_client import connect

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging.handlers import RotatingFileHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,9 +24,10 @@ from benchmarks.engine_host import hear, say
 from benchmarks.observability.engines import ENGINES
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.answer import relay
-from deployments.gateway.answer.told_answer import ToldAnswer
-from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.answer.answer_to_client import AnswerToClient
+from deployments.gateway.attempt import engine_requests
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.parts import Secrets
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.record import request_log, request_watch
 from deployments.wire.headers import RESUMABLE_HEADER
@@ -87,32 +88,33 @@ class Parts:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.pool: GatewayPool = next(iter(gateway._pools.by_name.values()))
-        self._watch = gateway._watch
-        self._routing, self._admission = self.pool._routing_metrics, self.pool._admission_metrics
+        self.pool: GatewayPool = next(iter(gateway.parts.pools.by_name.values()))
+        self._watch = gateway.parts.watch
+        self._of_pool = self.pool.parts
         self._requests = self._watch._metrics
-        self._clocked = ToldAnswer._clocked
+        self._clocked = AnswerToClient._clocked
 
     def leave(self, parts: frozenset[str]) -> None:
         """Only these go on; from the next request on."""
         nothing: Any = _Nothing()
         pool, watch, reporter = self.pool, self._watch, self.pool.reporter
         told = METRICS in parts
-        routing = self._routing if told else nothing
-        pool._routing_metrics = pool.reader._metrics = reporter._metrics = routing
-        pool._admission_metrics = self._admission if told else nothing
+        routing = self._of_pool.routing_metrics if told else nothing
+        admission = self._of_pool.admission_metrics if told else nothing
+        pool.reader._metrics = reporter._metrics = routing
+        pool.parts = replace(self._of_pool, routing_metrics=routing, admission_metrics=admission)
         watch._metrics = self._requests if told else nothing
-        _replace(ToldAnswer, "_clocked", self._clocked if told else _nothing)
+        _replace(AnswerToClient, "_clocked", self._clocked if told else _nothing)
         # without, no engine says what tokens it makes
         asks = RESUMABLE_HEADER if TOKENS in parts else "x-not-asked"
-        _replace(relay, "RESUMABLE_HEADER", asks)
+        _replace(engine_requests, "RESUMABLE_HEADER", asks)
         log = request_log.log_request if LOG in parts else _nothing
         _replace(request_watch, "log_request", log)
         learns = parts & {METRICS, EXPLANATIONS}
         _replace(reporter, "answered", None if learns else _nothing)
         explains = EXPLANATIONS in parts
         for name in ("begun", "ended"):
-            _replace(self._gateway._explanations, name, None if explains else _nothing)
+            _replace(self._gateway.parts.explanations, name, None if explains else _nothing)
         _replace(reporter, "decided", None if explains else _tell_nothing)
         _replace(self._gateway, "refresh_metrics", None if told else _nothing)
 
@@ -163,6 +165,6 @@ async def _until_ready(pool: GatewayPool) -> None:
 
 async def _until_told(here: Gateway) -> None:
     """Until the explanations are in Redis: that is part of their cost."""
-    while len(here._explanations._waiting):  # noqa: ASYNC110  # nothing tells when
+    while len(here.parts.explanations._waiting):  # noqa: ASYNC110  # nothing tells when
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)

@@ -33,7 +33,7 @@ from deployments.engine.serve_places import ServePlaces
 from deployments.fleet.applications import application_of
 from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
-from deployments.gateway.gateway import Secrets
+from deployments.gateway.parts import Secrets
 from deployments.models.model import embedded_model
 from deployments.wire.engine_pass import EnginePasses
 

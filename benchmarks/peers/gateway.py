@@ -19,7 +19,8 @@ import uvloop
 from benchmarks.observability.gateway import LoneGateway, NoSlots
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.parts import Secrets
 from deployments.gateway.pool.pool import GatewayPool
 
 
@@ -31,7 +32,7 @@ async def serve(asked: dict[str, Any], said: Any) -> None:
     await here.__init__(fleet, secrets, no_slots)  # type: ignore[misc]
     await here.reconfigure(settings_of(fleet.model_dump(mode="json")))
     try:
-        pool = next(iter(here._pools.by_name.values()))
+        pool = next(iter(here.parts.pools.by_name.values()))
         while not _knows(pool, asked["engines"]):  # noqa: ASYNC110  # nothing tells when
             await asyncio.sleep(0.05)
         print("true", file=said, flush=True)

@@ -30,7 +30,6 @@ from deployments.wire.headers import (
 from deployments.wire.resumption import (
     RESPONSES_PATH,
     CannotResume,
-    EventsToDrop,
     Resumption,
     taken_from,
 )
@@ -177,7 +176,6 @@ class _ResumableAnswer(_Answer):
     ) -> None:
         super().__init__(send, confirmation, load, counts=True)
         self._exchange = exchange
-        self._dropping = EventsToDrop(exchange)
         self._begun = self._ended = False
         self._early = b""  # of a stream, from before the engine was asked
         self._whole, self._status = b"", 200  # of an answer in one piece
@@ -221,7 +219,7 @@ class _ResumableAnswer(_Answer):
         if not self._begun and _is_comment(message):
             return
         exchange = self._exchange
-        body = self._dropping.passed_on(message.get("body", b""))
+        body = exchange.first_events.dropped_from_bytes(message.get("body", b""))
         if body and exchange.replaying and exchange.exact_events:
             raise exchange.refuse(
                 "The engine cannot go on: the logprobs of a token were lost with the other engine."
@@ -229,7 +227,7 @@ class _ResumableAnswer(_Answer):
         last = _is_last(message)
         if not body and not last:
             return
-        if exchange.missing_events:
+        if exchange.first_events.missing:
             exchange.refuse("The engine cannot go on: it made fewer events than the client has.")
             return
         self._begun = True

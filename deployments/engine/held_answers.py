@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.engine.event_counter import END, EventCounter
+from deployments.wire.answer_log import END, EventCounter
 from deployments.wire.headers import (
     EVENTS_HEADER,
     HELD_HEADER,

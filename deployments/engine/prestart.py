@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -49,6 +50,8 @@ HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 KEY = "ANTEFIX_PRESTART"
 # Where they share cores, gateways go first: they have little to do and every token waits for it.
 NICENESS = 5
+# All that a replica imports. By name: the first of them imports this.
+_MODULES = ("deployments.engine.replica", "deployments.engine.vllm.adapter")
 
 # A replica that has just come is needed more than the next.
 SETTLE_S = 15.0
@@ -144,8 +147,8 @@ def _taken(path: Path) -> IO[str] | None:
 
 def _import_all() -> None:
     with core_process.without_gc():
-        import deployments.engine.replica
-        import deployments.engine.vllm.adapter  # noqa: F401
+        for module in _MODULES:
+            import_module(module)
 
 
 def _end_unless_needed(folder: Path) -> None:

@@ -51,7 +51,6 @@ from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from deployments.wire.headers import RENDERER_PATH
 from observability import metric_files
 from observability.metrics import ReplicaMetrics
-from router import redis_keys
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventStream
 from router.fleet_settings import SettingsReader
@@ -60,6 +59,7 @@ from router.load import LoadBoard, LoadReport, ReplicaLoad, Speculation
 from router.load_reader import LoadReader
 from router.publisher import IndexPublisher, Lease
 from router.redis_client import REDIS_FAILURES, connect
+from router.redis_keys import BoardName
 from router.segment_keys import SegmentHasher, index_secret
 from router.signature import Signer
 
@@ -106,7 +106,7 @@ class EngineReplica:
     _deaths: Deaths | None = None
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
+        self, board: BoardName, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
         had_waited = prestart.begin()
         node = ray.get_runtime_context().get_node_id()
@@ -122,7 +122,7 @@ class EngineReplica:
         adopt_logs("engine")
         self._prefill_rate_prior = pool.prefill_rate or DEFAULT_PREFILL_RATE
         self._replica_id = serve.get_replica_context().replica_id.unique_id
-        fleet_name, pool_name = redis_keys.fleet_name(board), board.rpartition("/")[2]
+        fleet_name, pool_name = board.fleet_name, board.pool
         # before vLLM makes its metrics
         count = partial(metric_files.write_as_replica, pool=pool_name, replica=self._replica_id)
         node_metrics.join(fleet_name, metrics, count)
@@ -187,7 +187,7 @@ class EngineReplica:
             ),
         )
         self._loops.start("engine_probe", self._probe())
-        settings = SettingsReader(redis, board.rpartition("/")[0], signer)
+        settings = SettingsReader(redis, board.fleet_board, signer)
         self._loops.start("settings", self._follow_settings(settings, pool_name))
         if self._engine.can_sleep:
             self._loops.start("load_board", self._board_reader.run(lambda: BOARD_PERIOD_S))

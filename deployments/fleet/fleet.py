@@ -28,7 +28,7 @@ from deployments.fleet.settings.environment import escaped
 from deployments.fleet.settings.objectives import (
     Tenant,
 )
-from router.redis_keys import fleet_id
+from router.redis_keys import BoardName, fleet_id
 
 # Engines are started with it, whatever a fleet's own bound; as in OpenAI's API.
 MOST_N = 128
@@ -265,9 +265,9 @@ class FleetBase(Section):
         """The name in Redis of the fleet in this cluster."""
         return f"{self.redis_name}@{self._cluster}" if self._cluster else self.redis_name
 
-    def board_of(self, pool: str) -> str:
-        """The pool's name on the load board."""
-        return f"{self.board}/{pool}"
+    def board_of(self, pool: str) -> BoardName:
+        """The name in Redis of the pool's board in this cluster."""
+        return BoardName.of(self.board, pool)
 
 
 class Fleet(FleetBase):

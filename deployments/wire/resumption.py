@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from deployments.wire.answer_log import FirstEvents
 from deployments.wire.headers import RESUME_FIELD, TOKENS_COMMENT
 
 RESPONSES_PATH = "/v1/responses"
@@ -87,7 +88,7 @@ class Resumption:
 
     `offered` once the engine has said that it can, for one of `prompts`; `made_by` then tells
     engines apart whose answers may differ. While `replaying`, what it yields was made of `known`;
-    `missing_events` of those that the client has were not seen yet. `in_one_piece`: the answer is
+    `first_events` are those that the client has. `in_one_piece`: the answer is
     no stream. `exact_events`: what it says of a token is not known from the token alone, so that an
     event made while replaying must be one that the client has. `lost`: the engine is gone.
     `refused` says why not.
@@ -103,7 +104,7 @@ class Resumption:
         self.exact_events = False
         self.replaying = known is not None
         self.replayed = False
-        self.missing_events = known.events if known else 0
+        self.first_events = FirstEvents(known.events if known else 0)
         self.lost = False
         self.refused: str | None = None
         self.on_chunk: Callable[[], None] = lambda: None
@@ -154,28 +155,6 @@ class Resumption:
 def tokens_comment(choice: int, token_ids: Iterable[int]) -> bytes:
     ids = ",".join(map(str, token_ids))
     return TOKENS_COMMENT + f"{choice} {ids}\n\n".encode()
-
-
-class EventsToDrop:
-    """Takes the first events off a stream, which its client has."""
-
-    def __init__(self, resumption: Resumption) -> None:
-        self._of = resumption
-        self._begun = b""  # of an event that has not ended
-
-    def passed_on(self, chunk: bytes) -> bytes:
-        """What of it is for the client."""
-        if not self._of.missing_events:
-            return chunk
-        self._begun += chunk
-        while self._of.missing_events:
-            _, end, rest = self._begun.partition(b"\n\n")
-            if not end:
-                return b""
-            self._of.missing_events -= 1
-            self._begun = rest
-        rest, self._begun = self._begun, b""
-        return rest
 
 
 def _count(value: Any) -> int:

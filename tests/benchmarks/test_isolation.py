@@ -23,7 +23,7 @@ async def test_a_stranger_is_told_nothing_and_a_friend_everything(
     async with gateway_before(
         engine, redis_url=redis_url, tenants=GROUP, lookup_budget_ms=1000.0
     ) as front:
-        front.gateway._keys._use(ApiKeys({key: name for name, key in KEYS.items()})._keys)
+        front.gateway.parts.keys._use(ApiKeys({key: name for name, key in KEYS.items()})._keys)
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
         engine.prompt_cache = PromptCache(front, "r0")
         probes = await run.attack(front.url, KEYS, probes=20)

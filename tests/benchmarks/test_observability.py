@@ -23,7 +23,7 @@ from benchmarks.observability.results import (
     table,
 )
 from benchmarks.overhead.gateway_cost import a_a
-from deployments.gateway.answer.told_answer import ToldAnswer
+from deployments.gateway.answer.answer_to_client import AnswerToClient
 from deployments.gateway.record import request_watch
 from deployments.gateway.record.explanations import Explanations
 from deployments.wire.headers import RESUMABLE_HEADER
@@ -87,9 +87,9 @@ def test_one_turn_is_enough_for_a_table_and_figures() -> None:
 @pytest.fixture
 def everything_again() -> Iterator[None]:
     """What is taken from classes and modules is taken from all gateways."""
-    gap, log = vars(ToldAnswer)["_clocked"], request_watch.__dict__["log_request"]
+    gap, log = vars(AnswerToClient)["_clocked"], request_watch.__dict__["log_request"]
     yield
-    assert vars(ToldAnswer)["_clocked"] is gap
+    assert vars(AnswerToClient)["_clocked"] is gap
     assert request_watch.__dict__["log_request"] is log
 
 
@@ -105,7 +105,7 @@ async def told_of_one_request(
     after = await front.metrics()
     counted = {name for name in after if after[name] != before.get(name, 0.0)}
     told = {"metrics"} if counted else set()
-    if any(r.name == "deployments.gateway.record.request_log" for r in caplog.records):
+    if any(r.name == "deployments.gateway.request_log" for r in caplog.records):
         told.add("log")
     if RESUMABLE_HEADER in engine.headers[-1]:
         told.add("tokens")
@@ -121,12 +121,12 @@ async def test_only_the_parts_that_are_left_tell_of_a_request(
 ) -> None:
     kept: list[str] = []
     monkeypatch.setattr(Explanations, "keep", lambda *given: kept.append(given[2]))
-    caplog.set_level(logging.INFO, "deployments.gateway.record.request_log")
+    caplog.set_level(logging.INFO, "deployments.gateway.request_log")
     async with gateway_before(engine := FakeEngine("r0")) as front:
         ways = Parts(front.gateway)
         ways.leave(parts)
         try:
             assert await told_of_one_request(front, engine, caplog, kept) == parts
-            assert not front.gateway._bodies.held_bytes  # else it is full after some thousands
+            assert not front.gateway.parts.bodies.held_bytes  # else it is full after some thousands
         finally:
             ways.leave(EVERYTHING)

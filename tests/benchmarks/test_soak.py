@@ -76,7 +76,7 @@ async def soaked() -> AsyncIterator[tuple[Front, list[tuple[float, Sample]]]]:
     async with gateway_before(*engines, request_timeout_s=60.0) as front:
 
         def take(keys: dict[str, str]) -> None:
-            front.gateway._keys._use(ApiKeys({**keys, KEY: TENANT})._keys)
+            front.gateway.parts.keys._use(ApiKeys({**keys, KEY: TENANT})._keys)
 
         traffic = MixedTraffic(front.http, front.url, MODEL, KEY, take)
         samples = []
@@ -84,7 +84,7 @@ async def soaked() -> AsyncIterator[tuple[Front, list[tuple[float, Sample]]]]:
             front.sees(*engines)
             traffic.change_keys()
             await asyncio.gather(traffic.burst(BURST), *(traffic.ask() for _ in range(ASKED)))
-            await until(lambda: not front.gateway._watch._metrics._answered, 60.0)
+            await until(lambda: not front.gateway.parts.watch._metrics._answered, 60.0)
             await until(lambda: not any(engine.running for engine in engines), 60.0)
             samples.append((cycle * CYCLE_S, await settled(front.gateway)))
         assert not traffic.told["hung"] and not traffic.told[500], traffic.told
@@ -125,8 +125,8 @@ async def test_the_whole_of_it_ends_with_figures_and_goals(
     (tmp_path / "keys.json").write_text(json.dumps({"api_key": KEY, "engine_secret": SECRET}))
     monkeypatch.setattr(FleetWatch, "engines", lambda self: [])
     async with gateway_before(FakeEngine("r0"), FakeEngine("r1"), redis_url=redis_url) as front:
-        following = asyncio.create_task(front.gateway._keys.follow(home.keys_file, 0.1))
-        server, thread = start_http_server(0, "127.0.0.1", front.gateway._metrics.registry)
+        following = asyncio.create_task(front.gateway.parts.keys.follow(home.keys_file, 0.1))
+        server, thread = start_http_server(0, "127.0.0.1", front.gateway.parts.families.registry)
         metrics_url = f"http://127.0.0.1:{server.server_port}/metrics"
         endpoint, passes = Endpoint("gateway", front.url, front.headers), EnginePasses(SECRET)
         fleet = BenchFleet(endpoint, endpoint, MODEL, metrics_url, passes, home.folder)

@@ -15,7 +15,7 @@ from cli.main import app
 ENDED: dict[str, object] = {
     "timestamp": "2026-05-01T10:00:00.123+00:00",
     "level": "INFO",
-    "logger": "deployments.gateway.record.request_log",
+    "logger": "deployments.gateway.request_log",
     "message": "request ended",
     "component": "gateway",
     "replica": "abcd1234",

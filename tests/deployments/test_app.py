@@ -31,8 +31,8 @@ from deployments.fleet.applications import (
 from deployments.fleet.fleet import MOST_N, Fleet
 from deployments.fleet.fleet_file import FleetError
 from deployments.fleet.pool import Pool
-from deployments.gateway.gateway import Secrets
 from deployments.gateway.intake.keys_file import stored
+from deployments.gateway.parts import Secrets
 from router.redis_keys import fleet_id
 
 REDIS_URL = "redis://127.0.0.1:1/0"

@@ -23,12 +23,13 @@ from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from router.demand import DemandCounters, demand_key
 from router.fleet_settings import GivenSettings, settings_key
+from router.redis_keys import BoardName
 from router.signature import Signer, signed
 from tests.ports import free_ports
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess, running
 
-BOARD = "test/engine"
+BOARD = BoardName("test/engine")
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
@@ -51,7 +52,10 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
 def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoscaler, "_GPU_REQUESTS", {})
     fleet = fleet_of(max_replicas=8)
-    policies = [PoolAutoscaler(f"test/{name}", NO_REDIS, fleet, 4.0, signer=None) for name in "ab"]
+    policies = [
+        PoolAutoscaler(BoardName.of("test", name), NO_REDIS, fleet, 4.0, signer=None)
+        for name in "ab"
+    ]
     # five replicas of four GPUs each: who has least of its demand comes next
     assert policies[0]._granted(20.0, 1, demand=4, target=5) == 5
     assert policies[1]._granted(20.0, 1, demand=4, target=5) == 2

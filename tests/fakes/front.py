@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
-from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.parts import Secrets
 from deployments.gateway.pool.pool import GatewayPool
 from router.load import LoadBoard
 from router.redis_keys import fleet_id
@@ -69,7 +70,7 @@ class Front:
 
     @property
     def pools(self) -> Mapping[str, GatewayPool]:
-        return self.gateway._pools.by_name
+        return self.gateway.parts.pools.by_name
 
     def sees(self, *engines: FakeEngine, pool: str = "main") -> None:
         """Put the engines on the board, the first with the shortest queue; none: forget all."""
@@ -98,7 +99,7 @@ class Front:
 
     def is_killed(self) -> None:
         """Nothing more is heard of its gateway, and every connection to it breaks."""
-        self.gateway._rejoining.leaves = lambda reader: None  # type: ignore[method-assign]
+        self.gateway.parts.rejoining.leaves = lambda reader: None  # type: ignore[method-assign]
         for connection in list(self.gateway._server._server.server_state.connections):
             connection.transport.abort()
 
@@ -117,7 +118,7 @@ class Front:
     async def metrics(self) -> dict[tuple[str, ...], float]:
         """As `samples_of`, of the pool `main`."""
         self.gateway.refresh_metrics({})
-        return samples_of(generate_latest(self.gateway._metrics.registry).decode(), "main")
+        return samples_of(generate_latest(self.gateway.parts.families.registry).decode(), "main")
 
 
 def samples_of(exposition: str, pool: str | None = None) -> dict[tuple[str, ...], float]:

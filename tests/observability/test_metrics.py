@@ -218,7 +218,7 @@ async def test_a_gateway_counts_what_it_serves() -> None:
         for stream in (True, False):
             async with front.post(stream=stream) as answer:
                 await answer.read()
-        await until(lambda: not front.gateway._requests._under_way)
+        await until(lambda: not front.gateway.parts.requests._under_way)
         samples = await front.metrics()
     assert samples["antefix_placements_total", "prefix", "load"] == 2
     assert samples["antefix_prompt_tokens_total",] == 2

@@ -30,7 +30,7 @@ def test_a_key_names_its_board_its_schema_and_its_kind(kind: str, board: str) ->
     found = KEYS[kind](board)
     assert found.startswith(f"{{afx:{board}}}:{redis_keys.SCHEMA}:{kind}")
     assert redis_keys.kind_of(found) == kind
-    assert redis_keys.fleet_name(board) == "prod"
+    assert redis_keys.BoardName(board).fleet_name == "prod"
 
 
 @pytest.mark.parametrize("board", BOARDS)
@@ -57,3 +57,12 @@ def test_no_other_module_spells_a_key() -> None:
     own = Path(redis_keys.__file__)
     spelled = [name for name, path in modules().items() if "{afx:" in path.read_text()]
     assert spelled == [name for name, path in modules().items() if path == own]
+
+
+@pytest.mark.parametrize(
+    ("fleet_board", "name"), [("prod", "prod"), ("prod.1a2b", "prod"), ("prod.1a2b@blue", "prod")]
+)
+def test_a_pools_board_names_its_fleet_and_its_pool(fleet_board: str, name: str) -> None:
+    board = redis_keys.BoardName.of(fleet_board, "large")
+    assert board == f"{fleet_board}/large"
+    assert (board.fleet_board, board.fleet_name, board.pool) == (fleet_board, name, "large")

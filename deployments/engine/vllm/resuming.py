@@ -133,7 +133,7 @@ class Resuming:
             exchange.is_of(self._made_by)
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None
-            if exchange.in_one_piece and exchange.missing_events:
+            if exchange.in_one_piece and exchange.first_events.missing:
                 raise _refused(exchange, "The engine cannot go on: the answer has no events.")
             return exchange
         if exchange.known is not None:
@@ -214,7 +214,7 @@ def tell_chunks(exchange: Resumption, output: Any) -> None:
     Raises VLLMValidationError where the replay made fewer events than there were: what comes now
     would not go on with what the client has.
     """
-    if exchange.missing_events:
+    if exchange.first_events.missing:
         raise _refused(exchange, "The engine made other events of the tokens that it was told.")
     if not exchange.in_one_piece:
         for one in output.outputs:

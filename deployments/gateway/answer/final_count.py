@@ -1,4 +1,4 @@
-"""The tokens of an answer that its gateway leaves early, asked of the engine that made it.
+"""The tokens of an answer that its gateway leaves early, from the engine that made it.
 
 Between two events an engine may generate many tokens, and the last of them are in no event. The
 replica answers once its engine has stopped (`deployments.engine.final_counts`). Without an answer
@@ -11,7 +11,7 @@ import contextlib
 
 import aiohttp
 
-from deployments.gateway.answer.resumable import AnswerSoFar
+from deployments.wire.answer_log import AnswerLog
 from deployments.wire.confirmation import count_in
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import (
@@ -33,8 +33,8 @@ class FinalCounts:
         self._session = session
         self._passes = EnginePasses(secret)
 
-    async def take(self, url: str, ticket: str, record: RequestRecord, so_far: AnswerSoFar) -> None:
-        """Complete `record` and `so_far` with the counts of the exchange with this ticket."""
+    async def take(self, url: str, ticket: str, record: RequestRecord, log: AnswerLog) -> None:
+        """Complete `record` and `log` with the counts of the exchange with this ticket."""
         headers = self._passes.headers(url, path=TOKENS_PATH)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
@@ -51,4 +51,4 @@ class FinalCounts:
             # a stream's headers have the prompts that had a first token by then
             record.prompt_tokens = max(record.prompt_tokens or 0, prompt_tokens or 0)
             record.cached_tokens = max(record.cached_tokens or 0, cached_tokens or 0)
-            so_far.counted(max(output_tokens, so_far.counted_tokens or 0))
+            log.set_count(max(output_tokens, log.counted_tokens or 0))

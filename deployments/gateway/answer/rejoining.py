@@ -3,8 +3,8 @@
 The replica that makes a stream keeps it meanwhile (`deployments.engine.held_answers`), and nothing
 is kept elsewhere: the id that the client was given says which stream of which replica it is, and a
 keyed hash in it that it is of this tenant's very request, which comes again. So every gateway can
-tell without asking anybody, and what is wrong with an id, or whose it is, nobody is told: all that
-lead nowhere get the same answer, after the same work.
+tell without a question, and nobody learns what is wrong with an id, or whose it is: all that lead
+nowhere get the same answer, after the same work.
 
 Nothing is placed or admitted again, and no tokens are charged: the engine works on what the first
 gateway was granted. The request for the rest counts in `requests_per_minute`. Here, too, the
@@ -19,20 +19,23 @@ import hmac
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Self
 
 import aiohttp
 
+from deployments.gateway.attempt.any_attempt import WentOn
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
+from deployments.gateway.attempt.moves import Offer
 from deployments.gateway.attempt.transport import Reservation, Route, SendRequest
 from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.request import EngineRequest, PoolRequest
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.pool.overflow_contract import renamed
 from deployments.gateway.pool.pool import GatewayPool
+from deployments.gateway.pool.scheduling import place_unread
 from deployments.wire.confirmation import count_in
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import (
@@ -59,17 +62,6 @@ _NO_ID = ("0" * 32, "0" * 32, "none")
 _EVENTS = re.compile(r"[0-9]{1,9}")
 
 
-class TakenOver(ApiError):
-    """Another request of the same client reads the stream now."""
-
-    def __init__(self) -> None:
-        message = (
-            f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume"
-            " it again, not counting this event."
-        )
-        super().__init__(409, message, code=TAKEN_OVER, param=RESUME_HEADER, headers=NO_RETRY)
-
-
 @dataclass(frozen=True)
 class Reader:
     """Who reads a kept stream. `id`: by which its client may ask for the rest."""
@@ -80,9 +72,11 @@ class Reader:
 
 
 class Keeping:
-    """One request whose stream is to be kept for `hold_s` without a reader.
+    """The stream of one request, which its replica keeps for `hold_s` without a reader; 0: it keeps
+    none. `reader`: who reads it, where another gateway began it.
 
-    `reader`: who reads it, where another gateway began it.
+    `stream_id`: by which a client may ask for the rest of the stream that is being read; None:
+    that is kept nowhere.
     """
 
     def __init__(
@@ -90,18 +84,32 @@ class Keeping:
     ) -> None:
         self._rejoining = rejoining
         self._request = request
-        self._reader = reader
-        self.headers = {HOLD_HEADER: f"{hold_s:g}"}
+        self._name = reader
+        self._reader: Reader | None = None
+        self.headers = {HOLD_HEADER: f"{hold_s:g}"} if hold_s else {}
 
-    def reader(self, place: Reservation, ticket: str) -> Reader:
-        """Of the stream that this replica keeps."""
-        headers = self._rejoining.headers(place.url, ticket, self._reader or ticket)
+    @property
+    def stream_id(self) -> str | None:
+        return self._reader.id if self._reader is not None else None
+
+    def begins(self, place: Reservation, ticket: str, engine_headers: Mapping[str, str]) -> None:
+        """A stream is read, which this replica keeps if the headers of its answer say so."""
+        if not self.headers or HOLD_HEADER not in engine_headers:
+            return
+        headers = self._rejoining.headers(place.url, ticket, self._name or ticket)
         stream_id = self._rejoining.id_of(self._request, place.replica_id, ticket)
-        return Reader(stream_id, place.url, headers)
+        self._reader = Reader(stream_id, place.url, headers)
 
-    def leaves(self, reader: Reader) -> None:
+    def ends(self) -> bool:
+        """It was read to its end, or is for others to read. Whether there was one."""
+        reader, self._reader = self._reader, None
+        return reader is not None
+
+    def leaves(self) -> None:
         """It is not read to its end, and nobody is to."""
-        self._rejoining.leaves(reader)
+        if self._reader is not None:
+            self._rejoining.leaves(self._reader)
+            self._reader = None
 
 
 class Rejoining:
@@ -153,8 +161,8 @@ class Rejoining:
                     request = renamed(request, fields, of.settings.served_model_name)
                 reader = uuid.uuid4().hex
                 place = Reservation(replica_id, url, self.headers(url, ticket, reader))
-                asked = of.unread(request, fields, headers, options)
-                return RejoinedAttempt(asked, of, place, ticket, int(events), reader)
+                unread = of.unread(request, fields, headers, options)
+                return RejoinedAttempt(unread, of, place, ticket, int(events), reader)
         raise _unknown()
 
     def leaves(self, reader: Reader) -> None:
@@ -171,8 +179,8 @@ class Rejoining:
 
     def _signature(self, request: EngineRequest, replica_id: str, ticket: str) -> str:
         hash_ = self._hash.copy()
-        said = request.tenant, request.path, replica_id, ticket
-        for part in (*(text.encode() for text in said), request.body):
+        names = request.tenant, request.path, replica_id, ticket
+        for part in (*(text.encode() for text in names), request.body):
             hash_.update(len(part).to_bytes(8, "little"))
             hash_.update(part)
         return hash_.hexdigest()
@@ -253,7 +261,7 @@ class RejoinedAttempt:
         # an engine calls its answer by it
         engine = replace(self.request, request_id=self._began_as)
         explain = engine.record.explain
-        attempt = self._pool.place_unread(replace(self._pool_request, engine=engine), failed)
+        attempt = place_unread(self._pool, replace(self._pool_request, engine=engine), failed)
         engine.record.explain = explain
         return attempt
 
@@ -261,11 +269,39 @@ class RejoinedAttempt:
         raise AssertionError("it waits for no replica")
 
     def is_leaving(self, replica_id: str) -> bool:
-        """As of an `EngineAttempt`."""
         return self._pool.scheduler.board.is_leaving(replica_id)
+
+    def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
+        return nullcontext()  # it stays where it is kept
+
+    def while_answered(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def moved(
+        self, avoid: frozenset[str], tokens: int | None, within_s: float
+    ) -> EngineAttempt | None:
+        return None
+
+    def went_on(
+        self,
+        reservation: Reservation,
+        engine_headers: Mapping[str, str],
+        why: WentOn,
+        facts: Mapping[str, Any],
+    ) -> None:
+        raise AssertionError("it is read from its beginning")
 
     def ended(self) -> None:
         """Nothing was placed."""
+
+
+def taken_over() -> ApiError:
+    """Another request of the same client reads the stream now."""
+    message = (
+        f"Another request goes on with this stream by {RESUME_HEADER}. Read it there, or resume it"
+        " again, not counting this event."
+    )
+    return ApiError(409, message, code=TAKEN_OVER, param=RESUME_HEADER, headers=NO_RETRY)
 
 
 def gateway_stopped(is_kept: bool) -> ApiError:

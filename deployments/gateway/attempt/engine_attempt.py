@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, Computed, SchedulingRequest
-from deployments.gateway.attempt.moves import Moves
+from deployments.gateway.attempt.any_attempt import WentOn
+from deployments.gateway.attempt.moves import Moves, Offer
 from deployments.gateway.attempt.transport import Reservation, Route, Transport
 from deployments.gateway.intake.request import PoolRequest
 from deployments.gateway.intake.request_options import POLICY_HEADER
@@ -19,12 +21,10 @@ from deployments.wire.confirmation import count_in
 from deployments.wire.headers import CACHED_TOKENS_HEADER, LOAD_HEADER, PROMPT_TOKENS_HEADER
 from observability.request_record import Fact
 from router.load import LoadReport
+from router.placement import Placement
 
 logger = logging.getLogger("ray.serve")
 
-
-# Because its engine was lost, or is taken away.
-WentOn = Literal["resumed", "moved"]
 
 DecideAnew = Callable[[], Awaitable["EngineAttempt"]]
 
@@ -38,9 +38,8 @@ class OutageWatch(NamedTuple):
 
 
 class EngineAttempt:
-    """`request` is what that engine is asked: another model's, where the request overflowed.
-    `moves` has its answer go on elsewhere, when that engine is taken away. `had_events`: how many
-    of the answer's the client has from another gateway."""
+    """`request` is what that engine gets: another model's, where the request overflowed.
+    `moves` has its answer go on elsewhere, when that engine is leaving."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class EngineAttempt:
         self._explanation: Mapping[str, Any] | None = None
         chosen = attempt.chosen
         self.transport = transport
-        self.moves = moves
+        self._moves = moves
         self.request = request.engine
         self.expected_cached = chosen.cached_tokens if chosen else 0
         self.path = request.engine.path
@@ -132,7 +131,7 @@ class EngineAttempt:
             self._scheduler,
             self._reporter,
             self.transport,
-            self.moves,
+            self._moves,
             self._pool_request,
             attempt,
             self._admitted,
@@ -153,13 +152,15 @@ class EngineAttempt:
             return None
         return self.again(avoid, tokens)
 
-    @property
-    def streams(self) -> bool:
-        """Whether the answer begins with its first token."""
-        return self._pool_request.asked.stream
+    def while_waiting(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
+        if not self._pool_request.parameters.stream:  # its headers come with all of it
+            return nullcontext()
+        return self._moves.offering(replica_id, offer)
+
+    def while_answered(self, replica_id: str, offer: Offer) -> AbstractContextManager[None]:
+        return self._moves.offering(replica_id, offer)
 
     def is_leaving(self, replica_id: str) -> bool:
-        """Whether that replica has said that it is taken away."""
         return self._scheduler.board.is_leaving(replica_id)
 
     def _asked(self, tokens: int | None) -> SchedulingRequest:
@@ -191,17 +192,16 @@ class EngineAttempt:
         )
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(self._learn, outcome, _report(engine_headers))
-        return self._headers(outcome)
+        return _headers(self._pool_request, self._attempt.placement, self._admitted, outcome)
 
     def went_on(
         self,
         reservation: Reservation,
         engine_headers: Mapping[str, str],
         why: WentOn,
-        told: Mapping[str, Any],
+        facts: Mapping[str, Any],
     ) -> None:
-        """It goes on with an answer that another began; `why` and `told` are for the explanation,
-        which says what was predicted, too.
+        """As of `AnyAttempt`; the explanation also says what was predicted.
 
         Nothing is learned of it: what was predicted and promised is the time to a first token.
         """
@@ -211,8 +211,8 @@ class EngineAttempt:
         report, replica_id = _report(engine_headers), reservation.replica_id
         served = self._attempt.placement.candidate(replica_id)
         predicted_s = served.predicted_ttft_s if served else None
-        told = {"replica": replica_id, **told, "predicted_s": predicted_s}
-        asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, report, why, told)
+        facts = {"replica": replica_id, **facts, "predicted_s": predicted_s}
+        asyncio.get_running_loop().call_soon(self._learn_that_it_goes_on, report, why, facts)
 
     def ended(self) -> None:
         """The try is over, however it went."""
@@ -240,12 +240,12 @@ class EngineAttempt:
         self._attempt = self._attempt.answering()
 
     def _learn_that_it_goes_on(
-        self, report: LoadReport | None, why: WentOn, told: Mapping[str, Any]
+        self, report: LoadReport | None, why: WentOn, facts: Mapping[str, Any]
     ) -> None:
         try:
-            self._scheduler.answered(self._attempt, told["replica"], report)
+            self._scheduler.answered(self._attempt, facts["replica"], report)
             if self._before is not None and (before := self._before._explanation) is not None:
-                self._explanation = {**before, why: told}
+                self._explanation = {**before, why: facts}
         except Exception:
             logger.exception("how request %s goes on is not explained", self.request.request_id)
         self._attempt = self._attempt.answering()
@@ -255,29 +255,8 @@ class EngineAttempt:
         one that was sent on to another replica has waited for both, and a trial takes its time."""
         chosen = self._attempt.chosen
         served = chosen is not None and chosen.replica_id == outcome.replica_id
-        if self._pool_request.prompt.placement.needs_trial:
-            return False
-        return self._before is None and served and outcome.prompt_tokens is not None
-
-    def _headers(self, outcome: Outcome) -> dict[str, str]:
-        placement, admitted = self._attempt.placement, self._admitted
-        served = placement.candidate(outcome.replica_id)
-        headers = {
-            POLICY_HEADER: placement.policy,
-            "x-antefix-model": self.request.model,
-            "x-antefix-admission": admitted.verdict,
-            "x-antefix-ttft-ms": f"{outcome.ttft_s * 1000:.1f}",
-            "x-antefix-engine-ttft-ms": f"{outcome.engine_s * 1000:.1f}",
-            "x-antefix-index-ms": f"{self._pool_request.prompt.lookup_s * 1000:.2f}",
-        }
-        if served is not None:
-            headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft_s * 1000:.1f}"
-            headers["x-antefix-cached-tokens-predicted"] = str(served.cached_tokens)
-        if outcome.cached_tokens is not None:
-            headers[CACHED_TOKENS_HEADER] = str(outcome.cached_tokens)
-        if outcome.prompt_tokens is not None:
-            headers[PROMPT_TOKENS_HEADER] = str(outcome.prompt_tokens)
-        return headers
+        tried = self._before is not None or self._pool_request.prompt.placement.needs_trial
+        return served and not tried and outcome.prompt_tokens is not None
 
 
 def _report(headers: Mapping[str, str]) -> LoadReport | None:
@@ -285,3 +264,26 @@ def _report(headers: Mapping[str, str]) -> LoadReport | None:
         return LoadReport.from_header(headers.get(LOAD_HEADER, ""))
     except ValueError:  # from a replica of another release
         return None
+
+
+def _headers(
+    request: PoolRequest, placement: Placement, admitted: Admitted, outcome: Outcome
+) -> dict[str, str]:
+    """For the client."""
+    served = placement.candidate(outcome.replica_id)
+    headers = {
+        POLICY_HEADER: placement.policy,
+        "x-antefix-model": request.engine.model,
+        "x-antefix-admission": admitted.verdict,
+        "x-antefix-ttft-ms": f"{outcome.ttft_s * 1000:.1f}",
+        "x-antefix-engine-ttft-ms": f"{outcome.engine_s * 1000:.1f}",
+        "x-antefix-index-ms": f"{request.prompt.lookup_s * 1000:.2f}",
+    }
+    if served is not None:
+        headers["x-antefix-predicted-ttft-ms"] = f"{served.predicted_ttft_s * 1000:.1f}"
+        headers["x-antefix-cached-tokens-predicted"] = str(served.cached_tokens)
+    if outcome.cached_tokens is not None:
+        headers[CACHED_TOKENS_HEADER] = str(outcome.cached_tokens)
+    if outcome.prompt_tokens is not None:
+        headers[PROMPT_TOKENS_HEADER] = str(outcome.prompt_tokens)
+    return headers

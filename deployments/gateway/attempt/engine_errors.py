@@ -45,13 +45,13 @@ def error_in(event: bytes) -> EngineError | None:
     lines = event.split(b"\n")
     try:
         data = json.loads(b"".join(line[6:] for line in lines if line.startswith(b"data: ")))
-        told = data.get("error", data)
+        error = data.get("error", data)
     except (ValueError, AttributeError):
         return EngineError(500, event)
-    if told is None:
+    if error is None:
         return None
-    code = told.get("code") if isinstance(told, dict) else None
-    return EngineError(_status(code), json.dumps({"error": told}).encode())
+    code = error.get("code") if isinstance(error, dict) else None
+    return EngineError(_status(code), json.dumps({"error": error}).encode())
 
 
 def error_at_the_beginning(stream: bytes) -> EngineError | Literal["undecided"] | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from common.loops import forever
 from router.load import LoadBoard
@@ -31,16 +32,19 @@ class Moves:
         # replica id -> since when it is known to leave, on the loop's clock
         self._leaving: dict[str, float] = {}
 
-    def begun(self, replica_id: str, offer: Offer) -> None:
-        """An answer that can be gone on with; `offer` has another engine go on, if one can."""
+    @contextmanager
+    def offering(self, replica_id: str, offer: Offer) -> Iterator[None]:
+        """An answer that may go on elsewhere for as long as the block runs: `offer` is called again
+        and again once that replica is leaving."""
         self._answers.setdefault(replica_id, set()).add(offer)
         self._begun.set()
-
-    def ended(self, replica_id: str, offer: Offer) -> None:
-        answers = self._answers.get(replica_id, set())
-        answers.discard(offer)
-        if not answers:
-            self._answers.pop(replica_id, None)
+        try:
+            yield
+        finally:
+            answers = self._answers[replica_id]
+            answers.discard(offer)
+            if not answers:
+                del self._answers[replica_id]
 
     async def run(self) -> None:
         """Offer until cancelled."""

@@ -38,7 +38,7 @@ AGAIN_S = 0.1
 
 @dataclass(frozen=True)
 class Reservation:
-    """A place on one replica, reserved through Ray Serve or asked for without; `headers` let a
+    """A place on one replica, reserved through Ray Serve or not; `headers` let a
     request into it."""
 
     replica_id: str
@@ -71,7 +71,7 @@ class ReplicaFailed(Exception):
     """The replica `replica_id` did not answer, or not to the end.
 
     `was_lost`: it went with the request in it, so that the request may be why. `error`: what it
-    said of its failure itself, for the client; None: it broke off.
+    reported of its failure itself, for the client; None: it broke off.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Transport:
         self._handle = handle.hold
         self._passes = EnginePasses(secret)
         self._holders: set[asyncio.Task[None]] = set()
-        # reservations that were asked for and are not made yet
+        # reservations that are requested and not made yet
         self._waiting = 0
 
     @asynccontextmanager
@@ -178,7 +178,7 @@ class Transport:
 
 
 class _Hold:
-    """One request's reservation through Ray Serve, from when it is asked for by `start`."""
+    """One request's reservation through Ray Serve, from when `start` requests it."""
 
     def __init__(self, start: Callable[[asyncio.Future[Reservation]], asyncio.Task[None]]) -> None:
         self._start = start
@@ -187,7 +187,7 @@ class _Hold:
 
     @property
     def waits(self) -> asyncio.Future[Reservation] | None:
-        """Done when it is made, or cannot be; None: it was not asked for, or is done."""
+        """Done when it is made, or cannot be; None: it was not requested, or is done."""
         return None if self._holder is None or self._reserved.done() else self._reserved
 
     def begin(self) -> None:

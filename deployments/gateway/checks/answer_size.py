@@ -7,31 +7,31 @@ the logprobs of its generated tokens for a moment only, so they do not count.
 
 from __future__ import annotations
 
-from deployments.gateway.intake.asked import AskedOfEngine
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import RequestParameters
 
 
-def refuse_many_sequences(asked: AskedOfEngine, max_n: int, most: int) -> None:
+def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) -> None:
     """Raises ApiError 400 beyond `max_n` answers to a prompt, or `most` to all of them."""
-    if asked.n is not None and asked.n > max_n:
+    if parameters.n is not None and parameters.n > max_n:
         message = (
-            f"'n' asks for {asked.n} answers, and at most {max_n} are allowed."
+            f"'n' asks for {parameters.n} answers, and at most {max_n} are allowed."
             " Ask for fewer, in several requests."
         )
         raise ApiError(400, message, code="invalid_value", param="n")
-    if asked.sequences > most:
-        of = f"{asked.prompts} prompts" if asked.prompts > 1 else "one prompt"
-        answers = f", each with {asked.n} answers" if (asked.n or 1) > 1 else ""
+    if parameters.sequences > most:
+        of = f"{parameters.prompts} prompts" if parameters.prompts > 1 else "one prompt"
+        answers = f", each with {parameters.n} answers" if (parameters.n or 1) > 1 else ""
         message = (
-            f"The request has {of}{answers}: {asked.sequences} sequences, and at most {most} are"
-            " allowed. Send fewer prompts, or a smaller 'n', in each of several requests."
+            f"The request has {of}{answers}: {parameters.sequences} sequences, and at most {most}"
+            " are allowed. Send fewer prompts, or a smaller 'n', in each of several requests."
         )
-        param = "n" if asked.prompts <= 1 else None
+        param = "n" if parameters.prompts <= 1 else None
         raise ApiError(400, message, code="invalid_value", param=param)
 
 
 def refuse_many_logprobs(
-    asked: AskedOfEngine,
+    parameters: RequestParameters,
     prompt_tokens: int,
     max_model_len: int | None,
     each_at_most: int,
@@ -43,13 +43,13 @@ def refuse_many_logprobs(
     requests to by itself, except where they name token ids.
     """
     of_prompt = of_answer = 0
-    if asked.prompt_logprobs is not None:
-        with_each = 1 + min(asked.prompt_logprobs, each_at_most)
-        of_prompt = prompt_tokens * (asked.n or 1) * with_each
-    if asked.logprobs is not None and not asked.stream:
-        named = asked.names_logprobs
-        with_each = 1 + (asked.logprobs if named else min(asked.logprobs, each_at_most))
-        of_answer = _longest(asked, max_model_len) * asked.sequences * with_each
+    if parameters.prompt_logprobs is not None:
+        with_each = 1 + min(parameters.prompt_logprobs, each_at_most)
+        of_prompt = prompt_tokens * (parameters.n or 1) * with_each
+    if parameters.logprobs is not None and not parameters.stream:
+        named = parameters.names_logprobs
+        with_each = 1 + (parameters.logprobs if named else min(parameters.logprobs, each_at_most))
+        of_answer = _longest(parameters, max_model_len) * parameters.sequences * with_each
     if of_prompt + of_answer > most:
         param = "prompt_logprobs" if of_prompt > of_answer else "logprobs"
         message = (
@@ -60,8 +60,8 @@ def refuse_many_logprobs(
         raise ApiError(400, message, code="invalid_value", param=param)
 
 
-def _longest(asked: AskedOfEngine, max_model_len: int | None) -> int:
+def _longest(parameters: RequestParameters, max_model_len: int | None) -> int:
     """Tokens of an answer. A single one without `max_tokens` is most often short."""
-    if asked.max_tokens is not None:
-        return min(asked.max_tokens, max_model_len or asked.max_tokens)
-    return max_model_len or 0 if asked.sequences > 1 else 0
+    if parameters.max_tokens is not None:
+        return min(parameters.max_tokens, max_model_len or parameters.max_tokens)
+    return max_model_len or 0 if parameters.sequences > 1 else 0

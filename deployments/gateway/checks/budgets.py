@@ -21,8 +21,8 @@ from urllib.parse import quote
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.objectives import TenantLimits
 from deployments.gateway.checks.context_lengths import lengths_of
-from deployments.gateway.intake.asked import COMPLETIONS, EMBEDDINGS
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import COMPLETIONS, EMBEDDINGS
 from deployments.gateway.intake.request import PoolRequest
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.record.pool_reporter import Admitted
@@ -145,7 +145,7 @@ class TenantBudgets:
             error = _refusal(answer, engine.tenant, tokens, budgets, full=self.redis_is_full)
             self._refused(request, answer, pool, error)
             raise error
-        beams_prompt = request.tokens if request.asked.beam_search else None
+        beams_prompt = request.tokens if request.parameters.beam_search else None
         self._held[engine.record] = _Held(answer, beams_prompt)
         share = {SHARE_HEADER: "share"} if answer.by_share else {}
         return {**_headers(budgets, answer.left), **share}
@@ -250,32 +250,36 @@ class TenantBudgets:
 
 def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
     """The most tokens a request can use; None: nothing bounds it, as far as is known here."""
-    path, asked = request.engine.path, request.asked
+    path, parameters = request.engine.path, request.parameters
     if path in _NO_TOKENS:
         return 0
     prompt_tokens = request.tokens
     if not request.prompt.known:
         prompt_tokens = len(request.engine.body) + _TEMPLATE_TOKENS
         if max_model_len is not None and path != EMBEDDINGS:
-            whole = max_model_len * max(1, asked.prompts if path == COMPLETIONS else 1)
+            whole = max_model_len * max(1, parameters.prompts if path == COMPLETIONS else 1)
             # an image has more tokens than its address has bytes
             prompt_tokens = whole if _has_media(request.fields) else min(prompt_tokens, whole)
     if path == EMBEDDINGS:
         return prompt_tokens
-    if asked.n is None:
+    if parameters.n is None:
         return None
     if max_model_len is None:
-        each = asked.max_tokens
-        return None if each is None else prompt_tokens + each * asked.sequences
-    each = max_model_len if asked.max_tokens is None else min(asked.max_tokens, max_model_len)
+        each = parameters.max_tokens
+        return None if each is None else prompt_tokens + each * parameters.sequences
+    each = (
+        max_model_len
+        if parameters.max_tokens is None
+        else min(parameters.max_tokens, max_model_len)
+    )
     # a sequence and its prompt have no more together, and its prompt counts with the first alone
-    return min(prompt_tokens + each * asked.sequences, _longest(request, max_model_len))
+    return min(prompt_tokens + each * parameters.sequences, _longest(request, max_model_len))
 
 
 def _longest(request: PoolRequest, max_model_len: int) -> int:
     """Tokens of all sequences of a request that fill the model's length, prompts counted once."""
-    sequences = request.asked.sequences
-    if not request.prompt.known or request.asked.prompts > 1:
+    sequences = request.parameters.sequences
+    if not request.prompt.known or request.parameters.prompts > 1:
         return max_model_len * sequences
     left = max(1, max_model_len - request.tokens)
     return request.tokens + left * sequences

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deployments.gateway.intake.asked import RESPONSES, AskedOfEngine, asked_of
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import RESPONSES, RequestParameters, parameters_of
 from deployments.wire.headers import RESUME_FIELD
 
 # What engines tell each other of their caches, and gateways them of a lost engine's answer.
@@ -39,18 +39,18 @@ def refuse_engine_fields(
             " list it in 'allowed_xargs' of the model's pool."
         )
         raise ApiError(400, message, code="field_not_allowed", param="vllm_xargs")
-    asked = asked_of(path, fields)
-    if not may_prioritize and asked.priority != 0:
+    parameters = parameters_of(path, fields)
+    if not may_prioritize and parameters.priority != 0:
         message = (
             "'priority' puts a request before others in an engine, and this key has no right to"
             " it. Leave it out, or ask the operators to let this key have it."
         )
         raise ApiError(403, message, code="priority_not_allowed", param="priority")
     if path == RESPONSES:
-        _refuse_kept_responses(fields, asked)
+        _refuse_kept_responses(fields, parameters)
 
 
-def _refuse_kept_responses(fields: Mapping[str, Any], asked: AskedOfEngine) -> None:
+def _refuse_kept_responses(fields: Mapping[str, Any], parameters: RequestParameters) -> None:
     """A response stays with its replica, and the next request may go to another."""
     if fields.get("previous_response_id") is not None:
         message = (
@@ -58,7 +58,7 @@ def _refuse_kept_responses(fields: Mapping[str, Any], asked: AskedOfEngine) -> N
             " Send what was said so far in 'input'."
         )
         raise ApiError(400, message, code="field_not_allowed", param="previous_response_id")
-    if asked.background:
+    if parameters.background:
         message = (
             "'background' asks for a response that is fetched later, and none are kept here."
             " Leave it out, and set 'stream' where an answer takes long."

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from deployments.gateway.intake.asked import CHAT, GENERATING, RESPONSES
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import CHAT, GENERATING, RESPONSES
 
 _CONSTRAINTS = {
     "guided_json": "Send 'structured_outputs': {'json': ...}, or 'response_format'.",
@@ -63,8 +63,8 @@ def refuse_ignored_fields(
 
 def _refuse_built_in_tools(fields: Mapping[str, Any], has_tool_server: bool) -> None:
     tools = fields.get("tools")
-    asked = [("tools", tool) for tool in (tools if isinstance(tools, list) else ())]
-    for name, tool in (*asked, ("tool_choice", fields.get("tool_choice"))):
+    listed = [("tools", tool) for tool in (tools if isinstance(tools, list) else ())]
+    for name, tool in (*listed, ("tool_choice", fields.get("tool_choice"))):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if not isinstance(kind, str) or (has_tool_server and kind in _OF_A_TOOL_SERVER):
             continue

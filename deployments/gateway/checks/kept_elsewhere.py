@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from deployments.gateway.checks.message_parts import messages_in, parts_in
-from deployments.gateway.intake.asked import RESPONSES
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import RESPONSES
 
 FILES = ("file", "input_file", "image_file")
 ITEM_REFERENCE = "item_reference"

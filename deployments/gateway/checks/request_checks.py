@@ -13,7 +13,7 @@ from deployments.gateway.checks.engine_fields import refuse_engine_fields
 from deployments.gateway.checks.ignored_fields import refuse_ignored_fields
 from deployments.gateway.checks.kept_elsewhere import refuse_kept_elsewhere
 from deployments.gateway.checks.media_urls import refuse_media_urls
-from deployments.gateway.intake.asked import asked_of
+from deployments.gateway.intake.parameters import parameters_of
 from deployments.gateway.intake.request import PoolRequest
 from deployments.gateway.pool.overflow_contract import most_logprobs
 from deployments.gateway.pool.pool import GatewayPool
@@ -28,14 +28,14 @@ def check_fields(
     refuse_engine_fields(path, fields, pool.allowed_xargs, may_prioritize)
     refuse_ignored_fields(path, fields, pool.engine_args)
     refuse_kept_elsewhere(path, fields)
-    refuse_many_sequences(asked_of(path, fields), limits.max_n, limits.max_sequences)
+    refuse_many_sequences(parameters_of(path, fields), limits.max_n, limits.max_sequences)
     refuse_media_urls(fields, pool.engine_args)
 
 
 def check_answer(request: PoolRequest, pool: GatewayPool, limits: GatewaySettings) -> None:
     """Raises ApiError 400, now that the prompt's tokens are known."""
     refuse_many_logprobs(
-        request.asked,
+        request.parameters,
         request.tokens,
         max_model_len=max(lengths_of(pool), default=None),
         each_at_most=most_logprobs(pool.settings),

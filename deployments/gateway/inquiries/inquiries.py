@@ -10,10 +10,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from deployments.fleet.fleet import Fleet
 from deployments.gateway.inquiries.status import fleet_status
 from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.pool.model_cards import no_description
 from deployments.gateway.pool.pools import Pools
 from deployments.gateway.pool.serve_controller import ServeController
@@ -27,14 +27,12 @@ from router.redis_client import REDIS_FAILURES
 
 
 class Inquiries:
-    """`fleet` is the one of now, `refused` why newer settings are not in force. `holder_of` says
-    whose key a request has, and raises ApiError 401; the API of `inference_paths` is the engines'.
-    """
+    """`holder_of` says whose key a request has, and raises ApiError 401. The API of
+    `inference_paths` is the engines'."""
 
     def __init__(
         self,
-        fleet: Callable[[], Fleet],
-        refused: Callable[[], str],
+        in_force: InForce,
         keys: ApiKeys,
         holder_of: Callable[[Request], KeyHolder],
         pools: Pools,
@@ -42,8 +40,7 @@ class Inquiries:
         explanations: Explanations,
         inference_paths: Collection[str],
     ) -> None:
-        self._fleet = fleet
-        self._refused = refused
+        self._in_force = in_force
         self._keys = keys
         self._holder_of = holder_of
         self._pools = pools
@@ -76,19 +73,23 @@ class Inquiries:
 
     async def status(self, request: Request) -> Response:
         holder = self._holder_of(request)
-        told = None if holder.sees_loads(self._fleet().gateway) else holder.tenant
+        tenant = None if holder.sees_loads(self._in_force.fleet.gateway) else holder.tenant
         status = await fleet_status(
-            self._fleet(), self._pools.by_name, self._controller, self._refused(), told
+            self._in_force.fleet,
+            self._pools.by_name,
+            self._controller,
+            self._in_force.refused,
+            tenant,
         )
         return JSONResponse(status)
 
     async def explain(self, request: Request) -> Response:
         """Why a request of this key's tenant, or any for an operator, went where and ended how."""
         holder, request_id = self._holder_of(request), request.path_params["request_id"]
-        loads = holder.sees_loads(self._fleet().gateway)
+        loads = holder.sees_loads(self._in_force.fleet.gateway)
         try:
             # the page shows an operator everybody's decisions, and leads here
-            others = self._keys.tenants if holder.is_operator(self._fleet().gateway) else ()
+            others = self._keys.tenants if holder.is_operator(self._in_force.fleet.gateway) else ()
             found = await self._explanations.find(holder.tenant, request_id, loads, others)
         except REDIS_FAILURES:
             raise _no_redis() from None
@@ -106,12 +107,12 @@ class Inquiries:
         `?only=failed`: of failed requests.
         """
         holder = self._holder_of(request)
-        tenant, operator = holder.tenant, holder.is_operator(self._fleet().gateway)
+        tenant, operator = holder.tenant, holder.is_operator(self._in_force.fleet.gateway)
         limit = decisions_of(request.query_params.get("limit"))
         failed = only_failed(request.query_params.get("only"))
         try:
             whose = None if operator else tenant
-            loads = holder.sees_loads(self._fleet().gateway)
+            loads = holder.sees_loads(self._in_force.fleet.gateway)
             found = await self._explanations.latest(whose, limit, loads, failed)
         except REDIS_FAILURES:
             raise _no_redis() from None

@@ -14,14 +14,14 @@ from common.percentiles import percentile
 from common.release import VERSION
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.pool.pool import GatewayPool
-from deployments.gateway.pool.replica_counts import least_replicas, target_replicas
+from deployments.gateway.pool.pools import least_replicas, target_replicas
 from deployments.gateway.pool.serve_controller import ServeController
 from router.cost import predict_ttft
 from router.load import LoadBoard, ReplicaLoad
 
 # The prompt whose TTFT `status` predicts for each replica, in tokens.
 REFERENCE_PROMPT_TOKENS = 512
-# What is told of a replica to operators alone: addresses, and what others keep it busy with.
+# What operators alone see of a replica: addresses, and what others keep it busy with.
 _OF_OPERATORS = (
     *("url", "node_ip", "slot", "waiting", "running", "queued_prefill_tokens", "kv_use"),
     "predicted_ttft_s",
@@ -46,8 +46,8 @@ async def fleet_status(
 ) -> dict[str, Any]:
     """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
 
-    `refused`: why the newest settings are not in force; empty where they are. `tenant`: who is told
-    no address, and no name and no queue of others; None for an operator, who is told all.
+    `refused`: why the newest settings are not in force; empty where they are. `tenant`: it sees
+    no address, and no name and no queue of others; None: an operator, who sees all.
     """
     states = (await controller.status.latest()).states
     all_read = all(pool.scheduler.board.is_read for pool in pools.values())

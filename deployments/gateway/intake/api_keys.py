@@ -4,7 +4,7 @@ A key has the least of what its tenant may (`gateway.tenants` of the fleet file)
 with it in the keys file, which gateways follow (`keys_file` says what is in it). Revoking fails
 closed: what cannot be read of the file opens nothing, an empty file opens to nobody but the keys
 that the environment gave, and an id that was revoked once stays so while the process lives. Only a
-file that cannot be read at all changes nothing; that, and every line left out, is told by the log
+file that cannot be read at all changes nothing; that, and every line left out, is in the log
 and by `stale`.
 """
 
@@ -47,7 +47,7 @@ ADDRESSES_TOLD = 5
 class KeyHolder:
     """Whose key a request has, and what of the tenant's rights the key has.
 
-    `alone`: no other tenant has a key, so there is nothing of others to be told.
+    `alone`: no other tenant has a key, so there is nothing of others to hide.
     """
 
     tenant: str
@@ -58,7 +58,7 @@ class KeyHolder:
         return self.rights.operator and settings.is_operator(self.tenant)
 
     def sees_loads(self, settings: GatewaySettings) -> bool:
-        """Whether it is told addresses, and what keeps replicas busy."""
+        """Whether it sees addresses, and what keeps replicas busy."""
         return self.is_operator(settings) or (self.alone and self.rights.operator)
 
     def rights_in(self, settings: GatewaySettings) -> KeyRights:
@@ -104,7 +104,7 @@ class ApiKeys:
             raise _unauthorized(message, "missing_api_key")
         given = key.strip()
         found = self._keys.get(id_of(given), self._nobody)
-        # before anything else is told of it: an id alone is no secret
+        # before anything else is known of it: an id alone is no secret
         if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):
             message = "The API key is not known here. Ask the operators for a valid one."
             raise _unauthorized(message, "invalid_api_key")

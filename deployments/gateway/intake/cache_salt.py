@@ -36,14 +36,14 @@ class CacheSalts:
         """
         if path in _UNCACHED_PATHS:
             return None
-        asked = fields.get("cache_salt")
-        if asked is not None and not (isinstance(asked, str) and asked):
+        salt = fields.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and salt):
             message = (
                 "'cache_salt' must be a string that is not empty. Correct it, or leave it out."
             )
             raise ApiError(400, message, code="invalid_cache_salt", param="cache_salt")
         hash_ = self._hash.copy()
-        hash_.update(json.dumps([group, None if group else tenant, asked]).encode())
+        hash_.update(json.dumps([group, None if group else tenant, salt]).encode())
         return hash_.hexdigest()
 
 

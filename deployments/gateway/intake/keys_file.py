@@ -11,7 +11,7 @@ guesses at any speed, and it is checked with each request, in microseconds. A ke
 its id, which is in it, or is made from it where another made it; the id is no secret.
 
 What is wrong opens nothing: a line that cannot be read, a short key, a key of two meanings or a
-limit that this release does not know is left out and told, without the key. An id that is revoked
+limit that this release does not know is left out and logged, without the key. An id that is revoked
 on any line is revoked.
 """
 

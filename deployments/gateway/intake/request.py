@@ -1,4 +1,4 @@
-"""A request on its way through a gateway: what its engine is asked, and what is known of it."""
+"""A request on its way through a gateway: what its engine gets, and what is known of it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, NoReturn, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from deployments.gateway.intake.asked import AskedOfEngine, asked_of
 from deployments.gateway.intake.cache_salt import salted
 from deployments.gateway.intake.errors import NO_RETRY, ApiError
+from deployments.gateway.intake.parameters import RequestParameters, parameters_of
 from deployments.gateway.intake.request_options import RequestOptions
 from observability.request_record import RequestRecord
 from router.index import Depths
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is asked: the client's own bytes, and the salt of its cached prompt (None:
+    """What an engine gets: the client's own bytes, and the salt of its cached prompt (None:
     it caches none); since it had all of them and until when (s, loop time).
 
     Whoever learns something of it writes that to its `record`.
@@ -80,9 +80,9 @@ class PoolRequest:
     prompt: Prompt
 
     @cached_property
-    def asked(self) -> AskedOfEngine:
+    def parameters(self) -> RequestParameters:
         """What its fields ask the engine for."""
-        return asked_of(self.engine.path, self.fields)
+        return parameters_of(self.engine.path, self.fields)
 
     @property
     def tokens(self) -> int:

@@ -52,10 +52,10 @@ def options_of(
         raise ApiError(400, message, code="unknown_policy", param=POLICY_HEADER)
     tier = fields.get("service_tier")
     of_tier = _CLASS_OF_TIER.get(tier) if isinstance(tier, str) else None
-    asked = _word_of(headers, PRIORITY_HEADER, get_args(PriorityClass))
-    priority = cast(PriorityClass, asked or of_tier or right)
+    given = _word_of(headers, PRIORITY_HEADER, get_args(PriorityClass))
+    priority = cast(PriorityClass, given or of_tier or right)
     if right == "batch" and priority == "interactive":
-        where = PRIORITY_HEADER if asked else "service_tier"
+        where = PRIORITY_HEADER if given else "service_tier"
         message = (
             f"'{where}' asks for the class 'interactive', and this key may have only 'batch'."
             f" Leave it out, or ask the operators to let this key have it."
@@ -86,16 +86,16 @@ def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> s
 
 def timeout_of(headers: Mapping[str, str], limit_s: float) -> float:
     """Within how many seconds it must be answered. Raises ApiError 400."""
-    asked = headers.get(TIMEOUT_HEADER)
-    if asked is None:
+    given = headers.get(TIMEOUT_HEADER)
+    if given is None:
         return limit_s
     try:
-        timeout_s = float(asked)
+        timeout_s = float(given)
     except ValueError:
         timeout_s = float("nan")
     if not 0 < timeout_s <= limit_s:
         message = (
-            f"The header {TIMEOUT_HEADER} is {asked!r}, but it must be a number of seconds above 0"
+            f"The header {TIMEOUT_HEADER} is {given!r}, but it must be a number of seconds above 0"
             f" and at most {limit_s:g}."
         )
         raise ApiError(400, message, code="invalid_timeout", param=TIMEOUT_HEADER)

@@ -7,7 +7,7 @@ keys, with its `cache_salt`. So neither what is kept nor how long a request take
 another's prompts. No text is kept, and of a piece's tokens the last few, which fill no segment.
 
 Exact: what it says of a prompt is what tokenizing all of it would. Bounded in bytes; what was not
-asked for longest is forgotten first. Safe to use from many threads.
+looked up for longest is forgotten first. Safe to use from many threads.
 """
 
 from __future__ import annotations

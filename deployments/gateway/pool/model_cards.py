@@ -15,7 +15,8 @@ from typing import Any
 import aiohttp
 
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.pool.pool import Connections, GatewayPool
+from deployments.gateway.pool.parts import Connections
+from deployments.gateway.pool.pool import GatewayPool
 from deployments.wire.engine_pass import EnginePasses
 
 ASK_TIMEOUT_S = 5.0
@@ -40,8 +41,8 @@ class ModelCards:
 
     async def models(self) -> list[dict[str, Any]]:
         """What an engine says of its models; the names alone while none has."""
-        told = await self._told(self._models, "/v1/models")
-        cards = {card["id"]: card for card in (told or {"data": []})["data"]}
+        listed = await self._fetched(self._models, "/v1/models")
+        cards = {card["id"]: card for card in (listed or {"data": []})["data"]}
         for name in self._pool.settings.model_names:
             cards.setdefault(name, {"id": name, "object": "model", "owned_by": "antefix"})
         return [
@@ -53,20 +54,20 @@ class ModelCards:
     async def openapi(self, paths: Iterable[str]) -> dict[str, Any] | None:
         """An engine's own description of `paths`, with our way of authorising; None: no engine has
         told it yet."""
-        told = await self._told(self._schema, "/openapi.json")
-        if told is None:
+        schema = await self._fetched(self._schema, "/openapi.json")
+        if schema is None:
             return None
         schemes = {"key": {"type": "http", "scheme": "bearer"}}
-        components = told.get("components") or {}
+        components = schema.get("components") or {}
         return {
-            **told,
-            "info": {"title": "Antefix", "version": told["info"]["version"]},
-            "paths": {p: v for p, v in told["paths"].items() if p in {*paths}} | _OWN_PATHS,
+            **schema,
+            "info": {"title": "Antefix", "version": schema["info"]["version"]},
+            "paths": {p: v for p, v in schema["paths"].items() if p in {*paths}} | _OWN_PATHS,
             "components": {**components, "securitySchemes": schemes},
             "security": [{"key": []}],
         }
 
-    async def _told(self, kept: _Kept, path: str) -> dict[str, Any] | None:
+    async def _fetched(self, kept: _Kept, path: str) -> dict[str, Any] | None:
         """What an engine answered last, lately where one answers at all."""
         async with kept.lock:
             if time.monotonic() >= kept.until:
@@ -110,8 +111,8 @@ def no_description() -> ApiError:
 def _own(summary: str, *named: str) -> dict[str, Any]:
     """`named`: what the path has in braces."""
     text = {"in": "path", "required": True, "schema": {"type": "string"}}
-    told = {"summary": summary, "responses": {"200": {"description": "OK"}}}
-    return {"get": {**told, "parameters": [{"name": name, **text} for name in named]}}
+    answer = {"summary": summary, "responses": {"200": {"description": "OK"}}}
+    return {"get": {**answer, "parameters": [{"name": name, **text} for name in named]}}
 
 
 _OWN_PATHS = {

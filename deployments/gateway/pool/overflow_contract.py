@@ -9,7 +9,7 @@ from typing import Any
 
 from autoscaling.overflow import Needs, Offers, refusal
 from deployments.fleet.pool import Pool
-from deployments.gateway.intake.asked import CHAT, COMPLETIONS, VOCABULARY, asked_of
+from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, VOCABULARY, parameters_of
 from deployments.gateway.intake.request import EngineRequest, PoolRequest
 from router.load import ReplicaLoad
 
@@ -43,11 +43,13 @@ def needs_of(
     path: str, fields: Mapping[str, Any], model: str, pool: Pool, prompt_tokens: int
 ) -> Needs:
     """What a request for `pool` asks of whoever answers it instead. Never raises."""
-    asked = asked_of(path, fields)
-    logprobs = [count for count in (asked.logprobs, asked.prompt_logprobs) if count is not None]
+    parameters = parameters_of(path, fields)
+    logprobs = [
+        count for count in (parameters.logprobs, parameters.prompt_logprobs) if count is not None
+    ]
     return Needs(
         chat_or_completion=path in _OVERFLOWING_PATHS,
-        tokens=prompt_tokens + (asked.max_tokens or 0),
+        tokens=prompt_tokens + (parameters.max_tokens or 0),
         adapter=model if model in pool.lora_names else None,
         tools=bool(fields.get("tools")) and fields.get("tool_choice") != "none",
         response_format=any(_constrains(fields.get(name)) for name in _FORMAT_FIELDS),

@@ -11,13 +11,14 @@ from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
 from deployments.gateway.pool.model_cards import ModelCards
-from deployments.gateway.pool.pool import Connections, GatewayPool
-from deployments.gateway.pool.replica_counts import replica_counts
+from deployments.gateway.pool.parts import Connections, parts_of
+from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.serve_controller import AllReplicas, Question
 from observability.families import Families
 from observability.metrics import AdmissionMetrics, RoutingMetrics
 
 LOOK_PERIOD_S = 0.25
+_NOT_STARTING = ("RUNNING", "STOPPING", "PENDING_MIGRATION")
 
 
 class Pools:
@@ -94,7 +95,7 @@ class Pools:
             task.cancel()
 
     def _made(self, fleet: Fleet, name: str) -> GatewayPool:
-        return GatewayPool(
+        parts = parts_of(
             fleet,
             name,
             self._connections,
@@ -103,6 +104,7 @@ class Pools:
             RoutingMetrics(self._metrics, name),
             AdmissionMetrics(self._metrics, name),
         )
+        return GatewayPool(fleet, name, parts)
 
     async def _end(self, pool: GatewayPool) -> None:
         """Once nobody waits in it: a request waits until its deadline at most."""
@@ -110,3 +112,38 @@ class Pools:
             await asyncio.sleep(LOOK_PERIOD_S)
         await self._loops.stop(self._running.pop(pool))
         pool.refresh_metrics({}, 0)
+
+
+def replica_counts(
+    pool: GatewayPool, states: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, int], int]:
+    """Replicas by the states of the metric `antefix_replicas`, and how many there should be.
+
+    `states` is as in `serve_controller.Status`.
+    """
+    board, serves = pool.scheduler.board, states.get(pool.name, {})
+    warm = board.warm().values()
+    asleep = sum(load.asleep for load in warm)
+    counts = {
+        "active": len(board.loads()),
+        "warm": len(warm) - asleep,
+        "asleep": asleep,
+        "leaving": len(board.leaving()),
+        "starting": sum(n for state, n in serves.items() if state not in _NOT_STARTING),
+        "stopping": serves.get("STOPPING", 0),
+    }
+    decided = pool.decided
+    return counts, decided.target if decided else target_replicas(pool, serves)
+
+
+def target_replicas(pool: GatewayPool, states: Mapping[str, int]) -> int:
+    """How many there should be; with autoscaling, as many as there are or are coming."""
+    if pool.settings.autoscaling is None:
+        return pool.settings.first_replicas
+    there = sum(count for state, count in states.items() if state != "STOPPING")
+    return max(least_replicas(pool), there)
+
+
+def least_replicas(pool: GatewayPool) -> int:
+    autoscaling = pool.settings.autoscaling
+    return autoscaling.min_replicas if autoscaling else pool.settings.first_replicas

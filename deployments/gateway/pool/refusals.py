@@ -1,4 +1,4 @@
-"""What the client of a request is told that was decided to be served nowhere."""
+"""The errors for clients whose requests no pool serves."""
 
 from __future__ import annotations
 

@@ -78,5 +78,5 @@ def _prompt_tokens(body: bytes, digest: str) -> PromptTokens:
     """`digest` is of the replica's signed lease. Raises ValueError for other facts."""
     facts = RendererFacts.from_json(body)
     if facts.digest != digest:
-        raise ValueError("these are not the facts of the engine that was asked")
+        raise ValueError("these are another engine's facts")
     return PromptTokens(facts, LONG_PROMPTS.elsewhere)

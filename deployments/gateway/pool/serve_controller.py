@@ -1,4 +1,4 @@
-"""What Ray Serve's controller last said, asked in the background.
+"""The last answers of Ray Serve's controller, fetched in the background.
 
 A controller that is stopped or lost leaves whoever asks it waiting for ever. So a question is put
 once at a time, in a thread of its own, and everybody reads its last answer: what a gateway serves
@@ -55,7 +55,7 @@ Running = Mapping[str, Mapping[str, str]]
 
 
 class Starting(NamedTuple):
-    """A replica that starts. `asked_at`: when Ray Serve asked for its process, in epoch seconds;
+    """A replica that starts. `asked_at`: when Ray Serve requested its process, in epoch seconds;
     `placed`: there is one, on a node that had room."""
 
     asked_at: float
@@ -75,8 +75,8 @@ AllReplicas = Mapping[str, Replicas]
 
 
 class Question(Generic[Answer]):
-    """`last` is the last answer, to what was asked at `as_of` of the loop's clock. `ask` may block
-    for ever; it is asked unasked for each `period_s`, None: never."""
+    """`last` is the last answer, to the question of `as_of` of the loop's clock. `ask` may block
+    for ever; it is called each `period_s` without a caller, None: never."""
 
     def __init__(self, ask: Callable[[], Answer], before: Answer, period_s: float | None) -> None:
         self._ask = ask
@@ -123,14 +123,14 @@ class Question(Generic[Answer]):
         self._is_late = True
         if not self._asked.done():
             raise Late(f"it has not answered within {LATE_S:g} s")
-        asked, self._asked = self._asked, None
-        self.last, self.as_of = asked.result(), self._asked_at
+        question, self._asked = self._asked, None
+        self.last, self.as_of = question.result(), self._asked_at
         self._is_late, self._said_at = False, asyncio.get_running_loop().time()
         self._said.set()
 
 
 class ServeController:
-    """Its questions; `running` and `replicas` are asked only where somebody wants to know."""
+    """Its questions; `running` and `replicas` are fetched only for a caller."""
 
     def __init__(self) -> None:
         self.status = Question(ask_status, Status({}), ASK_PERIOD_S)
@@ -149,14 +149,14 @@ def ask_status() -> Status:
     if not ray.is_initialized():  # else asking would start one
         return Status({})
     status: ServeStatus = serve.status()
-    said = [application.status for application in status.applications.values()]
+    found = [application.status for application in status.applications.values()]
     states = {
         name: {str(state): count for state, count in deployment.replica_states.items()}
         for application, of in status.applications.items()
         if is_application(application)
         for name, deployment in of.deployments.items()
     }
-    return Status(states, bool(said) and all(one == ApplicationStatus.RUNNING for one in said))
+    return Status(states, bool(found) and all(one == ApplicationStatus.RUNNING for one in found))
 
 
 def ask_running() -> Running:
@@ -203,11 +203,11 @@ def _in_thread(ask: Callable[[], Answer]) -> Future[Answer]:
 
     def work() -> None:
         try:
-            said = ask()
+            result = ask()
         except BaseException as error:
             answer.set_exception(error)
         else:
-            answer.set_result(said)
+            answer.set_result(result)
 
     threading.Thread(target=work, daemon=True, name="serve_controller").start()
     return answer

@@ -235,22 +235,22 @@ def _minute() -> int:
     return int(time.time()) // MINUTE_S
 
 
-def decisions_of(asked: str | None) -> int:
+def decisions_of(value: str | None) -> int:
     """Return how many decisions the query `limit` asks for. Raises ApiError 400."""
-    if asked is None:
+    if value is None:
         return DECISIONS
-    limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
+    limit = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0
     if not 1 <= limit <= DECISIONS:
         message = (
-            f"'limit' is {asked[:100]!r}, but it must be a whole number from 1 to {DECISIONS}."
+            f"'limit' is {value[:100]!r}, but it must be a whole number from 1 to {DECISIONS}."
         )
         raise ApiError(400, message, code="invalid_limit", param="limit")
     return limit
 
 
-def only_failed(asked: str | None) -> bool:
+def only_failed(value: str | None) -> bool:
     """Return whether the query `only` asks for failed requests. Raises ApiError 400."""
-    if asked not in (None, "failed"):
-        message = f"'only' is {asked[:100]!r}, but it must be 'failed'. Omit it for all decisions."
+    if value not in (None, "failed"):
+        message = f"'only' is {value[:100]!r}, but it must be 'failed'. Omit it for all decisions."
         raise ApiError(400, message, code="invalid_value", param="only")
-    return asked is not None
+    return value is not None

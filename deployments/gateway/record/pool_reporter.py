@@ -38,7 +38,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Admitted:
     """What was decided about a request, `waited_s` seconds after it arrived. `outage`: because the
-    pool that it asked for had no replica. Its fields are an explanation's `admission`."""
+    pool of its model had no replica. Its fields are an explanation's `admission`."""
 
     priority: PriorityClass
     verdict: AdmissionVerdict

@@ -19,7 +19,7 @@ logger = logging.getLogger("ray.serve")
 
 
 class RequestWatch:
-    """Is told when a request has come, got its first token and ended; never raises."""
+    """Follows a request from its arrival over its first token to its end; never raises."""
 
     def __init__(
         self,

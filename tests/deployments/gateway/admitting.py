@@ -27,7 +27,7 @@ def explained(front: Front) -> Iterator[list[dict[str, Any]]]:
     def keep(tenant: str, request_id: str, explanation: Mapping[str, Any]) -> None:
         kept.append(msgspec.json.decode(msgspec.json.encode(explanation)))
 
-    with patch.object(front.gateway._explanations, "keep", keep):
+    with patch.object(front.gateway.parts.explanations, "keep", keep):
         yield kept
 
 

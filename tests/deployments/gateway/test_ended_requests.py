@@ -219,7 +219,7 @@ async def test_a_request_under_way_for_long_is_found_and_is_in_no_list_yet(
             assert (told["outcome"], told["status"], told["stage"]) == (None, None, "answer")
             async with front.get("/antefix/decisions") as listed:
                 assert (await listed.json())["decisions"] == []
-        await until(lambda: not front.gateway._explanations._under_way)
+        await until(lambda: not front.gateway.parts.explanations._under_way)
 
 
 async def test_a_request_that_was_under_way_for_long_lasts_until_its_end(

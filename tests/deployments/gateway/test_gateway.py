@@ -109,7 +109,7 @@ async def test_a_wrong_key_is_counted_wherever_it_is_tried(
     async def counted() -> float:
         await front.metrics()
         labels = {"pool": "", "kind": "invalid_api_key"}
-        registry = front.gateway._metrics.registry
+        registry = front.gateway.parts.families.registry
         return registry.get_sample_value("antefix_errors_total", labels) or 0.0
 
     before, wrong = await counted(), {"authorization": "Bearer sk-guessed"}
@@ -196,7 +196,7 @@ async def test_with_an_empty_board_serve_says_whether_a_pool_is_ready(
     front: Front, monkeypatch: pytest.MonkeyPatch, state: str, expected: int
 ) -> None:
     told = serve_controller.Status({"main": {state: 1}})
-    monkeypatch.setattr(front.gateway._controller.status, "_ask", lambda: told)
+    monkeypatch.setattr(front.gateway.parts.controller.status, "_ask", lambda: told)
     monkeypatch.setattr(serve_controller, "FRESH_S", 0.0)
     front.sees()
     async with front.http.get(front.url + "/health/ready") as answer:

@@ -70,8 +70,8 @@ async def test_without_answers_no_move_is_looked_for(monkeypatch: pytest.MonkeyP
     await asyncio.sleep(0.05)
     assert board.looks == 0
     offer: Callable[[], None] = lambda: None  # noqa: E731
-    looked_for.begun("r0", offer)
-    await until(lambda: board.looks > 1)
+    with looked_for.offering("r0", offer):
+        await until(lambda: board.looks > 1)
     await cancelled(task)
 
 

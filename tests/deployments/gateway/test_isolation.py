@@ -178,7 +178,7 @@ async def test_an_operator_is_told_them(front: Front, waiting: None) -> None:
 
 
 async def test_the_only_tenant_is_told_all_and_chooses_policies(front: Front) -> None:
-    front.gateway._keys._use(ApiKeys({OTHER_KEY: OTHER_TENANT, "k" * 32: OTHER_TENANT})._keys)
+    front.gateway.parts.keys._use(ApiKeys({OTHER_KEY: OTHER_TENANT, "k" * 32: OTHER_TENANT})._keys)
     assert (await status_of(front))["replicas"][0]["node_ip"] == "127.0.0.1"
     told = await ask(front, {**ATTACKER, POLICY: "random"})
     assert told[POLICY] == "random"

@@ -246,7 +246,7 @@ async def test_one_that_was_let_in_before_an_outage_has_the_start_to_wait_for(
         front.handle.may_pick.clear()
         engine.break_off()
         async with lost(front, serve):
-            metrics = front.gateway._metrics.outage_admissions.labels
+            metrics = front.gateway.parts.families.outage_admissions.labels
             decided = metrics("main", "interactive", "admit")._value
             await until(lambda: front.pool.scheduler.unassigned == 1)
             await comes_back(front, serve, engine, redis_url)
@@ -270,7 +270,7 @@ async def test_where_it_is_not_certain_that_none_is_up_requests_are_held_as_ever
         elif known == "no such pool":
             serve.main = None
         await until(lambda: front.pool.scheduler.board.empty_for_s > 0.0)
-        asked = front.gateway._controller.replicas
+        asked = front.gateway.parts.controller.replicas
         before = asked.as_of
         await until(lambda: asked.as_of > before)
         await until(lambda: (known == "nothing of a start") == bool(front.pool.scheduler.outage))

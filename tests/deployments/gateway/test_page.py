@@ -116,7 +116,7 @@ async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, 
     told = await front.explanation_of(answer.headers)
     if changed:
         told |= changed
-        front.gateway._explanations.keep(TENANT, told["request_id"], told)
+        front.gateway.parts.explanations.keep(TENANT, told["request_id"], told)
     return told
 
 
@@ -261,7 +261,7 @@ async def test_the_budget_is_told_in_words(reader: Reader, front: Front) -> None
     told = await served(front, "first", request_id="charged", budget=budget)
     empty = {**budget, "limits": [{**requests, "left": 0}], "refused": "requests"}
     over = refused({**told, "budget": empty}, "over")
-    front.gateway._explanations.keep(TENANT, "over", {**over, "candidates": []})
+    front.gateway.parts.explanations.keep(TENANT, "over", {**over, "candidates": []})
     await reader.opens()
     for request_id, said in (
         ("charged", "It took at most 600\u00a0tok; 59 left of 60 requests a minute"),
@@ -289,7 +289,7 @@ async def test_decisions_are_found_by_text_and_by_what_became_of_them(
 ) -> None:
     late = {"predicted": 0.2, "observed": 31.0}
     told = await served(front, "first", request_id="slow", ttft_s=late)
-    front.gateway._explanations.keep(TENANT, "full", refused(told, "full"))
+    front.gateway.parts.explanations.keep(TENANT, "full", refused(told, "full"))
     await reader.opens()
     await expect(reader.decisions()).to_have_count(3)
     only = reader.page.get_by_role("group", name="Which decisions")
@@ -389,7 +389,7 @@ async def test_a_client_that_left_counts_only_if_it_had_waited_longer_than_promi
 
 async def test_one_explanation_may_stand_for_several_requests(reader: Reader, front: Front) -> None:
     told = await served(front, "first")
-    front.gateway._explanations.keep(TENANT, "full", refused(told, "full") | {"stands_for": 9})
+    front.gateway.parts.explanations.keep(TENANT, "full", refused(told, "full") | {"stands_for": 9})
     await reader.opens()
     await expect(reader.page.locator("#pools .figures")).to_contain_text("Goodput10 %")
 
@@ -406,7 +406,7 @@ async def test_the_parts_of_a_prediction_add_up_and_its_cost_is_no_time(
         "score": 0.695,
     }
     told |= {"request_id": "uncorrected", "candidates": [candidate]}
-    front.gateway._explanations.keep(TENANT, "uncorrected", told)
+    front.gateway.parts.explanations.keep(TENANT, "uncorrected", told)
     await reader.opens()
     await reader.decision("uncorrected").locator("summary").first.click()
     row = reader.decision("uncorrected").locator(".candidates tbody tr").first
@@ -484,7 +484,7 @@ async def test_names_that_are_markup_stay_text(reader: Reader, front: Front) -> 
     told = await served(front, "first")
     told["admission"]["reason"] = HOSTILE
     hostile = dict.fromkeys(("request_id", "tenant", "model", "policy", "replica"), HOSTILE)
-    front.gateway._explanations.keep(TENANT, HOSTILE, {**told, **hostile})
+    front.gateway.parts.explanations.keep(TENANT, HOSTILE, {**told, **hostile})
 
     async def rename(route: Route) -> None:
         answer = await route.fetch()

@@ -14,6 +14,7 @@ from deployments.gateway.pool.turns import TURN_PERIOD_S
 from router import active
 from router.active import Active, ActiveWriter
 from router.redis_client import connect
+from router.redis_keys import BoardName
 from router.signature import Signer
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import POOL, Front, gateway_before
@@ -106,7 +107,7 @@ async def test_a_promotion_is_taken_for_demand(
 ) -> None:
     is_full(front, engines[0])
     await answered_by(front)
-    watch = Watch(POOL, redis_url, front.gateway._fleet, Signer(SECRET))
+    watch = Watch(BoardName(POOL), redis_url, front.gateway.parts.in_force.fleet, Signer(SECRET))
     watch.keep()
 
     def demand() -> tuple[object, ...]:

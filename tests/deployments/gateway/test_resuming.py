@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from starlette.responses import JSONResponse
 
-from deployments.gateway.answer import relay
+from deployments.gateway.answer import one_try
 from deployments.gateway.checks import fatal_requests
 from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
 from deployments.wire.resumption import Known
@@ -28,7 +28,7 @@ TOKENS = 5
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The product's 5 s are over, too, while this process has no core."""
-    monkeypatch.setattr(relay, "PLACE_AGAIN_S", 60.0)
+    monkeypatch.setattr(one_try, "PLACE_AGAIN_S", 60.0)
 
 
 async def ask(front: Front, path: str = CHAT, **fields: Any) -> bytes:
@@ -214,7 +214,7 @@ async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_fir
     other = {"authorization": f"Bearer {OTHER_KEY}"}
     async with front.post(stream=True, max_tokens=TOKENS, headers=other) as answer:
         assert (await events_of(answer))[-1] == "[DONE]"
-    fatal = front.gateway._fatal
+    fatal = front.gateway.parts.fatal
     fatal._until = type(fatal._until)((of, 0.0) for of in fatal._until)
     async with front.post(stream=True, max_tokens=TOKENS) as answer:
         assert (await events_of(answer))[-1] == "[DONE]"
@@ -228,7 +228,7 @@ async def test_a_fleet_may_have_an_answer_go_on_more_than_once(
     async with gateway_before(first, second, third, retries=2) as front:
         kept: list[dict[str, Any]] = []
         monkeypatch.setattr(
-            front.gateway._explanations, "keep", lambda tenant, of, told: kept.append(told)
+            front.gateway.parts.explanations, "keep", lambda tenant, of, told: kept.append(told)
         )
         answer = await ask(front, stream_options={"include_usage": True})
         assert answer.endswith(b"data: [DONE]\n\n")
@@ -253,7 +253,7 @@ async def test_an_engine_that_was_not_reached_was_not_lost_with_the_request(
     async with front.post() as answer:
         assert answer.status == 503
         assert (await error_of(answer))["code"] == "engine_unavailable"
-    assert not front.gateway._fatal._until
+    assert not front.gateway.parts.fatal._until
 
 
 async def test_a_client_that_leaves_meanwhile_aborts_the_rest(
@@ -281,7 +281,7 @@ async def test_a_deadline_that_passes_meanwhile_is_an_error_event(
 async def test_where_nobody_takes_it_in_time_the_client_is_told_so(
     front: Front, first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "PLACE_AGAIN_S", 0.05)
+    monkeypatch.setattr(one_try, "PLACE_AGAIN_S", 0.05)
     first.pauses_after = 2
     answer = await front.post(stream=True, max_tokens=TOKENS).__aenter__()
     front.handle.may_pick.clear()
@@ -321,7 +321,7 @@ async def test_gateways_tell_each_other_which_requests_are_refused(redis_url: st
         (here, _), (there, engines) = fronts
         async with here.post() as answer:
             assert (await error_of(answer))["code"] == "engines_lost"
-        await until(lambda: bool(there.gateway._fatal._until))
+        await until(lambda: bool(there.gateway.parts.fatal._until))
         # both gateways know all four
         asked = [len(engine.bodies) for engine in engines]
         async with there.post() as answer:

@@ -75,7 +75,7 @@ async def test_garbage_in_an_engines_headers_fails_nothing(header: str, garbage:
         assert told[CACHED_TOKENS_HEADER] == "16"
         assert float(told["x-antefix-ttft-ms"]) > 0
         # it is explained all the same
-        await until(lambda: front.gateway._explanations.dropped == 1)
+        await until(lambda: front.gateway.parts.explanations.dropped == 1)
         counted = PLACEMENTS, "prefix", "load"
         assert (counted in await front.metrics()) == (
             header != PROMPT_TOKENS_HEADER or garbage == "1"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from deployments.fleet.applications import settings_of
-from deployments.gateway.gateway import Gateway, Secrets
+from deployments.gateway.gateway import Gateway
+from deployments.gateway.parts import Secrets
 from tests.fakes.engine import SECRET, FakeEngine
 from tests.fakes.front import KEY, TENANT, Front, _Gateway, gateway_before
 from tests.waiting import until
@@ -29,7 +30,7 @@ async def front(engine: FakeEngine) -> AsyncIterator[Front]:
 
 
 def settings(front: Front) -> dict[str, Any]:
-    return deepcopy(settings_of(front.gateway._fleet.model_dump(mode="json")))
+    return deepcopy(settings_of(front.gateway.parts.in_force.fleet.model_dump(mode="json")))
 
 
 async def status_of(front: Front) -> Any:
@@ -69,7 +70,7 @@ async def test_limits_and_rights_are_those_of_now(front: Front) -> None:
     await front.gateway.reconfigure(given)
     async with front.post(prompt="x" * 2000) as answer:
         assert answer.status == 413
-    assert front.gateway._explanations.for_operators
+    assert front.gateway.parts.explanations.for_operators
 
 
 @pytest.mark.parametrize(
@@ -79,11 +80,11 @@ async def test_limits_and_rights_are_those_of_now(front: Front) -> None:
 async def test_settings_that_cannot_be_used_change_nothing(
     front: Front, path: str, value: Any
 ) -> None:
-    before, given = front.gateway._fleet, settings(front)
+    before, given = front.gateway.parts.in_force.fleet, settings(front)
     given["pools"]["main"][path] = value
     given["pools"]["main"]["batch_queue"] = 1
     await front.gateway.reconfigure(given)
-    assert front.gateway._fleet is before
+    assert front.gateway.parts.in_force.fleet is before
     assert f"pools.main.{path}" in (await status_of(front))["settings_refused"]
     assert (await front.metrics())["antefix_settings_refused",] == 1
     await front.gateway.check_health()
@@ -97,7 +98,7 @@ async def test_settings_that_cannot_be_used_change_nothing(
 async def test_a_pool_goes_when_nobody_waits_in_it(front: Front) -> None:
     given = settings(front)
     del given["pools"]["small"]
-    running = front.gateway._pools._running[front.pools["small"]]
+    running = front.gateway.parts.pools._running[front.pools["small"]]
     await front.gateway.reconfigure(given)
     await until(running.done)
     async with front.post(model="tiny") as answer:

@@ -73,7 +73,7 @@ def test_whoever_sends_a_wrong_request_is_told_so(
         knows = until(lambda: front.pool.reader.renderer.prompt_tokens, 30)
         asyncio.run_coroutine_threadsafe(knows, loop).result()
         none_is_a_fault(_port(front.url, KEY), requests, settings().max_examples)
-        lets_go = until(lambda: not front.gateway._bodies.held_bytes, 30)
+        lets_go = until(lambda: not front.gateway.parts.bodies.held_bytes, 30)
         asyncio.run_coroutine_threadsafe(lets_go, loop).result()
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
 
@@ -89,6 +89,6 @@ def test_clients_of_no_manners_harm_nobody(
         faults = asyncio.run(faults_of_clients(port, MODEL))
         assert not faults, "\n".join(faults)
         asyncio.run_coroutine_threadsafe(until(lambda: not engine.running, 30), loop).result()
-        lets_go = until(lambda: not front.gateway._bodies.held_bytes, 30)
+        lets_go = until(lambda: not front.gateway.parts.bodies.held_bytes, 30)
         asyncio.run_coroutine_threadsafe(lets_go, loop).result()
     assert not [record.getMessage() for record in caplog.records if record.exc_info]

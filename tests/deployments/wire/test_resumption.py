@@ -9,7 +9,6 @@ import pytest
 
 from deployments.wire.resumption import (
     CannotResume,
-    EventsToDrop,
     Known,
     Resumption,
     taken_from,
@@ -101,9 +100,9 @@ EVENTS = b'data: {"a":1}\n\nevent: x\ndata: {"b":2}\n\ndata: {"c":3}\n\ndata: [D
 @pytest.mark.parametrize("piece", [1, 2, 5, len(EVENTS)])
 @pytest.mark.parametrize("known", range(5))
 def test_the_events_that_a_client_has_are_dropped(piece: int, known: int) -> None:
-    dropping = EventsToDrop(Resumption(Known((), known, 0, 0)))
+    first_events = Resumption(Known((), known, 0, 0)).first_events
     pieces = [EVENTS[at : at + piece] for at in range(0, len(EVENTS), piece)]
-    passed_on = b"".join(map(dropping.passed_on, pieces))
+    passed_on = b"".join(map(first_events.dropped_from_bytes, pieces))
     assert passed_on == b"".join(event + b"\n\n" for event in EVENTS.split(b"\n\n")[known:-1])
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.gateway.intake.asked import (
+from deployments.gateway.intake.parameters import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
     RESPONSES,
     VOCABULARY,
-    AskedOfEngine,
-    asked_of,
+    RequestParameters,
+    parameters_of,
 )
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -54,7 +54,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def by_vllm(path: str, fields: dict[str, Any]) -> AskedOfEngine:
+def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
     """What vLLM's own code makes of it. Raises ValueError where it refuses."""
     from pydantic import TypeAdapter
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -88,8 +88,8 @@ def by_vllm(path: str, fields: dict[str, Any]) -> AskedOfEngine:
         raise ValueError(str(error)) from None
 
 
-def _asked(request: Any, params: Any) -> AskedOfEngine:
-    return AskedOfEngine(
+def _asked(request: Any, params: Any) -> RequestParameters:
+    return RequestParameters(
         max_tokens=params.max_tokens,
         n=getattr(params, "n", None) or getattr(params, "beam_width", 1),
         prompts=1,
@@ -119,7 +119,7 @@ def differs(path: str, fields: dict[str, Any]) -> str | None:
         right = by_vllm(path, fields)
     except ValueError:
         return None
-    read = asked_of(path, {**LEAST[path], **fields})
+    read = parameters_of(path, {**LEAST[path], **fields})
     most = LEFT if read.max_tokens is None else min(read.max_tokens, LEFT)
     pairs = {
         "max_tokens": (most, right.max_tokens),

@@ -12,8 +12,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-from deployments.gateway.pool.constrained import needs_trial
-from deployments.wire.plain_constraints import KINDS, is_plain
+from deployments.wire.plain_constraints import KINDS, is_plain, needs_trial
 
 PLAIN = {"type": "object", "properties": {"a": {"type": "string"}}}
 SLOW = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 255}}}

@@ -8,8 +8,8 @@ import pytest
 
 from deployments.fleet.applications import settings_of
 from deployments.gateway.answer import move
-from deployments.gateway.answer.relay import Relay
 from deployments.gateway.attempt import moves
+from deployments.gateway.attempt.engine_requests import EngineRequests
 from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
 from tests.fakes.front import Front, gateway_before
 from tests.waiting import until
@@ -113,7 +113,7 @@ async def test_wherever_it_is_the_client_gets_what_it_would_have(
         await until(lambda: there.aborted == aborted + 1)  # noqa: B023
         await stays(front, there)
     await until(lambda: front.handle.slots_taken == 0)
-    assert not front.pool._moves._answers
+    assert not front.pool.parts.moves._answers
     await until(lambda: not front.pool.scheduler._in_flight)
 
 
@@ -130,7 +130,7 @@ async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> N
     assert metrics["antefix_requests_total", "ok", "interactive"] == 1
     assert metrics["antefix_output_tokens_total",] == TOKENS
     assert metrics["antefix_ttft_seconds_count", "interactive"] == 1
-    assert not front.gateway._fatal._until
+    assert not front.gateway.parts.fatal._until
     async with asyncio.timeout(60):
         while "moved" not in (explanation := await front.explanation_of(ID)):  # noqa: ASYNC110  # each look is a request
             await asyncio.sleep(0.01)
@@ -176,7 +176,7 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
     other.refuses_to_resume = why == "cannot"
     other.dies_after = 0 if why == "dies" else None
     await leaves(front, there)
-    offers = front.gateway._requests._under_way
+    offers = front.gateway.parts.requests._under_way
     await until(lambda: all(record.moved == "stayed" for record in offers))
     if why in ("cannot", "old", "dies"):
         await until(lambda: len(other.bodies) > asked)
@@ -186,7 +186,7 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
     assert anonymous(await answer) == expected
     metrics = await counted(front, "antefix_moved_total", "stayed")
     assert metrics["antefix_moved_total", "moved"] == 0
-    assert not front.gateway._fatal._until
+    assert not front.gateway.parts.fatal._until
     front.handle.may_pick.set()
     await until(lambda: front.handle.slots_taken == there.running == other.running == 0)
 
@@ -207,10 +207,10 @@ async def test_a_stream_without_a_token_yet_begins_elsewhere(front: Front) -> No
     there.go_on.set()
     await answers[1]
     assert (there.finished, there.aborted, other.finished) == (1, 1, 1)
-    assert not front.gateway._fatal._until
+    assert not front.gateway.parts.fatal._until
     await until(lambda: front.handle.slots_taken == other.running == 0)
     await until(lambda: not front.pool.scheduler._in_flight)
-    assert not front.pool._moves._answers
+    assert not front.pool.parts.moves._answers
 
 
 async def test_a_stream_that_has_its_first_token_just_then_stays(
@@ -219,7 +219,7 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
     there, other = front.handle.engines
     await leaves(front, other)
     there.pauses_after, there.offers_resumable = 0, False
-    offers, post = front.pool._moves, Relay._post
+    offers, post = front.pool.parts.moves, EngineRequests.post
     offers.after_s = None
 
     async def offered_late(*args: Any) -> Any:
@@ -228,7 +228,7 @@ async def test_a_stream_that_has_its_first_token_just_then_stays(
         await offers._look()
         return answer
 
-    monkeypatch.setattr(Relay, "_post", offered_late)
+    monkeypatch.setattr(EngineRequests, "post", offered_late)
     answer = asyncio.create_task(whole(front))
     await until(lambda: there.running == 1)
     await stays(front, other)
@@ -289,7 +289,7 @@ async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
 async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Front) -> None:
     """The drain time is over: the answer is resumed, and it may be once more."""
     expected = anonymous(await whole(front))
-    front.pool._moves.after_s = None
+    front.pool.parts.moves.after_s = None
     answer = await begin(front)
     there, other = who(front)
     await leaves(front, there)
@@ -299,11 +299,11 @@ async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Fr
     there.leaving, there.pauses_after = False, None
     assert anonymous(await answer) == expected
     await counted(front, "antefix_resumed_total", "continued")
-    assert not front.gateway._fatal._until
+    assert not front.gateway.parts.fatal._until
 
 
 async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front) -> None:
-    fleet = front.gateway._fleet.model_dump(mode="json")
+    fleet = front.gateway.parts.in_force.fleet.model_dump(mode="json")
 
     async def may_stay(seconds: float | None) -> None:
         fleet["gateway"]["move_after_s"] = seconds
@@ -314,7 +314,7 @@ async def test_answers_may_stay_as_long_as_the_fleet_file_says_now(front: Front)
     there, other = who(front)
     other.pauses_after = None
     await leaves(front, there)
-    await until(lambda: front.pool._moves._leaving)
+    await until(lambda: front.pool.parts.moves._leaving)
     await may_stay(None)
     await asyncio.sleep(0.1)
     assert not other.bodies

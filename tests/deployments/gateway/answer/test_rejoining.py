@@ -174,7 +174,7 @@ async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
     limit = {"limits": {"tokens_per_minute": 10_000}}
     async with AsyncExitStack() as stack:
         fleet = await begun(stack, redis_url=redis_url, tenants={TENANT: limit})
-        budgets = fleet.here.gateway._budgets
+        budgets = fleet.here.gateway.parts.budgets
         await until(lambda: not budgets.by_share)
         used: list[tuple[int, int]] = []
         settle = budgets._ledger.settle
@@ -194,7 +194,7 @@ async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
         ((granted, counted),) = used
         assert granted == counted > TOKENS
         # who has the rest is not charged
-        assert not fleet.there.gateway._budgets._held
+        assert not fleet.there.gateway.parts.budgets._held
         assert rest.endswith(b"data: [DONE]\n\n")
 
 
@@ -449,7 +449,7 @@ async def test_resuming_counts_in_a_minute_and_not_at_once(redis_url: str) -> No
     limit = {"limits": {"requests_per_minute": 4, "concurrent_requests": 1}}
     async with AsyncExitStack() as stack:
         fleet = await begun(stack, redis_url=redis_url, tenants={TENANT: limit})
-        here, there = fleet.here.gateway._budgets, fleet.there.gateway._budgets
+        here, there = fleet.here.gateway.parts.budgets, fleet.there.gateway.parts.budgets
         await until(lambda: not here.by_share and not there.by_share)
         cut = await cut_after(fleet, 2)
         asked = resuming(cut.id, cut.events)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from deployments.gateway.answer import relay
+from deployments.gateway.answer import recovery
 from deployments.gateway.attempt.engine_attempt import EngineAttempt
 from deployments.gateway.checks import fatal_requests
 from router import placement
@@ -268,7 +268,7 @@ async def test_a_stranger_at_a_replicas_address_costs_the_client_no_error(
 async def test_a_replica_that_nobody_can_reach_is_a_503_to_try_again(
     front: Front, first: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "NOTICED_S", 0.3)
+    monkeypatch.setattr(recovery, "NOTICED_S", 0.3)
     await first.stop()
     front.sees(first)
     front.handle.must_pick = first

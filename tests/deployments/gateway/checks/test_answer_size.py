@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 from deployments.gateway.checks.answer_size import refuse_many_logprobs, refuse_many_sequences
-from deployments.gateway.intake.asked import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, asked_of
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    parameters_of,
+)
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
@@ -21,7 +27,7 @@ SHOWN = ["message.output_text.logprobs"]
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_too_many_answers_to_a_prompt_are_refused(path: str, n: Any) -> None:
     with pytest.raises(ApiError) as refused:
-        refuse_many_sequences(asked_of(path, {"n": n}), MAX_N, MAX_SEQUENCES)
+        refuse_many_sequences(parameters_of(path, {"n": n}), MAX_N, MAX_SEQUENCES)
     assert (refused.value.status, refused.value.param) == (400, "n")
     assert_sentences(refused.value.message)
 
@@ -37,7 +43,7 @@ def test_too_many_answers_to_a_prompt_are_refused(path: str, n: Any) -> None:
     ],
 )
 def test_too_many_sequences_are_refused(path: str, fields: dict[str, Any]) -> None:
-    asked = asked_of(path, fields)
+    asked = parameters_of(path, fields)
     with pytest.raises(ApiError) as refused:
         refuse_many_sequences(asked, MAX_N, MAX_SEQUENCES)
     assert refused.value.status == 400
@@ -56,12 +62,12 @@ def test_too_many_sequences_are_refused(path: str, fields: dict[str, Any]) -> No
     ],
 )
 def test_ordinary_numbers_of_sequences_pass(path: str, fields: dict[str, Any]) -> None:
-    refuse_many_sequences(asked_of(path, fields), MAX_N, MAX_SEQUENCES)
+    refuse_many_sequences(parameters_of(path, fields), MAX_N, MAX_SEQUENCES)
 
 
 def check(path: str, fields: dict[str, Any], prompt_tokens: int) -> None:
     refuse_many_logprobs(
-        asked_of(path, fields),
+        parameters_of(path, fields),
         prompt_tokens,
         max_model_len=LENGTH,
         each_at_most=20,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.checks.kept_elsewhere import refuse_kept_elsewhere
-from deployments.gateway.intake.asked import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences

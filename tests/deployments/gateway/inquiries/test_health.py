@@ -56,7 +56,7 @@ async def live(front: Front) -> tuple[int, Any]:
 async def test_a_gateway_lives_while_all_of_its_loops_run(front: Front) -> None:
     assert await live(front) == (200, {"status": "live", "cluster": ""})
     await front.gateway.check_health()
-    (task,) = front.gateway._pools._running.values()
+    (task,) = front.gateway.parts.pools._running.values()
     task.cancel()  # as nothing that a step of it raises can
     await until(task.done)
     told = {"status": "broken", "ended_loops": ["pool"], "cluster": ""}

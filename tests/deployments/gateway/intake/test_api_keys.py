@@ -280,7 +280,7 @@ async def limited_to(rights: KeyRights, file: Path, **asked: str) -> tuple[int, 
     """Status and code of a chat with such a key, whose headers are `asked`."""
     key, engine = new_key(), FakeEngine()
     async with gateway_before(engine) as front:
-        taken(file, stored(TENANT, key, rights).line(), front.gateway._keys)
+        taken(file, stored(TENANT, key, rights).line(), front.gateway.parts.keys)
         headers = {"authorization": f"Bearer {key}", **asked}
         async with front.post(headers=headers) as answer:
             body = await answer.json()
@@ -312,7 +312,7 @@ async def test_a_key_may_be_kept_from_headers_of_ours(file: Path) -> None:
 async def test_a_gateway_tells_that_its_keys_are_stale(file: Path) -> None:
     async with gateway_before(FakeEngine()) as front:
         assert (await front.metrics())["antefix_keys_stale",] == 0
-        taken(file, "red=short", front.gateway._keys)
+        taken(file, "red=short", front.gateway.parts.keys)
         assert (await front.metrics())["antefix_keys_stale",] == 1
         async with front.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}) as answer:
             assert answer.status == 200

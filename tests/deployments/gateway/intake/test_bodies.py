@@ -38,7 +38,7 @@ async def test_the_bodies_of_all_requests_together_are_bounded() -> None:
     engine = FakeEngine()
     engine.pauses_after = 1
     async with gateway_before(engine, max_bodies_bytes=8000) as front:
-        bodies = front.gateway._bodies
+        bodies = front.gateway.parts.bodies
         streams = [await send(front, body_of(stream=True)) for _ in range(2)]
         held = bodies.held_bytes
         assert held == 2 * len(body_of(stream=True))
@@ -67,7 +67,7 @@ async def test_a_refused_request_holds_nothing(refused: bytes) -> None:
     async with gateway_before(FakeEngine()) as front:
         async with send(front, refused) as answer:
             assert answer.status in (400, 404)
-        assert front.gateway._bodies.held_bytes == 0
+        assert front.gateway.parts.bodies.held_bytes == 0
 
 
 async def test_streams_go_on_while_a_large_body_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ async def test_tenants_take_turns_at_having_large_bodies_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gateway_before(FakeEngine()) as front:
-        bodies = front.gateway._bodies
+        bodies = front.gateway.parts.bodies
         size = len(body_of(user=LARGE, metadata="x"))
         with parsed_one_by_one(monkeypatch) as (order, parsing):
             sent = []
@@ -216,7 +216,7 @@ async def status_on(reader: asyncio.StreamReader) -> int:
 async def test_the_stalled_uploads_of_one_tenant_leave_room_for_others() -> None:
     size = 2**20
     async with gateway_before(FakeEngine(), max_bodies_bytes=4 * size) as front:
-        bodies = front.gateway._bodies
+        bodies = front.gateway.parts.bodies
         async with contextlib.AsyncExitStack() as uploads:
             for count in range(1, 4):
                 await uploads.enter_async_context(stalled_upload(front, size, size - 1))

@@ -150,7 +150,7 @@ async def test_a_gateway_reads_the_long_prompts_of_tenants_in_turns(
         asking = [asyncio.create_task(status(front, KEY)) for _ in range(4)]
         await until(lambda: bool(order))
         asking.append(asyncio.create_task(status(front, OTHER_KEY)))
-        under_way = front.gateway._bodies
+        under_way = front.gateway.parts.bodies
         await until(lambda: under_way.held_bytes >= 5 * len(LONG))
         await asyncio.sleep(0.05)
         go_on.set()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deployments.fleet.pool import Pool
-from deployments.gateway.intake.asked import CHAT, COMPLETIONS, VOCABULARY
+from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, VOCABULARY
 from deployments.gateway.pool.overflow_contract import needs_of, offers_of
 
 POOL = Pool.model_validate({"model": "main", "replicas": 1})

@@ -72,7 +72,7 @@ async def test_a_page_that_polls_keeps_no_request_and_no_metric_waiting(
             await answer.read()
     assert await asyncio.gather(*polls) == [200] * 6
     assert controller.asking == 1
-    flushed = front.gateway._metrics.requests.labels("main", "interactive", "ok")._value
+    flushed = front.gateway.parts.families.requests.labels("main", "interactive", "ok")._value
     await until(lambda: flushed.get() == 3)
 
 
@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed(
         goes_on.wait()
 
     monkeypatch.setattr(front.pool.reader, "_tokenize", tokenize)
-    cancelled = front.gateway._metrics.requests.labels("main", "interactive", "cancelled")
+    cancelled = front.gateway.parts.families.requests.labels("main", "interactive", "cancelled")
     try:
         asking = asyncio.create_task(front.post("/v1/completions", prompt=LONG).__aenter__())
         await until(begun.is_set)

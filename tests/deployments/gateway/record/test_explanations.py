@@ -384,4 +384,4 @@ async def test_without_redis_a_request_is_served_and_its_explanation_is_a_503() 
             async with front.get(path) as told:
                 assert await error_of(told) == (503, "no_redis")
                 assert told.headers["retry-after"] == "1"
-        await until(lambda: front.gateway._explanations.dropped == 1)
+        await until(lambda: front.gateway.parts.explanations.dropped == 1)

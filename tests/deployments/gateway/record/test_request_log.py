@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autoscaling.pool_scheduler import PoolScheduler
+from deployments.gateway.pool import scheduling
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.gateway.record.request_log import MESSAGE
@@ -148,7 +149,7 @@ def fails(*_: Any, **__: Any) -> Any:
     ("part", "method", "status", "outcome"),
     [
         (PromptReader, "read", 200, "ok"),
-        (GatewayPool, "schedule", 500, "failed"),
+        (scheduling, "schedule", 500, "failed"),
         (PoolScheduler, "consider", 200, "ok"),
         (PoolScheduler, "decide", 200, "ok"),
     ],
@@ -158,7 +159,7 @@ async def test_what_a_fault_of_the_gateway_quotes_is_in_no_line_or_span(
     log: Log,
     told: Collector,
     monkeypatch: pytest.MonkeyPatch,
-    part: type,
+    part: object,
     method: str,
     status: int,
     outcome: str,

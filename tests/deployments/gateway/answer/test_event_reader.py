@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deployments.gateway.answer import resumable
-from deployments.gateway.answer.resumable import AnswerSoFar, EventReader, ProgressReader
+from deployments.gateway.answer.event_reader import EventReader, ProgressReader
+from deployments.wire import answer_log
+from deployments.wire.answer_log import AnswerLog
 from deployments.wire.headers import (
     CACHED_TOKENS_HEADER,
     OUTPUT_TOKENS_COMMENT,
@@ -44,22 +45,22 @@ def in_pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[begin:stop] for begin, stop in pairwise(at)]
 
 
-def begun() -> AnswerSoFar:
-    so_far = AnswerSoFar()
-    so_far.begins({RESUMABLE_HEADER: "1", CACHED_TOKENS_HEADER: "7"})
-    return so_far
+def begun() -> AnswerLog:
+    log = AnswerLog()
+    log.begin({RESUMABLE_HEADER: "1", CACHED_TOKENS_HEADER: "7"})
+    return log
 
 
-def through(stream: bytes, cuts: list[int]) -> tuple[bytes, AnswerSoFar]:
+def through(stream: bytes, cuts: list[int]) -> tuple[bytes, AnswerLog]:
     """What reaches the client of a stream that is read in pieces."""
-    so_far = begun()
-    reader = EventReader(so_far)
+    log = begun()
+    reader = EventReader(log)
     passed = b"".join(map(reader.passed_on, in_pieces(stream, cuts)))
-    return passed + reader.rest(), so_far
+    return passed + reader.rest(), log
 
 
-def resume_of(so_far: AnswerSoFar) -> Any:
-    body = so_far.going_on(BODY)
+def resume_of(log: AnswerLog) -> Any:
+    body = log.body_to_continue(BODY)
     assert body is not None
     fields: dict[str, Any] = json.loads(body)
     told = fields.pop(RESUME_FIELD)
@@ -81,10 +82,10 @@ def test_all_but_our_comments_reaches_the_client_however_it_is_read(
     tokens: list[Any] = [[index, ids] for of, _ in said for index, ids in of]
     ids = sum(len(ids) for _, ids in tokens)
     for end, count in ((COMMENT, max(ids, 12)), (b"", ids)):
-        passed, so_far = through(stream + end, cuts)
-        assert (passed, so_far.counted_tokens, so_far.output_tokens) == (events, count, ids)
-        assert so_far.is_complete
-        assert resume_of(so_far) == {
+        passed, log = through(stream + end, cuts)
+        assert (passed, log.counted_tokens, log.output_tokens) == (events, count, ids)
+        assert log.is_complete
+        assert resume_of(log) == {
             "chunks": tokens,
             "events": len(said) + 1,
             "cached_tokens": 7,
@@ -96,21 +97,21 @@ def test_all_but_our_comments_reaches_the_client_however_it_is_read(
 def test_a_response_is_complete_with_its_last_event() -> None:
     created = b'event: response.created\ndata: {"response": {"created_at": 17}}\n\n'
     completed = b"event: response.completed\ndata: {}\n\n"
-    _, so_far = through(created, [])
-    assert not so_far.is_complete
-    assert resume_of(so_far)["created"] == 17
+    _, log = through(created, [])
+    assert not log.is_complete
+    assert resume_of(log)["created"] == 17
     assert through(created + completed, [])[1].is_complete
 
 
 @given(cut=st.integers(0, 400))
 def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
     stream = (told(0, [1]) + event("a") + told(0, [2]) + event("b") + DONE)[:cut]
-    so_far = begun()
-    passed = EventReader(so_far).passed_on(stream)
+    log = begun()
+    passed = EventReader(log).passed_on(stream)
     assert passed == b"".join(of + b"\n\n" for of in passed.split(b"\n\n")[:-1])
-    assert resume_of(so_far)["events"] == passed.count(b"data: ")
+    assert resume_of(log)["events"] == passed.count(b"data: ")
     # a chunk is told before what it made
-    assert len(resume_of(so_far)["chunks"]) >= min(2, passed.count(b"data: "))
+    assert len(resume_of(log)["chunks"]) >= min(2, passed.count(b"data: "))
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_of_a_stream_that_is_cut_the_client_has_whole_events(cut: int) -> None:
 )
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_what_only_looks_like_a_comment_of_ours_is_the_clients(stream: bytes, step: int) -> None:
-    passed, so_far = through(stream, list(range(0, len(stream), step)))
-    assert (passed, so_far.counted_tokens) == (stream, 0)
-    assert so_far.events == len([of for of in stream.split(b"\n\n")[:-1] if of[:1] == b"d"])
+    passed, log = through(stream, list(range(0, len(stream), step)))
+    assert (passed, log.counted_tokens) == (stream, 0)
+    assert log.events == len([of for of in stream.split(b"\n\n")[:-1] if of[:1] == b"d"])
 
 
 def test_no_event_waits_for_the_next() -> None:
@@ -150,49 +151,49 @@ def test_no_event_waits_for_the_next() -> None:
 )
 def test_an_engines_own_failure_is_no_event(status: int, message: str, is_dead: bool) -> None:
     error = {"error": {"message": message, "type": "InternalServerError", "code": status}}
-    so_far = begun()
-    reader = EventReader(so_far)
+    log = begun()
+    reader = EventReader(log)
     stream = event("a") + b"data: " + json.dumps(error).encode() + b"\n\n" + DONE
     assert reader.passed_on(stream) == event("a")
     assert reader.error is not None
     assert (reader.error.status, reader.error.is_dead) == (status, is_dead)
-    assert so_far.events == 1
+    assert log.events == 1
 
 
 def test_an_engines_refusal_in_a_stream_is_no_event() -> None:
     error = {"error": {"message": "no such choice", "type": "BadRequestError", "code": 400}}
-    so_far = begun()
-    reader = EventReader(so_far)
+    log = begun()
+    reader = EventReader(log)
     stream = event("a") + b"data: " + json.dumps(error).encode() + b"\n\n" + DONE
     assert reader.passed_on(stream) == event("a")
     assert reader.error is not None
     assert (reader.error.status, json.loads(reader.error.body)) == (400, error)
-    assert so_far.events == 1
+    assert log.events == 1
 
 
 def test_tokens_are_counted_by_what_the_engine_says_and_not_by_events() -> None:
-    so_far = AnswerSoFar()
-    so_far.begins({})
-    reader = EventReader(so_far)
+    log = AnswerLog()
+    log.begin({})
+    reader = EventReader(log)
     assert reader.passed_on(COMMENT + event("a")) == event("a")
-    assert so_far.counted_tokens == 12
+    assert log.counted_tokens == 12
     reader.passed_on(OUTPUT_TOKENS_COMMENT + b"52\n\n" + event("b"))
-    assert so_far.counted_tokens == 52
+    assert log.counted_tokens == 52
 
 
 def test_an_engine_that_goes_on_with_an_answer_counts_its_own_tokens_only() -> None:
-    so_far = begun()
-    EventReader(so_far).passed_on(told(0, [1, 2, 3]) + event("a"))
-    EventReader(so_far).passed_on(told(0, [4]) + event("b") + OUTPUT_TOKENS_COMMENT + b"1\n\n")
-    assert so_far.counted_tokens == 4
+    log = begun()
+    EventReader(log).passed_on(told(0, [1, 2, 3]) + event("a"))
+    EventReader(log).passed_on(told(0, [4]) + event("b") + OUTPUT_TOKENS_COMMENT + b"1\n\n")
+    assert log.counted_tokens == 4
 
 
 def test_without_any_count_each_event_is_a_token() -> None:
-    so_far = AnswerSoFar()
-    so_far.begins({})
-    assert so_far.counted_tokens is None
-    EventReader(so_far).passed_on(event("a") + event("b"))
-    assert so_far.counted_tokens == 2
+    log = AnswerLog()
+    log.begin({})
+    assert log.counted_tokens is None
+    EventReader(log).passed_on(event("a") + event("b"))
+    assert log.counted_tokens == 2
 
 
 @pytest.mark.parametrize(
@@ -204,10 +205,10 @@ def test_without_any_count_each_event_is_a_token() -> None:
     ],
 )
 def test_the_next_number_continues_those_of_the_events(last: bytes, number: int) -> None:
-    so_far = begun()
-    assert so_far.next_number == 0
-    EventReader(so_far).passed_on(last + b"\n\n")
-    assert so_far.next_number == number
+    log = begun()
+    assert log.next_number == 0
+    EventReader(log).passed_on(last + b"\n\n")
+    assert log.next_number == number
 
 
 @given(
@@ -216,37 +217,37 @@ def test_the_next_number_continues_those_of_the_events(last: bytes, number: int)
 def test_an_answer_in_one_piece_is_told_from_its_tokens(cuts: list[int], whole: bytes) -> None:
     stream = told(0, [1, 2]) + told(1, [3]) + COMMENT
     for status, answer in ((b"", b": antefix-answer %d"), (b" 500", b": antefix-answer %d 500")):
-        so_far = begun()
-        reader = ProgressReader(so_far)
+        log = begun()
+        reader = ProgressReader(log)
         for piece in in_pieces(stream + answer % len(whole) + b"\n\n" + whole[:-1], cuts):
             reader.take(piece)
         assert reader.answer() is None
         reader.take(whole[-1:])
         assert reader.answer() == (int(status or 200), whole)
-        assert so_far.output_tokens == 3
-        assert resume_of(so_far)["chunks"] == [[0, [1, 2]], [1, [3]]]
+        assert log.output_tokens == 3
+        assert resume_of(log)["chunks"] == [[0, [1, 2]], [1, [3]]]
 
 
 def test_of_a_very_long_answer_the_tokens_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumable, "MOST_TOKEN_BYTES", 40)
-    so_far = begun()
-    reader = EventReader(so_far)
+    monkeypatch.setattr(answer_log, "MOST_TOKEN_BYTES", 40)
+    log = begun()
+    reader = EventReader(log)
     for number in range(100):
         assert reader.passed_on(told(0, [number]) + event("a")) == event("a")
-        assert len(so_far._tokens) < 100
-    assert not so_far.can_go_on
-    assert so_far.going_on(BODY) is None
-    assert (so_far.output_tokens, so_far.counted_tokens) == (None, 100)
+        assert len(log._tokens) < 100
+    assert not log.can_continue
+    assert log.body_to_continue(BODY) is None
+    assert (log.output_tokens, log.counted_tokens) == (None, 100)
 
 
 def test_an_answer_whose_engine_did_not_say_so_is_not_gone_on_with() -> None:
-    so_far = AnswerSoFar()
-    so_far.begins({})
-    EventReader(so_far).passed_on(event("a"))
-    assert so_far.going_on(BODY) is None
+    log = AnswerLog()
+    log.begin({})
+    EventReader(log).passed_on(event("a"))
+    assert log.body_to_continue(BODY) is None
 
 
 def test_tokens_that_nobody_can_read_are_not_gone_on_with() -> None:
-    so_far = begun()
-    EventReader(so_far).passed_on(TOKENS_COMMENT + b"0 1,x\n\n" + event("a"))
-    assert so_far.going_on(BODY) is None
+    log = begun()
+    EventReader(log).passed_on(TOKENS_COMMENT + b"0 1,x\n\n" + event("a"))
+    assert log.body_to_continue(BODY) is None

@@ -1,9 +1,9 @@
 """What a request asks an engine for, read by the engine's own rules.
 
 vLLM reads each field by path, with pydantic in its lax mode: `"24"`, `24.0`, `" 2_4 "` and `true`
-are numbers, and `"yes"` is true. `asked_of` reads them in the same way, with pydantic as well, and
-everything in a gateway that judges such a field uses it. `tests/deployments/engine/vllm` compares
-both. A field that an engine ignores on a path counts for nothing there.
+are numbers, and `"yes"` is true. `parameters_of` reads them in the same way, with pydantic as well,
+and everything in a gateway that judges such a field uses it. `tests/deployments/engine/vllm`
+compares both. A field that an engine ignores on a path counts for nothing there.
 
 A value that cannot be read stands for the most it could ask: the engine refuses it with a 400.
 """
@@ -37,7 +37,7 @@ Unreadable = TypeVar("Unreadable")
 
 
 @dataclass(frozen=True)
-class AskedOfEngine:
+class RequestParameters:
     """`max_tokens`: tokens of each answer; None: as many as the model's length leaves.
 
     `n`: answers to each prompt, or beams; None: it cannot be read. `logprobs` and
@@ -63,10 +63,10 @@ class AskedOfEngine:
         return max(1, self.n or 1) * max(1, self.prompts)
 
 
-def asked_of(path: str, fields: Mapping[str, Any]) -> AskedOfEngine:
+def parameters_of(path: str, fields: Mapping[str, Any]) -> RequestParameters:
     """What the body `fields` asks of `path`. Never raises."""
     generates = path in GENERATING
-    return AskedOfEngine(
+    return RequestParameters(
         max_tokens=_max_tokens(path, fields),
         n=_whole(fields, "n", absent=1, unreadable=None) if path in _WITH_N else 1,
         prompts=sum(_prompts(fields.get(name)) for name in _PROMPTS.get(path, ())),
@@ -114,9 +114,9 @@ def _prompt_logprobs(path: str, fields: Mapping[str, Any]) -> int | None:
     """Those of each token of the prompt."""
     if path not in _WITH_N:
         return None
-    asked = _count(fields, "prompt_logprobs", numbers_only=True)
-    if asked is not None or not _flag(fields, "echo", unreadable=True):
-        return asked
+    count = _count(fields, "prompt_logprobs", numbers_only=True)
+    if count is not None or not _flag(fields, "echo", unreadable=True):
+        return count
     if path == CHAT:
         return _count(fields, "top_logprobs", numbers_only=True) or 0
     return _count(fields, "logprobs", numbers_only=True)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.gateway.intake.asked import (
+from deployments.gateway.intake.parameters import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
     RESPONSES,
     VOCABULARY,
-    asked_of,
+    parameters_of,
 )
 
 PATHS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, "/tokenize", "/detokenize")
@@ -29,7 +29,7 @@ PATHS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, "/tokenize", "/detokenize")
     ],
 )
 def test_a_number_is_one_however_it_is_spelled(path: str, name: str, spelled: Any) -> None:
-    assert asked_of(path, {name: spelled}).max_tokens == 24
+    assert parameters_of(path, {name: spelled}).max_tokens == 24
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_number_is_one_however_it_is_spelled(path: str, name: str, spelled: An
 def test_each_path_has_its_own_field_for_the_length(
     path: str, fields: dict[str, Any], max_tokens: int | None
 ) -> None:
-    assert asked_of(path, fields).max_tokens == max_tokens
+    assert parameters_of(path, fields).max_tokens == max_tokens
 
 
 @pytest.mark.parametrize("unreadable", ["many", "1e3", 1.5, "1.5", "", [5], {"a": 5}, "0x10"])
 def test_what_cannot_be_read_stands_for_the_most(unreadable: Any) -> None:
-    asked = asked_of(
+    asked = parameters_of(
         COMPLETIONS,
         {"max_tokens": unreadable, "n": unreadable, "logprobs": unreadable, "priority": unreadable},
     )
@@ -72,13 +72,13 @@ def test_what_cannot_be_read_stands_for_the_most(unreadable: Any) -> None:
 
 @pytest.mark.parametrize("spelled", [True, 1, 1.0, "true", "True", "1", "yes", "on", "t", "y"])
 def test_a_stream_is_one_however_it_is_asked_for(spelled: Any) -> None:
-    assert asked_of(CHAT, {"stream": spelled}).stream
-    assert not asked_of(EMBEDDINGS, {"stream": spelled}).stream
+    assert parameters_of(CHAT, {"stream": spelled}).stream
+    assert not parameters_of(EMBEDDINGS, {"stream": spelled}).stream
 
 
 @pytest.mark.parametrize("spelled", [None, False, 0, "false", "0", "no", "off"])
 def test_no_stream_is_none_however_it_is_declined(spelled: Any) -> None:
-    assert not asked_of(CHAT, {"stream": spelled}).stream
+    assert not parameters_of(CHAT, {"stream": spelled}).stream
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_no_stream_is_none_however_it_is_declined(spelled: Any) -> None:
 def test_logprobs_are_asked_for_in_each_paths_own_way(
     path: str, fields: dict[str, Any], logprobs: int | None, prompt_logprobs: int | None
 ) -> None:
-    asked = asked_of(path, fields)
+    asked = parameters_of(path, fields)
     assert (asked.logprobs, asked.prompt_logprobs) == (logprobs, prompt_logprobs)
 
 
@@ -140,7 +140,7 @@ def test_logprobs_are_asked_for_in_each_paths_own_way(
 def test_every_answer_to_every_prompt_counts(
     path: str, fields: dict[str, Any], sequences: int
 ) -> None:
-    assert asked_of(path, fields).sequences == sequences
+    assert parameters_of(path, fields).sequences == sequences
 
 
 ANYTHING = st.recursive(
@@ -159,7 +159,7 @@ NAMES = (
     path=st.sampled_from(PATHS),
 )
 def test_whatever_it_holds_a_request_can_be_judged(fields: dict[str, Any], path: str) -> None:
-    asked = asked_of(path, fields)
+    asked = parameters_of(path, fields)
     assert asked.sequences >= 1
     assert asked.max_tokens is None or asked.max_tokens >= 0
     assert all(n is None or n >= 0 for n in (asked.logprobs, asked.prompt_logprobs))

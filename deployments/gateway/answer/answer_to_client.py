@@ -16,22 +16,22 @@ from deployments.gateway.intake.request import EngineRequest
 from deployments.process.pieces import AnswerPieces, pieces_of
 
 # A client that reads nothing must not hold its request's task past the deadline.
-LAST_WORDS_S = 1.0
+ERROR_TIMEOUT_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
 
 
-class ToldAnswer:
-    """`told` are headers for the client, of an error too; `placement` those of who answers.
+class AnswerToClient:
+    """`headers` are for the client, of an error too; `placement`: further ones, of who answers.
 
-    `started`: a part of it was sent, whatever engine the rest comes from. `streaming`: its engine
-    streams it.
+    `started`: a part of the answer was sent, whatever engine the rest comes from. `streaming`: its
+    engine streams it.
     """
 
-    def __init__(self, request: EngineRequest, told: Mapping[str, str]) -> None:
+    def __init__(self, request: EngineRequest, headers: Mapping[str, str]) -> None:
         self.placement: Mapping[str, str] = {}
         self.started = self.streaming = False
         self._request = request
-        self._told = told
+        self._headers = headers
         self._send: Send | None = None
         self._pieces: AnswerPieces
         self._clock = asyncio.get_running_loop().time
@@ -51,13 +51,13 @@ class ToldAnswer:
         headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
         headers.append(("x-request-id", self._request.request_id))
         headers.append(("x-antefix-replica", replica_id))
-        headers += {**self._told, **self.placement}.items()
+        headers += {**self._headers, **self.placement}.items()
         if resume_id is not None:
             headers.append((RESUME_HEADER, resume_id))
         if self.streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        await self._tell({"type": "http.response.start", "status": status, "headers": raw})
+        await self._put({"type": "http.response.start", "status": status, "headers": raw})
 
     @property
     def keeps_up(self) -> bool:
@@ -75,30 +75,30 @@ class ToldAnswer:
             self.piece_now(chunk)
         else:
             self._clocked()
-            await self._tell({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._put({"type": "http.response.body", "body": chunk, "more_body": True})
 
     def _clocked(self) -> None:
         if self.streaming:
             self._pieces_at.append(self._clock())
 
     async def end(self, rest: bytes = b"") -> None:
-        await self._tell({"type": "http.response.body", "body": rest, "more_body": False})
+        await self._put({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def fail(self, error: ApiError, scope: Scope, receive: Receive, number: int) -> None:
         """Send the error, in a stream as its event of that number. The connection of a client that
         takes nothing is cut."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(ERROR_TIMEOUT_S):
                 if not self.started:
                     own = {"x-request-id": self._request.request_id}
-                    headers = {**self._told, **error.headers, **own}
+                    headers = {**self._headers, **error.headers, **own}
                     response = JSONResponse(error.body(), error.status, headers)
-                    await response(scope, receive, self._tell)
+                    await response(scope, receive, self._put)
                 elif self.streaming:
                     await self.end(error_event(self._request.path, error, number))
                 # a half-sent JSON body can only be cut, which the server does
 
-    async def _tell(self, message: Message) -> None:
+    async def _put(self, message: Message) -> None:
         assert self._send is not None, "goes_to was called"
         self.started = True
         await self._send(message)

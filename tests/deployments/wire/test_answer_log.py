@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.engine.event_counter import EventCounter
+from deployments.wire.answer_log import EventCounter, FirstEvents
 
 
 def events_in(stream: bytes) -> int:
@@ -34,3 +35,11 @@ def test_a_large_event_in_many_parts_takes_time_for_its_bytes_alone() -> None:
     for _ in range(1000):
         counter.add(Part(b"x" * 10))
     assert looked_at <= 1000 * 13
+
+
+@pytest.mark.parametrize("piece", [1, 3, 100])
+def test_comments_are_none_of_the_events_that_a_client_has(piece: int) -> None:
+    stream = b": alive\n\ndata: 1\n\n: alive\n\ndata: 2\n\n: alive\n\ndata: 3"
+    first = FirstEvents(2)
+    pieces = [stream[at : at + piece] for at in range(0, len(stream), piece)]
+    assert b"".join(map(first.dropped_from_bytes, pieces)) == b": alive\n\ndata: 3"

@@ -8,7 +8,7 @@ from pathlib import Path
 CODE = """
 import gc, json, sys
 import deployments.gateway.gateway
-from deployments.gateway.interpreter import keep_responsive
+from deployments.process.interpreter import keep_responsive
 
 before = len(gc.get_objects())
 keep_responsive()
@@ -23,7 +23,7 @@ def test_a_collection_looks_at_nothing_that_was_imported_and_threads_give_way_so
         text=True,
         timeout=120,
         check=True,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
     )
     before, after, interval_s = json.loads(done.stdout.splitlines()[-1])
     assert before > 50_000

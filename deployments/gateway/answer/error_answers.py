@@ -30,7 +30,7 @@ def answer_errors(app: Starlette) -> None:
 
 
 def request_id_of(request: Request) -> str:
-    """The client's, or one of ours: the same for a request however often it is asked."""
+    """The client's, or one of ours: the same for a request on every call."""
     if not hasattr(request.state, "request_id"):
         given = request.headers.get("x-request-id", "")
         usable = _REQUEST_ID.fullmatch(given)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from deployments.gateway.pool.constrained import needs_trial
+from deployments.wire.plain_constraints import needs_trial
 from tests.any_constraint import JSON
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}

@@ -1,0 +1,49 @@
+"""The HTTP requests of a gateway to its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import aiohttp
+
+from deployments.gateway.attempt.transport import Reservation
+from deployments.gateway.intake.request import EngineRequest
+from deployments.wire.headers import EXPECTED_CACHED_HEADER, RESUMABLE_HEADER, TENANT_HEADER
+from deployments.wire.tenant import digest
+from observability.request_record import Leg
+
+
+class EngineRequests:
+    """Of one gateway, by its session."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def post(
+        self,
+        request: EngineRequest,
+        path: str,
+        body: bytes,
+        place: Reservation,
+        leg: Leg,
+        expected_cached: int = 0,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> aiohttp.ClientResponse:
+        """Send this body for the request to the replica at `place`; `more` headers with it.
+
+        Raises aiohttp's ClientError.
+        """
+        leg.replica_id = place.replica_id
+        headers = {
+            **leg.headers,
+            **place.headers,
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            "x-request-id": request.request_id,
+            EXPECTED_CACHED_HEADER: str(expected_cached),
+            RESUMABLE_HEADER: "1",
+            TENANT_HEADER: digest(request.tenant),
+            **more,
+        }
+        return await self._session.post(place.url + path, data=body, headers=headers)

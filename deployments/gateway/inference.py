@@ -1,0 +1,172 @@
+"""The engines' part of the API: a request is read, checked, scheduled and relayed.
+
+A gateway checks what it must (key, size, JSON, model); the engine's own server validates and
+answers, so everything vLLM supports passes through. Nothing about placing can fail a request: what
+is not known in time is done without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from deployments.fleet.fleet import GatewaySettings
+from deployments.gateway.answer.error_answers import request_id_of
+from deployments.gateway.answer.one_try import RelayedAnswer
+from deployments.gateway.answer.rejoining import RESUME_HEADER, Keeping
+from deployments.gateway.answer.relay import Relay
+from deployments.gateway.attempt.any_attempt import AnyAttempt
+from deployments.gateway.checks.request_checks import check_answer, check_fields
+from deployments.gateway.intake import request_body
+from deployments.gateway.intake.api_keys import KeyHolder
+from deployments.gateway.intake.bodies import Upload
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.request import EngineRequest
+from deployments.gateway.intake.request_options import RequestOptions, options_of, timeout_of
+from deployments.gateway.parts import GatewayParts
+from deployments.gateway.pool import scheduling
+from deployments.gateway.pool.pool import GatewayPool
+from deployments.process.serve_log import current_request
+from observability.request_record import CLIENT_LEFT, RequestRecord
+
+
+class Inference:
+    """Of one gateway. `relays`: the answers under way."""
+
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
+        self.relays: WeakSet[Relay] = WeakSet()
+
+    def holder_of(self, request: Request) -> KeyHolder:
+        """Whose key it has. Raises ApiError 401."""
+        parts = self._parts
+        try:
+            return parts.keys.check(request.headers)
+        except ApiError as error:
+            parts.requests.error(error.code)
+            if error.code != "missing_api_key" and request.client is not None:
+                parts.wrong_keys.came_from(request.client.host)
+            raise
+
+    async def infer(self, request: Request) -> Response:
+        """Raises ApiError."""
+        arrived = asyncio.get_running_loop().time()
+        holder = self.holder_of(request)
+        record = RequestRecord(request_id_of(request), holder.tenant, request.url.path, arrived)
+        current_request.set(record.request_id)
+        try:
+            return await self._admitted(request, record, holder)
+        except ClientDisconnect:
+            self._parts.watch.ended(record)
+            return Response(status_code=CLIENT_LEFT)
+        except BaseException as error:
+            if isinstance(error, ApiError):
+                record.failed(error.status, error.code)
+            elif isinstance(error, Exception):
+                record.failed(500, "gateway_error")
+            self._parts.watch.ended(record)
+            raise
+
+    async def _admitted(self, request: Request, record: RequestRecord, holder: KeyHolder) -> Relay:
+        """Read the request, check it, and have it scheduled. Raises ApiError."""
+        limits = self._parts.in_force.fleet.gateway
+        timeout_s = timeout_of(request.headers, limits.request_timeout_s)
+        deadline = record.arrived + timeout_s
+        rights, is_resume = holder.rights_in(limits), RESUME_HEADER in request.headers
+        upload = Upload(
+            request.headers,
+            request.stream(),
+            record,
+            limits,
+            timeout_s,
+            holder.alone,
+            count=partial(self._parts.budgets.count, record, is_resume),
+            check_model=partial(self._parts.pools.check, rights),
+        )
+        body, fields = await self._parts.bodies.take(upload)
+        model = request_body.model_of(fields)
+        pool = self._parts.pools.of_model(model)
+        record.model, record.pool = model, pool.name
+        since_s = asyncio.get_running_loop().time() - record.connected
+        record.trace = self._parts.tracing.request(request.headers, since_s)
+        self._parts.watch.begun(record)
+        rights.check_model(model)
+        options = options_of(request.headers, fields, rights, pool.overflow_model)
+        check_fields(record, fields, pool.settings, limits)
+        record.priority = options.priority
+        engine_request = EngineRequest(
+            request_id=record.request_id,
+            tenant=record.tenant,
+            path=record.path,
+            body=body,
+            cache_salt=self._parts.salts.of(
+                record.path, record.tenant, limits.cache_group_of(record.tenant), fields
+            ),
+            model=model,
+            arrived=record.arrived,
+            deadline=deadline,
+            timeout_s=timeout_s,
+            record=record,
+        )
+        if not is_resume:
+            return await self._scheduled(request, engine_request, fields, options, pool, limits)
+        parts, hold_s = self._parts, limits.resume_within_s
+        await parts.budgets.count_resume(record)
+        rest = parts.rejoining.attempt(
+            request.headers, engine_request, fields, options, pool, hold_s
+        )
+        keeping = Keeping(parts.rejoining, engine_request, hold_s, rest.reader)
+        return self._relayed(engine_request, rest, {}, keeping)
+
+    async def _scheduled(
+        self,
+        request: Request,
+        engine_request: EngineRequest,
+        fields: Mapping[str, Any],
+        options: RequestOptions,
+        pool: GatewayPool,
+        limits: GatewaySettings,
+    ) -> Relay:
+        """Read the prompt, charge the tenant's budgets, and find an engine. Raises ApiError."""
+        parts = self._parts
+        parts.fatal.check(engine_request)
+        headers: Mapping[str, str] = {}
+        try:
+            async with asyncio.timeout_at(engine_request.deadline):
+                pool_request = await pool.read(
+                    engine_request, fields, request.headers, options, request.receive
+                )
+            check_answer(pool_request, pool, limits)
+            headers = await parts.budgets.admit(pool_request, pool)
+            async with asyncio.timeout_at(engine_request.deadline):
+                attempt = await scheduling.schedule(pool, pool_request, request.receive)
+        except TimeoutError:
+            raise engine_request.deadline_passed() from None
+        except ApiError as error:
+            error.headers = {**headers, **error.headers}
+            raise
+        kept_s = limits.resume_within_s if pool_request.parameters.stream else 0.0
+        keeping = Keeping(parts.rejoining, engine_request, kept_s)
+        return self._relayed(engine_request, attempt, headers, keeping)
+
+    def _relayed(
+        self,
+        request: EngineRequest,
+        attempt: AnyAttempt,
+        headers: Mapping[str, str],
+        keeping: Keeping,
+    ) -> Relay:
+        retries = self._parts.fatal.retries(
+            request.tenant, self._parts.in_force.fleet.gateway.retries
+        )
+        fatal = partial(self._parts.fatal.add, request, retries)
+        answer = RelayedAnswer(self._parts.engines, attempt, headers, keeping, self._parts.watch)
+        relay = Relay(answer, attempt, retries, fatal, self._parts.counts)
+        self.relays.add(relay)
+        return relay

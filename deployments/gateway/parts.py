@@ -1,0 +1,144 @@
+"""What one gateway is made of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from ray.serve.handle import DeploymentHandle
+
+from common.loops import Loops
+from common.release import VERSION
+from deployments.fleet.fleet import FleetBase
+from deployments.gateway.answer.final_count import FinalCounts
+from deployments.gateway.answer.rejoining import Rejoining
+from deployments.gateway.attempt.engine_requests import EngineRequests
+from deployments.gateway.attempt.engine_stream import connector
+from deployments.gateway.attempt.sockets import CONNECT_TIMEOUT_S, impatient_socket
+from deployments.gateway.attempt.transport import Transport
+from deployments.gateway.checks.budgets import TenantBudgets
+from deployments.gateway.checks.fatal_requests import FatalRequests
+from deployments.gateway.inquiries.health import Health
+from deployments.gateway.intake.api_keys import ApiKeys, WrongKeys
+from deployments.gateway.intake.bodies import Bodies
+from deployments.gateway.intake.cache_salt import CacheSalts
+from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.pool.parts import Connections
+from deployments.gateway.pool.pools import Pools
+from deployments.gateway.pool.serve_controller import ServeController
+from deployments.gateway.record.explanations import Explanations
+from deployments.gateway.record.process_metrics import ProcessMetrics
+from deployments.gateway.record.request_watch import RequestWatch
+from observability.budget_metrics import BudgetMetrics
+from observability.families import Families
+from observability.request_metrics import RequestMetrics
+from observability.request_record import GatewayTracing
+from observability.tracing import tracing_of
+from router.budget_book import books_of
+from router.fleet_settings import SettingsWriter
+from router.redis_client import AsyncRedis, connect
+from router.signature import Signer
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """What a fleet keeps to itself. Never logged: it has no repr.
+
+    `api_keys` maps clients' keys to tenants; those of `keys_file`, where there is one, come beside
+    them: gateways follow it. `engine_secret` opens the replicas' ports.
+    """
+
+    api_keys: Mapping[str, str]
+    engine_secret: str
+    redis_url: str
+    keys_file: str = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GatewayParts:
+    """`text` and `binary` are connections to Redis; `written` is what other gateways, engines and
+    the autoscaler read of the settings."""
+
+    session: aiohttp.ClientSession
+    text: AsyncRedis
+    binary: AsyncRedis
+    loops: Loops
+    in_force: InForce
+    written: SettingsWriter
+    keys: ApiKeys
+    wrong_keys: WrongKeys
+    bodies: Bodies
+    salts: CacheSalts
+    budgets: TenantBudgets
+    fatal: FatalRequests
+    controller: ServeController
+    pools: Pools
+    engines: EngineRequests
+    counts: FinalCounts
+    rejoining: Rejoining
+    explanations: Explanations
+    watch: RequestWatch
+    tracing: GatewayTracing
+    families: Families
+    requests: RequestMetrics
+    budget_metrics: BudgetMetrics
+    process_metrics: ProcessMetrics
+    health: Health
+
+
+def parts_of(
+    base: FleetBase, secrets: Secrets, handle_of: Callable[[str], DeploymentHandle[Any]]
+) -> GatewayParts:
+    """The parts of one gateway of a fleet; `handle_of` leads to the replicas of a pool.
+
+    None of them does anything before its loop is started.
+    """
+    session = aiohttp.ClientSession(
+        connector=connector(limit=0, keepalive_timeout=60, socket_factory=impatient_socket),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        auto_decompress=False,
+    )
+    url, secret, name = secrets.redis_url, secrets.engine_secret, base.redis_name
+    text, binary = connect(url), connect(url, decode=False)
+    families, loops, controller, bodies = Families(), Loops(), ServeController(), Bodies()
+    requests, budget_metrics = RequestMetrics(families, {}), BudgetMetrics(families)
+    explanations = Explanations(binary, name)
+    budgets = TenantBudgets(binary, name, books_of(name, url), budget_metrics)
+    pools = Pools(
+        Connections(text, binary, session, secret),
+        lambda pool: Transport(handle_of(pool), secret),
+        controller.replicas,
+        families,
+        loops,
+    )
+    return GatewayParts(
+        session=session,
+        text=text,
+        binary=binary,
+        loops=loops,
+        in_force=InForce(),
+        written=SettingsWriter(text, base.board, Signer(secret), time.time),
+        keys=ApiKeys(secrets.api_keys),
+        wrong_keys=WrongKeys(),
+        bodies=bodies,
+        salts=CacheSalts(secret),
+        budgets=budgets,
+        fatal=FatalRequests(binary, name, secret),
+        controller=controller,
+        pools=pools,
+        engines=EngineRequests(session),
+        counts=FinalCounts(session, secret),
+        rejoining=Rejoining(session, secret),
+        explanations=explanations,
+        watch=RequestWatch(requests, explanations, bodies.settle, budgets.settle),
+        tracing=tracing_of(os.environ, VERSION),
+        families=families,
+        requests=requests,
+        budget_metrics=budget_metrics,
+        process_metrics=ProcessMetrics(families),
+        health=Health(session, loops, controller),
+    )

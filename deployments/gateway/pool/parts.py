@@ -1,0 +1,132 @@
+"""What one pool of a gateway is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+
+from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
+from deployments.fleet.fleet import Fleet
+from deployments.fleet.pool import Pool
+from deployments.gateway.attempt.moves import Moves
+from deployments.gateway.attempt.transport import Transport
+from deployments.gateway.pool.prompt_reader import PromptReader
+from deployments.gateway.pool.renderer_client import RendererClient
+from deployments.gateway.pool.serve_controller import AllReplicas, Question
+from deployments.gateway.pool.start_watch import StartWatch
+from deployments.gateway.pool.turns import Turns
+from deployments.gateway.pool.warm_promotions import WarmPromotions
+from deployments.gateway.record.pool_reporter import PoolReporter
+from observability.metrics import AdmissionMetrics, RoutingMetrics
+from router.demand import Decided, read_decided, tell
+from router.pool_feeds import PoolFeeds
+from router.redis_client import AsyncRedis
+from router.segment_keys import SegmentHasher, index_secret
+from router.signature import Signer
+
+
+@dataclass(frozen=True, repr=False)
+class Connections:
+    """What a pool is spoken to through. `text` is Redis for the board, `binary` for the index."""
+
+    text: AsyncRedis
+    binary: AsyncRedis
+    session: aiohttp.ClientSession
+    secret: str
+
+
+@dataclass(frozen=True, eq=False)
+class PoolParts:
+    """`read_decided`: what the autoscaler last decided. `tell_demand` reports the gateway's demand
+    until cancelled, while its argument returns true."""
+
+    scheduler: PoolScheduler
+    feeds: PoolFeeds
+    reader: PromptReader
+    reporter: PoolReporter
+    transport: Transport
+    moves: Moves
+    turns: Turns
+    starts: StartWatch
+    promotions: WarmPromotions
+    routing_metrics: RoutingMetrics
+    admission_metrics: AdmissionMetrics
+    read_decided: Callable[[], Awaitable[Decided | None]]
+    tell_demand: Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+def parts_of(
+    fleet: Fleet,
+    name: str,
+    connections: Connections,
+    transport: Transport,
+    replicas: Question[AllReplicas],
+    routing_metrics: RoutingMetrics,
+    admission_metrics: AdmissionMetrics,
+) -> PoolParts:
+    """The parts of the pool of this name; `replicas`: those of all pools that Ray Serve runs."""
+    pool = fleet.pools[name]
+    scheduler = PoolScheduler(asyncio.get_running_loop().time, settings_of(fleet, name))
+    board, board_name, signer = scheduler.board, fleet.board_of(name), Signer(connections.secret)
+    feeds = PoolFeeds(
+        connections.text,
+        connections.binary,
+        board_name,
+        board,
+        scheduler.gateway,
+        scheduler.heard,
+        fleet.redis.lookup_budget_ms / 1000,
+        scaled=pool.is_scaled,
+        signer=signer,
+    )
+    scheduler.announce = feeds.announce
+    renderer = RendererClient(connections.session, connections.secret, board)
+    hasher = SegmentHasher(index_secret(connections.secret))
+    reporter = PoolReporter(name, pool.slo.by_class(), board, routing_metrics)
+    gateway = secrets.token_hex(8)
+
+    def tell_demand(is_wanted: Callable[[], bool]) -> Awaitable[None]:
+        demand = scheduler.demand
+        return tell(
+            connections.text, board_name, gateway, demand, signer=signer, is_wanted=is_wanted
+        )
+
+    return PoolParts(
+        scheduler=scheduler,
+        feeds=feeds,
+        reader=PromptReader(pool, renderer, hasher, board, feeds, routing_metrics),
+        reporter=reporter,
+        transport=transport,
+        moves=Moves(board),
+        turns=Turns(scheduler),
+        starts=StartWatch(name, board, replicas, startup_of(pool)),
+        promotions=WarmPromotions(feeds, board, reporter),
+        routing_metrics=routing_metrics,
+        admission_metrics=admission_metrics,
+        read_decided=partial(read_decided, connections.text, board_name, signer),
+        tell_demand=tell_demand,
+    )
+
+
+def settings_of(fleet: Fleet, name: str) -> PoolSettings:
+    """What decides in the pool of this name goes by."""
+    pool = fleet.pools[name]
+    return PoolSettings(
+        pool.slo.by_class(),
+        pool.batch_queue,
+        pool.overflow.rules() if pool.overflow else None,
+        pool.policy,
+        pool.shadow_policy,
+        pool.max_queued_requests,
+        {tenant: rights.weight for tenant, rights in fleet.gateway.tenants.items()},
+    )
+
+
+def startup_of(pool: Pool) -> float | None:
+    """What the fleet file says of a start, in seconds."""
+    return pool.autoscaling.startup_s if pool.autoscaling else None
