@@ -133,7 +133,7 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         try:
             async with contextlib.aclosing(outputs):
                 turn = await self.grammars.admit(structured, of) if structured else None
-                # until now it has kept nobody waiting
+                # from here on it is in the engine's queue
                 request = self.requests[key] = _Request(request_id, uncached, sequences)
                 if turn is not None:
                     sampling_params.extra_args[SLOW] = True

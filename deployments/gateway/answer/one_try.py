@@ -40,7 +40,7 @@ from deployments.wire.headers import (
 )
 from observability.request_record import Leg
 
-# A client that has a part of its answer gets an error where nobody continues it within this time.
+# A client that has a part of its answer gets an error if no engine continues it within this time.
 PLACE_AGAIN_S = 5.0
 # No engine of the fleet answers a gateway of it so: another server has the engine's address by now.
 STRANGERS = (401, 403)
@@ -94,7 +94,7 @@ class OneTry:
         self._answer = answer
         self._try = this
         self._leg = leg
-        # a client that has a part of its answer waits so long for a replica
+        # a client that has a part of its answer waits for a replica no longer
         is_urgent = answer.client.started and this.move is None
         self._placing = asyncio.timeout(PLACE_AGAIN_S if is_urgent else None)
         self._instead: AnyAttempt | None = None

@@ -3,8 +3,8 @@
 The replica that makes a stream keeps it meanwhile (`deployments.engine.held_answers`), and nothing
 is kept elsewhere: the id that the client was given says which stream of which replica it is, and a
 keyed hash in it that it is of this tenant's very request, which comes again. So every gateway can
-tell without a question, and nobody learns what is wrong with an id, or whose it is: all that lead
-nowhere get the same answer, after the same work.
+tell by itself. A client never learns what is wrong with an id, or whose it is: every id that leads
+nowhere gets the same answer, after the same work.
 
 Nothing is placed or admitted again, and no tokens are charged: the engine works on what the first
 gateway was granted. The request for the rest counts in `requests_per_minute`. Here, too, the

@@ -62,7 +62,7 @@ HAS, CAN = True, True
         # the engine that was asked cannot
         (ONCE, CannotContinue(), False, False, TryAgain(frozenset("b"))),
         (ONCE, CannotContinue(), HAS, False, GiveUp()),
-        # nobody takes it
+        # no replica takes it
         (NEW, NotPlaced(), False, False, GiveUp()),
         (NEW, NotPlaced(), HAS, CAN, GiveUp()),
         (NEW, NoReplica(), False, False, DecideAgain()),
