@@ -3,8 +3,8 @@
 The replica that makes a stream keeps it meanwhile (`deployments.engine.held_answers`), and nothing
 is kept elsewhere: the id that the client was given says which stream of which replica it is, and a
 keyed hash in it that it is of this tenant's very request, which comes again. So every gateway can
-tell by itself. A client never learns what is wrong with an id, or whose it is: every id that leads
-nowhere gets the same answer, after the same work.
+check an id by itself. All ids that lead to no stream get the same answer, after the same work, so a
+client cannot learn why, or whose stream it is.
 
 Nothing is placed or admitted again, and no tokens are charged: the engine works on what the first
 gateway was granted. The request for the rest counts in `requests_per_minute`. Here, too, the
