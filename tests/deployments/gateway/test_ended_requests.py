@@ -216,7 +216,9 @@ async def test_a_request_under_way_for_long_is_found_and_is_in_no_list_yet(
     async with gateway_before(engine, redis_url=server.url) as front:
         async with front.post(headers=ID, stream=True) as answer:
             told = await front.explanation_of(answer.headers)
-            assert (told["outcome"], told["status"], told["stage"]) == (None, None, "answer")
+            assert (told["outcome"], told["status"]) == (None, None)
+            # on busy cores it may have been explained before its first token
+            assert told["stage"] in ("engine", "answer")
             async with front.get("/antefix/decisions") as listed:
                 assert (await listed.json())["decisions"] == []
         await until(lambda: not front.gateway.parts.explanations._under_way)
