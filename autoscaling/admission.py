@@ -51,8 +51,8 @@ class AdmissionCase:
 
     `ranked`: the pool's replicas in the order of the routing policy. `overflow`: those of the
     overflow pool; None when the request may not be served there. `only_overflow`: it asks to be
-    served there and nowhere else. `doubt`: by how much predictions of the pool have been off
-    lately, relative to what came (`TtftCorrection.error`); an SLO is held if it is even when the
+    served there and nowhere else. `doubt`: by how much predictions of the pool may be off, relative
+    to what comes (`TtftCorrection.expected_error`); an SLO is held if it is even when the
     prediction is as wrong as that. A queue that is shorter by it costs no throughput. `shared`:
     other tenants than this one have lately been served as well.
     """

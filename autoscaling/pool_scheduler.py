@@ -96,7 +96,9 @@ class PoolScheduler:
         self.gateway = secrets.token_hex(8)
         self.announce: Callable[[Placed], None] = _nobody
         self.board = LoadBoard(clock)
-        self.correction = TtftCorrection()
+        # by whether engines have measured how fast they compute prompts: the prior may be off by
+        # any factor, which would be taken for the engines' own ever after
+        self._corrections = {False: TtftCorrection(), True: TtftCorrection()}
         self.admission = Admission({})
         self.demand = DemandCounters()
         self.told_of_outage: Outage | None = None
@@ -119,6 +121,11 @@ class PoolScheduler:
         self.admission.change(
             settings.slos, settings.batch_queue, settings.overflow, settings.interactive_queue
         )
+
+    @property
+    def correction(self) -> TtftCorrection:
+        """Of what is predicted now."""
+        return self._corrections[self.board.prefill_learned]
 
     @property
     def outage(self) -> Outage | None:
@@ -313,9 +320,9 @@ class PoolScheduler:
         failed) is no engine's time, and would be predicted of all who come next.
         """
         chosen = attempt.chosen
-        if attempt.is_telling and chosen is not None:
+        if attempt.correction is not None and chosen is not None:
             tokens = attempt.request.prompt.prompt_tokens
-            self.correction.observe(chosen.raw_ttft_s, ttft_s, chosen.working_on_node, tokens)
+            attempt.correction.observe(chosen.raw_ttft_s, ttft_s, chosen.working_on_node, tokens)
 
     def ended(
         self, attempt: Attempt, served_by: str | None, computed: Computed | None = None
@@ -371,7 +378,7 @@ class PoolScheduler:
 
     @property
     def _doubt(self) -> float:
-        return DOUBT_ERRORS * (self.correction.error or 0.0)
+        return DOUBT_ERRORS * self.correction.expected_error
 
     def _policy(self, name: str) -> Policy:
         if name not in self._policies:
@@ -409,7 +416,8 @@ class PoolScheduler:
         is_telling = placement.policy != BLIND and load is not None and not load.asleep
         work_s = self._work_s(request, chosen)
         self.admission.shares.charge(request.tenant, work_s)
-        return Attempt(ticket, request, placement, chosen, self._clock(), is_telling, work_s)
+        correction = self.correction if is_telling else None
+        return Attempt(ticket, request, placement, chosen, self._clock(), correction, work_s)
 
     def _waiter(
         self, request: SchedulingRequest, considered: Considered, now: float

@@ -10,6 +10,7 @@ from autoscaling.admission import MAX_RETRY_AFTER_S, Verdict
 from autoscaling.overflow import OverflowChoice
 from autoscaling.slo import PriorityClass
 from autoscaling.waiting import Waiter
+from router.cost import TtftCorrection
 from router.placement import Placement
 from router.policies import Candidate, PlacementRequest
 from router.recent import Recent
@@ -55,9 +56,9 @@ class Considered:
 class Attempt:
     """One placement that is under way: `chosen` is None when any replica may serve it.
 
-    `placed_at` on the scheduler's clock. `is_telling`: the time from then to its first token is
-    what was predicted for `chosen`, and can be learned from. `work_s`: engine seconds that its
-    tenant was charged for it.
+    `placed_at` on the scheduler's clock. `correction`: what the prediction for `chosen` was
+    corrected by, which learns from the time from then to its first token; None: that time was not
+    predicted. `work_s`: engine seconds that its tenant was charged for it.
     """
 
     ticket: str
@@ -65,7 +66,7 @@ class Attempt:
     placement: Placement
     chosen: Candidate | None
     placed_at: float
-    is_telling: bool = False
+    correction: TtftCorrection | None = None
     work_s: float = 0.0
 
     def answering(self) -> Attempt:

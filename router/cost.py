@@ -153,6 +153,9 @@ MIN_SLOPE, MAX_SLOPE = 0.1, 10.0
 # change is followed, ever faster.
 OUTLIER_ERRORS = 4.0
 FLOOR_SHARE, FLOOR_S = 0.05, 0.001
+# How far off predictions are held to be before any was judged, as if that many had been: a new
+# fleet's first requests say little of what it does when all its engines work.
+UNJUDGED_ERROR, UNJUDGED = 0.2, 16
 # Pulls the slope to 1, and to 0 what a token of a prompt takes, where the predictions and prompts
 # are all about the same and cannot tell them.
 RIDGE = 1e-3
@@ -169,12 +172,14 @@ class TtftCorrection:
     many engines of the node work at once. An error counts by its share of what came, as it is told:
     `error` is the mean of |corrected - observed| / observed over the last observations, each
     predicted before it was learned from; `bias` is the same with its sign: above 0, first tokens
-    come sooner than promised.
+    come sooner than promised. `expected_error` is what to expect of the next one: it begins at
+    UNJUDGED_ERROR.
     """
 
     def __init__(self, slope: float = 1.0, offset: float = 0.0, token_s: float = 0.0) -> None:
         self.error: float | None = None
         self.bias: float | None = None
+        self.expected_error = UNJUDGED_ERROR
         self.sharing = NodeSharing()
         self._seen = 0
         self._spread = 0.0
@@ -230,6 +235,8 @@ class TtftCorrection:
         relative = max(-MAX_RELATIVE_ERROR, min(MAX_RELATIVE_ERROR, relative))
         self.error = _moved(self.error or 0.0, abs(relative), share)
         self.bias = _moved(self.bias or 0.0, relative, share)
+        share = 1.0 / min(self._seen + UNJUDGED, MEMORY)
+        self.expected_error = _moved(self.expected_error, abs(relative), share)
 
     def _limited(self, expected: float, observed: float, share: float) -> float:
         spread = max(self._spread, FLOOR_SHARE)

@@ -149,6 +149,7 @@ class LoadBoard:
     """One pool's loads, in memory alone; `clock` gives seconds.
 
     `active_seen`: the number of replicas that take traffic, as last heard of; None: all do.
+    `prefill_learned`: a replica has measured how fast prompts are computed, and it is no prior.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -161,6 +162,7 @@ class LoadBoard:
         self._told: dict[str, ReplicaLoad] = {}
         self._loads: dict[str, ReplicaLoad] = {}
         self.active_seen: Active | None = None
+        self.prefill_learned = False
         self._by_seniority: list[str] = []
         self._replica_in: dict[int, str] = {}
         # ticket -> when placed, slot, sequences, uncached tokens; oldest first. And their sums by
@@ -174,6 +176,8 @@ class LoadBoard:
         loads = list(snapshots)
         is_open = any(not load.closed for load in loads)
         learned = [load.prefill_rate for load in loads if load.prefill_learned]
+        if loads:
+            self.prefill_learned = bool(learned)
         rates = learned or [load.prefill_rate for load in loads]
         rate = sum(rates) / max(1, len(rates))
         answers = [load.decode_s for load in loads if load.decode_s > 0.0]

@@ -344,7 +344,7 @@ class AnyTraffic(RuleBasedStateMachine):
         if ranked:
             admission = self.large.admission
             due_s += (admission.queue.work_s + admission.interactive.work_s) / len(ranked)
-        doubt = min(MAX_DOUBT, DOUBT_ERRORS * (self.large.correction.error or 0.0))
+        doubt = min(MAX_DOUBT, DOUBT_ERRORS * (self.large.correction.expected_error))
         return due_s - SLOS[asked.priority].ttft_s / (1.0 + doubt)
 
     def follow(self, pool: PoolScheduler, decision: Decision, excess_s: float) -> None:

@@ -58,6 +58,16 @@ def chosen_of(attempt: Attempt) -> str:
     return attempt.chosen.replica_id
 
 
+def predicted(attempt: Attempt) -> float:
+    assert attempt.chosen is not None
+    return attempt.chosen.predicted_ttft_s
+
+
+def raw(attempt: Attempt) -> float:
+    assert attempt.chosen is not None
+    return attempt.chosen.raw_ttft_s
+
+
 def cached(attempt: Attempt) -> dict[str, tuple[int, int]]:
     """Replica -> tokens that the index confirms, and with those announced."""
     return {c.replica_id: (c.confirmed_tokens, c.cached_tokens) for c in attempt.placement.ranked}
@@ -309,6 +319,24 @@ def test_nothing_is_learned_of_a_replica_that_slept(clock: HandClock) -> None:
     assert scheduler.correction.error is None
 
 
+def test_what_a_prior_was_off_by_is_not_taken_for_the_engines_own(clock: HandClock) -> None:
+    """As in a new fleet: what came while nothing was measured was predicted by a prior that is a
+    quarter of what the engines do, and what they have measured then is right."""
+    scheduler = PoolScheduler(clock)
+    scheduler.board.update([load("r0", prefill_rate=500.0, prefill_learned=False)])
+    early, late = place(scheduler, 32), place(scheduler, 32)
+    for attempt in early:
+        scheduler.observed(attempt, predicted(attempt) / 4)
+    assert predicted(place(scheduler)[0]) < raw(place(scheduler)[0]) / 2
+    scheduler.board.update([load("r0", prefill_rate=2000.0)])
+    for attempt in late:
+        scheduler.observed(attempt, predicted(attempt) / 4)
+    (attempt,) = place(scheduler)
+    assert predicted(attempt) == raw(attempt)
+    scheduler.observed(attempt, raw(attempt))
+    assert scheduler.correction.error == pytest.approx(0.0)
+
+
 def test_a_replica_without_a_request_is_forgotten(scheduler: PoolScheduler) -> None:
     for attempt in place(scheduler, 5):
         scheduler.ended(attempt, chosen_of(attempt))
@@ -321,9 +349,9 @@ def test_three_times_what_predictions_were_off_by_is_left_as_room(
 ) -> None:
     """Off by 10 %: of 2 s it is 1.54 that may be predicted."""
     scheduler = PoolScheduler(clock, PoolSettings({"interactive": Slo(2.0)}))
-    scheduler.correction.error = 0.1
     busy = load("r0", waiting=1, queued_prefill_tokens=queued, prefill_rate=1000.0)
     scheduler.board.update([busy])
+    scheduler.correction.expected_error = 0.1
     asked = SchedulingRequest(PlacementRequest(700), {}, clock.now)
     considered = scheduler.consider(asked)
     assert considered.ranked[0].predicted_ttft_s == pytest.approx((queued + 700) / 1000, abs=0.05)

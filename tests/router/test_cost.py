@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from router.cost import (
     MAX_SLOPE,
+    MEMORY,
     MIN_SLOPE,
     OTHERS,
     OWN,
+    UNJUDGED_ERROR,
     TtftCorrection,
     crowding_s,
     predict_ttft,
@@ -254,6 +256,16 @@ def test_an_error_is_of_what_was_said_before_it_was_known() -> None:
     correction.observe(1.0, 2.0)
     assert correction.error == pytest.approx(0.5)
     assert correction.bias == pytest.approx(-0.5)
+
+
+def test_predictions_that_nobody_judged_are_doubted_until_they_prove_right() -> None:
+    correction = TtftCorrection()
+    assert correction.expected_error == UNJUDGED_ERROR
+    correction.observe(1.0, 1.0)
+    assert 0.9 * UNJUDGED_ERROR < correction.expected_error < UNJUDGED_ERROR
+    for _ in range(2 * MEMORY):
+        correction.observe(1.0, 1.0)
+    assert correction.expected_error < 0.2 * UNJUDGED_ERROR
 
 
 def test_an_error_fades_once_the_line_is_learned() -> None:

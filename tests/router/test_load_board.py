@@ -302,7 +302,11 @@ def test_a_rate_that_nobody_measured_does_not_tilt_the_mean(board: LoadBoard) ->
     fresh = load("new", slot=1, prefill_rate=500.0, prefill_learned=False)
     board.update([one, fresh])
     assert {of.prefill_rate for of in board.loads().values()} == {9000.0}
+    assert board.prefill_learned
+    board.update([])
+    assert board.prefill_learned
     board.update([fresh])
+    assert not board.prefill_learned
     assert board.loads()["new"].prefill_rate == 500.0
 
 
