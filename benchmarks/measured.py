@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import revision
 from benchmarks.kept_results import Result
+from benchmarks.stand import revision
 
 GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "deployments/wire")
 PLACEMENT = ("router", "autoscaling")

@@ -19,10 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kept_results, measured, report
+from benchmarks import kept_results, measured
 from benchmarks.headlines import INTRODUCTIONS, LINES, SENTENCES, TABLES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
+from benchmarks.stand import report
 from common.errors import Problem
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

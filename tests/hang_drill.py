@@ -33,7 +33,7 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks import report
+from benchmarks.stand import report
 from deployments.models.model import embedded_model
 from tests.split_model import split_model
 from tests.waiting import until

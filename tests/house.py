@@ -27,6 +27,7 @@ HOUSE = (
         "benchmarks",
         "measures: `make bench-*`, a folder each",
         (
+            "benchmarks/stand",
             *("cli", "cli/local", "deployments", "deployments/gateway"),
             *("deployments/gateway/answer", "deployments/gateway/pool"),
             *("deployments/gateway/attempt", "deployments/gateway/record"),
@@ -34,6 +35,14 @@ HOUSE = (
             *("deployments/offline", "deployments/process", "deployments/fleet"),
             *("deployments/models", "deployments/prompt", "deployments/wire", "loadgen"),
             *("simulator", "autoscaling", "weights", "router", "common"),
+        ),
+    ),
+    Room(
+        "benchmarks/stand",
+        "the harness that benchmarks share: fleets, gateways and engines to measure, load, results",
+        (
+            *("cli", "cli/local", "deployments/models", "deployments/wire", "loadgen"),
+            *("simulator", "common"),
         ),
     ),
     Room(

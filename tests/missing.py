@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import pytest
 
-from benchmarks import public_data
+from benchmarks.stand import public_data
 from common.errors import Problem
 from tests import programs
 

@@ -79,7 +79,7 @@ def test_data_that_cannot_be_had_fail_ci_only_where_a_folder_was_named(
 ) -> None:
     (tmp_path / "test_lacking.py").write_text(
         "from pathlib import Path\n"
-        "from benchmarks import public_data\n"
+        "from benchmarks.stand import public_data\n"
         "from tests.missing import data\n"
         "public_data.BESIDE = Path('/nowhere')\n"
         "public_data._download = lambda *_: (_ for _ in ()).throw(OSError('no network'))\n"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.backtest.scenarios import as_played, policies, scenario
-from benchmarks.cores import all_cores
+from benchmarks.stand.cores import all_cores
 from common.errors import Problem
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile

@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import report
 from benchmarks.backtest import page, results
 from benchmarks.backtest.plays import KeptPlays, Play, Played, play_all, wanted
 from benchmarks.backtest.results import ScenarioResult
@@ -35,7 +34,8 @@ from benchmarks.backtest.scenarios import (
     policies,
     scenario,
 )
-from benchmarks.ending import stopped_in_the_end
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
 from common.errors import Problem
 from simulator import engine_profile, plot
 from simulator.engine_profile import EngineProfile

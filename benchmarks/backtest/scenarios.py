@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoscaling.slo import Slo
-from benchmarks import public_data, rules
+from benchmarks.stand import public_data, rules
 from common.errors import Problem
 from simulator import traces
 from simulator.engine_profile import EngineProfile

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import report
 from benchmarks.backtest.run import DOCS
 from benchmarks.backtest.scenarios import OURS, RULE, WARM, Scenario, scenario
+from benchmarks.stand import report
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, as_json, mean, summary, table

@@ -36,9 +36,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
 from benchmarks.budgets.gateway_process import FLEET
-from benchmarks.ending import stopped_in_the_end
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
 from cli.local import redis_server
 from cli.local.ports import free_ports
 from router.budget_book import books_of

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
-from benchmarks.ending import stopped_in_the_end
-from benchmarks.small_model import small_model
-from benchmarks.trace_player import poisson
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.small_model import small_model
+from benchmarks.stand.trace_player import poisson
 from cli.local.ports import LOOPBACK, free_ports
 from weights.cpu_dtype import dtype_of_this_cpu
 

@@ -21,9 +21,9 @@ import aiohttp
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks import report
 from benchmarks.drills.fleet import DrilledFleet, engine_core_of, eventually
-from benchmarks.fleet import BenchFleet, running
+from benchmarks.stand import report
+from benchmarks.stand.fleet import BenchFleet, running
 from cli import stream_client
 from cli.stream_client import Endpoint
 

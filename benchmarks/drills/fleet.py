@@ -16,8 +16,8 @@ import psutil
 import redis
 import yaml
 
-from benchmarks.fleet import BenchFleet
 from benchmarks.soak.watch import held_in_redis
+from benchmarks.stand.fleet import BenchFleet
 from cli.local import processes
 from cli.local.home import Home
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of

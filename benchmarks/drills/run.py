@@ -21,7 +21,6 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import report
 from benchmarks.drills.fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.drills.page import page
 from benchmarks.drills.scenarios import (
@@ -39,8 +38,9 @@ from benchmarks.drills.scenarios import (
 from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
 from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.small_model import small_model
+from benchmarks.stand import report
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from common.errors import Problem
 

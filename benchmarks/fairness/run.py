@@ -30,10 +30,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks import kept_parts, pace, report, rules
 from benchmarks.fairness.page import KINDS, page
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.kept_parts import KeptParts
 from benchmarks.overload.run import (
     ANSWER_TOKENS,
     FIRST_RATE,
@@ -41,8 +38,11 @@ from benchmarks.overload.run import (
     PROMPT_TOKENS,
     OverloadBench,
 )
-from benchmarks.recording import write_down
-from benchmarks.trace_player import ReplayedRequest, play, poisson
+from benchmarks.stand import kept_parts, pace, report, rules
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.recording import write_down
+from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from cli.stream_client import Endpoint
 from common.errors import Problem

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import report
 from benchmarks.gateways.traffic import Arrival, Span
+from benchmarks.stand import report
 from common.percentiles import Tail, percentile
 
 RATIO_LOSS_GOAL = 0.02

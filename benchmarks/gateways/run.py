@@ -26,8 +26,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import engine_host, report
-from benchmarks.ending import stopped_in_the_end
+from benchmarks import engine_host
 from benchmarks.engine_host import HostReport, HostSettings
 from benchmarks.gateways import gateway_process, page
 from benchmarks.gateways.gateway_process import GatewayProcessSettings
@@ -43,7 +42,9 @@ from benchmarks.gateways.results import (
     table,
 )
 from benchmarks.gateways.traffic import Arrival, conversations, from_trace
-from benchmarks.public_data import CONVERSATION_TRACE, find
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.public_data import CONVERSATION_TRACE, find
 from cli.local import redis_server
 from common.errors import Problem
 from common.percentiles import Tail

@@ -24,11 +24,11 @@ import aiohttp
 import psutil
 import yaml
 
-from benchmarks import report, rules
-from benchmarks.fleet import BenchFleet, running
 from benchmarks.grammars.attack import PATH, body, constraints, under_attack
-from benchmarks.small_model import small_model
 from benchmarks.soak.watch import role_of
+from benchmarks.stand import report, rules
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local import processes
 from cli.local.home import Home

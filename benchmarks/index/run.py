@@ -27,9 +27,9 @@ from redis.asyncio import Redis
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
-from benchmarks import report
-from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import alternatives, page, pool, publishing
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
 from common.percentiles import percentile
 from router.index import BUDGET_S, PrefixIndex
 from router.load import ReplicaLoad

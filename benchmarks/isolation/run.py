@@ -23,10 +23,10 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import report
-from benchmarks.fleet import running
 from benchmarks.isolation.auc import auc
-from benchmarks.small_model import small_model
+from benchmarks.stand import report
+from benchmarks.stand.fleet import running
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.stream_client import Endpoint
 

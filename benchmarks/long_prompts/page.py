@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import report
 from benchmarks.long_prompts.placing import CASES, LENGTHS
 from benchmarks.long_prompts.prompts import ANSWERED, ASKED, FORMS, NEXT_ANSWERED, NEXT_ASKED
+from benchmarks.stand import report
 
 
 def page(figures: Mapping[str, float], goals: Mapping[str, Any], command: str, machine: str) -> str:

@@ -18,12 +18,12 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import report
 from benchmarks.index import pool
 from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.observability.engines import facts_of
+from benchmarks.stand import report
 from common.percentiles import Tail, percentile
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model

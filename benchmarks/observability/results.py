@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import report
 from benchmarks.observability.gateway import EXPLANATIONS, METRICS, PARTS, TOKENS
+from benchmarks.stand import report
 
 COST_GOAL = 0.02
 # How often a Prometheus asks.

@@ -28,8 +28,6 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import report
-from benchmarks.ending import stopped_in_the_end
 from benchmarks.observability import engines, gateway, page
 from benchmarks.observability.engines import EnginesSettings
 from benchmarks.observability.gateway import ObservedGatewaySettings
@@ -47,6 +45,8 @@ from benchmarks.observability.results import (
     goals,
     table,
 )
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
 from cli import stream_client
 from cli.local import redis_server
 from cli.local.ports import free_ports

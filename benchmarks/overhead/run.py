@@ -12,11 +12,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
-from benchmarks.ending import stopped_in_the_end
-from benchmarks.fleet import BenchFleet, running
 from benchmarks.overhead import gateway_cost
 from benchmarks.overhead.played import playing
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.fleet import BenchFleet, running
 from cli import stream_client
 from cli.stream_client import Endpoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks import rules
+from benchmarks.stand import rules
 from common.errors import Problem
 
 KNEE_SHARE: float = rules.of("overload").settings["knee_share"]

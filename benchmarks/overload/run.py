@@ -25,12 +25,12 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import kept_parts, pace, report, rules
-from benchmarks.ending import stopped_in_the_end
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.kept_parts import KeptParts
 from benchmarks.overload.knee import KNEE_SHARE, RateStep, knee_of
-from benchmarks.trace_player import ReplayedRequest, Sizes, play, poisson
+from benchmarks.stand import kept_parts, pace, report, rules
+from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
 from common.errors import Problem
 from common.percentiles import Tail, percentile

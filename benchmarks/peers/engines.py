@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.peers.processes import Launched
 from benchmarks.peers.routers import Backends
-from benchmarks.small_model import small_model
+from benchmarks.stand.small_model import small_model
 from cli.local import redis_server
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import report
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event
 from benchmarks.peers.engines import ENGINES, SMALL_CACHE_BLOCKS
 from benchmarks.peers.results import RULE, PeerRun, Runs, Spread, Unmeasured, ratio
 from benchmarks.peers.routers import OURS, ROUTERS
-from benchmarks.small_model import LAYERS
+from benchmarks.stand import report
+from benchmarks.stand.small_model import LAYERS
 
 HEADINGS = (
     "Router", "Mean TTFT, ms", "Ours by it", "p90 TTFT, ms", "Ours by it", "Cached",

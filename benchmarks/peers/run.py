@@ -24,14 +24,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import report
-from benchmarks.ending import stopped_in_the_end
 from benchmarks.peers import engines, page, results
 from benchmarks.peers.bench import PeersBench, client
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.kept_runs import KeptRuns
 from benchmarks.peers.results import PeerRun, Unmeasured
 from benchmarks.peers.routers import OURS, ROUTERS, Backends
+from benchmarks.stand import report
+from benchmarks.stand.ending import stopped_in_the_end
 from weights.cpu_dtype import CPU_DTYPES
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import report
+from benchmarks.stand import report
 
 
 def page(figures: Mapping[str, Any], goals: Mapping[str, Any], command: str, machine: str) -> str:

@@ -21,13 +21,13 @@ from typing import Any
 
 import yaml
 
-from benchmarks import report
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.load_generator import Answer
 from benchmarks.prediction import page
-from benchmarks.recording import write_down
 from benchmarks.routing.run import FLEET, WORKLOADS, RoutingBench
-from benchmarks.small_model import small_model
+from benchmarks.stand import report
+from benchmarks.stand.conversation_player import Answer
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.recording import write_down
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from common.percentiles import percentile
 

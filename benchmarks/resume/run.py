@@ -23,14 +23,14 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks import report
 from benchmarks.drills.fleet import DrilledFleet, NotWithin
-from benchmarks.fleet import BenchFleet, running
 from benchmarks.resume.adapter import make_adapter
 from benchmarks.resume.kinds import ADAPTER
 from benchmarks.resume.rounds import CLIENTS, POOL, Rounds
 from benchmarks.resume.verdict import Survival, figures, goals, judge
-from benchmarks.small_model import small_model
+from benchmarks.stand import report
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 
 FLEET = Path(__file__).with_name("fleet.yaml")

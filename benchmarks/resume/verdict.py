@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import report
 from benchmarks.resume.answers import near, texts
 from benchmarks.resume.rounds import Disturbed
+from benchmarks.stand import report
 
 # What a gap may take beyond the prefill that was predicted.
 GAP_S = 0.5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import report
 from benchmarks.routing.results import RoutingSummary, Summaries
-from benchmarks.small_model import LAYERS
+from benchmarks.stand import report
+from benchmarks.stand.small_model import LAYERS
 
 HEADINGS = (
     "Workload", "Policy", "Mean TTFT, ms", "p50", "Tail", "Cached", "Oracle's", "Of oracle",

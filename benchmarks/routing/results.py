@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import report
-from benchmarks.load_generator import Answer, Failure
+from benchmarks.stand import report
+from benchmarks.stand.conversation_player import Answer, Failure
 from common.percentiles import Tail, percentile
 
 ORACLE_SHARE_GOAL = 0.97

@@ -21,13 +21,13 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks import report
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.load_generator import PATH, Answer, Failure, Style, play
 from benchmarks.routing import page, plots, results
 from benchmarks.routing.oracle import most_cached
 from benchmarks.routing.results import RoutingRun
-from benchmarks.small_model import small_model
+from benchmarks.stand import report
+from benchmarks.stand.conversation_player import PATH, Answer, Failure, Style, play
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from deployments.prompt import PromptTokens, RendererFacts
 from deployments.wire.headers import RENDERER_PATH

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from benchmarks import report
 from benchmarks.scale.choosers import ORACLE
 from benchmarks.scale.costs import Growth
 from benchmarks.scale.published import LEAST_S, STAGES, WORKLOAD
@@ -14,6 +13,7 @@ from benchmarks.scale.redis_cluster import ClusterFound
 from benchmarks.scale.redis_load import RedisLoad
 from benchmarks.scale.results import FleetSummary
 from benchmarks.scale.simulate import CONVERSATIONS, OURS
+from benchmarks.stand import report
 from loadgen.workloads import WORKLOADS
 
 HITS, VARIATION = 0.99, 0.04

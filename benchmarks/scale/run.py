@@ -22,11 +22,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import kept_parts, public_data, report
-from benchmarks.cores import all_cores
-from benchmarks.ending import stopped_in_the_end
 from benchmarks.index import pool
-from benchmarks.kept_parts import KeptParts
 from benchmarks.scale import costs, goals, page, plots, published, redis_cluster, redis_load
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.redis_load import RedisDemand
@@ -41,6 +37,10 @@ from benchmarks.scale.simulate import (
     run,
 )
 from benchmarks.scale.traffic import chats
+from benchmarks.stand import kept_parts, public_data, report
+from benchmarks.stand.cores import all_cores
+from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.kept_parts import KeptParts
 from common.errors import Problem
 from loadgen.workloads import WORKLOADS
 from simulator import engine_profile, traces

@@ -24,9 +24,6 @@ import psutil
 import redis
 import yaml
 
-from benchmarks import report
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.small_model import small_model
 from benchmarks.soak.slopes import FEWEST_CYCLES
 from benchmarks.soak.traffic import MixedTraffic
 from benchmarks.soak.verdict import (
@@ -37,6 +34,9 @@ from benchmarks.soak.verdict import (
     watched,
 )
 from benchmarks.soak.watch import FleetWatch, Sample, held_in_redis
+from benchmarks.stand import report
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local.home import Home
 

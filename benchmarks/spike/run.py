@@ -23,9 +23,9 @@ import aiohttp
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks import report
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.trace_player import ReplayedRequest, play, poisson
+from benchmarks.stand import report
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from common.percentiles import Tail, percentile
 from common.svg import LIMIT, OTHERS, OURS, drawn

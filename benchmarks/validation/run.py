@@ -23,11 +23,11 @@ import aiohttp
 import msgspec
 
 from autoscaling.slo import Slo
-from benchmarks import kept_parts, pace, report
-from benchmarks.ending import stopped_in_the_end
-from benchmarks.fleet import BenchFleet, running
-from benchmarks.kept_parts import KeptParts
-from benchmarks.trace_player import play, poisson
+from benchmarks.stand import kept_parts, pace, report
+from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.trace_player import play, poisson
 from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
 from cli import calibrating, stream_client

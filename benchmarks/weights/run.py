@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
-from benchmarks.public_data import QUESTIONS, find
+from benchmarks.stand import report
+from benchmarks.stand.public_data import QUESTIONS, find
 from benchmarks.weights.page import page
 from cli.exit_codes import ExitCode
 from common.errors import Problem

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fleet import BenchFleet
-from benchmarks.kept_parts import KeptParts
 from benchmarks.overload import run
 from benchmarks.overload.knee import RateStep, knee_of
 from benchmarks.overload.run import FIRST_RATE, PHASE_S, RULE, Phase, summary
-from benchmarks.trace_player import ReplayedRequest
+from benchmarks.stand.fleet import BenchFleet
+from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.trace_player import ReplayedRequest
 from cli.stream_client import Endpoint
 from common.errors import Problem
 from deployments.wire.engine_pass import EnginePasses

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, rules
 from benchmarks.fairness.page import KINDS, page
 from benchmarks.fairness.run import Beside, goals_of
-from benchmarks.load_generator import Answer
 from benchmarks.prediction import page as prediction_page
 from benchmarks.prediction.run import alone_of, errors, figures_of
-from benchmarks.recording import write_down
-from benchmarks.trace_player import ReplayedRequest
+from benchmarks.stand import report, rules
+from benchmarks.stand.conversation_player import Answer
+from benchmarks.stand.recording import write_down
+from benchmarks.stand.trace_player import ReplayedRequest
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import gateway_before

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kept_parts import KeptParts
 from benchmarks.scale import page, published, run, simulate
 from benchmarks.scale.choosers import (
     AnyReplica,
@@ -36,6 +35,7 @@ from benchmarks.scale.traffic import (
     shuffled_gateways,
     tokens_of,
 )
+from benchmarks.stand.kept_parts import KeptParts
 from loadgen.workloads import WORKLOADS
 from simulator import engine_profile
 from simulator.engines import Hardware, Job, SimulatedEngine

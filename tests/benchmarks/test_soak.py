@@ -23,7 +23,6 @@ import pytest
 import redis
 from prometheus_client import start_http_server
 
-from benchmarks.fleet import BenchFleet
 from benchmarks.soak import run, watch
 from benchmarks.soak.run import warm_up
 from benchmarks.soak.slopes import HOUR_S
@@ -47,6 +46,7 @@ from benchmarks.soak.watch import (
     held_in_redis,
     of_redis,
 )
+from benchmarks.stand.fleet import BenchFleet
 from cli.local import processes
 from cli.local.home import FleetState, Home
 from cli.stream_client import Endpoint

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import headlines, kept_results, measured, report, summary
-from benchmarks.revision import Revision
+from benchmarks import headlines, kept_results, measured, summary
+from benchmarks.stand import report
+from benchmarks.stand.revision import Revision
 from common.errors import Problem
 
 

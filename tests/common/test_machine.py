@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks.stand import report
 from common import machine
 
 

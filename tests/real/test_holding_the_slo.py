@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from benchmarks.trace_player import ReplayedRequest, play
+from benchmarks.stand.trace_player import ReplayedRequest, play
 from cli.stream_client import Endpoint
 from simulator.traces import Request, Trace
 from tests.real.conftest import RunningFleet

@@ -12,8 +12,8 @@ from threading import Thread
 
 import pytest
 
-from benchmarks import public_data
-from benchmarks.public_data import SOURCES, Source, find
+from benchmarks.stand import public_data
+from benchmarks.stand.public_data import SOURCES, Source, find
 from common.errors import Problem
 
 NAME, CONTENT, OTHER = "crds/thing.yaml", b"the pinned file\n", b"another file\n"

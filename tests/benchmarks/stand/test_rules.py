@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 import yaml
 
-from benchmarks import rules
+from benchmarks.stand import rules
 
-ROOT = Path(rules.__file__).parent
+ROOT = rules.FILE.parent
 FOLDERS = {"simulator": "validation"}
 NAMES = list(yaml.safe_load(rules.FILE.read_text()))
 

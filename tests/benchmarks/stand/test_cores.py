@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.cores import all_cores
+from benchmarks.stand.cores import all_cores
 
 BENCHMARK = """\
 import subprocess
 import time
-from benchmarks.cores import all_cores
-from benchmarks.ending import stopped_in_the_end
+from benchmarks.stand.cores import all_cores
+from benchmarks.stand.ending import stopped_in_the_end
 
 def busy(number):
     subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -40,7 +40,7 @@ def busy_benchmark(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[p
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
     ) as benchmark:
         assert benchmark.stdout is not None
         benchmark.stdout.readline()

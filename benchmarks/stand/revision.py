@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # What a benchmark itself writes there does not change what it measures.
 WRITTEN = (":(exclude)docs", ":(exclude)README.md")
 

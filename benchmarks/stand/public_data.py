@@ -19,7 +19,7 @@ from pathlib import Path
 from common.errors import Problem
 from deployments.models.model import cache_folder
 
-BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
+BESIDE = Path(__file__).parents[3] / "shared" / "data"
 WITHIN_S = 30.0
 _GITHUB = "https://raw.githubusercontent.com"
 

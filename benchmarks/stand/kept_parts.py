@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from benchmarks import report
-from benchmarks.rules import Rule
+from benchmarks.stand import report
+from benchmarks.stand.rules import Rule
 from common.errors import Problem
 
 Part = TypeVar("Part")

@@ -8,7 +8,7 @@ a second, stands for a GPU's speed; its answers are gibberish. Made once, in a p
 since it takes torch; the folder gets its name in one rename. Raises CalledProcessError when that
 process fails, and Problem when the embedded model cannot be had.
 
-    python -m benchmarks.small_model SOURCE FOLDER LAYERS
+    python -m benchmarks.stand.small_model SOURCE FOLDER LAYERS
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _make(whole: Path, small: Path, layers: int) -> None:
         if left_over.exists():
             shutil.rmtree(left_over)
     arguments = [str(whole), str(partial), str(layers)]
-    subprocess.run([sys.executable, "-m", "benchmarks.small_model", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "benchmarks.stand.small_model", *arguments], check=True)
     seal(partial)
     partial.rename(small)
     flush_to_disk(small.parent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import pace
+from benchmarks.stand import pace
 
 
 def test_a_generator_that_kept_its_pace_is_reported_without_a_note() -> None:

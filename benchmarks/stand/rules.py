@@ -1,4 +1,4 @@
-"""How goals are judged: `goals.yaml`, which alone has seeds, workloads, baselines and bounds.
+"""How goals are judged: `benchmarks/goals.yaml` alone has seeds, workloads, baselines and bounds.
 
 A figure of several seeds is their median, beside its range: no seed can be the one that counts.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-FILE = Path(__file__).with_name("goals.yaml")
+FILE = Path(__file__).parents[1] / "goals.yaml"
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, rules
 from benchmarks.fairness.run import SharedPhase
-from benchmarks.kept_parts import KeptParts
 from benchmarks.overload.run import Phase
-from benchmarks.revision import Revision
-from benchmarks.trace_player import ReplayedRequest
+from benchmarks.stand import report, rules
+from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.revision import Revision
+from benchmarks.stand.trace_player import ReplayedRequest
 from benchmarks.validation.results import LoadResult
 from common.errors import Problem
 from simulator import engine_profile

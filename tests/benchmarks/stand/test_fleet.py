@@ -11,12 +11,12 @@ import urllib.request
 
 import pytest
 
-from benchmarks import fleet
+from benchmarks.stand import fleet
 
 STARTING = """
 import time
 from pathlib import Path
-from benchmarks import fleet
+from benchmarks.stand import fleet
 
 def run(command, **kwargs):
     print(command[3], flush=True)

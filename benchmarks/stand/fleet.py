@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.ending import stopped_in_the_end
+from benchmarks.stand.ending import stopped_in_the_end
 from cli.local.home import Home
 from cli.stream_client import Endpoint
 from deployments.wire.engine_pass import EnginePasses

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import measured, revision
-from benchmarks.revision import Revision
+from benchmarks import measured
+from benchmarks.stand import revision
+from benchmarks.stand.revision import Revision
 
 
 def git(folder: Path, *arguments: str) -> str:

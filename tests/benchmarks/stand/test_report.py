@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import report
+from benchmarks.stand import report
 
 
 @pytest.mark.parametrize(

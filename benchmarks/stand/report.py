@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import revision
+from benchmarks.stand import revision
 from common.machine import machine
 
 # Of the code that runs: a commit that is made during a run is not what was measured.

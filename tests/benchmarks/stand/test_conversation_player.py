@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from benchmarks.load_generator import PATH, Answer, Failure, Style, play
+from benchmarks.stand.conversation_player import PATH, Answer, Failure, Style, play
 from cli.stream_client import Endpoint
 from loadgen.workloads import ChatTurn, Conversation, Message
 
