@@ -14,30 +14,39 @@ GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "
 PLACEMENT = ("router", "autoscaling")
 ENGINE = ("deployments/engine", "deployments/wire")
 SERVING = (*GATEWAY, *PLACEMENT, *ENGINE)
+# Of the harness, what takes part in what is measured: a played engine, a kind of traffic.
+STAND = "benchmarks/stand"
+STATE = f"{STAND}/fleet_state.py"
+DRILLED = (f"{STAND}/drilled_fleet.py", STATE)
+PLAYED = (f"{STAND}/played_engine.py", f"{STAND}/closed_loop.py")
+OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml", f"{STAND}/knee.py")
+ROUTED = (f"{STAND}/routed_runs.py", f"{STAND}/routed_runs.yaml", f"{STAND}/oracle.py")
+SHARED = (f"{STAND}/arrivals.py", f"{STAND}/own_placements.py", f"{STAND}/variation.py")
+INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
 
 PATHS: Mapping[str, tuple[str, ...]] = {
     "backtest": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "budgets": (*GATEWAY, "router", "benchmarks/budgets"),
     "client": ("loadgen", "benchmarks/client"),
-    "cold-starts": (*ENGINE, "benchmarks/cold_starts"),
+    "cold-starts": (*ENGINE, *DRILLED, "benchmarks/cold_starts"),
     "drill-hangs": (*ENGINE, "router", "tests/hang_drill.py"),
-    "drills": (*SERVING, "benchmarks/drills"),
-    "fairness": (*SERVING, "benchmarks/fairness"),
-    "gateways": (*GATEWAY, *PLACEMENT, "benchmarks/gateways"),
-    "grammars": (*SERVING, "benchmarks/grammars"),
-    "index": ("router", "benchmarks/index"),
+    "drills": (*SERVING, *DRILLED, "benchmarks/drills"),
+    "fairness": (*SERVING, *OFFERED, "benchmarks/fairness"),
+    "gateways": (*GATEWAY, *PLACEMENT, *SHARED, "benchmarks/gateways"),
+    "grammars": (*SERVING, STATE, "benchmarks/grammars"),
+    "index": ("router", INDEX_POOL, "benchmarks/index"),
     "isolation": (*GATEWAY, *PLACEMENT, "benchmarks/isolation"),
-    "long-prompts": (*GATEWAY, *PLACEMENT, "benchmarks/long_prompts"),
-    "observability": (*GATEWAY, "observability", "benchmarks/observability"),
-    "overhead": (*GATEWAY, *PLACEMENT, "observability", "benchmarks/overhead"),
-    "overload": (*SERVING, "benchmarks/overload"),
-    "peers": (*SERVING, "benchmarks/peers"),
-    "prediction": (*SERVING, "benchmarks/prediction"),
-    "resume": (*SERVING, "benchmarks/resume"),
-    "routing": (*SERVING, "benchmarks/routing"),
-    "scale": (*PLACEMENT, "simulator", "benchmarks/scale"),
+    "long-prompts": (*GATEWAY, *PLACEMENT, INDEX_POOL, "benchmarks/long_prompts"),
+    "observability": (*GATEWAY, "observability", LONE, *PLAYED, "benchmarks/observability"),
+    "overhead": (*GATEWAY, *PLACEMENT, "observability", *PLAYED, "benchmarks/overhead"),
+    "overload": (*SERVING, *OFFERED, "benchmarks/overload"),
+    "peers": (*SERVING, LONE, "benchmarks/peers"),
+    "prediction": (*SERVING, *ROUTED, "benchmarks/prediction"),
+    "resume": (*SERVING, *DRILLED, "benchmarks/resume"),
+    "routing": (*SERVING, *ROUTED, "benchmarks/routing"),
+    "scale": (*PLACEMENT, "simulator", *SHARED, INDEX_POOL, "benchmarks/scale"),
     "simulator": (*PLACEMENT, "simulator", "benchmarks/validation"),
-    "soak": (*SERVING, "benchmarks/soak"),
+    "soak": (*SERVING, STATE, "benchmarks/soak"),
     "spike": (*SERVING, "benchmarks/spike"),
     "startup": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "weights": ("weights", "deployments/offline", "benchmarks/weights"),

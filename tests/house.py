@@ -41,8 +41,10 @@ HOUSE = (
         "benchmarks/stand",
         "the harness that benchmarks share: fleets, gateways and engines to measure, load, results",
         (
-            *("cli", "cli/local", "deployments/models", "deployments/wire", "loadgen"),
-            *("simulator", "common"),
+            *("cli", "cli/local", "deployments/gateway", "deployments/gateway/pool"),
+            *("deployments/engine", "deployments/process", "deployments/fleet"),
+            *("deployments/models", "deployments/prompt", "deployments/wire", "loadgen"),
+            *("simulator", "router", "common"),
         ),
     ),
     Room(

@@ -106,6 +106,19 @@ def test_nothing_imports_the_benchmarks_or_the_tests() -> None:
     ]
 
 
+def benchmark_of(module: str) -> str:
+    """The folder of benchmarks that a module is in; empty for those in none."""
+    top, _, inside = folder_of(module).partition(".")
+    return inside.partition(".")[0] if top == "benchmarks" else ""
+
+
+def test_a_benchmark_imports_no_other_benchmark_only_the_harness() -> None:
+    inside = [(a, b) for a, b in arrows() if benchmark_of(a) and b.startswith("benchmarks.")]
+    assert {benchmark_of(b) for _, b in inside} >= {"stand", "scale"}
+    allowed = {a: {benchmark_of(a), "stand"} for a, _ in inside}
+    assert not [f"{a} imports {b}" for a, b in inside if benchmark_of(b) not in allowed[a]]
+
+
 @pytest.mark.parametrize(
     ("process", "other"), [("gateway", "engine"), ("engine", "gateway"), ("wire", "engine")]
 )

@@ -21,8 +21,8 @@ import aiohttp
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.drills.fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.stand import report
+from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.stand.fleet import BenchFleet, running
 from cli import stream_client
 from cli.stream_client import Endpoint

@@ -21,7 +21,6 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks.drills.fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.drills.page import page
 from benchmarks.drills.scenarios import (
     ASKED,
@@ -39,6 +38,7 @@ from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
 from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
 from benchmarks.stand import report
+from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.small_model import small_model
 from cli import stream_client

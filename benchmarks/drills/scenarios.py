@@ -16,8 +16,8 @@ import psutil
 
 from benchmarks.drills import surroundings
 from benchmarks.drills.cut_off import cut_off
-from benchmarks.drills.fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.drills.verdict import Injury
+from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from router import active as active_replicas
 from router.redis_client import connect
 

@@ -4,10 +4,10 @@ The fleet of the overload benchmark, two engines that promise a first token with
 tenants whose requests are alike. One always sends a quarter of the fleet's capacity. The other, in
 turns, fills the rest of the capacity, sends four times that, and sends nothing, so that the first
 has the pool alone. All of it is open loop, and the capacity is the knee of a sweep
-(`benchmarks/overload`). For each seed of goals.yaml the first tenant's arrivals are the same in all
-three, which come in an order of chance. A goal is the median over the seeds of what the flood adds
-to the first tenant's tail in a full pool, or in a pool that it has alone. Results also say how late
-requests were sent, which is part of their time.
+(`benchmarks/stand/offered_load.py`). For each seed of goals.yaml the first tenant's arrivals are
+the same in all three, which come in an order of chance. A goal is the median over the seeds of what
+the flood adds to the first tenant's tail in a full pool, or in a pool that it has alone. Results
+also say how late requests were sent, which is part of their time.
 
 With --record each request is written down with its explanation, a line of JSON. An interrupted run
 resumes with --keep FILE, phase by phase.
@@ -31,16 +31,16 @@ from typing import Any
 import aiohttp
 
 from benchmarks.fairness.page import KINDS, page
-from benchmarks.overload.run import (
+from benchmarks.stand import kept_parts, pace, report, rules
+from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.offered_load import (
     ANSWER_TOKENS,
     FIRST_RATE,
     FLEET,
     PROMPT_TOKENS,
     OverloadBench,
 )
-from benchmarks.stand import kept_parts, pace, report, rules
-from benchmarks.stand.fleet import BenchFleet, running
-from benchmarks.stand.kept_parts import KeptParts
 from benchmarks.stand.recording import write_down
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client

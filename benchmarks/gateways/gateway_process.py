@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections import OrderedDict
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -20,9 +19,11 @@ import msgspec
 
 from autoscaling.pool_scheduler import PoolScheduler, PoolSettings
 from autoscaling.scheduling import SchedulingRequest
-from benchmarks.engine_host import MODEL, Ask, Told, frame, frames, hear, say
+from benchmarks.gateways.engine_host import MODEL, Ask, Told, frame, frames
 from benchmarks.gateways.results import GatewayReport, ServedRequest
-from benchmarks.gateways.traffic import Arrival
+from benchmarks.stand.arrivals import Arrival
+from benchmarks.stand.child_process import hear, say
+from benchmarks.stand.own_placements import OwnPlacements
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import connect
@@ -45,31 +46,6 @@ class GatewayProcessSettings:
     shared: bool
     budget_s: float
     policy: str = "prefix"
-
-
-class OwnPlacements:
-    """What one gateway alone can know of caches: where it sent each prefix, the latest ones."""
-
-    def __init__(self, max_segments: int) -> None:
-        self._max_segments = max_segments
-        self._slots: OrderedDict[bytes, set[int]] = OrderedDict()
-
-    def depths(self, keys: Sequence[bytes]) -> dict[int, int]:
-        depths: dict[int, int] = {}
-        for depth, key in enumerate(keys):
-            known = self._slots.get(key, set())
-            still = [slot for slot in known if depths.get(slot, 0) == depth]
-            if not still:
-                break
-            depths.update(dict.fromkeys(still, depth + 1))
-        return depths
-
-    def placed(self, keys: Sequence[bytes], slot: int) -> None:
-        for key in keys:
-            self._slots.setdefault(key, set()).add(slot)
-            self._slots.move_to_end(key)
-        while len(self._slots) > self._max_segments:
-            self._slots.popitem(last=False)
 
 
 class BenchmarkGateway:

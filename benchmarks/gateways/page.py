@@ -57,7 +57,7 @@ placed itself (which it remembers for good), while loads are still told to all.
   {1000 * engine.sequence_s:g} ms more for each request that decodes in it; prompts take a second
   for {engine.prefill_rate:,.0f} tokens. The cache holds {engine.block_tokens * engine.blocks:,}
   tokens in blocks of {engine.block_tokens} (`simulator/engines.py`).
-- **The traffic**: `benchmarks/gateways/traffic.py`; open loop, the first seconds do not count.
+- **The traffic**: `benchmarks/stand/arrivals.py`; open loop, the first seconds do not count.
 """
 
 

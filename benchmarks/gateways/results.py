@@ -8,13 +8,13 @@ requests it had in flight, waiting and running, on average over the measured tim
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.gateways.traffic import Arrival, Span
 from benchmarks.stand import report
+from benchmarks.stand.arrivals import Arrival, Span
+from benchmarks.stand.variation import variation
 from common.percentiles import Tail, percentile
 
 RATIO_LOSS_GOAL = 0.02
@@ -131,16 +131,6 @@ def summary(run: GatewaysRun) -> GatewaysSummary:
         gateways_cpu_s=sum(report.cpu_s for report in run.reports),
         engines_cpu_s=run.engines_cpu_s,
     )
-
-
-def variation(amounts: Iterable[tuple[str, float]], replicas: int) -> float:
-    """Standard deviation over mean of the replicas' sums; one that is not named has 0."""
-    sums: dict[str, float] = defaultdict(float)
-    for replica, amount in amounts:
-        sums[replica] += amount
-    shares = [*sums.values(), *[0.0] * (replicas - len(sums))]
-    mean = statistics.fmean(shares)
-    return statistics.pstdev(shares) / mean if mean else 0.0
 
 
 def ceiling(arrivals: Sequence[Arrival], since: float, block_tokens: int) -> float:

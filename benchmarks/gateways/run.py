@@ -9,26 +9,18 @@ publishers and the gateways' schedulers are real. Every run has engines and gate
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import multiprocessing
-import os
 import secrets
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-import uvloop
-
-from benchmarks import engine_host
-from benchmarks.engine_host import HostReport, HostSettings
-from benchmarks.gateways import gateway_process, page
+from benchmarks.gateways import engine_host, gateway_process, page
+from benchmarks.gateways.engine_host import HostReport, HostSettings
 from benchmarks.gateways.gateway_process import GatewayProcessSettings
 from benchmarks.gateways.results import (
     GatewayReport,
@@ -41,25 +33,22 @@ from benchmarks.gateways.results import (
     summary,
     table,
 )
-from benchmarks.gateways.traffic import Arrival, conversations, from_trace
-from benchmarks.stand import report
+from benchmarks.stand import child_process, own_redis, report
+from benchmarks.stand.arrivals import Arrival, conversations, from_trace
+from benchmarks.stand.child_process import START_S, STOP_S, heard
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.public_data import CONVERSATION_TRACE, find
-from cli.local import redis_server
 from common.errors import Problem
 from common.percentiles import Tail
 from simulator.engines import Hardware
 
 GATEWAYS = (1, 2, 4, 8)
 SEGMENT_TOKENS = 128
-START_S, STOP_S = 60.0, 10.0
 # From "ready" to the first request.
 SETTLE_S = 0.5
 # Later than this, and it is the machine that was measured.
 LATE_S = 0.02
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-
-_spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -84,18 +73,20 @@ class GatewaysBench:
         placing = GatewayProcessSettings(
             self.redis_url, name, socket, key, self.replicas, shared, self.budget_s
         )
-        with _process(run_host, hosted) as engines:
-            _hear(engines, START_S)
+        with child_process.started(run_host, hosted) as engines:
+            heard(engines, START_S)
             with contextlib.ExitStack() as processes:
                 pipes = [
                     processes.enter_context(
-                        _process(run_gateway, placing, _share(self.arrivals, number, gateways))
+                        child_process.started(
+                            run_gateway, placing, _share(self.arrivals, number, gateways)
+                        )
                     )
                     for number in range(gateways)
                 ]
                 reports = self._play(pipes)
             engines.send("enough")
-            told: HostReport = _hear(engines, STOP_S)
+            told: HostReport = heard(engines, STOP_S)
         return GatewaysRun(
             gateways=gateways,
             shared=shared,
@@ -110,59 +101,26 @@ class GatewaysBench:
 
     def _play(self, gateways: Sequence[Connection]) -> list[GatewayReport]:
         for pipe in gateways:
-            _hear(pipe, START_S)
+            heard(pipe, START_S)
         start = time.monotonic() + SETTLE_S
         for pipe in gateways:
             pipe.send(start)
         limit = start + self.warm_up + self.seconds + gateway_process.GRACE_S + STOP_S
-        return [_hear(pipe, limit - time.monotonic()) for pipe in gateways]
+        return [heard(pipe, limit - time.monotonic()) for pipe in gateways]
 
 
 def run_host(pipe: Connection, settings: HostSettings) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to act on
-    uvloop.run(engine_host.host(settings, pipe))
+    child_process.serve(engine_host.host(settings, pipe))
 
 
 def run_gateway(
     pipe: Connection, settings: GatewayProcessSettings, arrivals: Sequence[Arrival]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(EOFError, asyncio.CancelledError):  # the parent is gone
-        uvloop.run(gateway_process.gateway(settings, arrivals, pipe))
+    child_process.serve(gateway_process.gateway(settings, arrivals, pipe))
 
 
 def _share(arrivals: Sequence[Arrival], number: int, gateways: int) -> list[Arrival]:
     return [arrival for arrival in arrivals if int(arrival.gateway * gateways) == number]
-
-
-@contextlib.contextmanager
-def _process(target: Callable[..., None], *settings: object) -> Iterator[Connection]:
-    """A child and the pipe to it; it is gone in the end. One that loses its parent ends too."""
-    ours, theirs = _spawn.Pipe()
-    child = _spawn.Process(target=target, args=(theirs, *settings), daemon=True)
-    child.start()
-    theirs.close()
-    try:
-        yield ours
-    except BaseException:
-        child.kill()
-        raise
-    finally:
-        ours.close()
-        child.join(STOP_S)
-        if child.is_alive():
-            child.kill()
-            child.join()
-
-
-def _hear(pipe: Connection, within_s: float) -> Any:
-    """What the child says next. Raises TimeoutError, and RuntimeError when it ended instead."""
-    if not pipe.poll(max(0.0, within_s)):
-        raise TimeoutError(f"a process of the benchmark said nothing for {within_s:.0f} s")
-    try:
-        return pipe.recv()
-    except EOFError:
-        raise RuntimeError("a process of the benchmark ended early; see above") from None
 
 
 def measure(options: argparse.Namespace) -> list[GatewaysSummary]:
@@ -177,8 +135,7 @@ def measure(options: argparse.Namespace) -> list[GatewaysSummary]:
     found = []
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
         folder = Path(name)
-        server = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
-        try:
+        with own_redis.running(folder) as server:
             bench = GatewaysBench(
                 redis_url=server.url,
                 folder=folder,
@@ -191,8 +148,6 @@ def measure(options: argparse.Namespace) -> list[GatewaysSummary]:
             for gateways, shared in runs:
                 found.append(summary(bench.run(gateways, shared)))
                 _tell(found[-1])
-        finally:
-            redis_server.stop(server)
     return found
 
 

@@ -25,16 +25,14 @@ import psutil
 import yaml
 
 from benchmarks.grammars.attack import PATH, body, constraints, under_attack
-from benchmarks.soak.watch import role_of
 from benchmarks.stand import report, rules
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet_state import private_mb, replicas_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
-from cli.local import processes
 from cli.local.home import Home
 from cli.stream_client import Endpoint
 from common.percentiles import percentile, tail_percent
-from deployments.fleet.applications import application_of
 
 RULE = rules.of("grammars")
 BLOCK, ATTACKERS = RULE.settings["requests_of_a_block"], RULE.settings["attackers"]
@@ -100,9 +98,8 @@ class EngineProcesses:
         self._run_id = state.run_id
 
     def memory_mb(self) -> float:
-        """Private memory: without what files and shared memory back."""
-        found = (process.memory_info() for process in self._alive())
-        return sum(memory.rss - memory.shared for memory in found) / 1e6
+        """Of all of them."""
+        return sum(map(private_mb, self._alive()))
 
     async def idle(self) -> None:
         """Return once they compute next to nothing. Raises TimeoutError."""
@@ -120,8 +117,7 @@ class EngineProcesses:
         return sum(of.user + of.system for of in times)
 
     def _alive(self) -> list[psutil.Process]:
-        all_of_them = processes.processes(self._run_id)
-        replicas = [one for one in all_of_them if application_of("engine") in role_of(one)]
+        replicas = replicas_of(self._run_id, "engine")
         begun = (one.children(recursive=True) for one in replicas)
         found = {one.pid: one for one in replicas} | {
             one.pid: one for many in begun for one in many

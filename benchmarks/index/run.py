@@ -3,7 +3,7 @@
 Two Redis servers of its own over loopback TCP: one with a pool of 64 replicas, one with 1,000
 replicas and 2.5 million segments. All lookups are measured in turn, round after round, in the
 event loop that Ray Serve's replicas have (uvloop), on cores that never halt, and once more the
-smallest where they do; `pool.py` tells what prompts hold.
+smallest where they do; `benchmarks/stand/index_pool.py` tells what prompts hold.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from redis.asyncio import Redis
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
-from benchmarks.index import alternatives, page, pool, publishing
-from benchmarks.stand import report
+from benchmarks.index import alternatives, page, publishing
+from benchmarks.stand import index_pool, own_redis, report
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.index_pool import SEGMENT_TOKENS, SMALL, board_of
 from common.percentiles import percentile
 from router.index import BUDGET_S, PrefixIndex
-from router.load import ReplicaLoad
 from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import AsyncRedis, connect
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-SMALL, LARGE = 64, 1_000
+LARGE = 1_000
 PROMPTS = (256, 1_024)
 FILLED_SEGMENTS = 2_500_000
-SEGMENT_TOKENS = 128
 ROUNDS = 50
 WARMUP = 2
 # Calls of one case before the next has its turn; the alternatives take long, and get one.
@@ -86,13 +85,13 @@ class Case:
 
 
 def lookup_cases(url: str, index: PrefixIndex, replicas: int) -> list[Case]:
-    floor = partial(index.lookup, pool.prompt_keys(1))
+    floor = partial(index.lookup, index_pool.prompt_keys(1))
     cases = [Case(f"lookup_1_segment_{replicas}_replicas_cold", floor)]
     for segments in PROMPTS:
         goal = LOOKUP_GOAL_MS[segments] * (LARGE_FACTOR if replicas == LARGE else 1)
-        for mix in pool.MIXES:
-            keys = pool.prompt_keys(segments)
-            pool.hold(url, keys, pool.depths_of(mix, segments, replicas))
+        for mix in index_pool.MIXES:
+            keys = index_pool.prompt_keys(segments)
+            index_pool.hold(url, keys, index_pool.depths_of(mix, segments, replicas))
             name = f"lookup_{segments}_segments_{replicas}_replicas_{mix}"
             limit = goal if mix == "conversation" else None
             cases.append(Case(name, partial(index.lookup, keys), goal_ms=limit))
@@ -102,8 +101,8 @@ def lookup_cases(url: str, index: PrefixIndex, replicas: int) -> list[Case]:
 def alternative_cases(url: str, client: Redis) -> list[Case]:
     cases = []
     for segments in PROMPTS:
-        depths = pool.depths_of("conversation", segments, SMALL)
-        keys = pool.prompt_keys(segments)
+        depths = index_pool.depths_of("conversation", segments, SMALL)
+        keys = index_pool.prompt_keys(segments)
         for name in alternatives.NAMES:
             alternatives.hold(url, name, keys, depths)
             call = partial(alternatives.lookup, client, name, keys)
@@ -112,34 +111,13 @@ def alternative_cases(url: str, client: Redis) -> list[Case]:
     return cases
 
 
-def board_of(replicas: int) -> list[ReplicaLoad]:
-    return [
-        ReplicaLoad(
-            replica_id=f"replica-{slot:04}",
-            slot=slot,
-            incarnation=f"{slot:016x}",
-            url=f"http://10.0.0.{slot}:8000",
-            node_ip=f"10.0.0.{slot}",
-            waiting=slot % 3,
-            running=slot % 17,
-            queued_prefill_tokens=slot % 3 * 2_000,
-            kv_use=slot / replicas,
-            kv_capacity_tokens=131_072,
-            prefill_rate=20_000.0,
-            inter_token_latency=0.02,
-            segment_tokens=SEGMENT_TOKENS,
-        )
-        for slot in range(replicas)
-    ]
-
-
 def placement_cases(url: str, scheduler: PoolScheduler, feeds: PoolFeeds) -> list[Case]:
     """A prompt of 32,768 tokens on a board of 64 replicas, from its keys and from its tokens."""
     tokens = [random.randrange(150_000) for _ in range(256 * SEGMENT_TOKENS)]
     hasher = SegmentHasher(index_secret("bench"))
     namespace = Namespace("bench")
     keys = hasher.keys(namespace, tokens, SEGMENT_TOKENS)
-    pool.hold(url, keys, pool.depths_of("conversation", len(keys), SMALL))
+    index_pool.hold(url, keys, index_pool.depths_of("conversation", len(keys), SMALL))
     board = board_of(SMALL)
     scheduler.board.update(board)
 
@@ -221,13 +199,13 @@ async def measure_lookups(small_url: str, large_url: str, results: Results) -> N
             stack.push_async_callback(made.aclose)
             return made
 
-        small = PrefixIndex(client(small_url), pool.POOL, PATIENT_S)
-        large = PrefixIndex(client(large_url), pool.POOL, PATIENT_S)
+        small = PrefixIndex(client(small_url), index_pool.POOL, PATIENT_S)
+        large = PrefixIndex(client(large_url), index_pool.POOL, PATIENT_S)
         scheduler = PoolScheduler(time.monotonic)
         feeds = PoolFeeds(
             client(small_url, decode=True),
             client(small_url),
-            pool.POOL,
+            index_pool.POOL,
             scheduler.board,
             scheduler.gateway,
             scheduler.heard,
@@ -254,7 +232,7 @@ async def measure_publishing(url: str, results: Results) -> None:
     try:
         for replicas in (SMALL, LARGE):
             board = f"bench/{replicas}"
-            size = await pool.bytes_per_segment(client, url, board, replicas)
+            size = await index_pool.bytes_per_segment(client, url, board, replicas)
             results.figures[f"bytes_per_segment_{replicas}_replicas"] = round(size)
         events = [await publishing.block_events_per_second(client) for _ in range(PUBLISHER_RUNS)]
     finally:
@@ -270,8 +248,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="docs/benchmarks/index.{md,svg}")
     options = parser.parse_args()
     results = Results({}, {})
-    with pool.server() as small_url, pool.server() as large_url:
-        pool.fill(large_url, FILLED_SEGMENTS, LARGE)
+    with own_redis.unbounded() as small_url, own_redis.unbounded() as large_url:
+        index_pool.fill(large_url, FILLED_SEGMENTS, LARGE)
         uvloop.run(measure_lookups(small_url, large_url, results))
         uvloop.run(measure_publishing(small_url, results))
     if options.write:

@@ -19,9 +19,9 @@ from starlette.types import Message
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import SchedulingRequest
-from benchmarks.index import pool
-from benchmarks.index.run import SMALL, board_of
 from benchmarks.long_prompts.prompts import FORMS, Chats, body
+from benchmarks.stand import index_pool
+from benchmarks.stand.index_pool import SMALL, board_of
 from deployments.fleet.pool import Pool
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.request import EngineRequest
@@ -64,7 +64,13 @@ class Placer:
         stack.callback(self._bodies.close)
         self._scheduler = scheduler = PoolScheduler(time.monotonic)
         feeds = PoolFeeds(
-            text, binary, pool.POOL, scheduler.board, scheduler.gateway, scheduler.heard, PATIENT_S
+            text,
+            binary,
+            index_pool.POOL,
+            scheduler.board,
+            scheduler.gateway,
+            scheduler.heard,
+            PATIENT_S,
         )
         scheduler.announce = feeds.announce
         for client in (text, binary, feeds.index):
@@ -102,7 +108,9 @@ class Placer:
                     of[NEW].append((await self.place(body(MODEL, chats.new(form, length))))[0])
                 chat = chats.new(form, length)
                 keys = list((await self.place(body(MODEL, chat)))[1])
-                pool.hold(self._url, keys, pool.depths_of("conversation", len(keys), SMALL))
+                index_pool.hold(
+                    self._url, keys, index_pool.depths_of("conversation", len(keys), SMALL)
+                )
                 for _ in range(rounds):
                     turn = body(MODEL, chats.next_turn(chat))
                     of[NEXT_TURN].append((await self.place(turn))[0])

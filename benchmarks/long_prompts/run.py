@@ -18,12 +18,11 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.index import pool
 from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
 from benchmarks.long_prompts.prompts import FORMS, Chats
-from benchmarks.observability.engines import facts_of
-from benchmarks.stand import report
+from benchmarks.stand import own_redis, report
+from benchmarks.stand.played_engine import facts_of
 from common.percentiles import Tail, percentile
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
@@ -94,7 +93,7 @@ def main() -> None:
         parser.error("--rounds must be at least 10")
     facts, began = facts_of(embedded_model(lambda fraction, step: None)), time.thread_time()
     prompts, built_s = PromptTokens(facts, LONG_PROMPTS.elsewhere), time.thread_time() - began
-    with pool.server() as url:
+    with own_redis.unbounded() as url:
         found, late_s = uvloop.run(measure(url, options.rounds, prompts))
     figures, goals = figures_of(found, late_s, built_s), goals_of(found, late_s)
     print("\n" + page.table(figures) + "\n")

@@ -12,23 +12,21 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from logging.handlers import RotatingFileHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_host import hear, say
-from benchmarks.observability.engines import ENGINES
-from deployments.fleet.applications import settings_of
+from benchmarks.stand import lone_gateway
+from benchmarks.stand.child_process import hear, say
+from benchmarks.stand.played_engine import ENGINES
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.answer.answer_to_client import AnswerToClient
 from deployments.gateway.attempt import engine_requests
 from deployments.gateway.gateway import Gateway
 from deployments.gateway.parts import Secrets
-from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.record import request_log, request_watch
 from deployments.wire.headers import RESUMABLE_HEADER
 
@@ -49,29 +47,6 @@ class ObservedGatewaySettings:
     folder: Path
 
 
-class NoSlots:
-    """A pool's handle to Ray Serve, where no reservation is as quick as the engine.
-
-    Every request goes to the best replica at once, as it does while there is room.
-    """
-
-    @property
-    def hold(self) -> NoSlots:
-        return self
-
-    @asynccontextmanager
-    async def choose_replica(self, ranked_ids: tuple[str, ...]) -> AsyncIterator[None]:
-        await asyncio.Event().wait()
-        yield
-
-
-class LoneGateway(Gateway):
-    """Ends when told to; Python cannot await the `__del__` that Ray Serve awaits."""
-
-    def __del__(self) -> None:  # type: ignore[override]
-        pass
-
-
 class _Nothing:
     """In place of whatever is only told."""
 
@@ -88,7 +63,7 @@ class Parts:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.pool: GatewayPool = next(iter(gateway.parts.pools.by_name.values()))
+        self.pool = lone_gateway.pool_of(gateway)
         self._watch = gateway.parts.watch
         self._of_pool = self.pool.parts
         self._requests = self._watch._metrics
@@ -132,35 +107,23 @@ def _tell_nothing(*args: object) -> dict[str, Any]:
 
 
 async def gateway(settings: ObservedGatewaySettings, pipe: Connection) -> None:
-    """Serve until the parent is gone or says None.
+    """Serve until the parent is gone.
 
     To a set of parts it says the CPU seconds that it has used so far, and leaves only those.
     """
     os.environ["ANTEFIX_METRICS_FOLDER"] = str(settings.folder / "metrics")
     log = RotatingFileHandler(settings.folder / "gateway.log", "a", LOG_BYTES, LOG_FILES)
     logging.getLogger("ray.serve").handlers = [log]
-    here = object.__new__(LoneGateway)
     secrets = Secrets(settings.keys, settings.secret, settings.redis_url)
-    no_slots: Any = lambda pool: NoSlots()  # noqa: E731
-    await here.__init__(settings.fleet, secrets, no_slots)  # type: ignore[misc]
-    await here.reconfigure(settings_of(settings.fleet.model_dump(mode="json")))
-    try:
+    async with lone_gateway.serving(settings.fleet, secrets, ENGINES, READY_S) as here:
         parts = Parts(here)
-        await _until_ready(parts.pool)
         say(pipe, "ready")
         with contextlib.suppress(EOFError):
-            while (left := await hear(pipe)) is not None:
+            while True:
+                left = await hear(pipe)
                 await _until_told(here)
                 say(pipe, time.process_time())
                 parts.leave(left)
-    finally:
-        await Gateway.__del__(here)
-
-
-async def _until_ready(pool: GatewayPool) -> None:
-    async with asyncio.timeout(READY_S):
-        while len(pool.scheduler.board.loads()) < ENGINES or not pool.reader.renderer.prompt_tokens:  # noqa: ASYNC110  # nothing tells when
-            await asyncio.sleep(0.05)
 
 
 async def _until_told(here: Gateway) -> None:

@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import multiprocessing
-import os
 import random
 import secrets
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,10 +25,8 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.observability import engines, gateway, page
-from benchmarks.observability.engines import EnginesSettings
+from benchmarks.observability import gateway, page
 from benchmarks.observability.gateway import ObservedGatewaySettings
-from benchmarks.observability.load import bodies, play
 from benchmarks.observability.results import (
     BOTH,
     EACH,
@@ -45,10 +40,12 @@ from benchmarks.observability.results import (
     goals,
     table,
 )
-from benchmarks.stand import report
+from benchmarks.stand import child_process, own_redis, played_engine, report
+from benchmarks.stand.child_process import START_S, STOP_S, heard
+from benchmarks.stand.closed_loop import bodies, play
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.played_engine import EnginesSettings
 from cli import stream_client
-from cli.local import redis_server
 from cli.local.ports import free_ports
 from cli.stream_client import Endpoint
 from deployments.fleet.fleet import Fleet
@@ -61,10 +58,7 @@ PROMPT_TOKENS, TOKENS, CLIENTS = 500, 64, 32
 # About as fast as a gateway passes them on.
 STEP_S = 0.001
 SCRAPES = 20
-START_S, STOP_S = 60.0, 10.0
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "observability.md"
-
-_spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ class ObservabilityBench:
     async def _leave(self, parts: frozenset[str]) -> float:
         """CPU seconds that the gateway has used; from now on it has these parts only."""
         self.pipe.send(parts)
-        return float(await asyncio.to_thread(_hear, self.pipe, STOP_S))
+        return float(await asyncio.to_thread(heard, self.pipe, STOP_S))
 
     async def _scrape(self, http: Any) -> Scrapes:
         before, text = await self._leave(NOTHING), ""
@@ -122,45 +116,19 @@ class ObservabilityBench:
 
 
 def run_engines(pipe: Connection, settings: EnginesSettings) -> None:
-    _run(engines.engines(settings, pipe))
+    child_process.serve(played_engine.engines(settings, pipe))
 
 
 def run_gateway(pipe: Connection, settings: ObservedGatewaySettings) -> None:
-    _run(gateway.gateway(settings, pipe))
-
-
-def _run(serving: Coroutine[Any, Any, None]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to act on
-    with contextlib.suppress(EOFError):  # the parent is gone
-        uvloop.run(serving)
+    child_process.serve(gateway.gateway(settings, pipe))
 
 
 @contextlib.contextmanager
-def _process(target: Callable[..., None], settings: object) -> Iterator[Connection]:
-    """A child that is ready, and the pipe to it; it is gone in the end."""
-    ours, theirs = _spawn.Pipe()
-    child = _spawn.Process(target=target, args=(theirs, settings), daemon=True)
-    child.start()
-    theirs.close()
-    try:
-        _hear(ours, START_S)
-        yield ours
-        ours.send(None)
-        child.join(STOP_S)
-    finally:
-        ours.close()
-        child.kill()
-        child.join()
-
-
-def _hear(pipe: Connection, within_s: float) -> Any:
-    """What the child says next. Raises TimeoutError, and RuntimeError when it ended instead."""
-    if not pipe.poll(within_s):
-        raise TimeoutError(f"a process of the benchmark said nothing for {within_s:.0f} s")
-    try:
-        return pipe.recv()
-    except EOFError:
-        raise RuntimeError("a process of the benchmark ended early; see above") from None
+def _ready(target: Callable[..., None], settings: object) -> Iterator[Connection]:
+    """A child that is ready, and the pipe to it."""
+    with child_process.started(target, settings) as pipe:
+        heard(pipe, START_S)
+        yield pipe
 
 
 @contextlib.contextmanager
@@ -181,7 +149,7 @@ def _bench(folder: Path, redis_url: str) -> Iterator[ObservabilityBench]:
     settings = ObservedGatewaySettings(fleet, keys, secret, redis_url, folder)
     url = f"http://127.0.0.1:{port}"
     endpoints = [Endpoint(keys[k], url, {"authorization": f"Bearer {k}"}) for k in keys]
-    with _process(run_engines, simulated), _process(run_gateway, settings) as pipe:
+    with _ready(run_engines, simulated), _ready(run_gateway, settings) as pipe:
         yield ObservabilityBench(pipe, endpoints, f"http://127.0.0.1:{metrics_port}/metrics")
 
 
@@ -208,15 +176,11 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="afx-bench-") as name:
         folder = Path(name)
-        redis = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
-        try:
-            with _bench(folder, redis.url) as bench:
-                variants = (NOTHING, BOTH, *(EACH if options.each else (ONLY_TOKENS,)))
-                found = uvloop.run(
-                    bench.measure(variants, options.turns, options.seconds, options.warm_up)
-                )
-        finally:
-            redis_server.stop(redis)
+        with own_redis.running(folder) as redis, _bench(folder, redis.url) as bench:
+            variants = (NOTHING, BOTH, *(EACH if options.each else (ONLY_TOKENS,)))
+            found = uvloop.run(
+                bench.measure(variants, options.turns, options.seconds, options.warm_up)
+            )
     print("\n" + table(found) + "\n")
     judged = goals(found)
     if options.write:

@@ -15,9 +15,9 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.observability.load import bodies, play
 from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
 from benchmarks.stand import report
+from benchmarks.stand.closed_loop import bodies, play
 from cli import stream_client
 from cli.stream_client import Endpoint
 from common.percentiles import P99_SAMPLES, percentile

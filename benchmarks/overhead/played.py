@@ -1,4 +1,4 @@
-"""A real fleet on a real Ray Serve whose engines compute nothing (`benchmarks.observability`).
+"""A real fleet on a real Ray Serve whose engines compute nothing (`stand/played_engine.py`).
 
 What is left is a gateway's own cost: engines answer as soon as a request has come, and a token is
 passed on by itself, not with the next.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -22,8 +21,8 @@ import psutil
 import ray
 from ray import serve
 
-from benchmarks.observability.engines import EnginesSettings, PlayedEngine, facts_of
-from cli.local import redis_server
+from benchmarks.stand import own_redis
+from benchmarks.stand.played_engine import EnginesSettings, PlayedEngine, facts_of
 from cli.local.ports import free_ports
 from cli.local.redis_server import RedisServer
 from cli.stream_client import Endpoint
@@ -87,9 +86,10 @@ class PlayedFleet:
 def playing() -> Iterator[PlayedFleet]:
     """Start it in a Ray of its own; stop it in the end."""
     model = embedded_model(lambda fraction, step: None)
-    with tempfile.TemporaryDirectory(prefix="afx-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        redis = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
+    with (
+        tempfile.TemporaryDirectory(prefix="afx-bench-", ignore_cleanup_errors=True) as name,
+        own_redis.running(Path(name)) as redis,
+    ):
         try:
             ray.init(
                 num_cpus=4,
@@ -102,7 +102,6 @@ def playing() -> Iterator[PlayedFleet]:
             yield _deployed(model, redis)
         finally:
             ray.shutdown()
-            redis_server.stop(redis)
 
 
 def _deployed(model: Path, redis: RedisServer) -> PlayedFleet:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import sys
 import time
@@ -19,8 +18,8 @@ from typing import Any
 
 from benchmarks.peers.processes import Launched
 from benchmarks.peers.routers import Backends
+from benchmarks.stand import own_redis
 from benchmarks.stand.small_model import small_model
-from cli.local import redis_server
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
 from weights.cpu_dtype import dtype_of_this_cpu
@@ -88,8 +87,7 @@ def _replicas(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[B
     environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
     command = [sys.executable, "-m", "benchmarks.peers.engine"]
     with contextlib.ExitStack() as stack:
-        redis = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
-        stack.callback(redis_server.stop, redis)
+        redis = stack.enter_context(own_redis.running(folder))
         engines = []
         for number in range(ENGINES):
             asked = {

@@ -22,11 +22,11 @@ from typing import Any
 import yaml
 
 from benchmarks.prediction import page
-from benchmarks.routing.run import FLEET, WORKLOADS, RoutingBench
 from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.recording import write_down
+from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from common.percentiles import percentile

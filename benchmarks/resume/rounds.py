@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks.drills.fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.resume.answers import ClientAnswer, ask, texts
 from benchmarks.resume.kinds import KINDS, Kind
+from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from cli.stream_client import Endpoint
 
 POOL = "engine"

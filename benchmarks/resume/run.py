@@ -23,12 +23,12 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.drills.fleet import DrilledFleet, NotWithin
 from benchmarks.resume.adapter import make_adapter
 from benchmarks.resume.kinds import ADAPTER
 from benchmarks.resume.rounds import CLIENTS, POOL, Rounds
 from benchmarks.resume.verdict import Survival, figures, goals, judge
 from benchmarks.stand import report
+from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.small_model import small_model
 from cli import stream_client

@@ -82,7 +82,7 @@ failed when the index did not answer within its budget: that request was placed 
 - **The standard error** says how far chance could move a ratio of mean TTFTs: two policies are
   compared on the same requests, in batches of consecutive ones. *Tail*: the p99 of 300 requests or
   more, else the p90.
-- Traffic: `loadgen/workloads.py`. Oracle: `benchmarks/routing/oracle.py`.
+- Traffic: `loadgen/workloads.py`. Oracle: `benchmarks/stand/oracle.py`.
 """
 
 

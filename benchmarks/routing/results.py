@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.stand import report
-from benchmarks.stand.conversation_player import Answer, Failure
+from benchmarks.stand.routed_runs import RoutingRun
 from common.percentiles import Tail, percentile
 
 ORACLE_SHARE_GOAL = 0.97
@@ -23,44 +23,6 @@ LOWEST_GOAL = 1.0
 SPREAD_GOAL = 1.25
 LEAST_LOADED_GOAL = 0.98
 BATCH = 8
-
-
-@dataclass(frozen=True)
-class RoutingRun:
-    """`most_cached`: what the oracle gets, one figure an answer; `replicas` in the pool;
-    `lookups_failed`: requests placed without the index, for it did not answer in its budget."""
-
-    workload: str
-    policy: str
-    seed: int
-    replicas: int
-    answers: tuple[Answer, ...]
-    most_cached: tuple[int, ...]
-    failures: tuple[Failure, ...] = ()
-    lookups_failed: int = 0
-
-    @property
-    def requests_spread(self) -> float:
-        """The most requests a replica served, over the mean."""
-        return self._spread([(answer.replica, 1) for answer in self.answers])
-
-    @property
-    def tokens_spread(self) -> float:
-        """The most prompt tokens a replica computed, over the mean."""
-        return self._spread([(a.replica, a.prompt_tokens - a.cached_tokens) for a in self.answers])
-
-    def _spread(self, shares: Iterable[tuple[str, int]]) -> float:
-        by_replica: dict[str, int] = defaultdict(int)
-        for replica, amount in shares:
-            by_replica[replica] += amount
-        total = sum(by_replica.values())
-        return max(by_replica.values()) * self.replicas / total if total else 1.0
-
-    @property
-    def throughput(self) -> float:
-        """Requests per second, from the first that was due to the last that ended."""
-        span = max(a.ended for a in self.answers) - min(a.due for a in self.answers)
-        return len(self.answers) / span
 
 
 @dataclass(frozen=True)

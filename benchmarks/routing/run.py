@@ -3,7 +3,7 @@
 One fleet of real engines, the same traffic under each policy in turn: for each seed and workload
 the policies run in a new order, each with cold caches. Nobody's cache can help another run, for
 each has a cache salt of its own; resetting the engines' caches between runs only keeps their
-memory alike. loadgen/workloads.py has the traffic, benchmarks/routing/oracle.py the limit.
+memory alike. loadgen/workloads.py has the traffic, benchmarks/stand/oracle.py the limit.
 """
 
 from __future__ import annotations
@@ -14,125 +14,19 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import yaml
 
 from benchmarks.routing import page, plots, results
-from benchmarks.routing.oracle import most_cached
-from benchmarks.routing.results import RoutingRun
 from benchmarks.stand import report
-from benchmarks.stand.conversation_player import PATH, Answer, Failure, Style, play
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench, RoutingRun
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
-from deployments.prompt import PromptTokens, RendererFacts
-from deployments.wire.headers import RENDERER_PATH
-from loadgen.workloads import Conversation, conversations
 
-# What four small engines on two cores have room for.
-WORKLOADS = ("multi_turn", "shared_system", "hot_prefix", "short", "no_reuse")
 POLICIES = ("prefix", "least_loaded", "random", "round_robin", "power_of_two", "session")
-SEGMENT_TOKENS = 128
-WARM_UP_SECONDS = 8.0
-# A run that takes so much longer than its arrivals hangs.
-GRACE_SECONDS = 120.0
-READY_SECONDS, RESET_SECONDS, SETTLE_SECONDS = 30.0, 10.0, 0.5
-FLEET = Path(__file__).with_name("fleet.yaml")
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-
-
-class RoutingBench:
-    """The runs on one running fleet."""
-
-    def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet) -> None:
-        self._http = http
-        self._fleet = fleet
-        self._urls: list[str] = []
-        self._tokens: PromptTokens
-
-    async def prepare(self) -> None:
-        """Wait until the gateway routes by tokens, and run once to no account."""
-        async with self._http.get(
-            self._fleet.engine.url + RENDERER_PATH, headers=self._fleet.engine.headers
-        ) as answer:
-            answer.raise_for_status()
-            self._tokens = PromptTokens(RendererFacts.from_json(await answer.read()))
-        async with asyncio.timeout(READY_SECONDS):
-            while not (pool := await self._pool())["index"]["prompts_known"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.2)
-        self._urls = [replica["url"] for replica in pool["replicas"]]
-        for workload in ("no_reuse", "short"):
-            await self.run(workload, "least_loaded", seed=0, seconds=WARM_UP_SECONDS)
-
-    async def run(self, workload: str, policy: str, seed: int, seconds: float) -> RoutingRun:
-        await self._reset_caches()
-        talks = conversations(workload, seed, seconds)
-        style = Style(self._fleet.model, policy, salt=f"{workload}.{policy}.{seed}")
-        failed_before = await self._lookups_failed()
-        async with asyncio.timeout(seconds + GRACE_SECONDS):
-            outcomes = await play(self._http, self._fleet.gateway, style, talks)
-        failures = tuple(o for o in outcomes if isinstance(o, Failure))
-        if len(failures) == len(outcomes):
-            raise RuntimeError(f"{workload} under {policy}: every request failed, {failures[0]}")
-        answers = sorted((o for o in outcomes if isinstance(o, Answer)), key=lambda a: a.started)
-        return RoutingRun(
-            workload=workload,
-            policy=policy,
-            seed=seed,
-            replicas=len(self._urls),
-            answers=tuple(answers),
-            most_cached=tuple(self._oracle(style, talks, answers)),
-            failures=failures,
-            lookups_failed=await self._lookups_failed() - failed_before,
-        )
-
-    def _oracle(
-        self, style: Style, talks: Sequence[Conversation], answers: Sequence[Answer]
-    ) -> list[int]:
-        by_name = {talk.name: talk for talk in talks}
-        prompts = []
-        for answer in answers:
-            body = style.body(by_name[answer.conversation].turns[answer.turn])
-            (prompt,) = self._tokens.token_ids(PATH, body) or ([],)
-            if len(prompt) != answer.prompt_tokens:
-                raise RuntimeError(
-                    f"the engine counts {answer.prompt_tokens} prompt tokens of "
-                    f"{answer.conversation}, the benchmark {len(prompt)}"
-                )
-            prompts.append(prompt)
-        return most_cached(prompts, SEGMENT_TOKENS)
-
-    async def _reset_caches(self) -> None:
-        """Raises TimeoutError when an engine goes on holding blocks."""
-        async with asyncio.timeout(RESET_SECONDS):
-            for url in self._urls:
-                while not await self._reset(url):  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-        await asyncio.sleep(SETTLE_SECONDS)
-
-    async def _reset(self, url: str) -> bool:
-        async with self._http.post(
-            f"{url}/reset_prefix_cache", headers=self._fleet.passes.headers(url)
-        ) as answer:
-            answer.raise_for_status()
-            return bool((await answer.json())["success"])
-
-    async def _lookups_failed(self) -> int:
-        index = (await self._pool())["index"]
-        return int(index["failures"]) + int(index["skipped"])
-
-    async def _pool(self) -> dict[str, Any]:
-        gateway = self._fleet.gateway
-        async with self._http.get(
-            f"{gateway.url}/antefix/status", headers=gateway.headers
-        ) as answer:
-            answer.raise_for_status()
-            pool: dict[str, Any] = (await answer.json())["pools"]["engine"]
-            return pool
 
 
 async def measure(fleet: BenchFleet, options: argparse.Namespace) -> list[RoutingRun]:

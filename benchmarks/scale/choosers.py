@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 
-from benchmarks.gateways.gateway_process import OwnPlacements
 from benchmarks.scale.fleet import Router, SimulatedReplicas, Visit
+from benchmarks.stand.own_placements import OwnPlacements
 from simulator.traces import Request
 
 VIRTUAL_NODES = 100

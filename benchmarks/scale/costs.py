@@ -24,9 +24,9 @@ from itertools import count
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import SchedulingRequest
-from benchmarks.index import pool
-from benchmarks.index.run import board_of
 from benchmarks.scale.patience import PATIENT_S, patiently
+from benchmarks.stand import index_pool, own_redis
+from benchmarks.stand.index_pool import board_of
 from router import slots
 from router.cached_blocks import CachedBlocks
 from router.index import PrefixIndex
@@ -101,7 +101,7 @@ async def measure(rounds: int = ROUNDS) -> list[Growth]:
         for axis in axes:
             seconds = []
             for size in sizes_of(axis):
-                with pool.server() as url:
+                with own_redis.unbounded() as url:
                     call = await case(url, replace(BASE, **{axis: size}))
                     taken = [await call() for _ in range(rounds + 1)]
                 seconds.append(statistics.median(taken[1:]))
@@ -110,10 +110,10 @@ async def measure(rounds: int = ROUNDS) -> list[Growth]:
 
 
 async def decision(url: str, size: Size) -> Call:
-    pool.fill(url, size.blocks, size.replicas)
+    index_pool.fill(url, size.blocks, size.replicas)
     now = 0.0
     scheduler, other = PoolScheduler(lambda: now), PoolScheduler(lambda: now)
-    index = PrefixIndex(connect(url, decode=False), pool.POOL, PATIENT_S)
+    index = PrefixIndex(connect(url, decode=False), index_pool.POOL, PATIENT_S)
     board = board_of(size.replicas)
     other.board.update(board)
     told: list[Placed] = []
@@ -121,7 +121,7 @@ async def decision(url: str, size: Size) -> Call:
     packed = pack([random.randrange(150_000) for _ in range(size.prompt_tokens)])
     root = HASHER.root(NAMESPACE)
     keys = HASHER.chain(root, packed, SEGMENT_TOKENS)[0]
-    pool.hold(url, keys, pool.depths_of("conversation", len(keys), size.replicas))
+    index_pool.hold(url, keys, index_pool.depths_of("conversation", len(keys), size.replicas))
 
     def asked(keys: Sequence[bytes], depths: Mapping[int, int] | None) -> SchedulingRequest:
         return SchedulingRequest(PlacementRequest(size.prompt_tokens, tuple(keys)), depths, now)
@@ -150,7 +150,7 @@ async def decision(url: str, size: Size) -> Call:
 async def event(url: str, size: Size) -> Call:
     """The prompt that came first goes when another is stored, for the cache is full."""
     redis, slot, incarnation = connect(url, decode=False), size.replicas - 1, "bench"
-    assert await slots.claim(redis, pool.POOL, incarnation, slot) == slot
+    assert await slots.claim(redis, index_pool.POOL, incarnation, slot) == slot
     cached = CachedBlocks(HASHER, "bench", None, SEGMENT_TOKENS)
     blocks = size.prompt_tokens // BLOCK_TOKENS
     names = count()
@@ -165,7 +165,7 @@ async def event(url: str, size: Size) -> Call:
     for _ in range(max(1, size.blocks // blocks)):
         cached.apply([stored()])
         keys = cached.take_changes().set
-        write = partial(slots.write_bits, redis, pool.POOL, slot, incarnation, keys, [])
+        write = partial(slots.write_bits, redis, index_pool.POOL, slot, incarnation, keys, [])
         assert await patiently(write)
 
     async def call() -> float:
@@ -177,7 +177,7 @@ async def event(url: str, size: Size) -> Call:
             partial(
                 slots.write_bits,
                 redis,
-                pool.POOL,
+                index_pool.POOL,
                 slot,
                 incarnation,
                 changes.set,
@@ -194,15 +194,17 @@ async def board(url: str, size: Size) -> Call:
     redis = connect(url)
     loads = board_of(size.replicas)
     for load in loads:
-        await patiently(partial(slots.claim, redis, pool.POOL, load.incarnation, load.slot))
+        await patiently(partial(slots.claim, redis, index_pool.POOL, load.incarnation, load.slot))
     readers = [
-        LoadReader(redis, pool.POOL, LoadBoard(time.monotonic)) for _ in range(size.gateways)
+        LoadReader(redis, index_pool.POOL, LoadBoard(time.monotonic)) for _ in range(size.gateways)
     ]
 
     async def call() -> float:
         for start in range(0, len(loads), RENEWED_AT_ONCE):
             beats = (
-                partial(slots.renew, redis, pool.POOL, load.slot, load.incarnation, load.to_json())
+                partial(
+                    slots.renew, redis, index_pool.POOL, load.slot, load.incarnation, load.to_json()
+                )
                 for load in loads[start : start + RENEWED_AT_ONCE]
             )
             await asyncio.gather(*map(patiently, beats))
@@ -221,12 +223,12 @@ async def return_of_all(url: str, size: Size) -> Call:
 
     async def call() -> float:
         await redis.flushdb()
-        slot = await slots.claim(redis, pool.POOL, "bench", size.replicas - 1)
+        slot = await slots.claim(redis, index_pool.POOL, "bench", size.replicas - 1)
         keys = [random.randbytes(KEY_BYTES) for _ in range(held)]
         began = time.perf_counter()
         for start in range(0, held, 1024):
             part = keys[start : start + 1024]
-            write = partial(slots.write_bits, redis, pool.POOL, slot, "bench", part, [])
+            write = partial(slots.write_bits, redis, index_pool.POOL, slot, "bench", part, [])
             assert await patiently(write)
         return time.perf_counter() - began
 

@@ -127,7 +127,7 @@ A gateway has no part in an event, and no load tells of a prompt's length.
 - **Decision**: the median of real time, from segment keys to a replica, while as many simulations
   ran as there are cores.
 - **conversations**: chats of 3 to 7 turns, half of them behind one of 8 system prompts
-  (`benchmarks/gateways/traffic.py`); the first third is warm-up. Of recorded traces all counts.
+  (`benchmarks/stand/arrivals.py`); the first third is warm-up. Of recorded traces all counts.
   They come faster or slower than recorded; a rate is of all replicas.
 - **multi_turn, shared_system** and the others of [antefix bench](../bench.md) come at {CHAT_LOAD:g}
   of what the fleet can do when nothing is cached, in {EPISODES} episodes of {EPISODE_S:g} s with

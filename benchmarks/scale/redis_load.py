@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.index import pool
-from benchmarks.index.run import board_of
 from benchmarks.scale.patience import PATIENT_S, patiently
+from benchmarks.stand import index_pool
+from benchmarks.stand.index_pool import board_of
 from router import slots
 from router.index import PrefixIndex
 from router.load import LoadBoard
@@ -120,7 +120,7 @@ async def measure(url: str, demand: RedisDemand) -> RedisLoad:
 async def _join(redis: AsyncRedis, replicas: int) -> list[str]:
     incarnations = [f"{slot:016x}" for slot in range(replicas)]
     for slot, incarnation in enumerate(incarnations):
-        await patiently(partial(slots.claim, redis, pool.POOL, incarnation, slot))
+        await patiently(partial(slots.claim, redis, index_pool.POOL, incarnation, slot))
     return incarnations
 
 
@@ -135,15 +135,15 @@ async def _calls(
     snapshots = [msgspec.json.encode(load).decode() for load in board_of(demand.replicas)]
     prompts = [[rng.randbytes(KEY_BYTES) for _ in range(demand.segments)] for _ in range(32)]
     for keys in prompts:
-        depths = pool.depths_of("conversation", demand.segments, demand.replicas)
-        pool.hold(url, keys, depths)
-    index = PrefixIndex(clients[0], pool.POOL, PATIENT_S)
-    reader = LoadReader(text, pool.POOL, LoadBoard(asyncio.get_running_loop().time))
+        depths = index_pool.depths_of("conversation", demand.segments, demand.replicas)
+        index_pool.hold(url, keys, depths)
+    index = PrefixIndex(clients[0], index_pool.POOL, PATIENT_S)
+    reader = LoadReader(text, index_pool.POOL, LoadBoard(asyncio.get_running_loop().time))
 
     async def heartbeat(number: int) -> None:
         slot = number % demand.replicas
         client = clients[number % CLIENTS]
-        assert await slots.renew(client, pool.POOL, slot, incarnations[slot], snapshots[slot])
+        assert await slots.renew(client, index_pool.POOL, slot, incarnations[slot], snapshots[slot])
 
     async def lookup(number: int) -> None:
         assert await index.lookup(prompts[number % len(prompts)]) is not None
@@ -154,7 +154,7 @@ async def _calls(
         fresh = [random.randbytes(KEY_BYTES) for _ in range(demand.computed)]
         # what is evicted was written before, by a replica whose turn it is again
         old, written[slot] = written.get(slot, []), fresh
-        assert await slots.write_bits(client, pool.POOL, slot, incarnations[slot], fresh, old)
+        assert await slots.write_bits(client, index_pool.POOL, slot, incarnations[slot], fresh, old)
 
     async def announcement(number: int) -> None:
         pipe = clients[number % CLIENTS].pipeline(transaction=False)
@@ -170,7 +170,7 @@ async def _calls(
         await reader.read()
 
     written: dict[int, list[bytes]] = {}
-    stream = stream_key(pool.POOL)
+    stream = stream_key(index_pool.POOL)
     announced = tuple(random.randbytes(8) for _ in range(demand.computed))
     placed = Placed("gateway", "0" * 32, 1, "1", 10_000, 5_000, 0.5, (), announced)
     encoded = msgspec.msgpack.encode(placed)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.gateways.results import variation
 from benchmarks.scale.fleet import Visit
+from benchmarks.stand.variation import variation
 from common.percentiles import percentile
 
 HEADINGS = (

@@ -22,7 +22,6 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.index import pool
 from benchmarks.scale import costs, goals, page, plots, published, redis_cluster, redis_load
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.redis_load import RedisDemand
@@ -37,7 +36,7 @@ from benchmarks.scale.simulate import (
     run,
 )
 from benchmarks.scale.traffic import chats
-from benchmarks.stand import kept_parts, public_data, report
+from benchmarks.stand import kept_parts, own_redis, public_data, report
 from benchmarks.stand.cores import all_cores
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.kept_parts import KeptParts
@@ -177,7 +176,7 @@ def main() -> None:
     except Problem as error:
         sys.exit(f"error: {error}")
     found = play(asked, kept)
-    with pool.server() as url:
+    with own_redis.unbounded() as url:
         redis = uvloop.run(redis_load.measure(url, DEMAND))
     with redis_cluster.cluster() as ports:
         cluster = uvloop.run(redis_cluster.measure(ports, POOLS))

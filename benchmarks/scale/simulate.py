@@ -10,13 +10,13 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.index import pool
 from benchmarks.scale import published
 from benchmarks.scale.choosers import CHOOSERS
 from benchmarks.scale.fleet import SimulatedReplicas, VirtualFleet, Visit
 from benchmarks.scale.gateways import IndexedGateways
 from benchmarks.scale.results import FleetCase, FleetSummary, summary
 from benchmarks.scale.traffic import ceiling, chats, conversations, paced, shuffled_gateways
+from benchmarks.stand import own_redis
 from loadgen.workloads import WORKLOADS
 from simulator import traces
 from simulator.engines import Hardware
@@ -59,7 +59,7 @@ class Simulation:
         replicas = SimulatedReplicas(hardware, self.case.replicas)
         decision_s: Sequence[float] = ()
         if self.case.policy == OURS:
-            with pool.server() as url:
+            with own_redis.unbounded() as url:
                 playing = _ours(url, replicas, self.case, self.seed, traffic, gateways)
                 visits, decision_s = uvloop.run(playing)
         else:

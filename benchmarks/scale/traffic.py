@@ -16,7 +16,7 @@ from hashlib import blake2b, shake_128
 from itertools import takewhile
 from typing import TypeVar
 
-from benchmarks.gateways import traffic
+from benchmarks.stand.arrivals import conversations as chat_arrivals
 from loadgen.workloads import WORKLOADS, Conversation
 from loadgen.workloads import conversations as talks
 from router.segment_keys import TOKEN_BYTES
@@ -35,7 +35,7 @@ def conversations(seed: int, rate: float, seconds: float) -> Trace:
     second."""
     size = CONVERSATION_BLOCK_TOKENS
     requests = []
-    for arrival in traffic.conversations(seed, rate, seconds):
+    for arrival in chat_arrivals(seed, rate, seconds):
         packed = array("H")
         for span in arrival.prompt:
             packed.extend(span.token_ids())

@@ -33,9 +33,10 @@ from benchmarks.soak.verdict import (
     left_over,
     watched,
 )
-from benchmarks.soak.watch import FleetWatch, Sample, held_in_redis
+from benchmarks.soak.watch import FleetWatch, Sample
 from benchmarks.stand import report
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet_state import held_for_requests
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local.home import Home
@@ -107,17 +108,10 @@ class Soak:
                 return held
 
     async def _held(self) -> dict[str, int]:
-        in_redis = await asyncio.to_thread(held_in_redis, self.client)
         url, headers = self._fleet.gateway.url, self._fleet.gateway.headers
         async with self._http.get(f"{url}/antefix/status", headers=headers) as answer:
-            pools = (await answer.json())["pools"].values()
-        replicas = [replica for pool in pools for replica in pool["replicas"]]
-        expected = sum(pool["target_replicas"] for pool in pools)
-        return {
-            "at_engines": sum(of["running"] + of["waiting"] for of in replicas),
-            "slots": abs(in_redis["slots"] - expected),
-            "leases": in_redis["leases"],
-        }
+            pools = (await answer.json())["pools"]
+        return await asyncio.to_thread(held_for_requests, pools, self.client)
 
     async def _ask_until(self, until: float) -> None:
         while self._now() < until:

@@ -1,8 +1,7 @@
 """What is looked at while a fleet is soaked, by whom it belongs to; all of it from outside.
 
-Of each process its private memory (what it has touched less what files and shared memory back: it
-is what a leak grows), file descriptors and threads; Redis's keys by kind, and its memory; what the
-gateways' metrics tell of tasks and of what they hold.
+Of each process its private memory, file descriptors and threads; Redis's keys by kind, and its
+memory; what the gateways' metrics tell of tasks and of what they hold.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.stand.fleet_state import MB, private_mb, replicas_of, role_of
 from cli.local import processes
-from deployments.fleet.applications import application_of
 from router import redis_keys
 
 MEMORY, FILES, THREADS = "memory_mb", "file_descriptors", "threads"
 PROCESSES, REDIS_KEYS, REDIS_MEMORY = "processes", "redis_keys", "redis_memory_mb"
 TASKS, HELD, SERIES = "tasks", "held_items", "metric_series"
-MB = 1e6
 POOL = "engine"
 SCRAPES, SCRAPE_S, SCRAPE_AGAIN_S = 5, 10.0, 1.0
 # What ends with the request that it is for.
@@ -66,8 +64,7 @@ class FleetWatch:
 
     def engines(self) -> list[psutil.Process]:
         """The processes of the pool's replicas."""
-        found = processes.processes(self._run_id)
-        return [process for process in found if application_of(POOL) in role_of(process)]
+        return replicas_of(self._run_id, POOL)
 
     def of_metrics(self) -> Sample:
         """Asked again where a process that is killed or overrun does not answer. Raises OSError."""
@@ -86,25 +83,13 @@ class FleetWatch:
         alive = processes.processes(self._run_id)
         for process in alive:
             try:
-                whose, memory = f"{role_of(process)} {process.pid}", process.memory_info()
-                found[Figure(MEMORY, whose)] = (memory.rss - memory.shared) / MB
+                whose = f"{role_of(process)} {process.pid}"
+                found[Figure(MEMORY, whose)] = private_mb(process)
                 found[Figure(FILES, whose)] = process.num_fds()
                 found[Figure(THREADS, whose)] = process.num_threads()
             except psutil.Error:  # it ended meanwhile
                 continue
         return {**found, Figure(PROCESSES, "all"): len(alive)}
-
-
-def role_of(process: psutil.Process) -> str:
-    """What it is, in a word or two."""
-    try:
-        words = process.cmdline()
-    except psutil.Error:
-        return ""
-    named = [word for word in words if not word.startswith("-")] or [""]
-    if not named[0].rsplit("/", 1)[-1].startswith("python"):
-        return named[0].split(" ")[0].rsplit("/", 1)[-1]
-    return next((word.rsplit("/", 1)[-1] for word in named[1:]), "python")
 
 
 def of_redis(client: Any) -> Sample:
@@ -115,16 +100,6 @@ def of_redis(client: Any) -> Sample:
     found: Sample = {Figure(REDIS_KEYS, kind): count for kind, count in kinds.items()}
     found[Figure(REDIS_MEMORY, "all")] = client.info("memory")["used_memory"] / MB
     return found
-
-
-def held_in_redis(client: Any) -> dict[str, int]:
-    """Slots that have an owner, of all pools, and budgets' leases of requests under way."""
-    slots = leases = 0
-    for key in client.scan_iter(match="*:slots"):
-        slots += sum(not owner.startswith(b"freed:") for owner in client.hvals(key))
-    for key in client.scan_iter(match="*:budgets:*:leases"):
-        leases += client.zcard(key)
-    return {"slots": slots, "leases": leases}
 
 
 def of_exposition(text: str) -> Sample:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.drills import scenarios
-from benchmarks.drills.fleet import DrilledFleet
 from benchmarks.drills.scenarios import OVERFLOW, POOL, SCENARIOS
 from benchmarks.drills.verdict import Injury
+from benchmarks.stand.drilled_fleet import DrilledFleet
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from router import active
 from router.active import Active, ActiveWriter

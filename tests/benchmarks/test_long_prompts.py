@@ -10,7 +10,7 @@ from benchmarks.long_prompts.page import page
 from benchmarks.long_prompts.placing import AGAIN, CASES, LENGTHS, NEW, NEXT_TURN, MeasuredPlacement
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.long_prompts.run import figures_of, goals_of
-from benchmarks.observability.engines import MAX_MODEL_LEN, facts_of
+from benchmarks.stand.played_engine import MAX_MODEL_LEN, facts_of
 from deployments.prompt import PromptTokens
 from tests.deployments.prompt.models import embedded
 from tests.deployments.prompt.shapes import CHAT

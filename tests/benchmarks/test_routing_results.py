@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.routing.page import page, table
-from benchmarks.routing.results import BATCH, RoutingRun, figures, goals, summaries, ttft_ratio
+from benchmarks.routing.results import BATCH, figures, goals, summaries, ttft_ratio
 from benchmarks.stand.conversation_player import Answer, Failure
+from benchmarks.stand.routed_runs import RoutingRun
 
 
 def answer(number: int, ttft: float = 0.1, **changes: Any) -> Answer:

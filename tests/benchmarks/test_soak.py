@@ -43,10 +43,10 @@ from benchmarks.soak.watch import (
     Figure,
     FleetWatch,
     Sample,
-    held_in_redis,
     of_redis,
 )
 from benchmarks.stand.fleet import BenchFleet
+from benchmarks.stand.fleet_state import held_in_redis
 from cli.local import processes
 from cli.local.home import FleetState, Home
 from cli.stream_client import Endpoint

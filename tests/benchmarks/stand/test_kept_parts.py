@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fairness.run import SharedPhase
-from benchmarks.overload.run import Phase
 from benchmarks.stand import report, rules
 from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.offered_load import Phase
 from benchmarks.stand.revision import Revision
 from benchmarks.stand.trace_player import ReplayedRequest
 from benchmarks.validation.results import LoadResult

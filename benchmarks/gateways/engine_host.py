@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
 
 import msgspec
 
+from benchmarks.stand.child_process import hear, say
 from deployments.engine.tickets import Tickets
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
@@ -62,25 +61,6 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         while True:
             length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
             yield await reader.readexactly(length)
-
-
-async def hear(pipe: Connection) -> Any:
-    """What the parent process says next. Raises EOFError when it is gone."""
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(pipe.fileno(), readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(pipe.fileno())
-    return pipe.recv()
-
-
-def say(pipe: Connection, what: Any) -> None:
-    """Tell the parent; nothing happens when it is gone. No reader may be on the pipe."""
-    os.set_blocking(pipe.fileno(), True)  # uvloop's readers leave it otherwise
-    with contextlib.suppress(BrokenPipeError):
-        pipe.send(what)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from starlette.types import Message, Receive, Scope, Send
 
-from benchmarks.engine_host import hear, say
+from benchmarks.stand.child_process import hear, say
 from deployments.engine.confirming import Confirming
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.tickets import TicketGate, Tickets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.routing.oracle import most_cached
+from benchmarks.stand.oracle import most_cached
 
 prompts = st.lists(st.lists(st.integers(0, 1), max_size=12), max_size=12)
 

@@ -16,8 +16,8 @@ import psutil
 import redis
 import yaml
 
-from benchmarks.soak.watch import held_in_redis
 from benchmarks.stand.fleet import BenchFleet
+from benchmarks.stand.fleet_state import held_for_requests
 from cli.local import processes
 from cli.local.home import Home
 from deployments.fleet.applications import GATEWAYS_APPLICATION, application_of
@@ -125,15 +125,7 @@ class DrilledFleet:
 
         async def nothing() -> bool:
             nonlocal held
-            pools = (await self.status()).values()
-            replicas = [replica for pool in pools for replica in pool["replicas"]]
-            in_redis = await asyncio.to_thread(held_in_redis, self.client)
-            expected = sum(pool["target_replicas"] for pool in pools)
-            held = {
-                "at_engines": sum(of["running"] + of["waiting"] for of in replicas),
-                "slots": abs(in_redis["slots"] - expected),
-                "leases": in_redis["leases"],
-            }
+            held = await asyncio.to_thread(held_for_requests, await self.status(), self.client)
             return not any(held.values())
 
         with contextlib.suppress(NotWithin):

@@ -1,4 +1,4 @@
-"""A Redis with an index in it as publishers would have left it, for make bench-index.
+"""A pool on a Redis: its index as publishers would have left it, and the board of its replicas.
 
 Three ways in which a prompt's segments are held:
 
@@ -10,22 +10,21 @@ Three ways in which a prompt's segments are held:
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import redis
 
-from cli.local import redis_server
+from router.load import ReplicaLoad
 from router.redis_client import AsyncRedis
 from router.segment_keys import KEY_BYTES
 from router.slots import SEGMENT_TTL_S, claim, segment_prefix, write_bits
 
 POOL = "bench/main"
+# Replicas of a pool that is none of the largest.
+SMALL = 64
+SEGMENT_TOKENS = 128
 MIXES = ("conversation", "ladder", "cold")
 
 # Segments of other prompts, each held by one replica; KEYS[1] is the prefix of their names.
@@ -42,17 +41,26 @@ _PUBLISHED = 2**17
 _PUBLISHED_AT_ONCE = 2**13
 
 
-@contextmanager
-def server() -> Iterator[str]:
-    """The URL of a Redis on loopback that keeps nothing on disk and forgets nothing."""
-    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
-        started = redis_server.start(Path(folder), Path(folder) / "redis.log", os.environ)
-        try:
-            with redis.Redis.from_url(started.url) as client:
-                client.config_set("maxmemory", 0)
-            yield started.url
-        finally:
-            redis_server.stop(started)
+def board_of(replicas: int) -> list[ReplicaLoad]:
+    """What so many replicas tell of themselves: loads of all sizes."""
+    return [
+        ReplicaLoad(
+            replica_id=f"replica-{slot:04}",
+            slot=slot,
+            incarnation=f"{slot:016x}",
+            url=f"http://10.0.0.{slot}:8000",
+            node_ip=f"10.0.0.{slot}",
+            waiting=slot % 3,
+            running=slot % 17,
+            queued_prefill_tokens=slot % 3 * 2_000,
+            kv_use=slot / replicas,
+            kv_capacity_tokens=131_072,
+            prefill_rate=20_000.0,
+            inter_token_latency=0.02,
+            segment_tokens=SEGMENT_TOKENS,
+        )
+        for slot in range(replicas)
+    ]
 
 
 def depths_of(mix: str, segments: int, replicas: int) -> dict[int, int]:

@@ -1,0 +1,78 @@
+"""A benchmark's child processes, and the pipe between each and its parent.
+
+The parent calls `started` and `heard`, the child `serve`, `hear` and `say`. A child that loses its
+parent ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import uvloop
+
+START_S, STOP_S = 60.0, 10.0
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+@contextlib.contextmanager
+def started(target: Callable[..., None], *settings: object) -> Iterator[Connection]:
+    """A child that runs `target`, and the pipe to it; it is gone in the end."""
+    ours, theirs = _spawn.Pipe()
+    child = _spawn.Process(target=target, args=(theirs, *settings), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        yield ours
+    except BaseException:
+        child.kill()
+        raise
+    finally:
+        ours.close()
+        child.join(STOP_S)
+        if child.is_alive():
+            child.kill()
+            child.join()
+
+
+def heard(pipe: Connection, within_s: float) -> Any:
+    """What the child says next. Raises TimeoutError, and RuntimeError when it ended instead."""
+    if not pipe.poll(max(0.0, within_s)):
+        raise TimeoutError(f"a process of the benchmark said nothing for {within_s:.0f} s")
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise RuntimeError("a process of the benchmark ended early; see above") from None
+
+
+def serve(serving: Coroutine[Any, Any, None]) -> None:
+    """All that a child does, until it is done or its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to act on
+    with contextlib.suppress(EOFError, asyncio.CancelledError):  # the parent is gone
+        uvloop.run(serving)
+
+
+async def hear(pipe: Connection) -> Any:
+    """What the parent says next. Raises EOFError when it is gone."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(pipe.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(pipe.fileno())
+    return pipe.recv()
+
+
+def say(pipe: Connection, what: Any) -> None:
+    """Tell the parent; nothing happens when it is gone. No reader may be on the pipe."""
+    os.set_blocking(pipe.fileno(), True)  # uvloop's readers leave it otherwise
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(what)

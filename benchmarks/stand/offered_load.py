@@ -1,0 +1,108 @@
+"""What two real engines that promise a first token in time do with the load that is offered them.
+
+Open loop: first the rates of a sweep, up to the knee of the fleet's capacity, then phases of one
+rate. Rates and times are those of the rule of `overload`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.stand import rules
+from benchmarks.stand.fleet import BenchFleet
+from benchmarks.stand.knee import KNEE_SHARE, RateStep, knee_of
+from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
+from simulator.traces import Request, Trace
+
+FLEET = Path(__file__).with_suffix(".yaml")
+PROMPT_TOKENS, ANSWER_TOKENS = (50, 300), (16, 16)
+RULE = rules.of("overload")
+FIRST_RATE: float = RULE.settings["first"]
+STEP: float = RULE.settings["step"]
+STEPS: int = RULE.settings["steps"]
+STEP_S: float = RULE.settings["step_s"]
+PHASE_S: float = RULE.settings["phase_s"]
+PROBE_PERIOD_S, PROBES_S, SETTLE_S = 1.0, 15.0, 5.0
+PROBE = sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What came of `offered` requests a second; after it all was well in `recovered_s`."""
+
+    offered: float
+    outcomes: tuple[ReplayedRequest, ...]
+    recovered_s: float
+
+    def goodput(self, slo_s: float) -> float:
+        """Requests a second that held the SLO."""
+        return sum(outcome.met(slo_s) for outcome in self.outcomes) / PHASE_S
+
+    def attained(self, slo_s: float) -> float:
+        """The share of what was offered that met the SLO."""
+        return sum(outcome.met(slo_s) for outcome in self.outcomes) / max(1, len(self.outcomes))
+
+    @property
+    def ttfts(self) -> list[float]:
+        return sorted(outcome.ttft for outcome in self.outcomes if outcome.ttft is not None)
+
+
+def steady(name: str, rate: float, seconds: float, sizes: Sizes, seed: int) -> Trace:
+    return poisson(name, lambda at: rate, rate, seconds, sizes, seed)
+
+
+class OverloadBench:
+    def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, slo_s: float) -> None:
+        self._http = http
+        self._fleet = fleet
+        self._slo_s = slo_s
+
+    async def knee(self, seed: int, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
+        """Requests of these sizes a second that still meet the SLO. The first rate is offered twice
+        before it is too much: that ends the benchmark. Raises Problem without a knee."""
+        steps: list[RateStep] = []
+        for number in range(STEPS):
+            step = await self._step(FIRST_RATE * STEP**number, seed, sizes)
+            if not steps and step.attained < KNEE_SHARE:
+                step = await self._step(FIRST_RATE, seed, sizes)
+            steps.append(step)
+            if step.attained < KNEE_SHARE:
+                break
+        return knee_of(steps)
+
+    async def _step(self, rate: float, seed: int, sizes: Sizes) -> RateStep:
+        outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
+        attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
+        statuses = dict(Counter(of.status for of in outcomes))
+        print(
+            f"seed {seed}: offered {rate:.2f}/s, {attained:.1%} met the SLO, {statuses}", flush=True
+        )
+        if failed := [of for of in outcomes if not of.is_fair]:
+            print(f"{len(failed)} failed, the first with {failed[0]}", file=sys.stderr)
+        await asyncio.sleep(SETTLE_S)
+        return RateStep(rate, attained)
+
+    async def phase(self, rate: float, seed: int) -> Phase:
+        sizes = (PROMPT_TOKENS, ANSWER_TOKENS)
+        offered = steady("offered", rate, PHASE_S, sizes, seed)
+        playing = asyncio.create_task(self._play(offered))
+        await asyncio.sleep(PHASE_S)
+        recovered_s = await self._recovered()
+        return Phase(rate, tuple(await playing), recovered_s)
+
+    async def _recovered(self) -> float:
+        """Seconds from now until a request held the SLO, and every one after it."""
+        count = int(PROBES_S / PROBE_PERIOD_S)
+        probes = tuple(Request(i * PROBE_PERIOD_S, *PROBE) for i in range(count))
+        outcomes = await self._play(Trace("probes", probes, PROBES_S))
+        failed = [o.at + PROBE_PERIOD_S for o in outcomes if not o.met(self._slo_s)]
+        return max(failed, default=0.0)
+
+    async def _play(self, trace: Trace) -> list[ReplayedRequest]:
+        return await play(self._http, self._fleet.gateway, self._fleet.model, trace)

@@ -1,0 +1,36 @@
+"""A Redis of a benchmark's own, on loopback, which keeps nothing on disk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from cli.local import redis_server
+from cli.local.redis_server import RedisServer
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[RedisServer]:
+    """One as fleets have it, with its files in `folder`; it is stopped in the end."""
+    server = redis_server.start(folder / "redis", folder / "redis.log", os.environ)
+    try:
+        yield server
+    finally:
+        redis_server.stop(server)
+
+
+@contextmanager
+def unbounded() -> Iterator[str]:
+    """The URL of one that forgets nothing, whatever memory that takes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="afx-bench-") as folder,
+        running(Path(folder)) as server,
+    ):
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("maxmemory", 0)
+        yield server.url
