@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "results"
+from benchmarks.stand import report
+
+FOLDER = report.PAGES / "results"
 
 Result = Mapping[str, Any]
 History = Mapping[str, Sequence[Result]]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.kept_results import Result
-from benchmarks.stand import revision
+from benchmarks.stand import report, revision
 
 GATEWAY = ("deployments/gateway", "deployments/process", "deployments/prompt", "deployments/wire")
 PLACEMENT = ("router", "autoscaling")
@@ -52,7 +52,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights", "deployments/offline", "benchmarks/weights"),
 }
 
-FILE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "stale.json"
+FILE = report.PAGES / "stale.json"
 
 Stale = Mapping[str, str]
 """Benchmark -> the first commit after its last result that changed what it measures; empty where

@@ -9,13 +9,12 @@ are written.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,11 @@ from benchmarks import kept_results, measured
 from benchmarks.headlines import INTRODUCTIONS, LINES, SENTENCES, TABLES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
-from benchmarks.stand import report
+from benchmarks.stand import report, revision
+from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE = DOCS / "benchmarks" / "README.md"
-README = DOCS.parent / "README.md"
+PAGE, README = report.PAGES / "README.md", revision.ROOT / "README.md"
 # Whose page is not NAME.md.
 OWN_PAGES = {
     "resume": "../resuming.md",
@@ -113,7 +111,7 @@ def _table(name: str, history: History, stale: Stale) -> str:
         if (goal := of["goals"].get(goal_name)) is None:
             continue
         met = "met" if goal["met"] else "**not met**"
-        judged = f"{_wanted(goal)}: {met}"
+        judged = f"{report.wanted(goal)}: {met}"
         rows.append((what, f"{goal['figure']:.3g}", _span(runs, goal_name), judged))
     versions = ", ".join(f"{package} {version}" for package, version in of["versions"].items())
     machine = f"{of['date']}, on {of['cores']} cores of {of['cpu']}; Python {of['python']}"
@@ -206,7 +204,7 @@ def _goals(history: History, met: bool) -> Iterator[Sequence[object]]:
         for what, goal in runs[-1]["goals"].items():
             if goal["met"] is met:
                 words = what.replace("_", " ")
-                yield name, words, f"{goal['figure']:g}", _wanted(goal), _span(runs, what)
+                yield name, words, f"{goal['figure']:g}", report.wanted(goal), _span(runs, what)
 
 
 def _span(runs: Sequence[Result], goal: str) -> str:
@@ -214,22 +212,12 @@ def _span(runs: Sequence[Result], goal: str) -> str:
     return f"{least:.4g} to {most:.4g} in {count}" if count > 1 else "one"
 
 
-def _wanted(goal: Mapping[str, Any]) -> str:
-    if "at_least" in goal:
-        return f"at least {goal['at_least']:g}"
-    if "below" in goal:
-        return f"below {goal['below']:g}"
-    return f"at most {goal['at_most']:g}"
-
-
 def _rows(rows: Iterator[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.summary", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("summary", __doc__)
     parser.add_argument("file", type=Path, nargs="*")
     try:
         for result in [read(path) for path in parser.parse_args().file]:

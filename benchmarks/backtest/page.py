@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.backtest.results import ScenarioResult, totals_of_means
 from benchmarks.backtest.scenarios import RULE
+from benchmarks.stand import report
 from simulator.engine_profile import EngineProfile
 from simulator.results import FLAP_S, Total, table
 
@@ -119,12 +120,7 @@ def totals_table(of: Mapping[str, Total]) -> str:
 def _goal_table(goals: Mapping[str, Any]) -> str:
     lines = ["| Goal | Median | Range | Wanted | Met | Compared with |", "|" + " -- |" * 6]
     for name, goal in goals.items():
-        met = "yes" if goal["met"] else "**no**"
-        wanted = (
-            f"at most {goal['at_most']:g}"
-            if "at_most" in goal
-            else f"at least {goal['at_least']:g}"
-        )
+        wanted, met = report.wanted(goal), report.met(goal)
         words, peer = name.replace("_", " "), goal.get("peer", "")
         spread = "{:.4f} to {:.4f}".format(*goal["range"])
         lines.append(f"| {words} | {goal['figure']:.4f} | {spread} | {wanted} | {met} | {peer} |")

@@ -36,13 +36,12 @@ from benchmarks.backtest.scenarios import (
 )
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.options import add_write, parser_of
 from common.errors import Problem
 from simulator import engine_profile, plot
 from simulator.engine_profile import EngineProfile
 from simulator.results import as_json, best_within, table
 from simulator.simulation import run
-
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 def found_in(played: Played, scenarios: Sequence[tuple[str, int]]) -> list[ScenarioResult]:
@@ -115,7 +114,6 @@ def main() -> None:
     print(f"\n## All traces\n\n{page.totals_table(of)}\n\n{results.compared(found)}")
     judged = results.goals(found)
     if options.write:
-        DOCS.mkdir(parents=True, exist_ok=True)
         text = page.page(
             found,
             frontiers=[frontier(each) for each in found],
@@ -127,8 +125,8 @@ def main() -> None:
             seeds=options.seeds,
             machine=report.machine_in_words(),
         )
-        (DOCS / "backtest.md").write_text(text)
-        draw(scenarios, engine, DOCS / "backtest.svg")
+        (report.PAGES / "backtest.md").write_text(text)
+        draw(scenarios, engine, report.PAGES / "backtest.svg")
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
     figures = {each.name: as_json(each.means) for each in found}
@@ -141,14 +139,12 @@ def _seeds(options: argparse.Namespace) -> tuple[int, ...]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.backtest.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("backtest.run", __doc__)
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="not those of goals.yaml")
     parser.add_argument("--tuning", action="store_true", help="the seeds that may be tuned on")
     parser.add_argument("--calibration", type=Path, default=engine_profile.SHIPPED)
     parser.add_argument("--keep", type=Path, help="a file of plays, which are not played again")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/backtest.{md,svg}")
+    add_write(parser, "backtest.{md,svg}")
     options = parser.parse_args()
     options.seeds = _seeds(options)
     if options.write and options.seeds != RULE.reported:

@@ -7,14 +7,13 @@ worth.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.backtest.run import DOCS
 from benchmarks.backtest.scenarios import OURS, RULE, WARM, Scenario, scenario
 from benchmarks.stand import report
+from benchmarks.stand.options import add_write, parser_of
 from simulator import engine_profile
 from simulator.engine_profile import EngineProfile
 from simulator.results import SimulationSummary, as_json, mean, summary, table
@@ -83,12 +82,9 @@ with the architecture.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.backtest.startup",
-        description=(__doc__ or "").partition("\n\n")[2],
-    )
+    parser = parser_of("backtest.startup", __doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=RULE.reported, metavar="N")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/startup.md")
+    add_write(parser, "startup.md")
     options = parser.parse_args(arguments)
     engine = engine_profile.read(engine_profile.SHIPPED)
     found = {}
@@ -98,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"\n## {name}\n\n{table(found[name])}")
     if options.write:
         seeds, machine = len(options.seeds), report.machine_in_words()
-        (DOCS / "startup.md").write_text(page(found, played[0].pool.promise, seeds, machine))
+        (report.PAGES / "startup.md").write_text(
+            page(found, played[0].pool.promise, seeds, machine)
+        )
     figures = {name: as_json(of) for name, of in found.items()}
     report.finish("startup", figures, goals(found), seeds=options.seeds)
 

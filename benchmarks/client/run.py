@@ -8,7 +8,6 @@ request was due, vLLM's from when it was sent, so they agree where neither sends
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -25,12 +24,12 @@ from typing import Any
 
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.small_model import small_model
 from benchmarks.stand.trace_player import poisson
 from cli.local.ports import LOOPBACK, free_ports
 from weights.cpu_dtype import dtype_of_this_cpu
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 MODEL = "small"
 PROMPT_TOKENS, ANSWER_TOKENS, RATE, SECONDS = (100, 500), (16, 64), 2.0, 25.0
 START_S, STOP_S = 180.0, 30.0
@@ -259,15 +258,15 @@ well: the ranges say by how much.
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("client.run", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each client, in turns")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/client.md")
+    add_write(parser, "client.md")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     found = measure(options.rounds)
     if options.write:
-        (DOCS / "client.md").write_text(page(found, options.rounds))
+        (report.PAGES / "client.md").write_text(page(found, options.rounds))
     figures = {who: medians(rounds) for who, rounds in found.items()}
     report.finish("client", figures, goals(found), seeds=[1])
 

@@ -7,7 +7,6 @@ meanwhile; the next is killed when all waits again.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -24,11 +23,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import add_write, parser_of
 from cli import stream_client
 from cli.stream_client import Endpoint
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "cold-starts.md"
+PAGE = report.PAGES / "cold-starts.md"
 ORDINARY, PRESTARTED = "ordinary", "prestarted"
 # Who waits may still import; and so long nothing disturbs the next.
 CALM_S = 20.0
@@ -135,9 +135,9 @@ other work took part of them, which a start with more to compute suffers more fr
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("cold_starts.run", __doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/cold-starts.md")
+    add_write(parser, "cold-starts.md")
     options = parser.parse_args()
     with running(FLEET) as fleet:
         found, more = asyncio.run(measure(fleet, options.rounds))

@@ -10,7 +10,6 @@ updates a pool of three engines.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 from collections.abc import Sequence
@@ -40,12 +39,13 @@ from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "drills.md"
+PAGE = report.PAGES / "drills.md"
 LAYERS = 4
 # Of requests before it, so that streams are under way; and that have to succeed one after the
 # other before a fleet is called whole.
@@ -128,7 +128,7 @@ def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("drills.run", __doc__)
     parser.add_argument(
         "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
     )
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument(
         "--prestart", action="store_true", help="processes wait for the first pool's next engine"
     )
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/drills.md")
+    add_write(parser, "drills.md")
     options = parser.parse_args()
     names = options.only or list(SCENARIOS)
     verdicts = [run(names, options.prestart) for _ in range(options.runs)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.stand import report
+
 KINDS = {"alone": "alone", "full": "in a full pool", "flooded": "beside the flood"}
 HEAD = (
     "The first tenant's requests", "Requests", "Refused", "Tail is the", "TTFT p50, s", "Tail",
@@ -26,8 +28,7 @@ def page(
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     judged = "\n".join(
         f"| {name.replace('_', ' ')} | {goal['figure']:g} | {goal['range'][0]:g} to"
-        f" {goal['range'][1]:g} | at most {goal['at_most']:g} |"
-        f" {'yes' if goal['met'] else '**no**'} |"
+        f" {goal['range'][1]:g} | {report.wanted(goal)} | {report.met(goal)} |"
         for name, goal in goals.items()
     )
     return f"""\

@@ -15,7 +15,6 @@ resumes with --keep FILE, phase by phase.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -31,7 +30,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.fairness.page import KINDS, page
-from benchmarks.stand import kept_parts, pace, report, rules
+from benchmarks.stand import pace, report, rules
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
 from benchmarks.stand.offered_load import (
@@ -41,6 +40,7 @@ from benchmarks.stand.offered_load import (
     PROMPT_TOKENS,
     OverloadBench,
 )
+from benchmarks.stand.options import add_keep, add_write, parser_of
 from benchmarks.stand.recording import write_down
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
@@ -55,7 +55,7 @@ FLOOD_TIMES, PHASE_S = RULE.settings["flood_times"], RULE.settings["phase_s"]
 SETTLE_S = 8.0
 # Until a gateway has heard of both tenants, what comes first stands in the engines.
 BEGIN_S = 5.0
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "fairness.md"
+PAGE = report.PAGES / "fairness.md"
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,10 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fairness.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("fairness.run", __doc__)
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/fairness.md")
-    kept_parts.add_option(parser)
+    add_write(parser, "fairness.md")
+    add_keep(parser)
     options = parser.parse_args()
     began = time.monotonic()
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateways.results import VARIATION_GOAL, GatewaysSummary, table
+from benchmarks.stand import report
 from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 from simulator.engines import Hardware
 
@@ -39,7 +40,7 @@ placed itself (which it remembers for good), while loads are still told to all.
 
 ## Goals
 
-{_goal_table(goals)}
+{report.goal_table(goals)}
 
 ## How to read this
 
@@ -59,15 +60,6 @@ placed itself (which it remembers for good), while loads are still told to all.
   tokens in blocks of {engine.block_tokens} (`simulator/engines.py`).
 - **The traffic**: `benchmarks/stand/arrivals.py`; open loop, the first seconds do not count.
 """
-
-
-def _goal_table(goals: Mapping[str, Any]) -> str:
-    lines = ["| Goal | Figure | Wanted | Met |", "| -- | -- | -- | -- |"]
-    for name, goal in goals.items():
-        met = "yes" if goal["met"] else "**no**"
-        figure, limit = goal["figure"], goal["at_most"]
-        lines.append(f"| {name.replace('_', ' ')} | {figure:.3f} | at most {limit:g} | {met} |")
-    return "\n".join(lines)
 
 
 def draw(found: Sequence[GatewaysSummary], file: Path) -> None:

@@ -200,10 +200,7 @@ def index_of(summary: GatewaysSummary) -> str:
 
 def table(found: Iterable[GatewaysSummary]) -> str:
     """Markdown, padded so that it reads in a terminal too."""
-    rows = [HEADINGS, *(_row(s) for s in found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
+    return report.padded([HEADINGS, *(_row(s) for s in found)])
 
 
 def _row(s: GatewaysSummary) -> tuple[str, ...]:

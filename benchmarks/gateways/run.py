@@ -37,6 +37,7 @@ from benchmarks.stand import child_process, own_redis, report
 from benchmarks.stand.arrivals import Arrival, conversations, from_trace
 from benchmarks.stand.child_process import START_S, STOP_S, heard
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.public_data import CONVERSATION_TRACE, find
 from common.errors import Problem
 from common.percentiles import Tail
@@ -48,7 +49,6 @@ SEGMENT_TOKENS = 128
 SETTLE_S = 0.5
 # Later than this, and it is the machine that was measured.
 LATE_S = 0.02
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,6 @@ def main() -> None:
     judged = goals(found)
     print("\n" + table(found) + "\n")
     if options.write:
-        DOCS.mkdir(parents=True, exist_ok=True)
         minutes = (time.monotonic() - began) / 60
         command = report.command("gateways")
         text = page.page(
@@ -184,15 +183,13 @@ def main() -> None:
             options.budget_ms,
             report.machine_in_words(),
         )
-        (DOCS / "gateways.md").write_text(text)
-        page.draw(found, DOCS / "gateways.svg")
+        (report.PAGES / "gateways.md").write_text(text)
+        page.draw(found, report.PAGES / "gateways.svg")
     report.finish("gateways", figures(found), judged, seeds=[options.seed])
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gateways.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("gateways.run", __doc__)
     parser.add_argument("--gateways", type=int, nargs="+", default=GATEWAYS, metavar="N")
     parser.add_argument("--replicas", type=int, default=8, help="simulated engines")
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second, in all")
@@ -201,7 +198,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trace", action="store_true", help="of the Mooncake trace's shape")
     parser.add_argument("--budget-ms", type=float, default=50.0, help="what a lookup may take")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/gateways.{md,svg}")
+    add_write(parser, "gateways.{md,svg}")
     options = parser.parse_args()
     if min(options.gateways) < 1 or options.replicas < 1:
         parser.error("--gateways and --replicas must be at least 1")

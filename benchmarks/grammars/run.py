@@ -9,7 +9,6 @@ stops, and the engine's memory is compared with what it was before the first att
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import secrets
@@ -28,6 +27,7 @@ from benchmarks.grammars.attack import PATH, body, constraints, under_attack
 from benchmarks.stand import report, rules
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.fleet_state import private_mb, replicas_of
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local.home import Home
@@ -188,9 +188,7 @@ def _with_key(gateway: Endpoint, key: str) -> Endpoint:
 
 
 def main() -> None:
-    argparse.ArgumentParser(
-        prog="python -m benchmarks.grammars.run", description=(__doc__ or "").partition("\n\n")[2]
-    ).parse_args()
+    parser_of("grammars.run", __doc__).parse_args()
     names = ["victim", *(f"attacker-{number}" for number in range(ATTACKERS))]
     keys = {name: secrets.token_hex(24) for name in names}
     description = yaml.safe_load(Path(__file__).with_name("fleet.yaml").read_text())

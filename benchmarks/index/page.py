@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stand import report
 from common.svg import LIMIT, OTHERS, OURS, TAIL, drawn
 
 MIXES = ("cold", "conversation", "ladder")
@@ -45,9 +46,7 @@ tokens, without tokenizing, from its segment keys and from its tokens.
 
 ## Goals
 
-| Goal | Figure | Wanted | Met |
-| -- | -- | -- | -- |
-{_goal_rows(goals)}
+{report.goal_table(goals, ",.3f", ",g")}
 """
 
 
@@ -58,17 +57,6 @@ def _rows(figures: Mapping[str, float]) -> str:
         f" {figures[f'{name}_ms_p99']:.3f} |"
         for name in names
     )
-
-
-def _goal_rows(goals: Mapping[str, Any]) -> str:
-    rows = []
-    for name, goal in goals.items():
-        least = "at_least" in goal
-        limit = goal["at_least" if least else "at_most"]
-        wanted = f"at {'least' if least else 'most'} {limit:,g}"
-        met = "yes" if goal["met"] else "**no**"
-        rows.append(f"| {name.replace('_', ' ')} | {goal['figure']:,.3f} | {wanted} | {met} |")
-    return "\n".join(rows)
 
 
 def draw(figures: Mapping[str, float], goals: Mapping[str, Any], file: Path) -> None:

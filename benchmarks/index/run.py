@@ -8,7 +8,6 @@ smallest where they do; `benchmarks/stand/index_pool.py` tells what prompts hold
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -19,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import uvloop
@@ -31,6 +29,7 @@ from benchmarks.index import alternatives, page, publishing
 from benchmarks.stand import index_pool, own_redis, report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.index_pool import SEGMENT_TOKENS, SMALL, board_of
+from benchmarks.stand.options import add_write, parser_of
 from common.percentiles import percentile
 from router.index import BUDGET_S, PrefixIndex
 from router.policies import PlacementRequest
@@ -38,7 +37,6 @@ from router.pool_feeds import PoolFeeds
 from router.redis_client import AsyncRedis, connect
 from router.segment_keys import Namespace, SegmentHasher, index_secret
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 LARGE = 1_000
 PROMPTS = (256, 1_024)
 FILLED_SEGMENTS = 2_500_000
@@ -244,8 +242,8 @@ async def measure_publishing(url: str, results: Results) -> None:
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/index.{md,svg}")
+    parser = parser_of("index.run", __doc__)
+    add_write(parser, "index.{md,svg}")
     options = parser.parse_args()
     results = Results({}, {})
     with own_redis.unbounded() as small_url, own_redis.unbounded() as large_url:
@@ -254,9 +252,8 @@ def main() -> None:
         uvloop.run(measure_publishing(small_url, results))
     if options.write:
         text = page.page(results.figures, results.goals, report.machine_in_words())
-        DOCS.mkdir(exist_ok=True)
-        (DOCS / "index.md").write_text(text)
-        page.draw(results.figures, results.goals, DOCS / "index.svg")
+        (report.PAGES / "index.md").write_text(text)
+        page.draw(results.figures, results.goals, report.PAGES / "index.svg")
     report.finish("index", results.figures, results.goals, seeds=[])
 
 

@@ -8,7 +8,6 @@ the victim's cache group, as all tenants would be without the salt: the same att
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import secrets
@@ -26,6 +25,7 @@ import yaml
 from benchmarks.isolation.auc import auc
 from benchmarks.stand import report
 from benchmarks.stand.fleet import running
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.stream_client import Endpoint
@@ -126,7 +126,7 @@ def _within(figure: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("isolation.run", __doc__)
     parser.add_argument("--probes", type=int, default=PROBES, help="timed probes of the stranger")
     options = parser.parse_args()
     keys = {name: secrets.token_hex(24) for name in ("victim", "friend", "stranger")}

@@ -41,9 +41,7 @@ tokens, and takes more for more; the interpreter is locked meanwhile, so that al
 
 ## Goals
 
-| Goal | Figure | Wanted | Met |
-| -- | -- | -- | -- |
-{_goal_rows(goals)}
+{report.goal_table(goals, ".2f")}
 
 A new prompt takes the tokenizer's time, in a thread that lets go of the interpreter: nobody else
 waits for it, but it takes a core for so long. What is remembered, of whom and how much, is told in
@@ -62,11 +60,3 @@ def table(figures: Mapping[str, float]) -> str:
                 of = (figures[f"{name}_{what}"] for what in ("ms_p50", "ms_p95", "cpu_ms_p50"))
                 rows.append((form, f"{length:,}", case, *(f"{figure:.2f}" for figure in of)))
     return report.padded(rows)
-
-
-def _goal_rows(goals: Mapping[str, Any]) -> str:
-    return "\n".join(
-        f"| {name.replace('_', ' ')} | {goal['figure']:.2f} | at most {goal['at_most']:g} |"
-        f" {'yes' if goal['met'] else '**no**'} |"
-        for name, goal in goals.items()
-    )

@@ -9,11 +9,9 @@ a gateway does once for each way to render.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -22,13 +20,14 @@ from benchmarks.long_prompts import page
 from benchmarks.long_prompts.placing import CASES, LENGTHS, NEXT_TURN, Figures, Placer
 from benchmarks.long_prompts.prompts import FORMS, Chats
 from benchmarks.stand import own_redis, report
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.played_engine import facts_of
 from common.percentiles import Tail, percentile
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
 from deployments.models.model import embedded_model
 from deployments.prompt import PromptTokens
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "long-prompts.md"
+PAGE = report.PAGES / "long-prompts.md"
 WATCHED_ROUNDS = 20
 LONG, MIDDLE = LENGTHS[-1], LENGTHS[-2]
 
@@ -82,12 +81,9 @@ async def measure(url: str, rounds: int, prompts: PromptTokens) -> tuple[Figures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.long_prompts.run",
-        description=(__doc__ or "").partition("\n\n")[2],
-    )
+    parser = parser_of("long_prompts.run", __doc__)
     parser.add_argument("--rounds", type=int, default=100, help="of each case, at least 10")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/long-prompts.md")
+    add_write(parser, "long-prompts.md")
     options = parser.parse_args()
     if options.rounds < 10:
         parser.error("--rounds must be at least 10")

@@ -145,9 +145,7 @@ def table(found: ObservabilityResult) -> str:
         rows.append((_name(parts), f"{cost.share:.1%}", surely, f"{cost.us_per_request:.0f} µs"))
     cpu_ms = 1000 * found.scrapes.cpu_s
     rows.append(("scrapes", f"{found.scrapes.share:.1%}", "", f"{cpu_ms:.1f} ms each"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(rows[0]), *lines[1:]])
+    return report.padded(rows)
 
 
 def tokens_per_s(rounds: Sequence[MeasuredRound]) -> float:

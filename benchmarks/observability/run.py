@@ -44,6 +44,7 @@ from benchmarks.stand import child_process, own_redis, played_engine, report
 from benchmarks.stand.child_process import START_S, STOP_S, heard
 from benchmarks.stand.closed_loop import bodies, play
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.played_engine import EnginesSettings
 from cli import stream_client
 from cli.local.ports import free_ports
@@ -58,7 +59,7 @@ PROMPT_TOKENS, TOKENS, CLIENTS = 500, 64, 32
 # About as fast as a gateway passes them on.
 STEP_S = 0.001
 SCRAPES = 20
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "observability.md"
+PAGE = report.PAGES / "observability.md"
 
 
 @dataclass(frozen=True)
@@ -194,17 +195,14 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.observability.run",
-        description=(__doc__ or "").partition("\n\n")[2],
-    )
+    parser = parser_of("observability.run", __doc__)
     parser.add_argument("--turns", type=int, default=60, help="pairs of rounds")
     parser.add_argument("--seconds", type=float, default=1.25, help="of a round")
     parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before the first")
     parser.add_argument(
         "--each", action="store_true", help="the parts one by one as well: 3 times as long"
     )
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/observability.md")
+    add_write(parser, "observability.md")
     options = parser.parse_args()
     if options.turns < 1 or options.seconds <= 0 or options.warm_up < 0:
         parser.error("--turns must be at least 1 and --seconds above 0")

@@ -13,7 +13,6 @@ phase.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 from collections import Counter
@@ -22,11 +21,12 @@ from typing import Any
 
 import yaml
 
-from benchmarks.stand import kept_parts, pace, report, rules
+from benchmarks.stand import pace, report, rules
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
 from benchmarks.stand.offered_load import FIRST_RATE, FLEET, OverloadBench, Phase
+from benchmarks.stand.options import add_keep, parser_of
 from cli import stream_client
 from common.errors import Problem
 from common.percentiles import Tail, percentile
@@ -101,10 +101,8 @@ def summary(
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overload.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    kept_parts.add_option(parser)
+    parser = parser_of("overload.run", __doc__)
+    add_keep(parser)
     options = parser.parse_args()
     pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])

@@ -168,8 +168,7 @@ def _goal_table(goals: Mapping[str, Any]) -> str:
     for name, goal in goals.items():
         other = ROUTERS[goal["other"]].says if "other" in goal else ""
         spread = "{} to {}".format(*goal["range"]) if "range" in goal else ""
-        met = "yes" if goal["met"] else "**no**"
-        figure = f"{goal['figure']:g}"
+        figure, met = f"{goal['figure']:g}", report.met(goal)
         lines.append(
             f"| {name.replace('_', ' ')} | {other} | {figure} | {spread} | {goal['of']} | {met} |"
         )

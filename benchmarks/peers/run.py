@@ -32,10 +32,10 @@ from benchmarks.peers.results import PeerRun, Unmeasured
 from benchmarks.peers.routers import OURS, ROUTERS, Backends
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.options import add_write, parser_of
 from weights.cpu_dtype import CPU_DTYPES
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-PAGE, RUNS = DOCS / "peers.md", DOCS / "peers.jsonl"
+PAGE, RUNS = report.PAGES / "peers.md", report.PAGES / "peers.jsonl"
 REQUESTS = results.RULE.settings["requests"]
 
 
@@ -150,9 +150,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("peers.run", __doc__)
     parser.add_argument(
         "--seeds",
         type=int,
@@ -169,9 +167,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--routers", nargs="+", choices=routers, default=quick, help=f"else {', '.join(quick)}"
     )
-    parser.add_argument(
-        "--write", action="store_true", help="docs/benchmarks/peers.md and the runs beside it"
-    )
+    add_write(parser, "peers.md and the runs beside it")
     parser.add_argument(
         "--dtype", choices=CPU_DTYPES, help="of engines; without, the faster one of this CPU"
     )

@@ -26,9 +26,7 @@ what the gateway then measured from the placement to the first token; an error i
 
 ## Goals
 
-| Goal | Figure | Wanted | Met |
-| -- | -- | -- | -- |
-{_goal_rows(goals)}
+{report.goal_table(goals, ".1%", ".0%")}
 
 ## Where the error comes from
 
@@ -58,11 +56,3 @@ def table(figures: Mapping[str, Any]) -> str:
         for name, of in figures.items()
     ]
     return report.padded(rows)
-
-
-def _goal_rows(goals: Mapping[str, Any]) -> str:
-    return "\n".join(
-        f"| {name.replace('_', ' ')} | {goal['figure']:.1%} | at most {goal['at_most']:.0%} |"
-        f" {'yes' if goal['met'] else '**no**'} |"
-        for name, goal in goals.items()
-    )

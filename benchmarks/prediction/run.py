@@ -11,7 +11,6 @@ of every replica and from what, so that another way to predict can be tried on t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import tempfile
@@ -25,6 +24,7 @@ from benchmarks.prediction import page
 from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.recording import write_down
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
 from benchmarks.stand.small_model import small_model
@@ -32,7 +32,7 @@ from cli import stream_client
 from common.percentiles import percentile
 
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "prediction.md"
+PAGE = report.PAGES / "prediction.md"
 
 
 async def measure(
@@ -102,11 +102,11 @@ def _in_words(answers: Sequence[Answer]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("prediction.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
     parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/prediction.md")
+    add_write(parser, "prediction.md")
     options = parser.parse_args()
     description = yaml.safe_load(FLEET.read_text())
     description["pools"]["engine"]["model"] = str(small_model())

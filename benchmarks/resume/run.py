@@ -10,7 +10,6 @@ differ, batches change bits: such an answer is counted and not compared.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 import urllib.request
@@ -30,6 +29,7 @@ from benchmarks.resume.verdict import Survival, figures, goals, judge
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 
@@ -96,9 +96,7 @@ def resumed(fleet: BenchFleet) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.resume.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("resume.run", __doc__)
     parser.add_argument("--answers", type=int, default=500, help="to be hit")
     parser.add_argument(
         *("--engines", "-e"),

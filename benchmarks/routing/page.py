@@ -89,13 +89,8 @@ failed when the index did not answer within its budget: that request was placed 
 def _goal_table(goals: Mapping[str, Any]) -> str:
     lines = ["| Goal | Figure | Standard error | Wanted | Met |", "| -- | -- | -- | -- | -- |"]
     for name, goal in goals.items():
-        wanted = (
-            f"at most {goal['at_most']:g}"
-            if "at_most" in goal
-            else f"at least {goal['at_least']:g}"
-        )
+        wanted, met = report.wanted(goal), report.met(goal)
         error = f"{goal['standard_error']:.3f}" if "standard_error" in goal else ""
-        met = "yes" if goal["met"] else "**no**"
         lines.append(
             f"| {name.replace('_', ' ')} | {goal['figure']:.3f} | {error} | {wanted} | {met} |"
         )

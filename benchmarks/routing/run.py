@@ -21,12 +21,12 @@ import yaml
 from benchmarks.routing import page, plots, results
 from benchmarks.stand import report
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench, RoutingRun
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 
 POLICIES = ("prefix", "least_loaded", "random", "round_robin", "power_of_two", "session")
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 async def measure(fleet: BenchFleet, options: argparse.Namespace) -> list[RoutingRun]:
@@ -60,9 +60,8 @@ def _tell(run: RoutingRun) -> None:
 
 
 def write_docs(text: str, found: results.Summaries) -> None:
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / "routing.md").write_text(text)
-    plots.draw(found, DOCS / "routing.svg")
+    (report.PAGES / "routing.md").write_text(text)
+    plots.draw(found, report.PAGES / "routing.svg")
 
 
 def main() -> None:
@@ -85,14 +84,12 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.routing.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("routing.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
     parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
     for name, choices in (("policies", POLICIES), ("workloads", WORKLOADS)):
         parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/routing.{md,svg}")
+    add_write(parser, "routing.{md,svg}")
     options = parser.parse_args()
     if options.seeds < 1 or options.seconds <= 0:
         parser.error("--seeds and --seconds must be above 0")

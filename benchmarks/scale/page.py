@@ -23,6 +23,7 @@ from benchmarks.scale.redis_load import RedisLoad
 from benchmarks.scale.results import FleetSummary, table
 from benchmarks.scale.simulate import CHAT_LOAD, EPISODES, OURS
 from benchmarks.scale.traffic import EPISODE_S
+from benchmarks.stand import report
 from simulator.engine_profile import EngineProfile
 
 
@@ -71,7 +72,7 @@ Beside it the same requests are played under other ways to choose.
 
 ## Goals
 
-{_goal_table(goals)}
+{report.goal_table(goals)}
 
 {_peer(found)}
 
@@ -201,16 +202,6 @@ simulation:
 are added to both that a first token took there with hardly any load: a simulated one has no way
 to go. Theirs is a real cluster and this a simulation, whose engines are estimated: what can be
 compared is how far a router gets from its own random."""
-
-
-def _goal_table(goals: Mapping[str, Any]) -> str:
-    lines = ["| Goal | Figure | Wanted | Met |", "| -- | -- | -- | -- |"]
-    for name, goal in goals.items():
-        met = "yes" if goal["met"] else "**no**"
-        least = "at_least" in goal
-        wanted = f"at {'least' if least else 'most'} {goal['at_least' if least else 'at_most']:g}"
-        lines.append(f"| {name.replace('_', ' ')} | {goal['figure']:.3f} | {wanted} | {met} |")
-    return "\n".join(lines)
 
 
 def _redis_table(redis: RedisLoad) -> str:

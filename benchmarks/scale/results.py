@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.scale.fleet import Visit
+from benchmarks.stand import report
 from benchmarks.stand.variation import variation
 from common.percentiles import percentile
 
@@ -143,10 +144,7 @@ def as_json(found: Sequence[FleetSummary]) -> dict[str, Mapping[str, float]]:
 
 def table(found: Sequence[FleetSummary]) -> str:
     """Markdown, padded so that it reads in a terminal too."""
-    rows = [HEADINGS, *(_row(s, oracle_of(found, s)) for s in found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " -- |" * len(HEADINGS), *lines[1:]])
+    return report.padded([HEADINGS, *(_row(s, oracle_of(found, s)) for s in found)])
 
 
 def _row(s: FleetSummary, oracle: float | None) -> tuple[str, ...]:

@@ -36,10 +36,11 @@ from benchmarks.scale.simulate import (
     run,
 )
 from benchmarks.scale.traffic import chats
-from benchmarks.stand import kept_parts, own_redis, public_data, report
+from benchmarks.stand import own_redis, public_data, report
 from benchmarks.stand.cores import all_cores
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.options import add_keep, add_write, parser_of
 from common.errors import Problem
 from loadgen.workloads import WORKLOADS
 from simulator import engine_profile, traces
@@ -59,7 +60,6 @@ PEER_SPEED = 0.8
 # A 10,000-token prompt in segments of 128, of which a third is cached.
 DEMAND = RedisDemand(replicas=1000, gateways=8, requests=1000.0, segments=78, computed=52)
 POOLS = 24
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 def policies() -> tuple[str, ...]:
@@ -184,7 +184,6 @@ def main() -> None:
     judged = goals.goals(found, redis, cluster, growths)
     print("\n" + table(found) + "\n")
     if options.write:
-        DOCS.mkdir(parents=True, exist_ok=True)
         text = page.page(
             found,
             judged,
@@ -196,9 +195,9 @@ def main() -> None:
             minutes=(time.monotonic() - began) / 60,
             machine=report.machine_in_words(),
         )
-        (DOCS / "scale.md").write_text(text)
-        plots.draw_fleets(found, DOCS / "scale.svg")
-        plots.draw_costs(growths, DOCS / "scale-costs.svg")
+        (report.PAGES / "scale.md").write_text(text)
+        plots.draw_fleets(found, report.PAGES / "scale.svg")
+        plots.draw_costs(growths, report.PAGES / "scale-costs.svg")
     figures: dict[str, Any] = {
         "simulations": as_json(found),
         "redis_busy": {kind: round(busy, 4) for kind, busy in redis.busy.items()},
@@ -214,9 +213,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scale.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
+    parser = parser_of("scale.run", __doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of the fleet")
     parser.add_argument("--gateways", type=int, nargs="+", default=GATEWAYS)
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="of the traces")
@@ -224,8 +221,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", type=Path, default=PROFILE, help="of the engines")
     parser.add_argument("--peer-trace", type=Path, help="Mooncake's toolagent_trace.jsonl")
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/scale.{md,svg}")
-    kept_parts.add_option(parser)
+    add_write(parser, "scale.{md,svg}")
+    add_keep(parser)
     options = parser.parse_args()
     if min(options.sizes) < 1 or min(options.gateways) < 1 or min(options.loads) <= 0:
         parser.error("--sizes, --gateways and --loads must be above 0")

@@ -12,7 +12,6 @@ long enough). Then the traffic ends, and nothing may be held for a request.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 from collections import Counter
@@ -37,6 +36,7 @@ from benchmarks.soak.watch import FleetWatch, Sample
 from benchmarks.stand import report
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.fleet_state import held_for_requests
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local.home import Home
@@ -194,7 +194,7 @@ async def measure(fleet: BenchFleet, cycles: int) -> tuple[dict[str, Any], dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("soak.run", __doc__)
     parser.add_argument("--minutes", type=float, default=15.0, help="of traffic")
     cycles = round(parser.parse_args().minutes * 60 / CYCLE_S)
     if cycles - warm_up(cycles) < FEWEST_CYCLES:

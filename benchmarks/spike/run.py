@@ -8,7 +8,6 @@ and what the warm one cost.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -25,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.stand import report
 from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from common.percentiles import Tail, percentile
@@ -32,7 +32,6 @@ from common.svg import LIMIT, OTHERS, OURS, drawn
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 32)
 # Of what one engine can do: the spike begins with a burst.
 BEFORE, BURST, SPIKE, AFTER = 0.15, 4.0, 1.4, 0.15
@@ -217,8 +216,8 @@ time without it.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/spike.md and .svg")
+    parser = parser_of("spike.run", __doc__)
+    add_write(parser, "spike.md and .svg")
     write = parser.parse_args().write
     pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
@@ -229,8 +228,8 @@ def main() -> None:
     runs = {WITH: with_warm, WITHOUT: without}
     figures = {name: figures_of(run, slo_s) for name, run in runs.items()}
     if write:
-        (DOCS / "spike.md").write_text(page(figures, rate, slo_s))
-        draw(runs, slo_s, DOCS / "spike.svg")
+        (report.PAGES / "spike.md").write_text(page(figures, rate, slo_s))
+        draw(runs, slo_s, report.PAGES / "spike.svg")
     goals = {
         "slo_held_in_the_spike_with_a_warm_replica_over_without": report.goal(
             with_warm.attainment(slo_s) / max(without.attainment(slo_s), 0.01), at_least=1.0

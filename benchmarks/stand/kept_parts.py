@@ -7,7 +7,6 @@ something else. Without a rule in goals.yaml, the keys have to name the settings
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,15 +53,6 @@ class KeptParts:
         beside = self._file.with_name(f"{self._file.name}.new")
         beside.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         beside.replace(self._file)
-
-
-def add_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        metavar="FILE",
-        help="write to FILE what is measured, seed by seed, and resume from it",
-    )
 
 
 def _lines_of(file: Path) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""How every benchmark ends: what ran where, and one line of JSON."""
+"""How every benchmark ends: what ran where, its goals as a table, and one line of JSON."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stand import revision
@@ -13,6 +13,8 @@ from common.machine import machine
 
 # Of the code that runs: a commit that is made during a run is not what was measured.
 STARTED = revision.here()
+# Where pages are written.
+PAGES = revision.ROOT / "docs" / "benchmarks"
 
 
 def machine_in_words() -> str:
@@ -43,6 +45,25 @@ def goal(figure: float, *, at_most: float | None = None, at_least: float | None 
         return {"figure": round(figure, 4), "at_most": at_most, "met": figure <= at_most}
     assert at_least is not None
     return {"figure": round(figure, 4), "at_least": at_least, "met": figure >= at_least}
+
+
+def wanted(goal: Mapping[str, Any], form: str = "g") -> str:
+    """A goal's bound in words. `form`: how the number is formatted."""
+    (kind, *_) = (kind for kind in ("at_least", "below", "at_most") if kind in goal)
+    return f"{kind.replace('_', ' ')} {goal[kind]:{form}}"
+
+
+def met(goal: Mapping[str, Any]) -> str:
+    return "yes" if goal["met"] else "**no**"
+
+
+def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") -> str:
+    """In Markdown. `figure` and `bound`: how these are formatted."""
+    lines = ["| Goal | Figure | Wanted | Met |", "| -- | -- | -- | -- |"]
+    for name, goal in goals.items():
+        cells = name.replace("_", " "), f"{goal['figure']:{figure}}", wanted(goal, bound), met(goal)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 # Measurements whose command is not `make bench-NAME`.

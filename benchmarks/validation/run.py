@@ -9,7 +9,6 @@ how late requests were sent. An interrupted run resumes with --keep FILE, load b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -23,10 +22,11 @@ import aiohttp
 import msgspec
 
 from autoscaling.slo import Slo
-from benchmarks.stand import kept_parts, pace, report
+from benchmarks.stand import pace, report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.options import add_keep, add_write, parser_of
 from benchmarks.stand.trace_player import play, poisson
 from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
@@ -39,7 +39,6 @@ from simulator.traces import Trace
 from simulator.types import FleetSettings
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 REPLICAS, SLO_S = 2, 5.0
 KNOWN_TRIES, KNOWN_AGAIN_S = 120, 0.5
 # Of what the profile says that the engines can do.
@@ -158,8 +157,7 @@ def page(
     ]
     judged = [
         f"| {name.replace('_', ' ')} | {goal['figure']:.1%} | {goal['range'][0]:.1%} to"
-        f" {goal['range'][1]:.1%} | at most {goal['at_most']:.0%} |"
-        f" {'yes' if goal['met'] else '**no**'} |"
+        f" {goal['range'][1]:.1%} | {report.wanted(goal, '.0%')} | {report.met(goal)} |"
         for name, goal in goals.items()
     ]
     of = engine.hardware
@@ -203,11 +201,9 @@ def _seconds(figure: float | None) -> str:
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.validation.run", description=(__doc__ or "").partition("\n\n")[2]
-    )
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks/simulator.md")
-    kept_parts.add_option(parser)
+    parser = parser_of("validation.run", __doc__)
+    add_write(parser, "simulator.md")
+    add_keep(parser)
     options = parser.parse_args()
     try:
         kept = KeptParts(options.keep, "simulator", RULE)
@@ -218,7 +214,7 @@ def main() -> None:
     told, judged = results.figures(found), results.goals(found)
     sent = pace.figures(seconds for one in found for seconds in one.observed.sent_late)
     if options.write:
-        (DOCS / "simulator.md").write_text(page(told, judged, engine, sent.get("note", "")))
+        (report.PAGES / "simulator.md").write_text(page(told, judged, engine, sent.get("note", "")))
     report.finish("simulator", {**told, **sent}, judged, seeds=RULE.reported)
 
 

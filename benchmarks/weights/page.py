@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.stand import report
+
 
 def page(figures: Mapping[str, Any], goals: Mapping[str, Any], command: str, machine: str) -> str:
     """The whole document. `machine` is what `report.machine_in_words` says."""
@@ -103,13 +105,10 @@ to those without speculation. It recommends: {advice}.
 def _goals(goals: Mapping[str, Any]) -> str:
     rows = []
     for name, goal in goals.items():
-        bound = (
-            f"at most {goal['at_most']:g}"
-            if "at_most" in goal
-            else f"at least {goal['at_least']:g}"
-        )
         met = "met" if goal["met"] else "**not met**"
-        rows.append(f"| {name.replace('_', ' ')} {bound} | {goal['figure']:g} | {met} |")
+        rows.append(
+            f"| {name.replace('_', ' ')} {report.wanted(goal)} | {goal['figure']:g} | {met} |"
+        )
     return "\n".join(rows)
 
 

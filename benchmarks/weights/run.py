@@ -8,7 +8,6 @@ questions of MT-bench, or with ARGS="--prompts FILE" of that file, one a line.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import report
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.public_data import QUESTIONS, find
 from benchmarks.weights.page import page
 from cli.exit_codes import ExitCode
@@ -31,7 +31,7 @@ from weights.memory import DTYPE_BYTES, GIB, kv_tokens
 from weights.model_shape import shape_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "benchmarks" / "weights.md"
+PAGE = report.PAGES / "weights.md"
 SCHEMES = ("rtn", "awq", "gptq", "w8a8-smoothquant")
 WINDOW = 512
 # of text that the ruined one needs to be caught
@@ -49,7 +49,7 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobi
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of("weights.run", __doc__)
     parser.add_argument("--prompts", type=Path, help="Prompts to answer, as for antefix evaluate.")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="rtn among them.")
     parser.add_argument("--windows", type=int, default=48, help=f"Of {WINDOW} tokens, to read.")

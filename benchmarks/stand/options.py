@@ -1,0 +1,27 @@
+"""What the command lines of benchmarks have in common."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def parser_of(module: str, docstring: str | None) -> argparse.ArgumentParser:
+    """Of `python -m benchmarks.<module>`, described by its docstring but for the first line."""
+    description = (docstring or "").partition("\n\n")[2]
+    return argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description)
+
+
+def add_write(parser: argparse.ArgumentParser, files: str) -> None:
+    """`--write`: the page, with these `files` in docs/benchmarks, is written."""
+    parser.add_argument("--write", action="store_true", help=f"docs/benchmarks/{files}")
+
+
+def add_keep(parser: argparse.ArgumentParser) -> None:
+    """`--keep`: the file of `kept_parts.KeptParts`."""
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="write to FILE what is measured, seed by seed, and resume from it",
+    )
