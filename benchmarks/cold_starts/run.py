@@ -11,14 +11,12 @@ import asyncio
 import os
 import random
 import statistics
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, engine_core_of, eventually
@@ -61,14 +59,11 @@ def own_bytes(process: psutil.Process) -> int:
 
 def phases(fleet: BenchFleet) -> dict[str, dict[str, float]]:
     """Pool -> phase -> seconds, of the latest start."""
-    with urllib.request.urlopen(fleet.metrics_url) as answer:
-        text = answer.read().decode()
     found: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == PHASE:
-                of = found.setdefault(sample.labels["pool"], {})
-                of[sample.labels["phase"]] = round(sample.value, 2)
+    for sample in fleet.metrics():
+        if sample.name == PHASE:
+            of = found.setdefault(sample.labels["pool"], {})
+            of[sample.labels["phase"]] = round(sample.value, 2)
     return found
 
 

@@ -11,14 +11,12 @@ updates a pool of three engines.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
 from benchmarks.drills.page import page
 from benchmarks.drills.scenarios import (
@@ -38,9 +36,8 @@ from benchmarks.drills.traffic import Traffic
 from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import add_write, parser_of
-from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from common.errors import Problem
 
@@ -103,18 +100,13 @@ def on_a_fleet(
             verdicts = [unseen(name, skipped=why) for name in names]
             print(*(one.row() for one in verdicts), sep="\n", flush=True)
             return verdicts
-        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="afx-drills-")))
-        fleet_file = folder / "drills.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        fleet = ends.enter_context(running(fleet_file))
+        fleet = ends.enter_context(running_as(description))
         return asyncio.run(drill_all(names, fleet))
 
 
 def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
     """Each of these drills, on the fleet that it takes."""
-    description = yaml.safe_load(FLEET.read_text())
-    for pool in description["pools"].values():
-        pool["model"] = str(small_model(LAYERS))
+    description = with_small_model(FLEET, LAYERS)
     description["pools"][POOL]["prestart"] = prestart
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM

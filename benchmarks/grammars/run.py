@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -21,19 +20,18 @@ from typing import Any
 
 import aiohttp
 import psutil
-import yaml
 
 from benchmarks.grammars.attack import PATH, body, constraints, under_attack
 from benchmarks.stand import report, rules
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.fleet_state import private_mb, replicas_of
 from benchmarks.stand.options import parser_of
-from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local.home import Home
 from cli.stream_client import Endpoint
 from common.percentiles import percentile, tail_percent
 
+FLEET = Path(__file__).with_name("fleet.yaml")
 RULE = rules.of("grammars")
 BLOCK, ATTACKERS = RULE.settings["requests_of_a_block"], RULE.settings["attackers"]
 CONNECTIONS, LAYERS = RULE.settings["connections"], RULE.settings["layers"]
@@ -191,13 +189,8 @@ def main() -> None:
     parser_of("grammars.run", __doc__).parse_args()
     names = ["victim", *(f"attacker-{number}" for number in range(ATTACKERS))]
     keys = {name: secrets.token_hex(24) for name in names}
-    description = yaml.safe_load(Path(__file__).with_name("fleet.yaml").read_text())
-    description["pools"]["engine"]["model"] = str(small_model(LAYERS))
-    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
-        fleet_file = Path(folder) / "grammars.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file, keys) as fleet:
-            figures, goals = asyncio.run(measure(fleet, keys))
+    with running_as(with_small_model(FLEET, LAYERS), keys) as fleet:
+        figures, goals = asyncio.run(measure(fleet, keys))
     report.finish("grammars", figures, goals, seeds=RULE.reported)
 
 

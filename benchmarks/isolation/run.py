@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -20,16 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
 from benchmarks.isolation.auc import auc
 from benchmarks.stand import report
-from benchmarks.stand.fleet import running
+from benchmarks.stand.fleet import running_as, with_small_model
 from benchmarks.stand.options import parser_of
-from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.stream_client import Endpoint
 
+FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 2
 PROBES = 10_000
 # Of these, how many the friend sends: it needs fewer to be sure.
@@ -130,13 +128,8 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=PROBES, help="timed probes of the stranger")
     options = parser.parse_args()
     keys = {name: secrets.token_hex(24) for name in ("victim", "friend", "stranger")}
-    description = yaml.safe_load(Path(__file__).with_name("fleet.yaml").read_text())
-    description["pools"]["engine"]["model"] = str(small_model(LAYERS))
-    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
-        fleet_file = Path(folder) / "isolation.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file, keys) as fleet:
-            probes = asyncio.run(attack(fleet.gateway.url, keys, options.probes))
+    with running_as(with_small_model(FLEET, LAYERS), keys) as fleet:
+        probes = asyncio.run(attack(fleet.gateway.url, keys, options.probes))
     found = aucs(probes)
     # the sign that says most, whichever way it points
     best = {

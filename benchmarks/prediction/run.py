@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.prediction import page
 from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.recording import write_down
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
-from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from common.percentiles import percentile
 
@@ -108,13 +104,8 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
     add_write(parser, "prediction.md")
     options = parser.parse_args()
-    description = yaml.safe_load(FLEET.read_text())
-    description["pools"]["engine"]["model"] = str(small_model())
-    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
-        fleet_file = Path(folder) / "routing.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file) as fleet:
-            answers = asyncio.run(measure(fleet, options.seeds, options.seconds, options.record))
+    with running_as(with_small_model(FLEET)) as fleet:
+        answers = asyncio.run(measure(fleet, options.seeds, options.seconds, options.record))
     figures = {name: figures_of(found) for name, found in answers.items() if errors(found)}
     of_all = figures["all"]
     goals = {

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.resume.adapter import make_adapter
 from benchmarks.resume.kinds import ADAPTER
@@ -28,7 +26,7 @@ from benchmarks.resume.rounds import CLIENTS, POOL, Rounds
 from benchmarks.resume.verdict import Survival, figures, goals, judge
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running_as
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
 from cli import stream_client
@@ -50,9 +48,7 @@ def fleet_of(engines: int, speculates: bool) -> Iterator[BenchFleet]:
             make_adapter(model, adapter := Path(folder) / "adapter")
             modules = [{"name": ADAPTER, "path": str(adapter)}]
             pool["engine_args"] |= {"enable_lora": True, "lora_modules": modules}
-        fleet_file = Path(folder) / "resume.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file) as fleet:
+        with running_as(description) as fleet:
             yield fleet
 
 
@@ -83,13 +79,10 @@ async def play(
 
 def resumed(fleet: BenchFleet) -> Counter[str]:
     """How often gateways asked another engine to go on, by what came of it."""
-    with urllib.request.urlopen(fleet.metrics_url) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
     return Counter(
         {
             sample.labels["outcome"]: int(sample.value)
-            for family in families
-            for sample in family.samples
+            for sample in fleet.metrics()
             if sample.name == "antefix_resumed_total" and sample.labels["pool"] == POOL
         }
     )

@@ -12,18 +12,13 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
-from pathlib import Path
-
-import yaml
 
 from benchmarks.routing import page, plots, results
 from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench, RoutingRun
-from benchmarks.stand.small_model import small_model
 from cli import stream_client
 
 POLICIES = ("prefix", "least_loaded", "random", "round_robin", "power_of_two", "session")
@@ -67,13 +62,8 @@ def write_docs(text: str, found: results.Summaries) -> None:
 def main() -> None:
     options = _options()
     began = time.monotonic()
-    description = yaml.safe_load(FLEET.read_text())
-    description["pools"]["engine"]["model"] = str(small_model())
-    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
-        fleet_file = Path(folder) / "routing.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file) as fleet:
-            runs = asyncio.run(measure(fleet, options))
+    with running_as(with_small_model(FLEET)) as fleet:
+        runs = asyncio.run(measure(fleet, options))
     found, goals = results.summaries(runs), results.goals(runs)
     print("\n" + page.table(found) + "\n")
     if options.write:

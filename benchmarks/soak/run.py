@@ -13,7 +13,6 @@ long enough). Then the traffic ends, and nothing may be held for a request.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from typing import Any
 import aiohttp
 import psutil
 import redis
-import yaml
 
 from benchmarks.soak.slopes import FEWEST_CYCLES
 from benchmarks.soak.traffic import MixedTraffic
@@ -34,10 +32,9 @@ from benchmarks.soak.verdict import (
 )
 from benchmarks.soak.watch import FleetWatch, Sample
 from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.fleet_state import held_for_requests
 from benchmarks.stand.options import parser_of
-from benchmarks.stand.small_model import small_model
 from cli import stream_client
 from cli.local.home import Home
 
@@ -200,13 +197,8 @@ def main() -> None:
     if cycles - warm_up(cycles) < FEWEST_CYCLES:
         least = (WARM_UP_CYCLES + FEWEST_CYCLES) * CYCLE_S / 60
         parser.error(f"--minutes is too short to tell a slope from chance: give at least {least:g}")
-    description = yaml.safe_load(FLEET.read_text())
-    description["pools"]["engine"]["model"] = str(small_model(LAYERS))
-    with tempfile.TemporaryDirectory(prefix="afx-soak-") as folder:
-        fleet_file = Path(folder) / "soak.yaml"
-        fleet_file.write_text(yaml.safe_dump(description))
-        with running(fleet_file) as fleet:
-            figures, goals = asyncio.run(measure(fleet, cycles))
+    with running_as(with_small_model(FLEET, LAYERS)) as fleet:
+        figures, goals = asyncio.run(measure(fleet, cycles))
     report.finish("soak", figures, goals, seeds=[1])
 
 

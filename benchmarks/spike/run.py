@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import tempfile
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +19,9 @@ from typing import Any
 
 import aiohttp
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, running, running_as
 from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
@@ -126,23 +124,14 @@ def _second_replica(outcomes: Sequence[ReplayedRequest]) -> float | None:
 
 
 def _metrics(fleet: BenchFleet) -> dict[str, float]:
-    with urllib.request.urlopen(fleet.metrics_url) as answer:
-        text = answer.read().decode()
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if "le" not in sample.labels
-    }
+    return {sample.name: sample.value for sample in fleet.metrics() if "le" not in sample.labels}
 
 
-def without_warm(folder: Path) -> Path:
-    """The fleet file with no warm replica."""
-    fleet = yaml.safe_load(FLEET.read_text())
+def without_warm() -> dict[str, Any]:
+    """What the fleet file says, but no replica is warm."""
+    fleet: dict[str, Any] = yaml.safe_load(FLEET.read_text())
     fleet["pools"]["engine"]["warm_replicas"] = 0
-    file = folder / "without.yaml"
-    file.write_text(yaml.safe_dump(fleet))
-    return file
+    return fleet
 
 
 def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
@@ -223,7 +212,7 @@ def main() -> None:
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
     with running(FLEET) as fleet:
         rate, with_warm = asyncio.run(measure(fleet, None))
-    with tempfile.TemporaryDirectory() as folder, running(without_warm(Path(folder))) as fleet:
+    with running_as(without_warm()) as fleet:
         _, without = asyncio.run(measure(fleet, rate))
     runs = {WITH: with_warm, WITHOUT: without}
     figures = {name: figures_of(run, slo_s) for name, run in runs.items()}

@@ -9,12 +9,18 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.small_model import LAYERS, small_model
 from cli.local.home import Home
 from cli.stream_client import Endpoint
 from deployments.wire.engine_pass import EnginePasses
@@ -33,6 +39,12 @@ class BenchFleet:
     metrics_url: str
     passes: EnginePasses
     home: Path
+
+    def metrics(self) -> Sequence[Sample]:
+        """What the node's metrics tell now."""
+        with urllib.request.urlopen(self.metrics_url) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        return [sample for family in families for sample in family.samples]
 
 
 @contextmanager
@@ -56,9 +68,29 @@ def running(fleet_file: Path, keys: Mapping[str, str] | None = None) -> Iterator
             )
             if up.returncode:
                 raise RuntimeError(f"the fleet did not start: {up.stdout}")
-            yield _described(json.loads(up.stdout), Home(Path(folder)))
+            yield _started(json.loads(up.stdout), Home(Path(folder)))
         finally:
             subprocess.run([*antefix, "down", "--now"], env=env, check=False)
+
+
+@contextmanager
+def running_as(
+    description: Mapping[str, Any], keys: Mapping[str, str] | None = None
+) -> Iterator[BenchFleet]:
+    """`running`, from what a fleet file would say."""
+    with tempfile.TemporaryDirectory(prefix="afx-bench-") as folder:
+        file = Path(folder) / "fleet.yaml"
+        file.write_text(yaml.safe_dump(description))
+        with running(file, keys) as fleet:
+            yield fleet
+
+
+def with_small_model(fleet_file: Path, layers: int = LAYERS) -> dict[str, Any]:
+    """What the file says, but every pool has the small model with so many layers."""
+    description: dict[str, Any] = yaml.safe_load(fleet_file.read_text())
+    for pool in description["pools"].values():
+        pool["model"] = str(small_model(layers))
+    return description
 
 
 def first_engine(status: urllib.request.Request) -> str:
@@ -74,7 +106,7 @@ def first_engine(status: urllib.request.Request) -> str:
     raise RuntimeError("the gateway does not know where its first engine is")
 
 
-def _described(up: dict[str, str], home: Home) -> BenchFleet:
+def _started(up: dict[str, str], home: Home) -> BenchFleet:
     root = up["base_url"].removesuffix("/v1")
     authorization = {"authorization": f"Bearer {up['api_key']}"}
     request = urllib.request.Request(f"{root}/antefix/status", headers=authorization)
