@@ -26,13 +26,9 @@ def page(
 ) -> str:
     """The whole document. `frontiers`: how Ray Serve's best compares, one a scenario; `machine` is
     what `report.machine_in_words` says."""
-    hardware = engine.hardware
     chapters = "\n\n".join(
         f"### {each.name}\n\n{each.pool.promise}.\n\n{table(each.means)}\n\n{frontier}."
         for each, frontier in zip(found, frontiers, strict=True)
-    )
-    sources = "\n".join(
-        f"  - {name}: {words}" for name, words in engine.source.items() if name != "kind"
     )
     return f"""\
 # Autoscaling, played on traces
@@ -66,6 +62,12 @@ That is the target a tuner would choose who knew these traces, whatever it costs
 
 {_goal_table(goals)}
 
+{_how_to_read(engine, seeds)}"""
+
+
+def _how_to_read(engine: EngineProfile, seeds: Sequence[int]) -> str:
+    hardware = engine.hardware
+    return f"""\
 ## How to read this
 
 - **Attained**: of all requests of the trace, those that the pool served within the SLO. A 429 is a
@@ -102,7 +104,7 @@ That is the target a tuner would choose who knew these traces, whatever it costs
   {hardware.prefill_rate:,.0f} prompt tokens, at most {hardware.step_tokens:,} in one step; the
   cache holds {hardware.block_tokens * hardware.blocks:,} tokens; a replica takes
   {engine.startup_s:g} s to start. Where that is from:
-{sources}
+{report.sources(engine.source)}
 """
 
 

@@ -30,6 +30,32 @@ Under the old rule, which counted the luckiest seed of the usual cases, 29 of 37
 the median it is 22 of 37. Without the 12 about the largest of 60 it is 14 of 25, and without 2 that
 no router could miss it is 12 of 23.
 """
+HOW_TO_READ = f"""\
+## How to read this
+
+- **The model** is the first {LAYERS} layers of the embedded one, so that two cores compute prompts
+  at a speed at which routing matters. Times are not a GPU's: compare them with each other.
+- **The engines**: ours is in front of replicas of ours, with all they publish and Redis. The other
+  routers are in front of vLLM's own servers with the same arguments, and of nothing of ours. Ray is
+  left out of ours: a gateway sends a request to a replica without asking it, while that has room.
+- **Not like for like**: Ray Serve LLM runs a whole Ray, and separate engines, on the same cores,
+  where ours runs without Ray. Its rows tell what that costs here, not which router is better.
+- **Engines, routers, Redis and the client share the machine's cores.** A router that takes much CPU
+  takes it from the engines.
+- **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts, from
+  sockets that vLLM binds itself.
+  **smg** is beside itself where there are several: with `--enable-mesh` each tells the others what
+  it knows. **Ray Serve LLM** starts engines of its own, with the same arguments, so it is not in
+  cases where the router alone is restarted or the engines' caches are reset. Its `KVAwareRouter`
+  has what it asks for, HAProxy and Dynamo's selection service, and one module of vLLM by its older
+  name. All else is as it comes.
+- **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
+  tokens. Where something happens between two halves, no request is under way then, and none fails.
+  What a reset costs is how many conversations that engine happened to have: so the same is played
+  twice, and each engine's cache is reset once.
+- Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:
+  `benchmarks/peers/cases.py`. How each router is set: `benchmarks/peers/routers.py`.
+"""
 
 
 def tables(found: Runs) -> str:
@@ -93,12 +119,6 @@ def page(
     missed = [name for name, goal in goals.items() if not goal["met"]]
     routers = dict.fromkeys(router for _, router in found)
     releases = dict.fromkeys(filter(None, (ROUTERS[name].release for name in routers)))
-    runs = [run for of in found.values() for run in of]
-    machines = "".join(f"- {on}\n" for on in sorted({run.on for run in runs}))
-    if machines.count("\n") > 1:
-        machines += (
-            "\nThese are not equally fast, so rows with other seeds compare by *Ours by it*.\n"
-        )
     lost = "".join(
         f"\nNot measured: {one.case} behind {one.router}, seed {one.seed}: {one.why}\n"
         for one in unmeasured
@@ -115,7 +135,7 @@ empty. Beside ours: {", ".join(f"`{one}`" for one in releases)}.
 `make bench-peers ARGS="--write"`, some forty minutes a seed; the tables say how many each router
 has. [Each run]({kept}) was measured
 
-{machines}
+{_machines(found)}
 {len(goals) - len(missed)} of {len(goals)} goals are met. Missed: {_listed(missed)}.
 {note}{lost}
 TTFT counts from when a request was due, at the client. *Cached* is the share of prompt tokens that
@@ -132,31 +152,18 @@ ours is behind**.
 
 {RULE.says}
 
-## How to read this
+{HOW_TO_READ}"""
 
-- **The model** is the first {LAYERS} layers of the embedded one, so that two cores compute prompts
-  at a speed at which routing matters. Times are not a GPU's: compare them with each other.
-- **The engines**: ours is in front of replicas of ours, with all they publish and Redis. The other
-  routers are in front of vLLM's own servers with the same arguments, and of nothing of ours. Ray is
-  left out of ours: a gateway sends a request to a replica without asking it, while that has room.
-- **Not like for like**: Ray Serve LLM runs a whole Ray, and separate engines, on the same cores,
-  where ours runs without Ray. Its rows tell what that costs here, not which router is better.
-- **Engines, routers, Redis and the client share the machine's cores.** A router that takes much CPU
-  takes it from the engines.
-- **vllm-router's `kv_aware`** hears the engines' KV events, and their replay when it starts, from
-  sockets that vLLM binds itself.
-  **smg** is beside itself where there are several: with `--enable-mesh` each tells the others what
-  it knows. **Ray Serve LLM** starts engines of its own, with the same arguments, so it is not in
-  cases where the router alone is restarted or the engines' caches are reset. Its `KVAwareRouter`
-  has what it asks for, HAProxy and Dynamo's selection service, and one module of vLLM by its older
-  name. All else is as it comes.
-- **small_caches** has {SMALL_CACHE_BLOCKS} KV blocks an engine. Answers have {ANSWER_TOKENS}
-  tokens. Where something happens between two halves, no request is under way then, and none fails.
-  What a reset costs is how many conversations that engine happened to have: so the same is played
-  twice, and each engine's cache is reset once.
-- Traffic: `loadgen/workloads.py`, as [antefix bench](../bench.md) has it. Cases:
-  `benchmarks/peers/cases.py`. How each router is set: `benchmarks/peers/routers.py`.
-"""
+
+def _machines(found: Runs) -> str:
+    runs = [run for of in found.values() for run in of]
+    machines = sorted({run.on for run in runs})
+    listed = "".join(f"- {on}\n" for on in machines)
+    if len(machines) < 2:
+        return listed
+    return (
+        f"{listed}\nThese are not equally fast, so rows with other seeds compare by *Ours by it*.\n"
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -53,10 +53,6 @@ def page(
         f"### {workload}\n\n{table(list(of))}"
         for workload, of in groupby(found, lambda s: s.case.workload)
     )
-    sources = "\n".join(
-        f"  - {name}: {words}" for name, words in engine.source.items() if name != "kind"
-    )
-    demand = redis.demand
     return f"""\
 # A fleet of up to {max(s.case.replicas for s in found):,} replicas
 
@@ -82,6 +78,16 @@ Beside it the same requests are played under other ways to choose.
 
 {sections}
 
+{_one_redis(redis, cluster)}
+
+{_growing(growths)}
+
+{_how_to_read(engine)}"""
+
+
+def _one_redis(redis: RedisLoad, cluster: ClusterFound) -> str:
+    demand = redis.demand
+    return f"""\
 ## One Redis
 
 What {demand.replicas:,} replicas and {demand.gateways} gateways with {demand.requests:,.0f}
@@ -96,8 +102,11 @@ After that comes [Redis Cluster](../kubernetes/size.md), where each pool is on o
 real nodes on loopback, {sum(cluster.pools)} pools were spread {_listed(cluster.pools)}, so the
 cluster serves {cluster.gain:.1f} times what one Redis does where pools are alike; a lookup took
 {1000 * cluster.lookup_s:.2f} ms (median), and {_wrong(cluster)}. One pool cannot be spread: its own
-limit is the head-room above.
+limit is the head-room above."""
 
+
+def _growing(growths: Sequence[Growth]) -> str:
+    return f"""\
 ## What grows with what
 
 ![Costs by size, each over a factor of {FACTOR}](scale-costs.svg)
@@ -114,8 +123,11 @@ holds, for an event and a replica; of {SEGMENT_TOKENS} tokens that the index hol
 - *replica*: the time in which all gateways read the board once, one after the other.
 - *replica anew*: a replica's time to write all that it holds, after a flush of Redis.
 
-A gateway has no part in an event, and no load tells of a prompt's length.
+A gateway has no part in an event, and no load tells of a prompt's length."""
 
+
+def _how_to_read(engine: EngineProfile) -> str:
+    return f"""\
 ## How to read this
 
 - **Cached**: prompt tokens that the engines found in their caches, over all. *Of oracle*: over what
@@ -139,7 +151,7 @@ A gateway has no part in an event, and no load tells of a prompt's length.
 - **Others**: `benchmarks/scale/choosers.py`. All but the tree know the numbers of requests exactly
   and at once, which no real one does; ours are up to 0.2 s old.
 - **The engines** ({engine.source["engine"]}):
-{sources}
+{report.sources(engine.source)}
 - **Where real engines disagree**: on two real engines that share cores, our mean time to first
   token, divided by the best other router's, is worse than here in four workloads
   ([peers](peers.md), by the median): 1.03 with no reuse, 1.01 with agents, 1.08 with a hot prefix

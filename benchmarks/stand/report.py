@@ -66,6 +66,11 @@ def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") 
     return "\n".join(lines)
 
 
+def sources(source: Mapping[str, str]) -> str:
+    """Where the figures of a profile of engines are from, as a list in a list; its kind left out."""
+    return "\n".join(f"  - {name}: {words}" for name, words in source.items() if name != "kind")
+
+
 # Measurements whose command is not `make bench-NAME`.
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
