@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.backtest import page, results
-from benchmarks.backtest.plays import KeptPlays, Play, Played, play_all, wanted
+from benchmarks.backtest.plays import Play, Played, kept_plays, play_all, wanted
 from benchmarks.backtest.results import ScenarioResult
 from benchmarks.backtest.scenarios import (
     OURS,
@@ -36,7 +36,7 @@ from benchmarks.backtest.scenarios import (
 )
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import add_keep, add_write, parser_of
 from common.errors import Problem
 from simulator import engine_profile, plot
 from simulator.engine_profile import EngineProfile
@@ -101,13 +101,15 @@ def main() -> None:
         sys.exit(f"The page would lack the recorded traces: {left_out}.")
     scenarios = keys(options.seeds, not left_out)
     try:
-        kept = KeptPlays(options.keep, report.STARTED.commit, engine)
+        kept = kept_plays(options.keep, engine)
     except Problem as problem:
         sys.exit(f"error: {problem}")
     plays = wanted(scenarios)
-    for _ in play_all(plays, engine, kept):
-        print(f"{len(kept.played)} of {len(plays)} plays", end="\r", file=sys.stderr)
-    found = found_in(kept.played, scenarios)
+
+    def tell(done: Played, last: Play) -> None:
+        print(f"{len(done)} of {len(plays)} plays", end="\r", file=sys.stderr)
+
+    found = found_in(play_all(plays, engine, kept, tell), scenarios)
     for each in found:
         print(f"\n## {each.name}\n\n{table(each.means)}\n\n{frontier(each)}", flush=True)
     of = results.totals_of_means(found)
@@ -143,7 +145,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="not those of goals.yaml")
     parser.add_argument("--tuning", action="store_true", help="the seeds that may be tuned on")
     parser.add_argument("--calibration", type=Path, default=engine_profile.SHIPPED)
-    parser.add_argument("--keep", type=Path, help="a file of plays, which are not played again")
+    add_keep(parser)
     add_write(parser, "backtest.{md,svg}")
     options = parser.parse_args()
     options.seeds = _seeds(options)

@@ -28,7 +28,7 @@ from autoscaling.scheduling import Attempt, SchedulingRequest
 from benchmarks.index import alternatives, page, publishing
 from benchmarks.stand import index_pool, own_redis, report
 from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.index_pool import SEGMENT_TOKENS, SMALL, board_of
+from benchmarks.stand.index_pool import PATIENT_S, SEGMENT_TOKENS, SMALL, board_of
 from benchmarks.stand.options import add_write, parser_of
 from common.percentiles import percentile
 from router.index import BUDGET_S, PrefixIndex
@@ -44,8 +44,6 @@ ROUNDS = 50
 WARMUP = 2
 # Calls of one case before the next has its turn; the alternatives take long, and get one.
 TURN = 20
-# Nothing is cut off here: a slow lookup is to be seen as slow as it is.
-PATIENT_S = 10.0
 
 LOOKUP_GOAL_MS = {256: 0.2, 1_024: 0.8}
 LARGE_FACTOR = 2
@@ -192,25 +190,15 @@ def tell(cases: list[Case], seconds: dict[str, list[float]], results: Results) -
 async def measure_lookups(small_url: str, large_url: str, results: Results) -> None:
     async with AsyncExitStack() as stack:
 
-        def client(url: str, decode: bool = False) -> AsyncRedis:
-            made = connect(url, decode=decode)
+        def client(url: str) -> AsyncRedis:
+            made = connect(url, decode=False)
             stack.push_async_callback(made.aclose)
             return made
 
         small = PrefixIndex(client(small_url), index_pool.POOL, PATIENT_S)
         large = PrefixIndex(client(large_url), index_pool.POOL, PATIENT_S)
-        scheduler = PoolScheduler(time.monotonic)
-        feeds = PoolFeeds(
-            client(small_url, decode=True),
-            client(small_url),
-            index_pool.POOL,
-            scheduler.board,
-            scheduler.gateway,
-            scheduler.heard,
-            PATIENT_S,
-        )
-        scheduler.announce = feeds.announce
-        for index in (small, large, feeds.index):
+        scheduler, feeds = index_pool.placing(small_url, stack)
+        for index in (small, large):
             stack.push_async_callback(index.aclose)
         cases = [
             *lookup_cases(small_url, small, SMALL),

@@ -17,7 +17,6 @@ from typing import Any
 
 from starlette.types import Message
 
-from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import SchedulingRequest
 from benchmarks.long_prompts.prompts import FORMS, Chats, body
 from benchmarks.stand import index_pool
@@ -28,8 +27,6 @@ from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.pool.prompt_reader import PromptReader
 from deployments.process.interpreter import keep_responsive
 from deployments.prompt import PromptTokens
-from router.pool_feeds import PoolFeeds
-from router.redis_client import connect
 from router.segment_keys import SegmentHasher, index_secret
 
 PATH, MODEL = "/v1/chat/completions", "bench"
@@ -38,8 +35,6 @@ LENGTHS = (1_000, 10_000, 38_000, 100_000)
 CASES = NEW, NEXT_TURN, AGAIN = ("new", "next turn", "again")
 TICK_S = 0.001
 MAX_LIST_ITEMS = 64
-# Nothing is cut off here: a slow lookup is to be seen as slow as it is.
-PATIENT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -57,31 +52,18 @@ class Placer:
     """A gateway's part from parsed JSON to a decision."""
 
     def __init__(self, url: str, prompts: PromptTokens, stack: AsyncExitStack) -> None:
-        text, binary = connect(url), connect(url, decode=False)
         keep_responsive()
         self._url = url
         self._bodies = Bodies()
         stack.callback(self._bodies.close)
-        self._scheduler = scheduler = PoolScheduler(time.monotonic)
-        feeds = PoolFeeds(
-            text,
-            binary,
-            index_pool.POOL,
-            scheduler.board,
-            scheduler.gateway,
-            scheduler.heard,
-            PATIENT_S,
-        )
-        scheduler.announce = feeds.announce
-        for client in (text, binary, feeds.index):
-            stack.push_async_callback(client.aclose)
+        self._scheduler, feeds = index_pool.placing(url, stack)
         renderer: Any = SimpleNamespace(prompt_tokens=prompts)
         metrics: Any = SimpleNamespace(looked_up=lambda seconds, result: None)
         self._reader = PromptReader(
             Pool(model=MODEL),
             renderer,
             SegmentHasher(index_secret("bench")),
-            scheduler.board,
+            self._scheduler.board,
             feeds,
             metrics,
         )

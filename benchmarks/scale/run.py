@@ -16,7 +16,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,8 @@ from benchmarks.scale.simulate import (
 )
 from benchmarks.scale.traffic import chats
 from benchmarks.stand import own_redis, public_data, report
-from benchmarks.stand.cores import all_cores
 from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.kept_parts import KeptParts
+from benchmarks.stand.kept_parts import KeptParts, all_found
 from benchmarks.stand.options import add_keep, add_write, parser_of
 from common.errors import Problem
 from loadgen.workloads import WORKLOADS
@@ -133,16 +131,12 @@ def peers_own(options: argparse.Namespace, hardware: Hardware) -> Iterator[Simul
 def play(simulations: Sequence[Simulation], kept: KeptParts) -> list[FleetSummary]:
     """The results in the order of the simulations. The longest begin first; what is kept is not
     played again."""
-    found = {one: of for one in simulations if (of := kept.get(repr(one), FleetSummary))}
-    left = [one for one in dict.fromkeys(simulations) if one not in found]
-    with all_cores() as cores:
-        longest_first = sorted(left, key=lambda one: -one.case.replicas)
-        running = {cores.submit(run, one): one for one in longest_first}
-        for ended in as_completed(running):
-            one = running[ended]
-            found[one] = ended.result()
-            kept.keep(repr(one), found[one])
-            print(page.told(found[one]), flush=True)
+    longest_first = sorted(simulations, key=lambda one: -one.case.replicas)
+
+    def tell(found: dict[Simulation, FleetSummary], one: Simulation) -> None:
+        print(page.told(found[one]), flush=True)
+
+    found = all_found(longest_first, run, FleetSummary, kept, tell)
     return [found[one] for one in simulations]
 
 

@@ -11,13 +11,17 @@ Three ways in which a prompt's segments are held:
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import redis
 
+from autoscaling.pool_scheduler import PoolScheduler
 from router.load import ReplicaLoad
-from router.redis_client import AsyncRedis
+from router.pool_feeds import PoolFeeds
+from router.redis_client import AsyncRedis, connect
 from router.segment_keys import KEY_BYTES
 from router.slots import SEGMENT_TTL_S, claim, segment_prefix, write_bits
 
@@ -25,6 +29,8 @@ POOL = "bench/main"
 # Replicas of a pool that is none of the largest.
 SMALL = 64
 SEGMENT_TOKENS = 128
+# Nothing is cut off here: a slow lookup is to be seen as slow as it is.
+PATIENT_S = 10.0
 MIXES = ("conversation", "ladder", "cold")
 
 # Segments of other prompts, each held by one replica; KEYS[1] is the prefix of their names.
@@ -39,6 +45,19 @@ _FILL_AT_ONCE = 50_000
 # A power of two: Redis has just doubled its tables, so this is the most that a segment takes.
 _PUBLISHED = 2**17
 _PUBLISHED_AT_ONCE = 2**13
+
+
+def placing(url: str, stack: AsyncExitStack) -> tuple[PoolScheduler, PoolFeeds]:
+    """What a gateway places requests with, on this pool; `stack` closes it."""
+    text, binary = connect(url), connect(url, decode=False)
+    scheduler = PoolScheduler(time.monotonic)
+    feeds = PoolFeeds(
+        text, binary, POOL, scheduler.board, scheduler.gateway, scheduler.heard, PATIENT_S
+    )
+    scheduler.announce = feeds.announce
+    for client in (text, binary, feeds.index):
+        stack.push_async_callback(client.aclose)
+    return scheduler, feeds
 
 
 def board_of(replicas: int) -> list[ReplicaLoad]:

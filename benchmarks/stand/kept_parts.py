@@ -8,27 +8,33 @@ something else. Without a rule in goals.yaml, the keys have to name the settings
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from benchmarks.stand import report
+from benchmarks.stand.cores import all_cores
 from benchmarks.stand.rules import Rule
 from common.errors import Problem
 
 Part = TypeVar("Part")
+Task = TypeVar("Task", bound=Hashable)
 
 
 class KeptParts:
     """In `file`, or in memory without one. Raises Problem for a file of another measurement."""
 
-    def __init__(self, file: Path | None, benchmark: str, rule: Rule | None) -> None:
+    def __init__(self, file: Path | None, benchmark: str, rule: Rule | None, **of: Any) -> None:
+        """`of`: what else the parts depend on."""
         self._file = file
         self._parts: dict[str, Any] = {}
         settings = {**rule.settings, "seeds": rule.reported} if rule else {}
-        of = {"benchmark": benchmark, "commit": report.STARTED.commit, "settings": settings}
-        self._of = json.loads(json.dumps(of))
+        commit = report.STARTED.commit
+        told = {"benchmark": benchmark, "commit": commit, "settings": settings, **of}
+        self._of = json.loads(json.dumps(msgspec.to_builtins(told)))
         if file is None or not file.exists():
             return
         of_file, *parts = _lines_of(file)
@@ -53,6 +59,28 @@ class KeptParts:
         beside = self._file.with_name(f"{self._file.name}.new")
         beside.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         beside.replace(self._file)
+
+
+def all_found(
+    tasks: Sequence[Task],
+    find: Callable[[Task], Part],
+    kind: type[Part],
+    kept: KeptParts,
+    tell: Callable[[dict[Task, Part], Task], None],
+) -> dict[Task, Part]:
+    """What `find` returns for each task, of this `kind`, in processes on all cores. Tasks begin in
+    their order; those that are kept are not done again. `tell` is called for each other once it is
+    done, with all that is found so far."""
+    found = {task: of for task in tasks if (of := kept.get(repr(task), kind)) is not None}
+    left = [task for task in dict.fromkeys(tasks) if task not in found]
+    with all_cores() as cores:
+        running = {cores.submit(find, task): task for task in left}
+        for ended in as_completed(running):
+            task = running[ended]
+            found[task] = ended.result()
+            kept.keep(repr(task), found[task])
+            tell(found, task)
+    return found
 
 
 def _lines_of(file: Path) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") 
 
 
 def sources(source: Mapping[str, str]) -> str:
-    """Where the figures of a profile of engines are from, as a list in a list; its kind left out."""
+    """Where the figures of an engine profile are from, as a list in a list, without its kind."""
     return "\n".join(f"  - {name}: {words}" for name, words in source.items() if name != "kind")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from autoscaling.slo import Slo
 from benchmarks.backtest import page, results, run, startup
-from benchmarks.backtest.plays import KeptPlays, Play, play_all, wanted
+from benchmarks.backtest.plays import Play, kept_plays, play_all, wanted
 from benchmarks.backtest.results import ScenarioResult
 from benchmarks.backtest.scenarios import (
     ALL_AT,
@@ -204,18 +204,16 @@ SHIPPED = engine_profile.read(engine_profile.SHIPPED)
 
 
 def test_an_interrupted_backtest_resumes_with_what_was_played(tmp_path: Path) -> None:
-    done = Play("ramp", 11, OURS)
-    file = tmp_path / "plays.jsonl"
-    KeptPlays(file, "c0ffee", SHIPPED).keep(done, made(0.9, 1.0))
-    kept = KeptPlays(file, "c0ffee", SHIPPED)
-    assert kept.played == {done: made(0.9, 1.0)}
-    assert not [*play_all([done], SHIPPED, kept)]
-    for commit, engine in (
-        ("other", SHIPPED),
-        ("c0ffee", msgspec.structs.replace(SHIPPED, startup_s=1.0)),
-    ):
-        with pytest.raises(Problem, match=r"plays\.jsonl has plays of another commit or engine"):
-            KeptPlays(file, commit, engine)
+    done, file = Play("ramp", 11, OURS), tmp_path / "plays.jsonl"
+    kept_plays(file, SHIPPED).keep(repr(done), made(0.9, 1.0))
+
+    def again(found: object, play: Play) -> None:
+        raise AssertionError(play)
+
+    found = play_all([done], SHIPPED, kept_plays(file, SHIPPED), again)
+    assert found == {done: made(0.9, 1.0)}
+    with pytest.raises(Problem, match="has parts of another benchmark, commit or settings"):
+        kept_plays(file, msgspec.structs.replace(SHIPPED, startup_s=1.0))
 
 
 def test_every_policy_is_played_on_every_trace_of_every_seed() -> None:
