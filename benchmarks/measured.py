@@ -22,12 +22,13 @@ PLAYED = (f"{STAND}/played_engine.py", f"{STAND}/closed_loop.py")
 OFFERED = (f"{STAND}/offered_load.py", f"{STAND}/offered_load.yaml", f"{STAND}/knee.py")
 ROUTED = (f"{STAND}/routed_runs.py", f"{STAND}/routed_runs.yaml", f"{STAND}/oracle.py")
 SHARED = (f"{STAND}/arrivals.py", f"{STAND}/own_placements.py", f"{STAND}/variation.py")
+LAUNCHED = f"{STAND}/launched.py"
 INDEX_POOL, LONE = f"{STAND}/index_pool.py", f"{STAND}/lone_gateway.py"
 
 PATHS: Mapping[str, tuple[str, ...]] = {
     "backtest": (*PLACEMENT, "simulator", "benchmarks/backtest"),
     "budgets": (*GATEWAY, "router", "benchmarks/budgets"),
-    "client": ("loadgen", "benchmarks/client"),
+    "client": ("loadgen", LAUNCHED, "benchmarks/client"),
     "cold-starts": (*ENGINE, *DRILLED, "benchmarks/cold_starts"),
     "drill-hangs": (*ENGINE, "router", "tests/hang_drill.py"),
     "drills": (*SERVING, *DRILLED, "benchmarks/drills"),
@@ -40,7 +41,7 @@ PATHS: Mapping[str, tuple[str, ...]] = {
     "observability": (*GATEWAY, "observability", LONE, *PLAYED, "benchmarks/observability"),
     "overhead": (*GATEWAY, *PLACEMENT, "observability", *PLAYED, "benchmarks/overhead"),
     "overload": (*SERVING, *OFFERED, "benchmarks/overload"),
-    "peers": (*SERVING, LONE, "benchmarks/peers"),
+    "peers": (*SERVING, LONE, LAUNCHED, "benchmarks/peers"),
     "prediction": (*SERVING, *ROUTED, "benchmarks/prediction"),
     "resume": (*SERVING, *DRILLED, "benchmarks/resume"),
     "routing": (*SERVING, *ROUTED, "benchmarks/routing"),

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import report
 from benchmarks.stand.ending import stopped_in_the_end
+from benchmarks.stand.launched import Launched
 from benchmarks.stand.options import add_write, parser_of
 from benchmarks.stand.small_model import small_model
 from benchmarks.stand.trace_player import poisson
@@ -58,43 +55,17 @@ def vllm_server(model: Path, log: Path) -> Iterator[str]:
     url = f"http://{LOOPBACK}:{port}"
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     arguments = [
-        *(
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            str(model),
-            "--served-model-name",
-            MODEL,
-            "--host",
-            LOOPBACK,
-        ),
-        *("--port", str(port), "--dtype", dtype_of_this_cpu().dtype, "--max-model-len", "2048"),
-        *("--max-num-seqs", "16", "--enforce-eager", "--enable-prompt-tokens-details"),
+        *("-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", LOOPBACK),
+        *("--served-model-name", MODEL, "--port", str(port), "--max-model-len", "2048"),
+        *("--dtype", dtype_of_this_cpu().dtype, "--max-num-seqs", "16", "--enforce-eager"),
+        "--enable-prompt-tokens-details",
     ]
-    environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1"}
-    with log.open("w") as lines:
-        server = subprocess.Popen(
-            [sys.executable, *arguments], env=environment, stdout=lines, stderr=lines
-        )
-        try:
-            _wait_for(url, server, log)
-            yield url
-        finally:
-            server.terminate()
-            try:
-                server.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + START_S
-    while time.monotonic() < until and server.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
-            return
-        time.sleep(0.5)
-    raise RuntimeError(f"vLLM did not start:\n{log.read_text()[-2000:]}")
+    server = Launched([sys.executable, *arguments], log, {**settings, "OMP_NUM_THREADS": "1"})
+    try:
+        server.until_healthy(url, START_S)
+        yield url
+    finally:
+        server.stop(STOP_S)
 
 
 class Clients:

@@ -14,10 +14,10 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.peers.cases import ANSWER_TOKENS, CASES, Event, PeerCase, halves, planned
-from benchmarks.peers.processes import STOP_S, Launched, cpu_seconds
 from benchmarks.peers.results import PeerRun, run_of
 from benchmarks.peers.routers import OURS, ROUTERS, Backends, places
 from benchmarks.stand import report
+from benchmarks.stand.launched import STOP_S, Launched, cpu_seconds
 from loadgen.planning import RequestForm
 from loadgen.player import Player, SentRequest
 from loadgen.run import KEEP_IDLE_S

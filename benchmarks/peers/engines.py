@@ -10,15 +10,13 @@ import contextlib
 import json
 import secrets
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.processes import Launched
 from benchmarks.peers.routers import Backends
 from benchmarks.stand import own_redis
+from benchmarks.stand.launched import Launched
 from benchmarks.stand.small_model import small_model
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
@@ -133,7 +131,7 @@ def _plain(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[Back
             stack.callback(engines[-1].stop)
         urls = [f"http://{LOOPBACK}:{port}" for port in ports[:ENGINES]]
         for engine, url in zip(engines, urls, strict=True):
-            _until_healthy(engine, url)
+            engine.until_healthy(url, START_S)
         yield Backends(
             fleet=fleet,
             secret="",
@@ -176,13 +174,3 @@ def plain_command(
         else:
             command += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
     return command
-
-
-def _until_healthy(engine: Launched, url: str) -> None:
-    """Raises RuntimeError for one that is not in time."""
-    until = time.monotonic() + START_S
-    while time.monotonic() < until and not engine.has_ended:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
-            return
-        time.sleep(0.5)
-    raise RuntimeError(engine.failure())

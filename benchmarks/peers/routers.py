@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.peers.cases import PeerCase
 from benchmarks.peers.environments import environment
-from benchmarks.peers.processes import Launched
+from benchmarks.stand.launched import Launched
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
 

@@ -1,4 +1,4 @@
-"""Processes that the benchmark starts: what they say, the CPU time they use, and their end."""
+"""Programs that a benchmark starts: what they say, the CPU time they use, and their end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import select
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,16 @@ class Launched:
         if not line.endswith(b"\n"):
             raise RuntimeError(self.failure())
         return json.loads(line)
+
+    def until_healthy(self, url: str, within_s: float) -> None:
+        """Until `url`/health answers. Raises RuntimeError, with the end of its log, when that takes
+        longer."""
+        until = time.monotonic() + within_s
+        while time.monotonic() < until and not self.has_ended:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+            time.sleep(0.5)
+        raise RuntimeError(self.failure())
 
     def failure(self) -> str:
         state = "ended" if self.has_ended else "does not get ready"
