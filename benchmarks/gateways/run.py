@@ -4,6 +4,9 @@
 them; then 8 that share no index, where each knows of prefixes only what it placed itself. The
 engines are simulated, all in one process (simulator/engines.py); Redis, the engines'
 publishers and the gateways' schedulers are real. Every run has engines and gateways of its own.
+
+`bench-scale` plays larger fleets, in virtual time. It assumes how soon gateways hear of each other
+and leaves out leases; here gateways are processes, and all of that takes the time it takes.
 """
 
 from __future__ import annotations
