@@ -110,6 +110,7 @@ def _at_a_glance(slo: SloFile) -> Row:
 
 
 def _queue(slo: SloFile) -> Row:
+    batch = added("antefix_batch_waiting_requests", "pool")
     return Row(
         "Queue",
         [
@@ -131,24 +132,14 @@ def _queue(slo: SloFile) -> Row:
             graph(
                 "Batch requests waiting",
                 "Batch requests wait in gateways so that interactive ones need not.",
-                [
-                    (
-                        or_none(added("antefix_batch_waiting_requests", "pool"), "pool"),
-                        "{{pool}}",
-                    )
-                ],
+                [(or_none(batch, "pool"), "{{pool}}")],
                 "none",
             ),
             graph(
                 "Oldest batch request",
                 "How long the batch request has waited that is next. Growing without end: there "
                 "is never room for batch work.",
-                [
-                    (
-                        or_none(highest("antefix_batch_oldest_wait_seconds", "pool"), "pool"),
-                        "{{pool}}",
-                    )
-                ],
+                [(_highest_or("antefix_batch_oldest_wait_seconds"), "{{pool}}")],
                 "s",
                 span=12,
             ),
@@ -167,6 +158,10 @@ def _queue(slo: SloFile) -> Row:
 
 
 def _replicas() -> Row:
+    demand = _highest_or("antefix_demand_replicas", _NO_AUTOSCALING)
+    arrivals = _highest_or("antefix_arrivals_requests_per_second", _NO_AUTOSCALING)
+    forecast = _highest_or("antefix_forecast_requests_per_second", _NO_AUTOSCALING)
+    startup = highest("antefix_replica_startup_seconds", "pool, replica")
     return Row(
         "Replicas",
         [
@@ -175,12 +170,7 @@ def _replicas() -> Row:
                 "Demand: what the autoscaler wants to take traffic. Target: what Ray Serve is "
                 "asked for, warm ones included. Active: what takes traffic.",
                 [
-                    (
-                        or_none(
-                            highest("antefix_demand_replicas", "pool"), "pool", _NO_AUTOSCALING
-                        ),
-                        "demand {{pool}}",
-                    ),
+                    (demand, "demand {{pool}}"),
                     (highest("antefix_target_replicas", "pool"), "target {{pool}}"),
                     (_replicas_in("active"), "active {{pool}}"),
                 ],
@@ -198,24 +188,7 @@ def _replicas() -> Row:
                 "Forecast against arrivals",
                 "Requests per second: what arrives, and what was forecast for now plus the time "
                 "that a replica needs to start. The forecast should lead the arrivals.",
-                [
-                    (
-                        or_none(
-                            highest("antefix_arrivals_requests_per_second", "pool"),
-                            "pool",
-                            _NO_AUTOSCALING,
-                        ),
-                        "arrivals {{pool}}",
-                    ),
-                    (
-                        or_none(
-                            highest("antefix_forecast_requests_per_second", "pool"),
-                            "pool",
-                            _NO_AUTOSCALING,
-                        ),
-                        "forecast {{pool}}",
-                    ),
-                ],
+                [(arrivals, "arrivals {{pool}}"), (forecast, "forecast {{pool}}")],
                 "reqps",
                 dashed="/^forecast/",
             ),
@@ -223,12 +196,7 @@ def _replicas() -> Row:
                 "Startup time",
                 "From the start of a replica's process until it is ready. The forecast has to "
                 "look this far ahead.",
-                [
-                    (
-                        highest("antefix_replica_startup_seconds", "pool, replica"),
-                        "{{pool}} {{replica}}",
-                    )
-                ],
+                [(startup, "{{pool}} {{replica}}")],
                 "s",
                 span=24,
             ),
@@ -240,6 +208,7 @@ def _warm_pool() -> Row:
     idle = (
         f"max by (pool) (rate(antefix_warm_idle_replica_seconds_total{{{POOL}}}[$__rate_interval]))"
     )
+    promotions = rate("antefix_warm_promotions_total", "pool")
     promoted = quantile(0.5, "antefix_warm_promotion_first_token_seconds", "pool")
     return Row(
         "Warm pool",
@@ -254,14 +223,7 @@ def _warm_pool() -> Row:
                 "Promotions",
                 "Warm replicas that were given traffic at once because the objective was at "
                 "stake, per second.",
-                [
-                    (
-                        or_none(
-                            rate("antefix_warm_promotions_total", "pool"), "pool", _NO_PROMOTION
-                        ),
-                        "{{pool}}",
-                    )
-                ],
+                [(or_none(promotions, "pool", _NO_PROMOTION), "{{pool}}")],
                 "ops",
             ),
             graph(
@@ -275,18 +237,14 @@ def _warm_pool() -> Row:
 
 
 def _admission() -> Row:
+    by, legend = "priority, verdict", "{{verdict}} {{priority}}"
     return Row(
         "Admission and overflow",
         [
             graph(
                 "Admissions by verdict",
                 "admit: at once; wait: batch, later; overflow: elsewhere; reject: 429.",
-                [
-                    (
-                        rate("antefix_admissions_total", "priority, verdict"),
-                        "{{verdict}} {{priority}}",
-                    )
-                ],
+                [(rate("antefix_admissions_total", by), legend)],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
@@ -301,38 +259,21 @@ def _admission() -> Row:
             graph(
                 "Admissions in an outage",
                 "admit and wait: for a start in time; overflow: whatever the share; reject: 503.",
-                [
-                    (
-                        rate("antefix_outage_admissions_total", "priority, verdict"),
-                        "{{verdict}} {{priority}}",
-                    )
-                ],
+                [(rate("antefix_outage_admissions_total", by), legend)],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
             graph(
                 "Overflow open",
                 "1 while requests overflow because the objective cannot be held here.",
-                [
-                    (
-                        or_none(highest("antefix_overflow_open", "pool"), "pool", _NO_OVERFLOW),
-                        "{{pool}}",
-                    )
-                ],
+                [(_highest_or("antefix_overflow_open", _NO_OVERFLOW), "{{pool}}")],
                 "none",
                 top=1,
             ),
             graph(
                 "Overflow share",
                 "Share of the last minute's requests that went elsewhere.",
-                [
-                    (
-                        or_none(
-                            highest("antefix_overflow_share_ratio", "pool"), "pool", _NO_OVERFLOW
-                        ),
-                        "{{pool}}",
-                    )
-                ],
+                [(_highest_or("antefix_overflow_share_ratio", _NO_OVERFLOW), "{{pool}}")],
                 "percentunit",
                 steps=rising(0.01, 0.2),
                 top=1,
@@ -385,6 +326,11 @@ def _gpus(slo: SloFile) -> Row:
             ),
         ],
     )
+
+
+def _highest_or(gauge: str, words: str = "none") -> str:
+    """The highest of a gauge in each pool, or one zero with `words` for a pool."""
+    return or_none(highest(gauge, "pool"), "pool", words)
 
 
 def _replicas_in(state: str) -> str:

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.common import StackingMode
 
 from observability.dashboards.panels import (
     TOKENS_PER_S,
-    Query,
+    AnyPanel,
     Row,
     board,
     falling,
@@ -22,9 +22,9 @@ from observability.dashboards.queries import (
     added,
     highest,
     mean,
+    median_and_tail,
     or_none,
     portion_of,
-    quantile,
     rate,
     ratio,
 )
@@ -43,8 +43,6 @@ slower than the fleet file's `prefill_rate`: another process on the GPU, or a th
 _BY = "pool, replica"
 _LEGEND = "{{pool}} {{replica}}"
 _NO_DRAFTS = "no speculative decoding"
-_DRAFTS = rate("vllm:spec_decode_num_drafts_total", _BY, REPLICA)
-_ACCEPTED = rate("vllm:spec_decode_num_accepted_tokens_total", _BY, REPLICA)
 _KV_FULL = rising(0.9, 0.98)
 
 
@@ -188,44 +186,39 @@ def _memory() -> Row:
 
 
 def _times() -> Row:
-    def medians_and_tails(histogram: str) -> list[Query]:
-        return [
-            (quantile(q, histogram, _BY, REPLICA), f"p{q * 100:.0f} {_LEGEND}") for q in (0.5, 0.99)
-        ]
-
     return Row(
         "Where a request's time goes",
         [
             graph(
                 "In the engine's queue",
                 "From acceptance until the engine begins with the prompt.",
-                medians_and_tails("vllm:request_queue_time_seconds"),
+                median_and_tail("vllm:request_queue_time_seconds", _BY, REPLICA),
                 "s",
                 steps=rising(1, 5),
             ),
             graph(
                 "Prefill",
                 "Computing the prompt, without what was cached.",
-                medians_and_tails("vllm:request_prefill_time_seconds"),
+                median_and_tail("vllm:request_prefill_time_seconds", _BY, REPLICA),
                 "s",
             ),
             graph(
                 "Decode",
                 "From the first token to the last; as long as the answer.",
-                medians_and_tails("vllm:request_decode_time_seconds"),
+                median_and_tail("vllm:request_decode_time_seconds", _BY, REPLICA),
                 "s",
             ),
             graph(
                 "First token, at the engine",
                 "TTFT without the gateway. Far below the gateway's: requests wait there.",
-                medians_and_tails("vllm:time_to_first_token_seconds"),
+                median_and_tail("vllm:time_to_first_token_seconds", _BY, REPLICA),
                 "s",
                 span=12,
             ),
             graph(
                 "Gaps between tokens",
                 "Peaks are prompts that were computed between two tokens.",
-                medians_and_tails("vllm:inter_token_latency_seconds"),
+                median_and_tail("vllm:inter_token_latency_seconds", _BY, REPLICA),
                 "s",
                 span=12,
             ),
@@ -234,6 +227,8 @@ def _times() -> Row:
 
 
 def _speed() -> Row:
+    seen = highest("antefix_replica_prefill_tokens_per_second", _BY, REPLICA)
+    calibrated = highest("antefix_replica_calibrated_prefill_tokens_per_second", _BY, REPLICA)
     return Row(
         "Speed",
         [
@@ -260,26 +255,8 @@ def _speed() -> Row:
                 "Prompt tokens per second that the replica was seen to compute, against the "
                 "fleet file's `prefill_rate` (dashed), where that is set.",
                 [
-                    (
-                        or_none(
-                            highest("antefix_replica_prefill_tokens_per_second", _BY, REPLICA),
-                            "pool",
-                            "no prompt yet",
-                        ),
-                        f"seen {_LEGEND}",
-                    ),
-                    (
-                        or_none(
-                            highest(
-                                "antefix_replica_calibrated_prefill_tokens_per_second",
-                                _BY,
-                                REPLICA,
-                            ),
-                            "pool",
-                            "none set",
-                        ),
-                        f"calibrated {_LEGEND}",
-                    ),
+                    (or_none(seen, "pool", "no prompt yet"), f"seen {_LEGEND}"),
+                    (or_none(calibrated, "pool", "none set"), f"calibrated {_LEGEND}"),
                 ],
                 TOKENS_PER_S,
                 span=12,
@@ -298,6 +275,7 @@ def _speed() -> Row:
 
 
 def _health() -> Row:
+    deaths = highest("antefix_engine_recent_deaths", "pool, cause")
     return Row(
         "Hangs and deaths",
         [
@@ -305,14 +283,7 @@ def _health() -> Row:
                 "Engines that ended",
                 "Engines that ended in the last ten minutes without being asked to, on the node "
                 "with the most. From the third on, new engines wait before they start.",
-                [
-                    (
-                        or_none(
-                            highest("antefix_engine_recent_deaths", "pool, cause"), "cause", "none"
-                        ),
-                        "{{pool}} {{cause}}",
-                    )
-                ],
+                [(or_none(deaths, "cause"), "{{pool}} {{cause}}")],
                 "none",
                 steps=rising(1, 3),
                 span=12,
@@ -330,13 +301,6 @@ def _health() -> Row:
 
 
 def _speculation() -> Row:
-    per_position = rate(
-        "vllm:spec_decode_num_accepted_tokens_per_pos_total", f"{_BY}, position", REPLICA
-    )
-    drafts = rate("vllm:spec_decode_num_drafts_total", _BY, REPLICA)
-    matched = f"{per_position} / on({_BY}) group_left() clamp_min({drafts}, 1e-9)"
-    drafted = rate("vllm:spec_decode_num_draft_tokens_total", _BY, REPLICA)
-
     def told(gauge: str) -> str:
         return or_none(highest(f"antefix_speculation_{gauge}", _BY, REPLICA), "pool", _NO_DRAFTS)
 
@@ -370,27 +334,41 @@ def _speculation() -> Row:
                 "none",
                 dashed="/^expected/",
             ),
-            graph(
-                "Acceptance rate",
-                "Share of the drafted tokens that the model accepted. Low: speculation costs "
-                "more than it brings.",
-                [(or_none(ratio(_ACCEPTED, drafted), "pool", _NO_DRAFTS), _LEGEND)],
-                "percentunit",
-                top=1,
-            ),
-            graph(
-                "Tokens per step of a request",
-                "One, plus the mean number of accepted draft tokens.",
-                [(or_none(f"1 + {ratio(_ACCEPTED, _DRAFTS)}", "pool", _NO_DRAFTS), _LEGEND)],
-                "none",
-            ),
-            graph(
-                "Acceptance by position",
-                "Share of drafts whose n-th token was accepted. Where this is near zero, draft "
-                "fewer tokens.",
-                [(or_none(matched, "pool", _NO_DRAFTS), f"{{{{position}}}} {_LEGEND}")],
-                "percentunit",
-                top=1,
-            ),
+            *_acceptance(),
         ],
     )
+
+
+def _acceptance() -> list[AnyPanel]:
+    """By vLLM's counters."""
+    drafts = rate("vllm:spec_decode_num_drafts_total", _BY, REPLICA)
+    drafted = rate("vllm:spec_decode_num_draft_tokens_total", _BY, REPLICA)
+    accepted = rate("vllm:spec_decode_num_accepted_tokens_total", _BY, REPLICA)
+    per_position = rate(
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total", f"{_BY}, position", REPLICA
+    )
+    matched = f"{per_position} / on({_BY}) group_left() clamp_min({drafts}, 1e-9)"
+    return [
+        graph(
+            "Acceptance rate",
+            "Share of the drafted tokens that the model accepted. Low: speculation costs "
+            "more than it brings.",
+            [(or_none(ratio(accepted, drafted), "pool", _NO_DRAFTS), _LEGEND)],
+            "percentunit",
+            top=1,
+        ),
+        graph(
+            "Tokens per step of a request",
+            "One, plus the mean number of accepted draft tokens.",
+            [(or_none(f"1 + {ratio(accepted, drafts)}", "pool", _NO_DRAFTS), _LEGEND)],
+            "none",
+        ),
+        graph(
+            "Acceptance by position",
+            "Share of drafts whose n-th token was accepted. Where this is near zero, draft "
+            "fewer tokens.",
+            [(or_none(matched, "pool", _NO_DRAFTS), f"{{{{position}}}} {_LEGEND}")],
+            "percentunit",
+            top=1,
+        ),
+    ]

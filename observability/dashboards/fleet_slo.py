@@ -21,9 +21,9 @@ from observability.dashboards.panels import (
 from observability.dashboards.queries import (
     POOL,
     highest,
+    median_and_tail,
     or_none,
     portion,
-    quantile,
     rate,
     ratio,
 )
@@ -41,7 +41,8 @@ bad: *Engine*. One customer only: *Tenants*."""
 
 _BUDGET = falling(0, 0.25)
 _BURN = burn_steps()
-_BY_SLO = "slo, pool"
+_BY_SLO, _SLO_LEGEND = "slo, pool", "{{slo}} {{pool}}"
+_BUDGET_LEFT = highest("slo:period_error_budget_remaining:ratio", _BY_SLO)
 _EVENTS = "antefix_slo_events_total"
 _FAILED = 'outcome=~"failed|deadline"'
 _BAD_FROM_ONE = ((None, GREEN), (1, RED))
@@ -59,7 +60,6 @@ def dashboard(slo: SloFile) -> build.Dashboard:
 
 
 def _at_a_glance(slo: SloFile) -> Row:
-    failing = steps(slo, "AntefixErrorRateHigh")
     return Row(
         "At a glance",
         [
@@ -96,7 +96,7 @@ def _at_a_glance(slo: SloFile) -> Row:
                 "Share of requests that failed or ran out of time. Limits: slo.yaml.",
                 portion("antefix_requests_total", "", _FAILED),
                 "percentunit",
-                steps=failing,
+                steps=steps(slo, "AntefixErrorRateHigh"),
             ),
             number(
                 "Goodput",
@@ -110,6 +110,9 @@ def _at_a_glance(slo: SloFile) -> Row:
 
 
 def _objectives() -> Row:
+    missed = highest("slo:sli_error:ratio_rate30d", _BY_SLO)
+    burn = highest("slo:current_burn_rate:ratio", _BY_SLO)
+    burn_30d = highest("slo:period_burn_rate:ratio", _BY_SLO)
     return Row(
         "Objectives",
         [
@@ -119,46 +122,18 @@ def _objectives() -> Row:
                 "much of the error budget is left and how fast it burns.",
                 ["slo", "pool"],
                 [
-                    Column(
-                        "promised",
-                        highest("slo:objective:ratio", _BY_SLO),
-                        "percentunit",
-                    ),
-                    Column(
-                        "kept (30 d)",
-                        f"1 - {highest('slo:sli_error:ratio_rate30d', _BY_SLO)}",
-                        "percentunit",
-                    ),
-                    Column(
-                        "budget left",
-                        highest("slo:period_error_budget_remaining:ratio", _BY_SLO),
-                        "percentunit",
-                        _BUDGET,
-                    ),
-                    Column(
-                        "burn (5 min)",
-                        highest("slo:current_burn_rate:ratio", _BY_SLO),
-                        "none",
-                        _BURN,
-                    ),
-                    Column(
-                        "burn (30 d)",
-                        highest("slo:period_burn_rate:ratio", _BY_SLO),
-                        "none",
-                        _BURN,
-                    ),
+                    Column("promised", highest("slo:objective:ratio", _BY_SLO), "percentunit"),
+                    Column("kept (30 d)", f"1 - {missed}", "percentunit"),
+                    Column("budget left", _BUDGET_LEFT, "percentunit", _BUDGET),
+                    Column("burn (5 min)", burn, "none", _BURN),
+                    Column("burn (30 d)", burn_30d, "none", _BURN),
                 ],
             ),
             graph(
                 "Error budget left",
                 "Falls when requests miss the objective, recovers as those leave the 30 "
                 "days. Level or rising is good; below 0 the promise is broken.",
-                [
-                    (
-                        highest("slo:period_error_budget_remaining:ratio", _BY_SLO),
-                        "{{slo}} {{pool}}",
-                    )
-                ],
+                [(_BUDGET_LEFT, _SLO_LEGEND)],
                 "percentunit",
                 span=12,
                 steps=_BUDGET,
@@ -167,22 +142,7 @@ def _objectives() -> Row:
                 "Burn rate, by the hour",
                 "1 uses the budget up in exactly 30 days. An alert that pages begins at "
                 "14.4 over an hour and at 6 over six hours.",
-                [
-                    (
-                        ratio(
-                            highest("slo:sli_error:ratio_rate1h", _BY_SLO),
-                            highest("slo:error_budget:ratio", _BY_SLO),
-                        ),
-                        "{{slo}} {{pool}} 1 h",
-                    ),
-                    (
-                        ratio(
-                            highest("slo:sli_error:ratio_rate6h", _BY_SLO),
-                            highest("slo:error_budget:ratio", _BY_SLO),
-                        ),
-                        "{{slo}} {{pool}} 6 h",
-                    ),
-                ],
+                [(_burn("1h"), f"{_SLO_LEGEND} 1 h"), (_burn("6h"), f"{_SLO_LEGEND} 6 h")],
                 "none",
                 span=12,
                 steps=_BURN,
@@ -192,6 +152,11 @@ def _objectives() -> Row:
 
 
 def _latency() -> Row:
+    by = "pool, priority"
+    ttft_objective = (_threshold("ttft|ttft_p50"), "objective {{objective}} {{pool}} {{priority}}")
+    tpot = or_none(_threshold("tpot"), "pool", "none set")
+    tpot_objective = (tpot, "objective {{pool}} {{priority}}")
+    within = portion(_EVENTS, "pool, objective", 'result="good"')
     return Row(
         "Latency",
         [
@@ -199,20 +164,7 @@ def _latency() -> Row:
                 "Time to first token",
                 "From a request's arrival at the gateway. p50 and p99 should stay below "
                 "the dashed lines, which are the pool's objectives.",
-                [
-                    (
-                        quantile(0.5, "antefix_ttft_seconds", "pool, priority"),
-                        "p50 {{pool}} {{priority}}",
-                    ),
-                    (
-                        quantile(0.99, "antefix_ttft_seconds", "pool, priority"),
-                        "p99 {{pool}} {{priority}}",
-                    ),
-                    (
-                        _threshold("ttft|ttft_p50"),
-                        "objective {{objective}} {{pool}} {{priority}}",
-                    ),
-                ],
+                [*median_and_tail("antefix_ttft_seconds", by), ttft_objective],
                 "s",
                 dashed="/^objective/",
             ),
@@ -220,20 +172,7 @@ def _latency() -> Row:
                 "Time per output token",
                 "Mean time between the tokens of a request, after its first. Rises when "
                 "batches are large or prompts interrupt decoding.",
-                [
-                    (
-                        quantile(0.5, "antefix_tpot_seconds", "pool, priority"),
-                        "p50 {{pool}} {{priority}}",
-                    ),
-                    (
-                        quantile(0.99, "antefix_tpot_seconds", "pool, priority"),
-                        "p99 {{pool}} {{priority}}",
-                    ),
-                    (
-                        or_none(_threshold("tpot"), "pool", "none set"),
-                        "objective {{pool}} {{priority}}",
-                    ),
-                ],
+                [*median_and_tail("antefix_tpot_seconds", by), tpot_objective],
                 "s",
                 dashed="/^objective/",
             ),
@@ -241,37 +180,20 @@ def _latency() -> Row:
                 "End to end",
                 "From arrival to the last token. Depends on how long the answers are, so "
                 "it has no objective: compare it with itself.",
-                [
-                    (
-                        quantile(q, "antefix_request_duration_seconds", "pool, priority"),
-                        f"p{q * 100:.0f} {{{{pool}}}} {{{{priority}}}}",
-                    )
-                    for q in (0.5, 0.99)
-                ],
+                median_and_tail("antefix_request_duration_seconds", by),
                 "s",
             ),
             graph(
                 "Gaps between tokens",
                 "Time between the pieces of a stream as the client gets them: what a "
                 "reader sees as stutter.",
-                [
-                    (
-                        quantile(q, "antefix_inter_token_latency_seconds", "pool"),
-                        f"p{q * 100:.0f} {{{{pool}}}}",
-                    )
-                    for q in (0.5, 0.99)
-                ],
+                median_and_tail("antefix_inter_token_latency_seconds", "pool"),
                 "s",
             ),
             graph(
                 "Share within objective",
                 "Of the last minutes' requests, how many kept each objective. 1 is good.",
-                [
-                    (
-                        portion(_EVENTS, "pool, objective", 'result="good"'),
-                        "{{objective}} {{pool}}",
-                    )
-                ],
+                [(within, "{{objective}} {{pool}}")],
                 "percentunit",
                 top=1,
             ),
@@ -279,10 +201,7 @@ def _latency() -> Row:
                 "Goodput",
                 "Requests per second that were served within all objectives of their "
                 "class, against all that counted. The gap is work without worth.",
-                [
-                    (_goodput("good"), "good {{pool}}"),
-                    (_goodput("good|bad"), "all {{pool}}"),
-                ],
+                [(_goodput("good"), "good {{pool}}"), (_goodput("good|bad"), "all {{pool}}")],
                 "reqps",
             ),
         ],
@@ -290,7 +209,10 @@ def _latency() -> Row:
 
 
 def _traffic(slo: SloFile) -> Row:
-    failing = steps(slo, "AntefixErrorRateHigh")
+    errors = rate("antefix_errors_total", "kind", 'pool=~"$pool|"')
+    rejected = f'{POOL}, outcome="rejected"'
+    refused = rate("antefix_requests_total", "pool, priority", rejected)
+    firing = f"count by (alertname, severity, pool) (ALERTS{{{_FIRING}}})"
     return Row(
         "Traffic and errors",
         [
@@ -314,25 +236,15 @@ def _traffic(slo: SloFile) -> Row:
             graph(
                 "Failed share",
                 "Share of requests that failed or ran out of time. Limits: slo.yaml.",
-                [
-                    (
-                        portion("antefix_requests_total", "pool", _FAILED),
-                        "{{pool}}",
-                    )
-                ],
+                [(portion("antefix_requests_total", "pool", _FAILED), "{{pool}}")],
                 "percentunit",
-                steps=failing,
+                steps=steps(slo, "AntefixErrorRateHigh"),
             ),
             graph(
                 "Errors by kind",
                 "Error answers by the code that the client got. Those before a pool was "
                 "known (a wrong key, an unknown model) count for every pool.",
-                [
-                    (
-                        or_none(rate("antefix_errors_total", "kind", 'pool=~"$pool|"'), "kind"),
-                        "{{kind}}",
-                    )
-                ],
+                [(or_none(errors, "kind"), "{{kind}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
@@ -340,19 +252,7 @@ def _traffic(slo: SloFile) -> Row:
                 "Refused (429)",
                 "Requests turned away because they could not have been served in time. "
                 "Some at peaks is sound; always some means too few replicas.",
-                [
-                    (
-                        or_none(
-                            rate(
-                                "antefix_requests_total",
-                                "pool, priority",
-                                f'{POOL}, outcome="rejected"',
-                            ),
-                            "pool",
-                        ),
-                        "{{pool}} {{priority}}",
-                    )
-                ],
+                [(or_none(refused, "pool"), "{{pool}} {{priority}}")],
                 "reqps",
             ),
             figures(
@@ -360,21 +260,16 @@ def _traffic(slo: SloFile) -> Row:
                 "Every alert that fires for these pools or for the whole fleet. One row "
                 "called none is the wanted state.",
                 ["alertname", "severity", "pool"],
-                [
-                    Column(
-                        "firing",
-                        or_none(
-                            f"count by (alertname, severity, pool) (ALERTS{{{_FIRING}}})",
-                            "alertname",
-                        ),
-                        "none",
-                        _BAD_FROM_ONE,
-                    )
-                ],
+                [Column("firing", or_none(firing, "alertname"), "none", _BAD_FROM_ONE)],
                 span=8,
             ),
         ],
     )
+
+
+def _burn(window: str) -> str:
+    errors = highest(f"slo:sli_error:ratio_rate{window}", _BY_SLO)
+    return ratio(errors, highest("slo:error_budget:ratio", _BY_SLO))
 
 
 def _goodput(results: str) -> str:

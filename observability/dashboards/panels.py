@@ -25,6 +25,8 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.text import TextMode
 
+from observability.dashboards.queries import Query
+
 TAG = "antefix"
 DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TOKENS_PER_S = "si:tok/s"
@@ -33,8 +35,6 @@ GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
 AnyPanel = Builder[model.Panel]
 # A value from which on a colour holds, lowest first; None: from the bottom.
 Step = tuple[float | None, str]
-# An expression, and the name of its series.
-Query = tuple[str, str]
 FINE: tuple[Step, ...] = ((None, GREEN),)
 
 
@@ -251,6 +251,32 @@ def board(
     """`explanation`: Markdown that comes first. `runbooks`: where alerts are explained; a link
     when it is an address, a hint when it is a path of the repository.
     """
+    if runbooks.startswith("http"):
+        where = f"[its runbook]({runbooks})"
+    else:
+        where = f"its runbook in `{runbooks}`"
+    note = f"{explanation}\n\nAn alert names the page that explains it: {where}."
+    result = _blank(title, description, runbooks)
+    for variable in variables:
+        result = result.with_variable(variable)
+    result = result.with_panel(
+        text.Panel()
+        .title("What am I looking at")
+        .description("What this dashboard shows, what good looks like and where to look next.")
+        .mode(TextMode.MARKDOWN)
+        .content(note)
+        .span(24)
+        .height(6)
+    )
+    for row in rows:
+        result = result.with_row(build.Row(row.title))
+        for panel in row.panels:
+            result = result.with_panel(panel)
+    return result
+
+
+def _blank(title: str, description: str, runbooks: str) -> build.Dashboard:
+    """A dashboard without rows: its time range, the variables of all dashboards, and the links."""
     result = (
         build.Dashboard(title)
         .description(description)
@@ -275,34 +301,15 @@ def board(
             .keep_time(True)
         )
     )
-    if runbooks.startswith("http"):
-        result = result.link(
-            build.DashboardLink("Runbooks")
-            .type(model.DashboardLinkType.LINK)
-            .url(runbooks)
-            .icon("doc")
-            .target_blank(True)
-        )
-        where = f"[its runbook]({runbooks})"
-    else:
-        where = f"its runbook in `{runbooks}`"
-    for variable in variables:
-        result = result.with_variable(variable)
-    note = f"{explanation}\n\nAn alert names the page that explains it: {where}."
-    result = result.with_panel(
-        text.Panel()
-        .title("What am I looking at")
-        .description("What this dashboard shows, what good looks like and where to look next.")
-        .mode(TextMode.MARKDOWN)
-        .content(note)
-        .span(24)
-        .height(6)
+    if not runbooks.startswith("http"):
+        return result
+    return result.link(
+        build.DashboardLink("Runbooks")
+        .type(model.DashboardLinkType.LINK)
+        .url(runbooks)
+        .icon("doc")
+        .target_blank(True)
     )
-    for row in rows:
-        result = result.with_row(build.Row(row.title))
-        for panel in row.panels:
-            result = result.with_panel(panel)
-    return result
 
 
 def _query(expr: str, letter: str) -> prometheus.Dataquery:

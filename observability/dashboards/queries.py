@@ -13,6 +13,9 @@ POOL = 'pool=~"$pool"'
 REPLICA = 'pool=~"$pool", replica=~"$replica"'
 TENANT = 'tenant=~"$tenant", pool=~"$pool"'
 
+# An expression, and the name of its series.
+Query = tuple[str, str]
+
 
 def rate(counter: str, by: str = "", matchers: str = POOL) -> str:
     """Per second, summed over all instances."""
@@ -26,6 +29,12 @@ def total(counter: str, by: str = "", matchers: str = POOL) -> str:
 
 def quantile(q: float, histogram: str, by: str, matchers: str = POOL) -> str:
     return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', f'le, {by}', matchers)})"
+
+
+def median_and_tail(histogram: str, by: str, matchers: str = POOL) -> list[Query]:
+    """The p50 and the p99; series are named after the labels in `by`."""
+    labels = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return [(quantile(q, histogram, by, matchers), f"p{q * 100:.0f} {labels}") for q in (0.5, 0.99)]
 
 
 def mean(histogram: str, by: str = "", matchers: str = POOL) -> str:

@@ -21,6 +21,7 @@ from observability.dashboards.queries import (
     added,
     highest,
     mean,
+    median_and_tail,
     or_none,
     portion,
     portion_of,
@@ -42,10 +43,10 @@ no replica has several times the work of the others. **Next:** engine losses gro
 the KV cache full?). Replicas are uneven and TTFT is bad: *Capacity*."""
 
 _REPLICA_LOAD = rate("vllm:prompt_tokens_total", "pool, replica")
-_BY_POLICY = "pool, policy"
+_PREDICTED, _PHASES = "antefix_predicted_ttft_seconds", "antefix_ttft_phase_seconds"
 _ENGINE = f'{POOL}, phase="engine"'
 _PARTS_OF_TTFT = (
-    f"{rate('antefix_ttft_phase_seconds_sum', 'pool, phase')} / on(pool) group_left() "
+    f"{rate(f'{_PHASES}_sum', 'pool, phase')} / on(pool) group_left() "
     f"clamp_min({rate('antefix_ttft_seconds_count', 'pool')}, 1e-9)"
 )
 _SHADOW_OFF = "no shadow policy"
@@ -164,6 +165,9 @@ def _reuse() -> Row:
 
 
 def _index(slo: SloFile) -> Row:
+    lookups = rate("antefix_index_lookups_total", "pool, result")
+    lag = highest("antefix_publisher_lag_seconds", "pool, replica")
+    publishing = f"count by (pool) (antefix_publisher_synced{{{POOL}}})"
     return Row(
         "Index",
         [
@@ -172,15 +176,8 @@ def _index(slo: SloFile) -> Row:
                 "Of one prompt in the prefix index, in Redis. A lookup has a budget of "
                 "few milliseconds; then the request goes by load.",
                 [
-                    (
-                        or_none(
-                            f"{quantile(q, 'antefix_index_lookup_seconds', 'pool')} >= 0",
-                            "pool",
-                            "no lookups",
-                        ),
-                        f"p{q * 100:.0f} {{{{pool}}}}",
-                    )
-                    for q in (0.5, 0.99)
+                    (or_none(f"{expr} >= 0", "pool", "no lookups"), legend)
+                    for expr, legend in median_and_tail("antefix_index_lookup_seconds", "pool")
                 ],
                 "s",
             ),
@@ -188,12 +185,7 @@ def _index(slo: SloFile) -> Row:
                 "Lookups by result",
                 "failed: over budget or an error; skipped: the breaker was open. Both "
                 "should be zero.",
-                [
-                    (
-                        or_none(rate("antefix_index_lookups_total", "pool, result"), "result"),
-                        "{{result}} {{pool}}",
-                    )
-                ],
+                [(or_none(lookups, "result"), "{{result}} {{pool}}")],
                 "reqps",
                 stack=StackingMode.NORMAL,
             ),
@@ -201,12 +193,7 @@ def _index(slo: SloFile) -> Row:
                 "Publisher lag",
                 "Age of the oldest change of a replica's cache that Redis has not "
                 "acknowledged. Grows when Redis is slow or gone.",
-                [
-                    (
-                        highest("antefix_publisher_lag_seconds", "pool, replica"),
-                        "{{pool}} {{replica}}",
-                    )
-                ],
+                [(lag, "{{pool}} {{replica}}")],
                 "s",
                 steps=steps(slo, "AntefixPublisherBehind"),
             ),
@@ -225,10 +212,7 @@ def _index(slo: SloFile) -> Row:
                 "publish. The two should be the same.",
                 [
                     (added("antefix_publisher_synced", "pool"), "in step {{pool}}"),
-                    (
-                        f"count by (pool) (antefix_publisher_synced{{{POOL}}})",
-                        "all {{pool}}",
-                    ),
+                    (publishing, "all {{pool}}"),
                 ],
                 "none",
                 span=12,
@@ -238,6 +222,9 @@ def _index(slo: SloFile) -> Row:
 
 
 def _predictions(slo: SloFile) -> Row:
+    decisions, by = "antefix_shadow_decisions_total", "pool, policy"
+    agreement = portion(decisions, by, 'agrees="yes"')
+    regret = ratio(rate("antefix_shadow_regret_seconds_total", by), rate(decisions, by))
     return Row(
         "Predictions and other policies",
         [
@@ -246,14 +233,8 @@ def _predictions(slo: SloFile) -> Row:
                 "Medians, from placement to first token. Apart from each other for long: "
                 "placement and admission decide on wrong figures.",
                 [
-                    (
-                        quantile(0.5, "antefix_predicted_ttft_seconds", "pool"),
-                        "predicted {{pool}}",
-                    ),
-                    (
-                        quantile(0.5, "antefix_ttft_phase_seconds", "pool", _ENGINE),
-                        "observed {{pool}}",
-                    ),
+                    (quantile(0.5, _PREDICTED, "pool"), "predicted {{pool}}"),
+                    (quantile(0.5, _PHASES, "pool", _ENGINE), "observed {{pool}}"),
                 ],
                 "s",
             ),
@@ -261,11 +242,8 @@ def _predictions(slo: SloFile) -> Row:
                 "Mean TTFT, predicted and observed",
                 "Means show rare, long mistakes that medians hide.",
                 [
-                    (
-                        mean("antefix_predicted_ttft_seconds", "pool"),
-                        "predicted {{pool}}",
-                    ),
-                    (mean("antefix_ttft_phase_seconds", "pool", _ENGINE), "observed {{pool}}"),
+                    (mean(_PREDICTED, "pool"), "predicted {{pool}}"),
+                    (mean(_PHASES, "pool", _ENGINE), "observed {{pool}}"),
                 ],
                 "s",
             ),
@@ -280,20 +258,7 @@ def _predictions(slo: SloFile) -> Row:
                 "Agreement with the shadow policy",
                 "Share of decisions that the shadow policy would have made too. It decides "
                 "nothing: it is compared.",
-                [
-                    (
-                        or_none(
-                            portion(
-                                "antefix_shadow_decisions_total",
-                                _BY_POLICY,
-                                'agrees="yes"',
-                            ),
-                            "policy",
-                            _SHADOW_OFF,
-                        ),
-                        "{{pool}} {{policy}}",
-                    )
-                ],
+                [(or_none(agreement, "policy", _SHADOW_OFF), "{{pool}} {{policy}}")],
                 "percentunit",
                 span=12,
                 top=1,
@@ -302,19 +267,7 @@ def _predictions(slo: SloFile) -> Row:
                 "Regret against the shadow policy",
                 "How much sooner, per decision, the shadow policy's choice was predicted "
                 "to be. Near zero: the policy in use is as good.",
-                [
-                    (
-                        or_none(
-                            ratio(
-                                rate("antefix_shadow_regret_seconds_total", _BY_POLICY),
-                                rate("antefix_shadow_decisions_total", _BY_POLICY),
-                            ),
-                            "policy",
-                            _SHADOW_OFF,
-                        ),
-                        "{{pool}} {{policy}}",
-                    )
-                ],
+                [(or_none(regret, "policy", _SHADOW_OFF), "{{pool}} {{policy}}")],
                 "s",
                 span=12,
             ),
