@@ -139,39 +139,25 @@ def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
     signals = signals.checked(state.now)
     now, running, starting = signals.now, signals.running or 0, signals.starting or 0
     state = _resumed(state, now, running + starting, limits)
-    demand = limits.clipped(state.demand or 0)
-
-    # Nobody says how many run: those that should.
-    present = demand if signals.running is None else running
-    replica_s = state.replica_s + present * (now - state.now)
-    sample = _sample(signals, replica_s)
-    history = state.history if sample is None else state.history.heard(sample)
-    pool = _pool(signals, state, history, limits)
-    waiting = signals.waiting or 0
-    # Without the counts nobody knows that nothing came.
-    quiet = sample is not None and not _came(state.history, sample)
-    busy = not quiet or pool.in_flight > 0 or waiting > 0
-    busy_at = now if busy else state.busy_at
-    idle = now - busy_at >= limits.idle_s
-    promoted = signals.promoted or 0
-    # Gateways that go on promoting may not have heard yet that the demand was raised.
-    promoted_from = None
-    if promoted:
-        promoted_from = demand if state.promoted_from is None else state.promoted_from
+    demand, elapsed_s = limits.clipped(state.demand or 0), now - state.now
+    state, sample = _heard(signals, state, demand)
+    pool = _pool(signals, state, limits)
+    idle = now - state.busy_at >= limits.idle_s
 
     asked = {
         "in_flight": for_in_flight(pool),
         "backlog": for_backlog(pool),
-        "promoted": min(promoted + (promoted_from or 0), running),
+        "promoted": min((signals.promoted or 0) + (state.promoted_from or 0), running),
         "arrivals": 0 if idle else 1,
     }
     settled = now - state.raised_at >= pool.startup_s + RECENT_S and starting == 0
-    if settled and (misses_too_many(history) or (waiting and not pool.engine.prefill_rate)):
+    unknown_speed = pool.engine.prefill_rate is None
+    if settled and (misses_too_many(state.history) or (signals.waiting and unknown_speed)):
         asked["refused"] = demand + 1
     ahead = pool.startup_s + limits.downscale_hold_s
     if idle:
         least = 0
-    elif sample is None or pool.engine.prefill_rate is None:
+    elif sample is None or unknown_speed:
         least = demand
     else:
         asked["forecast"] = for_forecast(pool, pool.startup_s)
@@ -182,29 +168,11 @@ def decide(signals: Signals, state: State, limits: Limits) -> ScalingDecision:
         state.levels[: limits.max_replicas],
         max(needed, limits.clipped(least)),
         now,
-        now - state.now,
+        elapsed_s,
         limits.downscale_hold_s,
     )
-    raised_at, lowered_at = state.raised_at, state.lowered_at
-    if needed > demand:
-        levels = raised(levels, demand, needed)
-        demand, raised_at = needed, now
-    # What was asked for is paid for: it gets the time to come up and be used.
-    elif replicas_held(levels, now) < demand and now >= max(lowered_at + STEP_S, raised_at + ahead):
-        demand, lowered_at, because = demand - 1, now, "less was needed"
-    elif needed < demand:
-        because = "hold"
-    state = State(
-        now=now,
-        demand=demand,
-        history=history,
-        levels=levels,
-        busy_at=busy_at,
-        raised_at=raised_at,
-        lowered_at=lowered_at,
-        promoted_from=promoted_from,
-        replica_s=replica_s,
-    )
+    state, why_not_needed = _stepped(replace(state, levels=levels), needed, ahead)
+    demand, because = state.demand or 0, why_not_needed or because
     target = limits.clipped(demand + limits.warm_replicas)
     return ScalingDecision(demand, target, state, _reasons(pool, because, asked, demand))
 
@@ -232,11 +200,49 @@ def _resumed(state: State, now: float, present: int, limits: Limits) -> State:
     )
 
 
+def _heard(signals: Signals, state: State, demand: int) -> tuple[State, DemandSample | None]:
+    """The state with what `signals` add to it and this demand, and the counts that they have."""
+    # Nobody says how many run: those that should.
+    present = demand if signals.running is None else signals.running
+    replica_s = state.replica_s + present * (signals.now - state.now)
+    sample = _sample(signals, replica_s)
+    # Without the counts nobody knows that nothing came.
+    quiet = sample is not None and not _came(state.history, sample)
+    busy = not quiet or signals.in_flight or signals.waiting
+    # Gateways that go on promoting may not have heard yet that the demand was raised.
+    promoted_from = demand if state.promoted_from is None else state.promoted_from
+    heard = replace(
+        state,
+        now=signals.now,
+        demand=demand,
+        history=state.history if sample is None else state.history.heard(sample),
+        busy_at=signals.now if busy else state.busy_at,
+        promoted_from=promoted_from if signals.promoted else None,
+        replica_s=replica_s,
+    )
+    return heard, sample
+
+
+def _stepped(state: State, needed: int, ahead_s: float) -> tuple[State, str | None]:
+    """The state with its demand raised to what is needed, or lowered by one; and why it is not
+    what is needed, if something else decided."""
+    demand, now = state.demand or 0, state.now
+    if needed > demand:
+        levels = raised(state.levels, demand, needed)
+        return replace(state, demand=needed, levels=levels, raised_at=now), None
+    # What was asked for is paid for: it gets the time to come up and be used.
+    paid_until = max(state.lowered_at + STEP_S, state.raised_at + ahead_s)
+    if replicas_held(state.levels, now) < demand and now >= paid_until:
+        return replace(state, demand=demand - 1, lowered_at=now), "less was needed"
+    return state, "hold" if needed < demand else None
+
+
 def _came(history: History, sample: DemandSample) -> bool:
     return bool(history.samples) and sample.arrived > history.samples[-1].arrived
 
 
-def _pool(signals: Signals, state: State, history: History, limits: Limits) -> PoolDemand:
+def _pool(signals: Signals, state: State, limits: Limits) -> PoolDemand:
+    history = state.history
     startup, starting = signals.startup_s or limits.startup_s, signals.starting or 0
     up_in = state.raised_at + startup - signals.now if starting else 0.0
     return PoolDemand(
