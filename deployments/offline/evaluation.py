@@ -100,25 +100,16 @@ def evaluate(
         answers_a = _answers(a, "A", prompts, asked.max_tokens, report)
         windows = _windows(a, asked, prompts, answers_a)
         _check_disk(scratch, a, windows, asked.together)
-        files = [scratch / f"{number}.npz" for number in range(len(windows))]
+        files = {scratch / f"{number}.npz": window for number, window in enumerate(windows)}
         if not asked.together:
-            for number, (window, file) in enumerate(zip(windows, files, strict=True)):
-                report("reading by A", number / len(windows), f"window {number + 1}")
-                a.write_logprobs(window.ids, file)
+            _read(a, files, report)
             rounds_a = [_round(a, asked, number, report) for number in range(asked.rounds)]
             a.close()
             report("loading B", None, candidate)
             b = stack.enter_context(start(candidate))
             _check_vocabulary(a, b)
         answers_b = _answers(b, "B", prompts, asked.max_tokens, report)
-        figures = []
-        for number, (window, file) in enumerate(zip(windows, files, strict=True)):
-            report("comparing", number / len(windows), f"window {number + 1} of {len(windows)}")
-            if asked.together:
-                a.write_logprobs(window.ids, file)
-            compared = b.compare_logprobs(window.ids, file)
-            figures.append(compared.since(window.first - 1))
-            file.unlink()
+        figures = _compared(a if asked.together else None, b, files, report)
         if asked.together:
             rounds_a, rounds_b = _rounds_in_turns(a, b, asked, report)
         else:
@@ -229,6 +220,27 @@ def _check_disk(
             f"{free / 1e9:.1f} GB free",
             "set TMPDIR to a folder with more room, or lower --windows",
         )
+
+
+def _read(a: OfflineEngine, files: Mapping[Path, Window], report: Report) -> None:
+    """Write A's log-probabilities of every window to its file."""
+    for number, (file, window) in enumerate(files.items()):
+        report("reading by A", number / len(files), f"window {number + 1}")
+        a.write_logprobs(window.ids, file)
+
+
+def _compared(
+    a: OfflineEngine | None, b: OfflineEngine, files: Mapping[Path, Window], report: Report
+) -> list[TokenFigures]:
+    """B's figures against A's, window by window; without `a`, its files are there already."""
+    figures = []
+    for number, (file, window) in enumerate(files.items()):
+        report("comparing", number / len(files), f"window {number + 1} of {len(files)}")
+        if a is not None:
+            a.write_logprobs(window.ids, file)
+        figures.append(b.compare_logprobs(window.ids, file).since(window.first - 1))
+        file.unlink()
+    return figures
 
 
 def _rounds_in_turns(

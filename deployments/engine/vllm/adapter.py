@@ -255,23 +255,7 @@ class VllmEngine:
         stats = EngineStats()
         # private to this user, and no port: events carry prompts
         folder = tempfile.TemporaryDirectory(prefix="antefix-")
-        vllm_args = AsyncEngineArgs.from_cli_args(args)
-        choose_dtype(vllm_args)
-        vllm_args.allowed_media_domains = vllm_args.allowed_media_domains or NO_HOSTS
-        if needs_no_worker(vllm_args):
-            vllm_args.distributed_executor_backend = ONE_PROCESS
-        if vllm_args.enable_lora and current_platform.is_cpu():
-            keep_a_slot_for_no_adapter(vllm_args, len(args.lora_modules or ()))
-        if vllm_args.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
-            os.environ.update(traces)  # vLLM's own processes look for the rest of it there
-            vllm_args.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
-        endpoint, replay_endpoint = _event_endpoints(folder.name)
-        vllm_args.kv_events_config = KVEventsConfig(
-            enable_kv_cache_events=True,
-            publisher="zmq",
-            endpoint=endpoint,
-            replay_endpoint=replay_endpoint,
-        )
+        vllm_args = _engine_args(args, folder.name)
         config = vllm_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
         speculation.measure(config, when_slower, _speculation_file(folder.name))
         if heartbeat is not None:
@@ -366,6 +350,25 @@ class VllmEngine:
     def stop(self) -> None:
         self._engine.shutdown()
         self._folder.cleanup()
+
+
+def _engine_args(args: Namespace, folder: str) -> AsyncEngineArgs:
+    """vLLM's own, with what we choose where the fleet file says nothing. KV events to `folder`."""
+    chosen = AsyncEngineArgs.from_cli_args(args)
+    choose_dtype(chosen)
+    chosen.allowed_media_domains = chosen.allowed_media_domains or NO_HOSTS
+    if needs_no_worker(chosen):
+        chosen.distributed_executor_backend = ONE_PROCESS
+    if chosen.enable_lora and current_platform.is_cpu():
+        keep_a_slot_for_no_adapter(chosen, len(args.lora_modules or ()))
+    if chosen.otlp_traces_endpoint is None and (traces := engine_environment(os.environ)):
+        os.environ.update(traces)  # vLLM's own processes look for the rest of it there
+        chosen.otlp_traces_endpoint = traces[TRACES_ENDPOINT]
+    endpoint, replay = _event_endpoints(folder)
+    chosen.kv_events_config = KVEventsConfig(
+        enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=replay
+    )
+    return chosen
 
 
 def _event_endpoints(folder: str) -> tuple[str, str]:
