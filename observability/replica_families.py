@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -20,13 +21,11 @@ class ReplicaFamilies:
         self.startup = self._gauge(
             "antefix_replica_startup_seconds", "From the start of its actor until it was ready."
         )
-        self.start_phase = Gauge(
+        self.start_phase = self._gauge(
             "antefix_replica_start_phase_seconds",
             "Seconds of that start, by what was done: import vLLM, configure it, start the engine "
             "with its weights, make its server.",
             ["phase"],
-            registry=registry,
-            multiprocess_mode="mostrecent",
         )
         self.prestarted = self._gauge(
             "antefix_replica_prestarted",
@@ -46,44 +45,40 @@ class ReplicaFamilies:
             "antefix_publisher_lag_seconds",
             "Age of the oldest change of the cache that the index does not hold yet.",
         )
-        self.loop_failures = Counter(
-            "antefix_loop_failures", LOOP_FAILURES, ["loop"], registry=registry
-        )
-        self.suspicions = Counter(
-            "antefix_engine_suspicions",
-            "Times that an engine was taken out of routing because it may hang. It comes back when "
-            "it goes on, and is ended and replaced when it does not.",
-            registry=registry,
-        )
-        self.hangs = Counter(
-            "antefix_engine_hangs",
-            "Engines that hung and were ended, as far as their replicas could still count them.",
-            registry=registry,
-        )
-        self.deaths = Gauge(
-            "antefix_engine_recent_deaths",
-            "Engines of the pool that ended on this node in the last ten minutes without being "
-            "asked to: it died, it hung, or its replica was killed. Every replica of the pool on "
-            "the node reports the same number. From the third on, starts wait.",
-            ["cause"],
-            registry=registry,
-            multiprocess_mode="mostrecent",
-        )
+        self._add_failures()
         self.grammar_wait = self._gauge(
             "antefix_grammar_wait_seconds",
             "How long the oldest constraint on an answer (schema, choice, pattern or grammar) has "
             "waited so far for the compiles of other tenants. 0: none waits.",
         )
-        self.grammars = Counter(
+        self.grammars = self._counter(
             "antefix_grammars",
             "Requests whose answer is constrained, by what became of the constraint: plain (not "
             "tried), known (tried before), fits (tried first), refused (takes too long or too much "
             "memory to compile), untried (the trial failed; the engine compiled it).",
             ["result"],
-            registry=registry,
         )
         self.synced = self._gauge(
             "antefix_publisher_synced", "1 when all that the engine holds is in the index."
+        )
+
+    def _add_failures(self) -> None:
+        self.loop_failures = self._counter("antefix_loop_failures", LOOP_FAILURES, ["loop"])
+        self.suspicions = self._counter(
+            "antefix_engine_suspicions",
+            "Times that an engine was taken out of routing because it may hang. It comes back when "
+            "it goes on, and is ended and replaced when it does not.",
+        )
+        self.hangs = self._counter(
+            "antefix_engine_hangs",
+            "Engines that hung and were ended, as far as their replicas could still count them.",
+        )
+        self.deaths = self._gauge(
+            "antefix_engine_recent_deaths",
+            "Engines of the pool that ended on this node in the last ten minutes without being "
+            "asked to: it died, it hung, or its replica was killed. Every replica of the pool on "
+            "the node reports the same number. From the third on, starts wait.",
+            ["cause"],
         )
 
     @cached_property
@@ -100,8 +95,11 @@ class ReplicaFamilies:
             "Prompt tokens a replica should compute a second, by the fleet file's `prefill_rate`.",
         )
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self.registry, multiprocess_mode="mostrecent")
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode="mostrecent")
 
 
 class SpeculationFamilies:
