@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.output import answering, note, print_json
 from common.errors import Problem
+
+if TYPE_CHECKING:
+    from simulator.traces import Trace
+    from simulator.types import FleetSettings, Result
 
 ALL = ("antefix", "serve-default")
 
@@ -73,20 +78,11 @@ def backtest(
                 "change one of them",
             )
         from autoscaling.slo import Slo
-        from simulator import engine_profile, results, traces
-        from simulator.simulation import run
+        from simulator import engine_profile, results
         from simulator.types import FleetSettings
 
         engine = engine_profile.read(calibration or engine_profile.SHIPPED)
-        played = (
-            traces.synthetic(trace, seed)
-            if trace in traces.SYNTHETIC
-            else traces.read(Path(trace), seed)
-        )
-        if scale != 1.0:
-            played = played.scaled(scale, seed)
-        if limit_s is not None:
-            played = played.until(limit_s)
+        played = _trace(trace, scale, limit_s, seed)
         starts = startup_s or [engine.startup_s]
         settings = FleetSettings(
             hardware=engine.hardware,
@@ -99,25 +95,10 @@ def backtest(
             seed=seed,
         )
         policies = (*ALL, f"fixed:{max_replicas}") if policy == "all" else (policy,)
-        found, played_out = {}, []
-        for seconds in starts:
-            with_start = replace(settings, startup_s=seconds)
-            for name in policies:
-                try:
-                    result = run(played, with_start, name)
-                except ValueError as error:
-                    raise Problem(str(error), "see antefix backtest --help") from error
-                row = name if len(starts) == 1 else f"{name}, start {seconds:g} s"
-                found[row] = results.summary(result)
-                played_out.append(replace(result, policy=row))
+        rows = _results(played, settings, policies, starts)
+        found = {row.policy: results.summary(row) for row in rows}
         if plot is not None:
-            from simulator.plot import draw
-
-            try:
-                draw([played_out], plot)
-            except ImportError as error:
-                remedy = "install requirements/dev.lock, as `make test` does"
-                raise Problem(f"--plot needs {error.name}", remedy) from error
+            _draw(rows, plot)
         if as_json:
             print_json(
                 {
@@ -131,3 +112,44 @@ def backtest(
         typer.echo(results.table(found))
         note(f"{played.name}: {len(played.requests)} requests in {played.seconds:.0f} s")
         note(f"engine: {engine.source.get('kind', 'unknown origin')}")
+
+
+def _trace(named: str, scale: float, limit_s: float | None, seed: int) -> Trace:
+    from simulator import traces
+
+    if named in traces.SYNTHETIC:
+        trace = traces.synthetic(named, seed)
+    else:
+        trace = traces.read(Path(named), seed)
+    if scale != 1.0:
+        trace = trace.scaled(scale, seed)
+    return trace if limit_s is None else trace.until(limit_s)
+
+
+def _results(
+    trace: Trace, settings: FleetSettings, policies: Sequence[str], starts: Sequence[float]
+) -> list[Result]:
+    """Play each policy with each start, in seconds; `policy` names the start if there are many."""
+    from simulator.simulation import run
+
+    found = []
+    for seconds in starts:
+        with_start = replace(settings, startup_s=seconds)
+        for name in policies:
+            try:
+                result = run(trace, with_start, name)
+            except ValueError as error:
+                raise Problem(str(error), "see antefix backtest --help") from error
+            row = name if len(starts) == 1 else f"{name}, start {seconds:g} s"
+            found.append(replace(result, policy=row))
+    return found
+
+
+def _draw(rows: Sequence[Result], plot: Path) -> None:
+    from simulator.plot import draw
+
+    try:
+        draw([rows], plot)
+    except ImportError as error:
+        remedy = "install requirements/dev.lock, as `make test` does"
+        raise Problem(f"--plot needs {error.name}", remedy) from error

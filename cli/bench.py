@@ -126,12 +126,7 @@ def bench(
         for file in filter(None, (html, record)):
             _write(file, "")  # before the load, not after it
         form, requests, watch = _run(OpenAiApi.at(url, key), form, traffic, timeout)
-        if not any(request.error is None for request in requests):
-            raise Problem(
-                f"none of {len(requests)} requests was answered, the first for"
-                f" {requests[0].error}: {requests[0].reason.removesuffix('.')}",
-                "see the server's log; where prompts are too long for it, give --lengths",
-            )
+        _check_any_answered(requests)
         client = cost(watch, requests)
         result = {
             "base_url": url,
@@ -144,12 +139,7 @@ def bench(
             "warnings": warnings(client, requests),
             **machine(),
         }
-        if record is not None:
-            _write(record, "".join(json.dumps(asdict(request)) + "\n" for request in requests))
-        if html is not None:
-            from loadgen.page import page
-
-            _write(html, page(result, requests))
+        _write_files(result, requests, html, record)
         if as_json:
             print_json(result)
         else:
@@ -205,6 +195,26 @@ def _fields(body: str | None) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise Problem(f"--body {body!r} is no JSON object", 'give one, such as {"top_p": 0.9}')
     return fields
+
+
+def _check_any_answered(requests: list[SentRequest]) -> None:
+    if not any(request.error is None for request in requests):
+        raise Problem(
+            f"none of {len(requests)} requests was answered, the first for"
+            f" {requests[0].error}: {requests[0].reason.removesuffix('.')}",
+            "see the server's log; where prompts are too long for it, give --lengths",
+        )
+
+
+def _write_files(
+    result: dict[str, Any], requests: list[SentRequest], html: Path | None, record: Path | None
+) -> None:
+    if record is not None:
+        _write(record, "".join(json.dumps(asdict(request)) + "\n" for request in requests))
+    if html is not None:
+        from loadgen.page import page
+
+        _write(html, page(result, requests))
 
 
 def _write(file: Path, text: str) -> None:
