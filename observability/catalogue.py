@@ -25,7 +25,7 @@ one's place goes on counting where that ended, and the counts of a replica that 
 for another hour. [monitoring.md](monitoring.md) has the scrape configuration.
 
 Nodes are told apart by Prometheus's own label `instance`. Counters are added up over them; so are
-gauges of what gateways hold (`_queue_requests`, `_batch_waiting_requests`, `_held_items`). Of the
+gauges of what gateways hold (`_queue_requests`, `_batch_waiting_requests`). Of the
 other gauges every gateway tells the same: take the maximum.
 
 Times are seconds. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.

@@ -382,13 +382,6 @@ class Families:
             "background loop.",
             mode="sum",
         )
-        self.held_items = self._gauge(
-            "antefix_held_items",
-            "What gateways hold in memory beyond a request, by the attribute in the code that "
-            "holds it: with steady traffic none grows for ever.",
-            ["holder"],
-            "sum",
-        )
         self.build = self._gauge(
             "antefix_build_info",
             "Always 1; its label is the version of Antefix that runs.",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import aiohttp
 import psutil
 import redis
 
+from benchmarks.soak.gateways import held_by_gateways
 from benchmarks.soak.slopes import FEWEST_CYCLES
 from benchmarks.soak.traffic import MixedTraffic
 from benchmarks.soak.verdict import (
@@ -39,6 +41,7 @@ from cli import stream_client
 from cli.local.home import Home
 
 FLEET = Path(__file__).with_name("fleet.yaml")
+Held = Callable[[], Mapping[str, int]]
 LAYERS = 2
 CYCLE_S, PERIOD_S = 20.0, 4.0
 # Explanations are kept for up to three minutes.
@@ -55,7 +58,7 @@ IDLE_S = 5.0
 class Soak:
     """Of one fleet. `samples` are those of the traffic, (seconds, sample)."""
 
-    def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession) -> None:
+    def __init__(self, fleet: BenchFleet, http: aiohttp.ClientSession, held: Held) -> None:
         home = Home(fleet.home)
         state = home.state()
         assert state is not None
@@ -63,7 +66,7 @@ class Soak:
         self._http = http
         self._keys_file = home.keys_file
         self.client = redis.Redis.from_url(state.redis_url)
-        self.watch = FleetWatch(state.run_id, self.client, fleet.metrics_url)
+        self.watch = FleetWatch(state.run_id, self.client, fleet.metrics_url, held)
         self.traffic = MixedTraffic(
             http, fleet.gateway.url, fleet.model, home.keys().api_key, self._write_keys
         )
@@ -147,10 +150,12 @@ def warm_up(cycles: int) -> int:
     return max(WARM_UP_CYCLES, int(WARM_UP_SHARE * cycles))
 
 
-async def measure(fleet: BenchFleet, cycles: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and goals."""
+async def measure(
+    fleet: BenchFleet, cycles: int, held_now: Held
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and goals. `held_now` says what the gateways hold."""
     async with stream_client.session() as http:
-        soak = Soak(fleet, http)
+        soak = Soak(fleet, http, held_now)
         before = await soak.prepare()
         await soak.play(cycles)
         held = await soak.drained()
@@ -197,8 +202,11 @@ def main() -> None:
     if cycles - warm_up(cycles) < FEWEST_CYCLES:
         least = (WARM_UP_CYCLES + FEWEST_CYCLES) * CYCLE_S / 60
         parser.error(f"--minutes is too short to tell a slope from chance: give at least {least:g}")
-    with running_as(with_small_model(FLEET, LAYERS)) as fleet:
-        figures, goals = asyncio.run(measure(fleet, cycles))
+    with (
+        running_as(with_small_model(FLEET, LAYERS)) as fleet,
+        held_by_gateways(Home(fleet.home)) as held,
+    ):
+        figures, goals = asyncio.run(measure(fleet, cycles, held))
     report.finish("soak", figures, goals, seeds=[1])
 
 

@@ -1,7 +1,7 @@
 """What is looked at while a fleet is soaked, by whom it belongs to; all of it from outside.
 
 Of each process its private memory, file descriptors and threads; Redis's keys by kind, and its
-memory; what the gateways' metrics tell of tasks and of what they hold.
+memory; the gateways' tasks, by their metrics; and what their objects hold (`held_items`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,16 +52,27 @@ Sample = dict[Figure, float]
 
 
 class FleetWatch:
-    """Of one fleet. `client` asks its Redis."""
+    """Of one fleet. `client` asks its Redis; `held` says what its gateways hold, by holder."""
 
-    def __init__(self, run_id: str, client: Any, metrics_url: str) -> None:
+    def __init__(
+        self, run_id: str, client: Any, metrics_url: str, held: Callable[[], Mapping[str, int]]
+    ) -> None:
         self._run_id = run_id
         self._client = client
         self._metrics_url = metrics_url
+        self._held = held
+        self._holders: set[str] = set()
 
     def sample(self) -> Sample:
-        """All of it now."""
-        return {**self.of_processes(), **of_redis(self._client), **self.of_metrics()}
+        """All of it now. Raises OSError."""
+        redis = of_redis(self._client)
+        return {**self.of_processes(), **redis, **self.of_metrics(), **self.of_gateways()}
+
+    def of_gateways(self) -> Sample:
+        """A holder that has gone holds 0."""
+        held = self._held()
+        self._holders |= held.keys()
+        return {Figure(HELD, holder): held.get(holder, 0) for holder in self._holders}
 
     def engines(self) -> list[psutil.Process]:
         """The processes of the pool's replicas."""
@@ -111,7 +123,5 @@ def of_exposition(text: str) -> Sample:
         for sample in family.samples:
             if sample.name == "antefix_asyncio_tasks":
                 found[Figure(TASKS, "gateways")] = sample.value
-            elif sample.name == "antefix_held_items":
-                found[Figure(HELD, sample.labels["holder"])] = sample.value
     found[Figure(SERIES, "of the node")] = series
     return found

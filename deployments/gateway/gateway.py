@@ -33,7 +33,6 @@ from deployments.gateway.intake.in_force import given_fleet
 from deployments.gateway.intake.parameters import INFERENCE_PATHS
 from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.parts import Secrets, parts_of
-from deployments.gateway.record.held_metrics import HeldMetrics
 from deployments.gateway.record.request_watch import promise_of
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
@@ -70,7 +69,6 @@ class Gateway:
         self._own_process()
         self.parts = parts_of(base, secrets, handle_of)
         self._inference = Inference(self.parts)
-        self._held = HeldMetrics(self.parts.families, self)
         self._dropped_told = 0
         self._closes_at = 0.0
         self._listens = False
@@ -87,7 +85,6 @@ class Gateway:
         fails = "metrics are not up to date"
         keep = forever("metrics", self._keep_metrics, METRICS_PERIOD_S, fails=fails, logger=logger)
         loops.start("metrics", keep)
-        loops.start("held_metrics", self._held.run())
         loops.start("budgets", parts.budgets.run())
         loops.start("fatal_requests", parts.fatal.run())
         if secrets.keys_file:
@@ -198,15 +195,12 @@ class Gateway:
         node_metrics.join(self._base.name, self._base.metrics, metric_files.write_as_gateway)
 
     async def _keep_metrics(self) -> None:
-        """Bring the gauges up to date until cancelled: who serves the metrics cannot ask."""
-        self._refresh_metrics(self.parts.controller.status.last.states)
+        """Who serves the metrics cannot ask for them."""
+        self.refresh_metrics(self.parts.controller.status.last.states)
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""
-        self._held.refresh()
-        self._refresh_metrics(states)
-
-    def _refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
+        self.parts.families.tasks.set(len(asyncio.all_tasks()))
         dropped = self.parts.explanations.dropped
         self.parts.families.explanations_dropped.inc(dropped - self._dropped_told)
         self._dropped_told = dropped
@@ -215,7 +209,7 @@ class Gateway:
         self.parts.families.redis_full.set(self.parts.budgets.redis_is_full)
         self.parts.families.keys_stale.set(bool(self.parts.keys.stale))
         pools = self.parts.pools.by_name.values()
-        self.parts.process_metrics.refresh(of.decided for of in pools if of.decided)
+        self.parts.process_metrics.refresh(pool.decided for pool in pools if pool.decided)
         now = asyncio.get_running_loop().time()
         try:
             self.parts.budget_metrics.refresh(now)

@@ -24,6 +24,7 @@ import redis
 from prometheus_client import start_http_server
 
 from benchmarks.soak import run, watch
+from benchmarks.soak.held_items import held_items
 from benchmarks.soak.run import warm_up
 from benchmarks.soak.slopes import HOUR_S
 from benchmarks.soak.traffic import MixedTraffic
@@ -53,7 +54,6 @@ from cli.stream_client import Endpoint
 from deployments.gateway.gateway import Gateway
 from deployments.gateway.intake.api_keys import ApiKeys
 from deployments.wire.engine_pass import EnginePasses
-from observability.held_items import held_items
 from observability.request_metrics import RequestMetrics
 from observability.request_record import RequestRecord
 from router.redis_keys import key
@@ -131,7 +131,7 @@ async def test_the_whole_of_it_ends_with_figures_and_goals(
         endpoint, passes = Endpoint("gateway", front.url, front.headers), EnginePasses(SECRET)
         fleet = BenchFleet(endpoint, endpoint, MODEL, metrics_url, passes, home.folder)
         try:
-            figures, goals = await run.measure(fleet, 16)
+            figures, goals = await run.measure(fleet, 16, lambda: held_items(front.gateway))
         finally:
             server.shutdown()
             server.server_close()
@@ -150,7 +150,7 @@ async def test_a_gateway_without_a_leak_is_called_steady() -> None:
         assert grown(samples) == set()
         told = await front.metrics()
         assert told["antefix_asyncio_tasks",] > 0
-        assert told["antefix_held_items", "FairShare.had"] > 1
+        assert held_items(front.gateway)["FairShare.had"] > 1
         # what must be empty is there at all, under the names that are asked for
         held = held_items(front.gateway)
         assert set(OF_REQUESTS) - {"Scope.leases"} <= held.keys()
@@ -193,7 +193,7 @@ def test_each_process_of_the_fleet_is_looked_at() -> None:
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        found = FleetWatch(run_id, None, "").of_processes()
+        found = FleetWatch(run_id, None, "", dict).of_processes()
         process.communicate(b"\n")
     whose = {figure.whose for figure in found}
     (role,) = whose - {"all"}
@@ -299,15 +299,20 @@ def test_enough_does_not_count_for_caches_to_fill() -> None:
 
 
 def test_what_gateways_tell_is_read_from_their_metrics() -> None:
-    text = (
-        "# TYPE antefix_asyncio_tasks gauge\nantefix_asyncio_tasks 40.0\n"
-        "# TYPE antefix_held_items gauge\n"
-        'antefix_held_items{holder="FairShare.had"} 3.0\n'
-    )
+    text = "# TYPE antefix_asyncio_tasks gauge\nantefix_asyncio_tasks 40.0\n"
     assert watch.of_exposition(text) == {
         Figure(TASKS, "gateways"): 40.0,
-        Figure(HELD, "FairShare.had"): 3.0,
-        Figure(watch.SERIES, "of the node"): 2.0,
+        Figure(watch.SERIES, "of the node"): 1.0,
+    }
+
+
+def test_a_holder_that_has_gone_holds_nothing() -> None:
+    held = iter([{"Rooms.waiting": 3, "Rooms.gone": 1}, {"Rooms.waiting": 2}])
+    looks = FleetWatch("no run", None, "", lambda: next(held))
+    assert looks.of_gateways()[Figure(HELD, "Rooms.gone")] == 1
+    assert looks.of_gateways() == {
+        Figure(HELD, "Rooms.waiting"): 2,
+        Figure(HELD, "Rooms.gone"): 0,
     }
 
 
@@ -327,5 +332,5 @@ def test_a_metrics_port_that_hangs_up_is_asked_again(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(watch, "SCRAPE_AGAIN_S", 0.01)
         thread = threading.Thread(target=answer)
         thread.start()
-        assert FleetWatch("no run", None, url).of_metrics()[Figure(TASKS, "gateways")] == 7.0
+        assert FleetWatch("no run", None, url, dict).of_metrics()[Figure(TASKS, "gateways")] == 7.0
         thread.join()

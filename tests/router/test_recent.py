@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observability.held_items import held_items
+from benchmarks.soak.held_items import held_items
 from router.recent import (
     ANNOUNCED_AFTER_S,
     FADED_S,

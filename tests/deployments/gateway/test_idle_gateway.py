@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from deployments.gateway import gateway
 from deployments.gateway.attempt import moves
 from deployments.gateway.attempt.moves import Moves
-from deployments.gateway.record import held_metrics
-from observability.budget_metrics import BudgetMetrics
 from router.load import LoadBoard
 from tests.fakes.front import gateway_before
 from tests.router.redis_process import RedisProcess
@@ -73,25 +69,3 @@ async def test_without_answers_no_move_is_looked_for(monkeypatch: pytest.MonkeyP
     with looked_for.offering("r0", offer):
         await until(lambda: board.looks > 1)
     await cancelled(task)
-
-
-async def test_what_is_held_is_looked_through_more_rarely_than_metrics_are_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    walks = written = 0
-
-    def walked(root: object) -> Counter[str]:
-        nonlocal walks
-        walks += 1
-        return Counter()
-
-    def refreshed(metrics: BudgetMetrics, now: float) -> None:
-        nonlocal written
-        written += 1
-
-    monkeypatch.setattr(held_metrics, "held_items", walked)
-    monkeypatch.setattr(BudgetMetrics, "refresh", refreshed)
-    monkeypatch.setattr(gateway, "METRICS_PERIOD_S", held_metrics.PERIOD_S / 500)
-    async with gateway_before():
-        await until(lambda: written > 10)
-        assert walks <= 2

@@ -7,8 +7,8 @@ from collections import deque
 
 from autoscaling.fair_share import FairShare
 from autoscaling.waiting import Waiter, WaitingRoom
+from benchmarks.soak.held_items import held_items
 from deployments.fleet.fleet import GatewaySettings
-from observability.held_items import held_items
 
 
 class _Root:
