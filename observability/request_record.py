@@ -56,7 +56,7 @@ class Leg:
     ) -> None:
         """`error`: how the attempt failed, where its request was not tried again."""
 
-    def resumes(self, tokens: int) -> None:
+    def continues(self, tokens: int) -> None:
         """It goes on with an answer of so many tokens that another engine began."""
 
     def failed(self, code: str) -> None:

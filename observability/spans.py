@@ -124,7 +124,7 @@ class SpanLeg(Leg):
         self._record = record
         self._began_it = True
 
-    def resumes(self, tokens: int) -> None:
+    def continues(self, tokens: int) -> None:
         self._began_it = False
         _set(self._span, "antefix.resumed_tokens", tokens)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -53,8 +54,8 @@ class PlayedReplica(EngineReplica):
         )
         replica_id = serve.get_replica_context().replica_id.unique_id
         played = PlayedEngine(settings, facts_of(folder), replica_id, ServePlaces.here())
-        self._tickets = played.tickets
-        self._url = await played.start()
+        url = await played.start()
+        self.parts = SimpleNamespace(tickets=played.tickets, url=url)  # type: ignore[assignment]
         self._steps = asyncio.create_task(played.run())
 
     async def check_health(self) -> None:

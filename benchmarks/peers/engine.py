@@ -13,13 +13,13 @@ import asyncio
 import json
 import os
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import uvloop
 
 from cli.local.ports import LOOPBACK
-from deployments.engine import replica
+from deployments.engine import prestart
+from deployments.engine.parts import Assignment, Surroundings
 from deployments.engine.replica import EngineReplica
 from deployments.engine.serve_places import ServePlaces
 from deployments.fleet.fleet import Fleet
@@ -52,32 +52,22 @@ class LoneReplica(EngineReplica):
         pass
 
 
-def _take_rays_place(replica_id: str) -> None:
-    """In this process's module of replicas, which is to be the only one."""
-    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id=replica_id))
-    places: Any = SimpleNamespace(here=lambda: ServePlaces(_ServeReplica()))
-    ray: Any = SimpleNamespace(
-        util=SimpleNamespace(get_node_ip_address=lambda: LOOPBACK),
-        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: ""),
-    )
-    serve: Any = SimpleNamespace(get_replica_context=lambda: context)
-    drain: Any = SimpleNamespace(follow=lambda *arguments: asyncio.Event().wait())
-    vars(replica).update(ServePlaces=places, ray=ray, serve=serve, node_drain=drain)
-
-
 async def serve(asked: dict[str, Any], said: Any) -> None:
     fleet = Fleet.model_validate(asked["fleet"])
     ((name, pool),) = fleet.pools.items()
-    _take_rays_place(asked["replica_id"])
-    here = object.__new__(LoneReplica)
-    await here.__init__(  # type: ignore[misc]
-        fleet.board_of(name), pool, asked["secret"], asked["redis_url"], fleet.metrics
+    board, secret, redis_url = fleet.board_of(name), asked["secret"], asked["redis_url"]
+    prestart.begin()  # as every replica's process: engines are nicer than gateways
+    replica = object.__new__(LoneReplica)
+    await replica.begin(
+        Surroundings(asked["replica_id"], "", LOOPBACK, ServePlaces(_ServeReplica())),
+        Assignment(board, pool, secret, redis_url, fleet.metrics),
     )
-    plain = HttpServer(here._engine.app)
+    engine = replica.parts.engine
+    plain = HttpServer(engine.app)
     told = {
         "url": await plain.start(LOOPBACK),
-        "block_size": here._engine.block_size,
-        "kv_tokens": here._engine.kv_capacity_tokens,
+        "block_size": engine.block_size,
+        "kv_tokens": engine.kv_capacity_tokens,
     }
     print(json.dumps(told), file=said, flush=True)
     try:
@@ -85,7 +75,7 @@ async def serve(asked: dict[str, Any], said: Any) -> None:
             pass
     finally:
         await plain.drain()
-        await EngineReplica.__del__(here)
+        await EngineReplica.__del__(replica)
 
 
 if __name__ == "__main__":

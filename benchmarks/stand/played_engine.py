@@ -22,7 +22,7 @@ from deployments.engine.serve_places import ServePlaces
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import ChatTemplate, RendererFacts
-from deployments.wire import confirmation, resumption
+from deployments.wire import confirmation, continuation
 from deployments.wire.headers import RENDERER_PATH
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
@@ -117,7 +117,7 @@ class PlayedEngine:
             self._running -= 1
 
     async def _stream(self, send: Send, tokens: int) -> None:
-        exchange, asked = confirmation.current.get(), resumption.current.get()
+        exchange, asked = confirmation.current.get(), continuation.current.get()
         assert exchange is not None
         if asked is not None:
             asked.offered = True

@@ -1,7 +1,7 @@
 """The replica's side of `deployments.wire.confirmation`: headers on each answer, and its load's.
 
 A gateway that asks for an answer that can be gone on with gets its tokens, too
-(`deployments.wire.resumption`).
+(`deployments.wire.continuation`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.engine.final_counts import ExchangeCounts
-from deployments.wire import resumption, tenant
+from deployments.wire import continuation, tenant
 from deployments.wire.confirmation import Confirmation, current
+from deployments.wire.continuation import (
+    RESPONSES_PATH,
+    Continuation,
+    NotContinuable,
+    taken_from,
+)
 from deployments.wire.headers import (
     ANSWER_COMMENT,
     CANNOT_RESUME,
@@ -26,12 +32,6 @@ from deployments.wire.headers import (
     TENANT_HEADER,
     TICKET_HEADER,
     TOKENS_PATH,
-)
-from deployments.wire.resumption import (
-    RESPONSES_PATH,
-    CannotResume,
-    Resumption,
-    taken_from,
 )
 from router.load import LoadReport
 
@@ -63,14 +63,14 @@ class Confirming:
         try:
             with self._counts.of(ticket, confirmation):
                 if asked.get(RESUMABLE_HEADER.encode()) == b"1":
-                    await self._resumable(scope, receive, send, confirmation)
+                    await self._continuable(scope, receive, send, confirmation)
                     return
                 answer = _Answer(send, confirmation, self._load, counts=expected is not None)
                 await self._app(scope, receive, answer.send)
         finally:
             current.reset(token)
 
-    async def _resumable(
+    async def _continuable(
         self, scope: Scope, receive: Receive, send: Send, confirmation: Confirmation
     ) -> None:
         body = await _body_of(receive)
@@ -79,14 +79,14 @@ class Confirming:
         try:
             body, known = taken_from(body)
             if known is not None and scope["path"] not in _PATHS:
-                raise CannotResume(f"The engine cannot go on with an answer of {scope['path']}.")
-        except CannotResume as error:
+                raise NotContinuable(f"The engine cannot go on with an answer of {scope['path']}.")
+        except NotContinuable as error:
             await _refuse(send, str(error))
             return
-        exchange = Resumption(known, scope["path"]) if scope["path"] in _PATHS else None
+        exchange = Continuation(known, scope["path"]) if scope["path"] in _PATHS else None
         confirmation.known_tokens = exchange.known_tokens if exchange else 0
         answer = (
-            _ResumableAnswer(send, confirmation, self._load, exchange)
+            _ContinuableAnswer(send, confirmation, self._load, exchange)
             if exchange
             else _Answer(send, confirmation, self._load, counts=True)
         )
@@ -94,14 +94,14 @@ class Confirming:
             (name, b"%d" % len(body) if name.lower() == b"content-length" else value)
             for name, value in scope["headers"]
         ]
-        token = resumption.current.set(exchange)
+        token = continuation.current.set(exchange)
         try:
             await self._app({**scope, "headers": headers}, _again(body, receive), answer.send)
         except Exception:
             if exchange is None or exchange.refused is None:
                 raise
         finally:
-            resumption.current.reset(token)
+            continuation.current.reset(token)
             await answer.close()
 
 
@@ -161,7 +161,7 @@ class _Answer:
         return {**message, "body": comment + body}
 
 
-class _ResumableAnswer(_Answer):
+class _ContinuableAnswer(_Answer):
     """With its tokens, and without the events that the client has.
 
     One in one piece begins with its first token; its bytes come at its end, behind a comment.
@@ -172,7 +172,7 @@ class _ResumableAnswer(_Answer):
         send: Send,
         confirmation: Confirmation,
         load: Callable[[], LoadReport],
-        exchange: Resumption,
+        exchange: Continuation,
     ) -> None:
         super().__init__(send, confirmation, load, counts=True)
         self._exchange = exchange

@@ -201,7 +201,7 @@ def test_vllm_takes_every_kind_and_can_go_on_with_it(speculates: bool) -> None:
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-    from deployments.engine.vllm.resuming import why_not
+    from deployments.engine.vllm.continuing import why_not
 
     read = {
         CHAT: ChatCompletionRequest,

@@ -26,10 +26,10 @@ from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
 from deployments.process.http_server import HttpServer
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation, resumption
+from deployments.wire import confirmation, continuation
+from deployments.wire.continuation import Continuation, Known
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import RENDERER_PATH
-from deployments.wire.resumption import Known, Resumption
 from router.load import LoadReport, ReplicaLoad
 
 SECRET = "engine-secret"
@@ -48,7 +48,7 @@ class _Said:
     created: int
     known_tokens: int = 0
     tells_ids: bool = False
-    exchange: Resumption | None = None
+    exchange: Continuation | None = None
 
     def tells(self, token: int) -> None:
         """Its first token's id is FIRST_TOKEN_ID, and so on."""
@@ -201,7 +201,7 @@ class FakeEngine:
         self.headers.append(dict(request.headers))
         if self.dies_after == 0:
             self.break_off()
-        if (exchange := resumption.current.get()) is not None:
+        if (exchange := continuation.current.get()) is not None:
             exchange.prompts += 1
         if self.answers is not None:
             return self.answers
@@ -231,8 +231,8 @@ class FakeEngine:
         usage = _usage(fields, _max_tokens(fields))
         return JSONResponse(self._answer(said, [choice], usage=usage))
 
-    def _may_go_on(self, exchange: Resumption, said: _Said, in_one_piece: bool) -> None:
-        """Raises CannotResume."""
+    def _may_go_on(self, exchange: Continuation, said: _Said, in_one_piece: bool) -> None:
+        """Raises NotContinuable."""
         exchange.offered, exchange.in_one_piece = True, in_one_piece
         said.exchange = exchange
         if (known := exchange.known) is not None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from common.loops import Loops
 from deployments import app
 from deployments.engine.replica import PUBLISHED_WITHIN_S, EngineReplica
 from deployments.engine.serve_places import ServePlaces
+from deployments.engine.snapshots import ReplicaState
 from deployments.fleet.applications import serve_config
 from deployments.fleet.fleet import MetricsSettings
 from deployments.fleet.pool import Pool
@@ -25,6 +27,7 @@ from router.fleet_settings import SettingsReader
 from router.load import LoadBoard
 from router.load_reader import LoadReader
 from router.redis_client import connect
+from router.redis_keys import BoardName
 from router.signature import Signer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.publishing import Publishing
@@ -48,7 +51,7 @@ class FakeReplica(EngineReplica):
     knows."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, board: str, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
+        self, board: BoardName, pool: Pool, secret: str, redis_url: str, metrics: MetricsSettings
     ) -> None:
         startup_s = float(os.environ.get(STARTUP_S, "0"))
         await asyncio.sleep(startup_s)
@@ -63,47 +66,52 @@ class FakeReplica(EngineReplica):
         self._fake.startup_s = startup_s
         self._fake.token_delay_s = float(os.environ.get(TOKEN_S, "0"))
         await self._fake.start()
-        self._server, self._held = self._fake.server, self._fake.held
-        self._publisher = Publishing(self._fake, redis_url, board)  # type: ignore[assignment]
-        self._publisher.start()  # type: ignore[call-arg]
-        self._leaving = self._closed = False
-        redis, self._loops = connect(redis_url), Loops()
-        self._board_reader = LoadReader(redis, board, LoadBoard(lambda: 0.0), pool.is_scaled)
-        fleet_board, _, pool_name = board.rpartition("/")
-        settings = SettingsReader(redis, fleet_board, Signer(secret))
-        self._loops.start("settings", self._follow_settings(settings, pool_name))
-        self._loops.start("tell", self._tell())
-        self._watch = self._loops.start("watch", self._look())
-        self._witness = self._events = self._engine = _Nothing()  # type: ignore[assignment]
+        publisher, redis, loops = (
+            Publishing(self._fake, redis_url, board),
+            connect(redis_url),
+            Loops(),
+        )
+        publisher.start()
+        self.parts = SimpleNamespace(  # type: ignore[assignment]
+            url=self._fake.url,
+            state=ReplicaState(),
+            tickets=self._fake.tickets,
+            server=self._fake.server,
+            held=self._fake.held,
+            publisher=publisher,
+            board_reader=LoadReader(redis, board, LoadBoard(lambda: 0.0), pool.is_scaled),
+            settings=SettingsReader(redis, board.fleet_board, Signer(secret)),
+            loops=loops,
+            **dict.fromkeys(("witness", "events", "engine"), _Nothing()),
+        )
+        loops.start("settings", self.follow_settings(board.pool))
+        loops.start("tell", self._tell())
+        self._watch = loops.start("watch", self._look())
 
     async def _look(self) -> None:
+        state = self.parts.state
         while True:
             assert self._places is not None
-            self._leaving = self._leaving or self._places.is_stopping
+            state.leaving = state.leaving or self._places.is_stopping
             await asyncio.sleep(LOOK_PERIOD_S)
 
     async def _tell(self) -> None:
         while True:
-            self._fake.leaving, self._fake.closed = self._leaving, self._closed
+            state = self.parts.state
+            self._fake.leaving, self._fake.closed = state.leaving, state.closed
             await asyncio.sleep(LOOK_PERIOD_S)
-
-    def record_replica_metadata(self) -> dict[str, Any]:
-        return {"url": self._fake.url}
-
-    async def hold(self, ticket: str) -> None:
-        await self._fake.tickets.hold(ticket)
 
     async def facts(self) -> dict[str, Any]:
         """Of this process: what has reached it."""
         return {
             "pid": os.getpid(),
             "log_level": logging.getLogger("router").level,
-            "scaled": self._board_reader.scaled,
+            "scaled": self.parts.board_reader.scaled,
         }
 
     async def check_health(self) -> None:
         # as the real one: Ray Serve counts on no replica that gateways cannot know yet
-        await asyncio.wait_for(self._publisher.published.wait(), PUBLISHED_WITHIN_S)
+        await asyncio.wait_for(self.parts.publisher.published.wait(), PUBLISHED_WITHIN_S)
 
 
 def build_pool(args: Mapping[str, Any]) -> serve.Application:

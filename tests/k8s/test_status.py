@@ -248,7 +248,7 @@ def test_a_deployment_that_does_not_start_gives_the_engines_reason(api: Api) -> 
     traceback = (
         "The deployment failed to start 2 times in a row. This may be due to a problem with its "
         "constructor. Error:\nTraceback (most recent call last):\n  File replica.py, line 1\n"
-        "deployments.engine.replica.EngineFailed: ValueError: Available memory on node 0 "
+        "deployments.engine.start_failures.EngineFailed: ValueError: Available memory on node 0 "
         "(0.97/3.0 GiB) on kv cache allocation is less than requested memory for kv (1.0 GiB).\n"
     )
     llama = {"status": "UPDATING", "message": traceback}

@@ -40,6 +40,9 @@ from deployments.engine.vllm import (
 from deployments.engine.vllm.args import parse, with_own_seed
 from deployments.engine.vllm.call_tokens import CallTokens
 from deployments.engine.vllm.constraint_fields import remember_fields
+from deployments.engine.vllm.continuing import Continuing, made_by, tell_chunks
+from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
+from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.cores import engines_at_once
 from deployments.engine.vllm.cpu_args import (
     ONE_PROCESS,
@@ -52,14 +55,11 @@ from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_threads import SLOW
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
-from deployments.engine.vllm.resuming import Resuming, made_by, tell_chunks
-from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
-from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.stats import EngineStats
 from deployments.engine.vllm.trial_client import TrialClient
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation, resumption, tenant
-from deployments.wire.resumption import Resumption
+from deployments.wire import confirmation, continuation, tenant
+from deployments.wire.continuation import Continuation
 from observability.tracing import TRACES_ENDPOINT, engine_environment
 from weights.speculation_rule import SpeculationReport, WhenSlower
 
@@ -83,7 +83,7 @@ class _Request:
 class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
     """Tells what a gateway wants to know of each request, and when the whole cache went."""
 
-    resuming: Resuming
+    continuing: Continuing
     grammars: GrammarGate
 
     def watch(self) -> None:
@@ -103,10 +103,10 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         for own in (KNOWN_TOKENS, SLOW):
             extra_args.pop(own, None)
         sampling_params.extra_args = extra_args
-        asked = resumption.current.get()
-        resumable = self.resuming.begin(asked, prompt, sampling_params) if asked else None
+        asked = continuation.current.get()
+        continued = self.continuing.begin(asked, prompt, sampling_params) if asked else None
         outputs = super().generate(prompt, sampling_params, request_id, **more)
-        return self._watched(outputs, prompt, request_id, sampling_params, resumable)
+        return self._watched(outputs, prompt, request_id, sampling_params, continued)
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
@@ -120,19 +120,23 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
         prompt: Any,
         request_id: str,
         sampling_params: Any = None,
-        resumable: Resumption | None = None,
+        continued: Continuation | None = None,
     ) -> AsyncGenerator[Any, None]:
         exchange = confirmation.current.get()
         expected_cached = exchange.expected_cached if exchange else 0
-        known_tokens = resumable.known_tokens if resumable else 0
+        known_tokens = continued.known_tokens if continued else 0
         uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
-        counted_elsewhere = resumable is not None and resumable.told_as_it_comes
+        counted_elsewhere = continued is not None and continued.told_as_it_comes
         tokens = CallTokens(exchange, counted_elsewhere)
         sequences, key = getattr(sampling_params, "n", 1), object()
-        structured, of = getattr(sampling_params, "structured_outputs", None), tenant.current.get()
+        structured = getattr(sampling_params, "structured_outputs", None)
         try:
             async with contextlib.aclosing(outputs):
-                turn = await self.grammars.admit(structured, of) if structured else None
+                turn = (
+                    await self.grammars.admit(structured, tenant.current.get())
+                    if structured
+                    else None
+                )
                 # from here on it is in the engine's queue
                 request = self.requests[key] = _Request(request_id, uncached, sequences)
                 if turn is not None:
@@ -143,24 +147,24 @@ class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not re
                         turn.compiled()
                     if sampling_params is not None:
                         constraints.refuse_unmet(sampling_params, output)
-                    if resumable is not None and resumable.replaying:
+                    if continued is not None and continued.replaying:
                         yield output
                         continue
-                    if resumable is not None:
-                        tell_chunks(resumable, output)
+                    if continued is not None:
+                        tell_chunks(continued, output)
                     if not request.has_first_token:
                         request.has_first_token, self.first_token_at = True, time.monotonic()
                     tokens.yielded(output)
                     yield output
         except EngineDeadError:
-            if resumable is not None:
-                resumable.lost = True
+            if continued is not None:
+                continued.lost = True
             raise
         finally:
             self.requests.pop(key, None)
             tokens.end()
-            if resumable is not None:
-                self.resuming.end(resumable)
+            if continued is not None:
+                self.continuing.end(continued)
 
     def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
         """Sequences without a first token, sequences with one, and the former's prompt tokens
@@ -276,8 +280,8 @@ class VllmEngine:
         engine.watch()
         call_tokens.follow(engine.output_processor)
         engine.grammars = GrammarGate(TrialClient(Path(trials), config))
-        dtype = _dtype_of(engine)
-        engine.resuming = Resuming(engine, made_by(model, {**engine_args, "dtype": dtype}))
+        known_args = {**engine_args, "dtype": _dtype_of(engine)}
+        engine.continuing = Continuing(engine, made_by(model, known_args, config))
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)
@@ -287,7 +291,7 @@ class VllmEngine:
         responses = getattr(app.state, "openai_serving_responses", None)
         streams.tell_mistakes(responses)
         prompt_length.refuse_by_name()
-        engine.resuming.no_responses = why_no_responses(responses)
+        engine.continuing.no_responses = why_no_responses(responses)
         keep_ids()
         started = cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
         started.start_phases = {

@@ -99,7 +99,7 @@ class GrammarGate:
         waits_s = self._quick.longest_wait_s
         return waits_s if waits_s > STUCK_S else 0.0
 
-    async def admit(self, structured: Any, of: str) -> Turn | None:
+    async def admit(self, structured: Any, tenant: str) -> Turn | None:
         """Return once the constraint of this tenant's request may go into the engine. Where it
         compiles slowly there, return the turn that it has. Raises Unfit."""
         fields = {
@@ -117,24 +117,24 @@ class GrammarGate:
             return None  # vLLM refuses it
         verdict = self._known.get(name)
         if verdict is None or self._is_slow(name, verdict):
-            return await self._in_turn(name, fields, of)
+            return await self._in_turn(name, fields, tenant)
         self._known.move_to_end(name)
         self._refuse_unfit(verdict, fields)
         self.results["known"] += 1
         return None
 
-    async def _in_turn(self, name: bytes, fields: Mapping[str, Any], of: str) -> Turn | None:
+    async def _in_turn(self, name: bytes, fields: Mapping[str, Any], tenant: str) -> Turn | None:
         turns = self._turns_of(name, self._known.get(name))
-        verdict, took_s, end = await self._tried(turns, name, fields, of)
+        verdict, took_s, end = await self._tried(turns, name, fields, tenant)
         if verdict is UNTRIED and turns is self._quick:
             end()
-            await self._long.begin(of)
-            end = partial(self._long.end, of)
+            await self._long.begin(tenant)
+            end = partial(self._long.end, tenant)
         elif turns is self._quick and (
             verdict is None or self._turns_of(name, verdict) is self._long
         ):
             end()
-            verdict, took_s, end = await self._tried(self._long, name, fields, of)
+            verdict, took_s, end = await self._tried(self._long, name, fields, tenant)
         assert verdict is not None
         self._backend = self._backend or verdict.backend
         if self._is_slow(name, verdict):
@@ -145,11 +145,11 @@ class GrammarGate:
         return None
 
     async def _tried(
-        self, turns: GrammarTurns, name: bytes, fields: Mapping[str, Any], of: str
+        self, turns: GrammarTurns, name: bytes, fields: Mapping[str, Any], tenant: str
     ) -> tuple[TrialVerdict | None, float, Callable[[], None]]:
         """As `_try`, and what ends the turn. It ends with the trial when its request is gone."""
-        await turns.begin(of)
-        end = partial(turns.end, of)
+        await turns.begin(tenant)
+        end = partial(turns.end, tenant)
         trying = asyncio.ensure_future(self._try(name, fields, turns is self._quick))
         try:
             return (*await asyncio.shield(trying), end)

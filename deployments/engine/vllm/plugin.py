@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployments.engine.vllm import grammar_threads, grammar_trial, resuming_core
+from deployments.engine.vllm import continuing_core, grammar_threads, grammar_trial
 from deployments.engine.vllm.heartbeat import HEARTBEAT, LoopPhase, attach
 
 logger = logging.getLogger("vllm.antefix")
@@ -36,7 +36,7 @@ def register() -> None:
     _keep_seeds_for_tokens_that_count()
     _rank_logprobs_without_compiling()
     _inspect_models_here()
-    resuming_core.register()
+    continuing_core.register()
 
 
 def _try_grammars_first() -> None:

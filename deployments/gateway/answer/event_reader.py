@@ -2,9 +2,9 @@
 
 A stream is passed on in whole events: what a client has of it is then a number of events, and
 nothing that a lost engine left unfinished. Replicas report tokens in comments
-(`deployments.wire.headers`): the ids of a resumable answer, and the number of any other. The reader
-removes these comments and logs what they say. An engine's error (`engine_errors`) is no event for
-the client.
+(`deployments.wire.headers`): the ids of an answer that another engine can continue, and the number
+of any other. The reader removes these comments and logs what they say. An engine's error
+(`engine_errors`) is no event for the client.
 """
 
 from __future__ import annotations

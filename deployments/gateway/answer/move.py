@@ -168,7 +168,7 @@ class Move:
         attempt, log = self.attempt, self._log
         body = log.body_to_continue(attempt.request.engine_body)
         assert body is not None, "it can be continued"
-        self.leg.resumes(log.output_tokens or 0)
+        self.leg.continues(log.output_tokens or 0)
         answer = await self._requests.post(
             attempt.request, attempt.path, body, place, self.leg, attempt.expected_cached
         )

@@ -104,7 +104,7 @@ class OneTry:
         """How it ended; None: the client has the whole answer. Raises ApiError where the engine
         refuses the request."""
         if self._try.continues is not None:
-            self._leg.resumes(self._answer.log.output_tokens or 0)
+            self._leg.continues(self._answer.log.output_tokens or 0)
         try:
             return await self._run()
         except ReplicaFailed as failed:

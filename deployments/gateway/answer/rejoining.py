@@ -154,15 +154,15 @@ class Rejoining:
         if not hmac.compare_digest(signature, right):
             raise _unknown()
         pools = [pool, pool.overflow] if options.overflow != "never" else [pool]
-        for of in filter(None, pools):
-            if url := of.scheduler.board.address_of(replica_id):
-                if of is not pool:
-                    fields = {**fields, "model": of.settings.served_model_name}
-                    request = renamed(request, fields, of.settings.served_model_name)
+        for each in filter(None, pools):
+            if url := each.scheduler.board.address_of(replica_id):
+                if each is not pool:
+                    fields = {**fields, "model": each.settings.served_model_name}
+                    request = renamed(request, fields, each.settings.served_model_name)
                 reader = uuid.uuid4().hex
                 place = Reservation(replica_id, url, self.headers(url, ticket, reader))
-                unread = of.unread(request, fields, headers, options)
-                return RejoinedAttempt(unread, of, place, ticket, int(events), reader)
+                unread = each.unread(request, fields, headers, options)
+                return RejoinedAttempt(unread, each, place, ticket, int(events), reader)
         raise _unknown()
 
     def leaves(self, reader: Reader) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 
 from deployments.gateway.intake.errors import ApiError
-from deployments.wire.resumption import RESPONSES_PATH
+from deployments.wire.continuation import RESPONSES_PATH
 
 
 def error_event(path: str, error: ApiError, number: int) -> bytes:

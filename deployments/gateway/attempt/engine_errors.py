@@ -67,7 +67,7 @@ def error_at_the_beginning(stream: bytes) -> EngineError | Literal["undecided"] 
             stream = rest
         elif end:
             return error_in(event)
-        elif event.startswith(_ERRORS) or any(of.startswith(event) for of in _UNDECIDED):
+        elif event.startswith(_ERRORS) or any(error.startswith(event) for error in _UNDECIDED):
             return "undecided"
         else:
             return None

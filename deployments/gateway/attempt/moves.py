@@ -57,8 +57,8 @@ class Moves:
             self._begun.clear()
             await self._begun.wait()
         now = asyncio.get_running_loop().time()
-        leaving = [of for of in self._answers if self._board.is_leaving(of)]
-        self._leaving = {of: self._leaving.get(of, now) for of in leaving}
+        leaving = [replica_id for replica_id in self._answers if self._board.is_leaving(replica_id)]
+        self._leaving = {replica_id: self._leaving.get(replica_id, now) for replica_id in leaving}
         if self.after_s is None or not self._board.is_read:
             return
         for replica_id, since in self._leaving.items():

@@ -20,11 +20,12 @@ def refuse_many_sequences(parameters: RequestParameters, max_n: int, most: int) 
         )
         raise ApiError(400, message, code="invalid_value", param="n")
     if parameters.sequences > most:
-        of = f"{parameters.prompts} prompts" if parameters.prompts > 1 else "one prompt"
+        prompts = f"{parameters.prompts} prompts" if parameters.prompts > 1 else "one prompt"
         answers = f", each with {parameters.n} answers" if (parameters.n or 1) > 1 else ""
         message = (
-            f"The request has {of}{answers}: {parameters.sequences} sequences, and at most {most}"
-            " are allowed. Send fewer prompts, or a smaller 'n', in each of several requests."
+            f"The request has {prompts}{answers}: {parameters.sequences} sequences, and at most"
+            f" {most} are allowed. Send fewer prompts, or a smaller 'n', in each of several"
+            " requests."
         )
         param = "n" if parameters.prompts <= 1 else None
         raise ApiError(400, message, code="invalid_value", param=param)

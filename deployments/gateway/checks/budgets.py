@@ -104,9 +104,9 @@ class TenantBudgets:
         It counts in a minute even where its body proves wrong. Raises ApiError 429.
         """
         budgets = self._budgets_of(record.tenant, "")
-        budgets = [replace(of, tokens=None) for of in budgets]
+        budgets = [replace(budget, tokens=None) for budget in budgets]
         if is_resume:  # its stream has a place already
-            budgets = [replace(of, concurrent=None) for of in budgets]
+            budgets = [replace(budget, concurrent=None) for budget in budgets]
         if granted := await self._counted(record, budgets):
             self._early[record] = granted
 
@@ -114,13 +114,15 @@ class TenantBudgets:
         """Count a request for the rest of a stream, in a minute only. Raises ApiError 429."""
         budgets = self._budgets_of(record.tenant, record.model)
         if record in self._early:
-            budgets = [of for of in budgets if _is_of_model(of)]
-        await self._counted(record, [replace(of, tokens=None, concurrent=None) for of in budgets])
+            budgets = [budget for budget in budgets if _is_of_model(budget)]
+        await self._counted(
+            record, [replace(each, tokens=None, concurrent=None) for each in budgets]
+        )
 
     async def _counted(
         self, record: RequestRecord, budgets: Sequence[TenantBudget]
     ) -> Granted | None:
-        budgets = [of for of in budgets if of.requests is not None or of.concurrent is not None]
+        budgets = [each for each in budgets if (each.requests, each.concurrent) != (None, None)]
         if not budgets:
             return None
         answer = await self._ledger.reserve(budgets, 0)
@@ -300,8 +302,8 @@ def _used(record: RequestRecord, held: _Held, cached_token_weight: float) -> int
 
 
 def _budget(scope: str, limits: TenantLimits) -> TenantBudget | None:
-    of = limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent_requests
-    return TenantBudget(scope, *of) if any(limit is not None for limit in of) else None
+    numbers = limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent_requests
+    return TenantBudget(scope, *numbers) if any(n is not None for n in numbers) else None
 
 
 def _is_of_model(budget: TenantBudget) -> bool:
@@ -362,9 +364,9 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
     for kind in ("requests", "tokens"):
         known = [
             (remaining, limit)
-            for budget, of in zip(budgets, left, strict=True)
+            for budget, rest in zip(budgets, left, strict=True)
             if (limit := getattr(budget, kind)) is not None
-            and (remaining := getattr(of, kind)) is not None
+            and (remaining := getattr(rest, kind)) is not None
         ]
         if known:
             remaining, limit = min(known)

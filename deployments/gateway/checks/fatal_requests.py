@@ -94,7 +94,11 @@ class FatalRequests:
         if len(self._until) < 2:
             return False
         owner, now = self._owner(tenant), asyncio.get_running_loop().time()
-        ends = [until for of, until in self._until.items() if of.startswith(owner) and until > now]
+        ends = [
+            until
+            for digest, until in self._until.items()
+            if digest.startswith(owner) and until > now
+        ]
         return bool(ends) and max(ends) - min(ends) > TOGETHER_S
 
     async def run(self) -> None:
@@ -109,7 +113,7 @@ class FatalRequests:
         )
 
     async def _keep_in_touch(self) -> None:
-        untold = {of: until for of, until in self._untold.items() if until > time.time()}
+        untold = {digest: until for digest, until in self._untold.items() if until > time.time()}
         pipe = self._redis.pipeline(transaction=False)
         if untold:
             pipe.zadd(self._key, cast(Any, untold))
@@ -118,7 +122,9 @@ class FatalRequests:
         pipe.zrange(self._key, 0, -1, withscores=True)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             *_, found = await pipe.execute()
-        self._untold = {of: self._untold[of] for of in self._untold.keys() - untold.keys()}
+        self._untold = {
+            digest: self._untold[digest] for digest in self._untold.keys() - untold.keys()
+        }
         # clocks differ, and are set: none is refused longer than KEPT_S after it was heard of
         now, before = time.time(), self._heard
         self._heard = dict(found)
@@ -126,7 +132,7 @@ class FatalRequests:
             if before.get(digest) != until and (left_s := min(until - now, KEPT_S)) > 0:
                 self._remember(digest, left_s)
         now = asyncio.get_running_loop().time()
-        for digest in [of for of, until in self._until.items() if until <= now]:
+        for digest in [digest for digest, until in self._until.items() if until <= now]:
             del self._until[digest]
 
     def _remember(self, digest: bytes, left_s: float) -> None:

@@ -45,10 +45,10 @@ class Health:
 
     async def live(self, request: Request) -> Response:
         """200 while all that runs beside the requests does, else 503 and what has ended."""
-        of = {"cluster": self._peers.cluster}
+        where = {"cluster": self._peers.cluster}
         if ended := self._loops.ended:
-            return _unavailable({"status": "broken", "ended_loops": ended, **of})
-        return JSONResponse({"status": "live", **of})
+            return _unavailable({"status": "broken", "ended_loops": ended, **where})
+        return JSONResponse({"status": "live", **where})
 
     async def ready(self, request: Request) -> Response:
         """200 when every pool has a running replica, else 503 and which has none."""

@@ -61,8 +61,8 @@ class Inquiries:
 
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights
-        pools = await asyncio.gather(*(of.models() for of in self._pools.cards.values()))
-        cards = [card for of in pools for card in of if rights.may_use(card["id"])]
+        cards_of = await asyncio.gather(*(pool.models() for pool in self._pools.cards.values()))
+        cards = [card for cards in cards_of for card in cards if rights.may_use(card["id"])]
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:

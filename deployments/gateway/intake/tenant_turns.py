@@ -53,7 +53,7 @@ class TenantTurns:
             self._leave(tenant, turn)
 
     def _pass_on(self) -> None:
-        for tenant in sorted(self._waiting, key=lambda of: self._served.get(of, 0)):
+        for tenant in sorted(self._waiting, key=lambda name: self._served.get(name, 0)):
             for turn in self._waiting[tenant]:
                 if not turn.done():  # its task may not have run since
                     turn.set_result(None)

@@ -25,9 +25,9 @@ _MEDIA_PARTS = ("image_url", "input_audio", "video_url", "audio_url", "image_emb
 
 
 def refusal_of(
-    request: PoolRequest, of: Pool, pool: Pool, loads: Iterable[ReplicaLoad]
+    request: PoolRequest, origin: Pool, pool: Pool, loads: Iterable[ReplicaLoad]
 ) -> str | None:
-    """Why a request for the pool `of` must not be served by `pool`, whose replicas these are.
+    """Why a request for the pool `origin` must not be served by `pool`, whose replicas these are.
 
     None: it may. Never raises.
     """
@@ -35,8 +35,8 @@ def refusal_of(
     if isinstance(extra, Mapping) and extra.keys() - set(pool.allowed_xargs):
         return "the overflow pool does not take all of its 'vllm_xargs'"
     engine = request.engine
-    needs = needs_of(engine.path, request.fields, engine.model, of, request.tokens)
-    return refusal(needs, offers_of(pool, of.model, loads))
+    needs = needs_of(engine.path, request.fields, engine.model, origin, request.tokens)
+    return refusal(needs, offers_of(pool, origin.model, loads))
 
 
 def needs_of(

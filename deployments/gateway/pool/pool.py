@@ -178,10 +178,10 @@ class GatewayPool:
         prompt = Prompt(guess, known=False, depths=None, read_s=0.0, lookup_s=0.0)
         return PoolRequest(request, fields, headers, options, prompt)
 
-    def unfit(self, request: PoolRequest, of: Pool) -> str | None:
-        """Why a request for the pool `of` must not be served here; None: it may."""
+    def unfit(self, request: PoolRequest, origin: Pool) -> str | None:
+        """Why a request for the pool `origin` must not be served here; None: it may."""
         loads = self.scheduler.board.last_known().values()
-        return refusal_of(request, of, self.settings, loads)
+        return refusal_of(request, origin, self.settings, loads)
 
     def refresh_metrics(self, states: Mapping[str, int], target: int) -> None:
         """Bring the gauges up to date; replicas by state, and how many there should be."""

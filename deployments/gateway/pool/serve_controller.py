@@ -152,9 +152,9 @@ def ask_status() -> Status:
     found = [application.status for application in status.applications.values()]
     states = {
         name: {str(state): count for state, count in deployment.replica_states.items()}
-        for application, of in status.applications.items()
-        if is_application(application)
-        for name, deployment in of.deployments.items()
+        for application_name, application in status.applications.items()
+        if is_application(application_name)
+        for name, deployment in application.deployments.items()
     }
     return Status(states, bool(found) and all(one == ApplicationStatus.RUNNING for one in found))
 
@@ -162,7 +162,9 @@ def ask_status() -> Status:
 def ask_running() -> Running:
     """Blocks while Ray Serve's controller does not answer."""
     return {
-        name: {of["replica_id"]: of["node_ip"] for of in replicas if of["state"] == "RUNNING"}
+        name: {
+            each["replica_id"]: each["node_ip"] for each in replicas if each["state"] == "RUNNING"
+        }
         for name, replicas in _details().items()
     }
 
@@ -175,11 +177,11 @@ def ask_replicas() -> AllReplicas:
 def replicas_of(details: Sequence[Mapping[str, Any]]) -> Replicas:
     """From what Ray Serve tells of a deployment's replicas (`ray.serve.schema.ReplicaDetails`)."""
     starting = {
-        of["replica_id"]: Starting(of["start_time_s"], of.get("pid") is not None)
-        for of in details
-        if of["state"] == "STARTING"
+        replica["replica_id"]: Starting(replica["start_time_s"], replica.get("pid") is not None)
+        for replica in details
+        if replica["state"] == "STARTING"
     }
-    able = sum(of["state"] not in ("STARTING", "STOPPING", "STOPPED") for of in details)
+    able = sum(replica["state"] not in ("STARTING", "STOPPING", "STOPPED") for replica in details)
     return Replicas(able, starting)
 
 
@@ -191,9 +193,9 @@ def _details() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     assert client is not None  # it raises where there is no controller
     return {
         name: deployment["replicas"]
-        for application, of in client.get_serve_details()["applications"].items()
-        if is_application(application)
-        for name, deployment in of["deployments"].items()
+        for application_name, application in client.get_serve_details()["applications"].items()
+        if is_application(application_name)
+        for name, deployment in application["deployments"].items()
     }
 
 

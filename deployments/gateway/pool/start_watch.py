@@ -37,7 +37,7 @@ class StartWatch:
     async def look(self) -> Outage | None:
         """The outage that the scheduler decides by; None: replicas are there, or may be."""
         loads = (*self._board.loads().values(), *self._board.warm().values())
-        self._measured_s = max((of.startup_s for of in loads), default=0.0) or self._measured_s
+        self._measured_s = max((load.startup_s for load in loads), default=0.0) or self._measured_s
         if not self._board.empty_for_s:
             self._began = {}
             return None
@@ -45,7 +45,9 @@ class StartWatch:
         if pool is None or pool.able:
             return None
         now = asyncio.get_running_loop().time()
-        self._began = {name: self._began_at(name, of, now) for name, of in pool.starting.items()}
+        self._began = {
+            name: self._began_at(name, starting, now) for name, starting in pool.starting.items()
+        }
         began = tuple(at for at in self._began.values() if at is not None)
         since = now - self._board.empty_for_s
         return Outage(since, self._replicas.as_of, self.startup_s, began)

@@ -34,7 +34,7 @@ def unpacked(value: bytes) -> dict[str, Any] | None:
     except (zlib.error, ValueError, RecursionError):
         return None
     candidates = found.get("candidates", ())
-    are_objects = isinstance(candidates, list) and all(isinstance(of, dict) for of in candidates)
+    are_objects = isinstance(candidates, list) and all(isinstance(c, dict) for c in candidates)
     return found if are_objects or not candidates else None
 
 
@@ -47,7 +47,7 @@ def joined(values: Sequence[bytes], loads: bool) -> bytes:
 def of_its_own(explanation: dict[str, Any]) -> dict[str, Any]:
     """Without addresses, and without what other tenants load the candidates with."""
     candidates = explanation.get("candidates", ())
-    own = [{name: of.get(name) for name in _OF_ITS_OWN} for of in candidates]
+    own = [{name: candidate.get(name) for name in _OF_ITS_OWN} for candidate in candidates]
     # a shadow's prediction and regret are what others load its choice with
     return {**explanation, "candidates": own, "shadow": None} if candidates else explanation
 

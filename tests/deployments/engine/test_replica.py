@@ -12,8 +12,9 @@ import pytest
 
 from cli.local.ports import free_ports
 from common.loops import Loops
-from deployments.engine import replica
-from deployments.engine.replica import EngineFailed, EngineReplica, engine_failures
+from deployments.engine import start_failures
+from deployments.engine.replica import check_health
+from deployments.engine.start_failures import EngineFailed, engine_failures
 from router.redis_client import connect
 from tests.router.index_engine import Replica, replica_on
 from tests.router.index_redis import POOL, registry
@@ -34,7 +35,7 @@ def failing(error: Exception) -> None:
 def test_where_vllm_says_to_look_above_its_own_reason_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "ray_logs", lambda: tmp_path)
+    monkeypatch.setattr(start_failures, "ray_logs", lambda: tmp_path)
     (tmp_path / "worker-1.err").write_text(f"(EngineCore pid=7) ERROR [core.py:1] {REASON}\n")
     with pytest.raises(EngineFailed) as raised:
         failing(RuntimeError(SEE_ABOVE))
@@ -42,21 +43,25 @@ def test_where_vllm_says_to_look_above_its_own_reason_is_raised(
 
 
 def test_a_reason_that_vllm_gives_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "ray_logs", lambda: None)
+    monkeypatch.setattr(start_failures, "ray_logs", lambda: None)
     with pytest.raises(EngineFailed, match=r"^OSError: no file named config\.json$"):
         failing(OSError("no file named config.json"))
 
 
-def of_healthy_engine(published: Replica, known_within_s: float) -> EngineReplica:
-    async def check_health() -> None:
+def of_healthy_engine(published: Replica) -> Any:
+    async def is_healthy() -> None:
         pass
 
-    made: Any = object.__new__(EngineReplica)
-    made._engine = SimpleNamespace(check_health=check_health)
-    made._sleeper, made._loops = SimpleNamespace(failing=False), Loops()
-    made._publisher = published.publisher
-    made._known_by = asyncio.get_running_loop().time() + known_within_s
-    return made  # type: ignore[no-any-return]
+    return SimpleNamespace(
+        engine=SimpleNamespace(check_health=is_healthy),
+        sleeper=SimpleNamespace(failing=False),
+        loops=Loops(),
+        publisher=published.publisher,
+    )
+
+
+def soon(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
 
 
 async def test_ray_serve_takes_a_replica_for_started_once_gateways_can_know_it(
@@ -67,7 +72,7 @@ async def test_ray_serve_takes_a_replica_for_started_once_gateways_can_know_it(
     url = f"redis://127.0.0.1:{port}"
     with ExitStack() as servers:
         async with aclosing(connect(url)) as redis, replica_on(redis) as published:
-            check = of_healthy_engine(published, 600).check_health()
+            check = check_health(of_healthy_engine(published), soon(600))
             checked = asyncio.create_task(check)
             done, _ = await asyncio.wait({checked}, timeout=0.2)
             assert not done
@@ -80,7 +85,7 @@ async def test_without_redis_a_replica_is_taken_for_started_a_while_later() -> N
     (port,) = free_ports(1)
     url = f"redis://127.0.0.1:{port}"
     async with aclosing(connect(url)) as redis, replica_on(redis) as published:
-        started = of_healthy_engine(published, 0.2)
+        started, known_by = of_healthy_engine(published), soon(0.2)
         for _ in range(2):
-            await asyncio.wait_for(started.check_health(), 60)
+            await asyncio.wait_for(check_health(started, known_by), 60)
         assert not published.leases

@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse
 
 from deployments.gateway.answer import one_try
 from deployments.gateway.checks import fatal_requests
+from deployments.wire.continuation import Known
 from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
-from deployments.wire.resumption import Known
 from tests.contract import events_of
 from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
 from tests.fakes.front import OTHER_KEY, Front, gateway_before

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from pathlib import Path
@@ -22,18 +22,18 @@ from deployments.app import ENGINE_ENVIRONMENT
 from deployments.engine.vllm import core_process, prompt_length, stats
 from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
+from deployments.engine.vllm.continuing import _OF_SCHEDULING, made_by, why_not
+from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
-from deployments.engine.vllm.resuming import _OF_SCHEDULING, made_by, why_not
-from deployments.engine.vllm.resuming_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.engine.vllm.stats import EngineStats
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.gateway.checks import kept_elsewhere
 from deployments.gateway.intake.errors import from_engine
-from deployments.wire import resumption
-from deployments.wire.resumption import Known, Resumption
+from deployments.wire import continuation
+from deployments.wire.continuation import Continuation, Known
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -510,24 +510,29 @@ def test_ids_are_those_of_the_exchange_wherever_vllm_draws_them() -> None:
 
     keep_ids()
     drawn = [protocol, serving, streaming_events, utils, chat_utils]
-    token = resumption.current.set(exchange := Resumption(None))
+    token = continuation.current.set(exchange := Continuation(None))
     try:
         ids = [module.random_uuid() for module in drawn]
         ids += [chat_utils.make_tool_call_id().removeprefix("chatcmpl-tool-")]
     finally:
-        resumption.current.reset(token)
-    again = Resumption(Known((), 0, 0, 0, f"it-{exchange._seed}"))
+        continuation.current.reset(token)
+    again = Continuation(Known((), 0, 0, 0, f"it-{exchange._seed}"))
     assert ids == [again.next_id() for _ in ids]
     assert serving.random_uuid() != serving.random_uuid()
     source = inspect.getsource(serving)
     assert source.count("time.") == source.count("time.time()")
 
 
-def test_engines_of_other_arguments_or_models_are_told_apart() -> None:
+def made(model: str, args: Mapping[str, Any], is_v2: bool = False) -> str:
+    return made_by(model, args, SimpleNamespace(use_v2_model_runner=is_v2))
+
+
+def test_engines_of_other_arguments_models_or_runners_are_told_apart() -> None:
     args = {"dtype": "float32", "max_model_len": 512}
-    same = {made_by("/a/model", args), made_by("/b/model", dict(reversed(args.items())))}
+    same = {made("/a/model", args), made("/b/model", dict(reversed(args.items())))}
     assert len(same) == 1
-    assert not same & {made_by("/a/other", args), made_by("/a/model", args | {"max_model_len": 8})}
+    assert not same & {made("/a/other", args), made("/a/model", args | {"max_model_len": 8})}
+    assert not same & {made("/a/model", args, is_v2=True)}
 
 
 def test_engines_that_schedule_otherwise_answer_alike() -> None:
@@ -537,7 +542,7 @@ def test_engines_that_schedule_otherwise_answer_alike() -> None:
         {"dtype": "float32", "max-num-seqs": 8},
         args | {"gpu_memory_utilization": 0.5, "max_num_batched_tokens": 2048},
     ]
-    assert {made_by("/a/model", other) for other in others} == {made_by("/a/model", args)}
+    assert {made("/a/model", other) for other in others} == {made("/a/model", args)}
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}

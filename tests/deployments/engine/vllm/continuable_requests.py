@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deployments.wire.resumption import RESPONSES_PATH
+from deployments.wire.continuation import RESPONSES_PATH
+from tests.deployments.engine.vllm.continuable_engine import ADAPTER
 from tests.deployments.engine.vllm.cut_answers import Body
-from tests.deployments.engine.vllm.resumable_engine import ADAPTER
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Tell of the harbour, the ferry and the lighthouse. " * 6}]

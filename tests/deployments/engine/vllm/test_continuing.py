@@ -34,9 +34,8 @@ from deployments.wire.headers import (
     TICKET_HEADER,
 )
 from deployments.wire.resumption import RESPONSES_PATH
-from tests.deployments.engine.vllm.cut_answers import MODEL, Answer, Body, ask, cuts, told
-from tests.deployments.engine.vllm.resumable_engine import END_OF_THOUGHT
-from tests.deployments.engine.vllm.resumable_requests import (
+from tests.deployments.engine.vllm.continuable_engine import END_OF_THOUGHT
+from tests.deployments.engine.vllm.continuable_requests import (
     CHAT,
     COMPLETIONS,
     END_OF_TEXT,
@@ -47,6 +46,7 @@ from tests.deployments.engine.vllm.resumable_requests import (
     THOUGHTS,
     asked,
 )
+from tests.deployments.engine.vllm.cut_answers import MODEL, Answer, Body, ask, cuts, told
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -81,7 +81,7 @@ def served(warm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "VLLM_HOST_IP": "127.0.0.1",
         "PYTHONHASHSEED": "0",
     }
-    module = "tests.deployments.engine.vllm.resumable_engine"
+    module = "tests.deployments.engine.vllm.continuable_engine"
     with (
         log.open("w") as vllm,
         subprocess.Popen(

@@ -1,9 +1,9 @@
-"""An answer that another engine could go on with, as its replica sees it.
+"""An answer that another engine could continue, as its replica sees it.
 
-The engine says of each chunk of output tokens that it is there (`Resumption.chunk`), the replica's
-server writes that into the answer. A request to go on carries what its gateway has of the answer
-(`Known`): the engine replays that and the server drops the events that the client has. Headers,
-comments and the body's key are told in `deployments.wire.headers`.
+The engine says of each chunk of output tokens that it is there (`Continuation.chunk`), and the
+replica's server writes that into the answer. A request to continue carries what its gateway has of
+the answer (`Known`): the engine replays that and the server drops the events that the client has.
+Headers, comments and the body's key are told in `deployments.wire.headers`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deployments.wire.headers import RESUME_FIELD, TOKENS_COMMENT
 RESPONSES_PATH = "/v1/responses"
 
 
-class CannotResume(Exception):
+class NotContinuable(Exception):
     """This answer cannot be gone on with exactly; the message says why, in a sentence."""
 
 
@@ -45,7 +45,7 @@ class Known:
 
     @property
     def engine(self) -> str:
-        """Which began it, as `Resumption.is_of` was told."""
+        """Which began it, as `Continuation.is_of` was told."""
         return self.made_by.partition("-")[0]
 
     def token_ids(self, choice: int) -> list[int]:
@@ -56,7 +56,7 @@ class Known:
 def taken_from(body: bytes) -> tuple[bytes, Known | None]:
     """A request's body without the key that only gateways send, and what it said.
 
-    Raises CannotResume for what no gateway of this release says.
+    Raises NotContinuable for what no gateway of this release says.
     """
     if RESUME_FIELD.encode() not in body:
         return body, None
@@ -78,12 +78,12 @@ def taken_from(body: bytes) -> tuple[bytes, Known | None]:
         )
         return json.dumps(request).encode(), known
     except (KeyError, TypeError, ValueError):
-        raise CannotResume(
+        raise NotContinuable(
             f"The engine does not understand {RESUME_FIELD!r}: the gateway is of another release."
         ) from None
 
 
-class Resumption:
+class Continuation:
     """One exchange whose gateway asked for an answer that can be gone on with; `path` is the API's.
 
     `offered` once the engine has said that it can, for one of `prompts`; `made_by` then tells
@@ -135,10 +135,10 @@ class Resumption:
         """An answer in one piece, of which the engine yields nothing before its end."""
         return self.offered and self.in_one_piece
 
-    def refuse(self, reason: str) -> CannotResume:
+    def refuse(self, reason: str) -> NotContinuable:
         """To be raised: what else the engine says is not sent."""
         self.refused = self.refused or reason
-        return CannotResume(reason)
+        return NotContinuable(reason)
 
     def chunk(self, choice: int, token_ids: Sequence[int]) -> None:
         """So many more tokens of a choice, just made."""
@@ -164,4 +164,4 @@ def _count(value: Any) -> int:
 
 
 # Of the exchange that the current task serves; None where no gateway asked.
-current: ContextVar[Resumption | None] = ContextVar("resumption", default=None)
+current: ContextVar[Continuation | None] = ContextVar("continuation", default=None)

@@ -1,4 +1,4 @@
-"""A real engine behind its replica's server, outside Ray: python -m ...vllm.resumable_engine
+"""A real engine behind its replica's server, outside Ray: python -m ...vllm.continuable_engine
 
 Takes the engine's arguments as JSON in its own argument. When it serves, it writes one line of
 JSON, its URL and the process ids of the engine, and goes on until its stdin ends. `POST /reset`

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from deployments.wire.resumption import (
-    CannotResume,
+from deployments.wire.continuation import (
+    Continuation,
     Known,
-    Resumption,
+    NotContinuable,
     taken_from,
     tokens_comment,
 )
@@ -47,11 +47,11 @@ def test_keys_of_a_later_gateway_are_passed_over() -> None:
 
 
 def test_ids_are_random_and_the_same_for_who_goes_on() -> None:
-    began, another = Resumption(None), Resumption(None)
+    began, another = Continuation(None), Continuation(None)
     began.is_of("engine")
     known = Known((), 0, 0, 0, began.made_by)
     assert known.engine == "engine"
-    went_on = Resumption(known)
+    went_on = Continuation(known)
     ids = [began.next_id() for _ in range(3)]
     assert len({*ids, another.next_id()}) == 4
     assert [went_on.next_id() for _ in range(3)] == ids
@@ -90,7 +90,7 @@ def test_any_other_body_says_nothing(plain: bytes) -> None:
     ],
 )
 def test_what_no_gateway_tells_is_refused(wrong: object) -> None:
-    with pytest.raises(CannotResume, match="another release"):
+    with pytest.raises(NotContinuable, match="another release"):
         taken_from(body(wrong))
 
 
@@ -100,14 +100,14 @@ EVENTS = b'data: {"a":1}\n\nevent: x\ndata: {"b":2}\n\ndata: {"c":3}\n\ndata: [D
 @pytest.mark.parametrize("piece", [1, 2, 5, len(EVENTS)])
 @pytest.mark.parametrize("known", range(5))
 def test_the_events_that_a_client_has_are_dropped(piece: int, known: int) -> None:
-    first_events = Resumption(Known((), known, 0, 0)).first_events
+    first_events = Continuation(Known((), known, 0, 0)).first_events
     pieces = [EVENTS[at : at + piece] for at in range(0, len(EVENTS), piece)]
     passed_on = b"".join(map(first_events.dropped_from_bytes, pieces))
     assert passed_on == b"".join(event + b"\n\n" for event in EVENTS.split(b"\n\n")[known:-1])
 
 
 def test_chunks_are_told_once_and_in_order() -> None:
-    exchange = Resumption(None)
+    exchange = Continuation(None)
     exchange.chunk(0, [1])
     assert exchange.comments() == b""  # nobody can go on with it
     exchange.offered = True

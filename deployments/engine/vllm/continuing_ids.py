@@ -18,7 +18,7 @@ from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.entrypoints.openai.responses import serving as responses_serving
 from vllm.utils import random_uuid
 
-from deployments.wire import resumption
+from deployments.wire import continuation
 
 _DRAW_IDS = ("vllm.entrypoints.openai.responses", "vllm.renderers.", "vllm.tool_parsers.")
 
@@ -46,7 +46,7 @@ def keep_ids() -> None:
 
 
 def _id() -> str:
-    exchange = resumption.current.get()
+    exchange = continuation.current.get()
     return str(random_uuid()) if exchange is None else exchange.next_id()
 
 
@@ -55,6 +55,6 @@ class _Clock:
 
     @staticmethod
     def time() -> float:
-        exchange = resumption.current.get()
+        exchange = continuation.current.get()
         known = exchange.known if exchange else None
         return known.created if known and known.created else time.time()

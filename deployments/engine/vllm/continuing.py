@@ -1,6 +1,6 @@
 """Going on with an answer that another vLLM began, in the process of its API server.
 
-The prompt's outputs are prefilled with it (`resuming_core`); here they go through detokenizer,
+The prompt's outputs are prefilled with it (`continuing_core`); here they go through detokenizer,
 stop strings and logprobs, and then, as outputs with the boundaries that they came with, through
 the endpoint's own parsers. Nothing of that is new to vLLM: it sees a request whose first outputs
 came at once. Sources, of vLLM 0.32: `add_request` and `generate` in vllm/v1/engine/async_llm.py,
@@ -30,10 +30,10 @@ from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import RequestStatus
 from vllm.version import __version__ as vllm_version
 
-from deployments.engine.vllm.resuming_core import KNOWN_TOKENS
-from deployments.wire import confirmation, resumption
+from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
+from deployments.wire import confirmation, continuation
 from deployments.wire.confirmation import Confirmation
-from deployments.wire.resumption import RESPONSES_PATH, Known, Resumption
+from deployments.wire.continuation import RESPONSES_PATH, Continuation, Known
 
 # Arguments that decide when a token is computed, beside which others and where it is kept, and not
 # which it is: a rollout of one of these need not end answers where they began.
@@ -84,16 +84,20 @@ def why_not(
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def made_by(model: str, engine_args: Mapping[str, Any]) -> str:
+def made_by(model: str, engine_args: Mapping[str, Any], config: Any) -> str:
     """The same for engines of one release and model, and of arguments that answer alike; `model`
-    may lie elsewhere."""
+    may lie elsewhere. vLLM's model runners draw from a seed each in its own way, and so do
+    platforms."""
     named = {key.replace("-", "_"): value for key, value in engine_args.items()}
     kept = {key: value for key, value in named.items() if key not in _OF_SCHEDULING}
     told = [vllm_version, Path(model).name, kept]
+    # nothing of these on V1 and a CPU: engines of the last release say the same
+    told += [current_platform.device_type] * (not current_platform.is_cpu())
+    told += ["V2"] * bool(config.use_v2_model_runner)
     return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-class Resuming:
+class Continuing:
     """Beside one AsyncLLM: tells its tokens as they come, and has it start with known ones.
 
     Exchanges whose gateway did not ask pass by: a look-up of a context variable each, and of an
@@ -114,7 +118,9 @@ class Resuming:
         self._processor.process_outputs = self._process_outputs
         engine.engine_core.add_request_async = self._add_request
 
-    def begin(self, exchange: Resumption, prompt: Any, sampling_params: Any) -> Resumption | None:
+    def begin(
+        self, exchange: Continuation, prompt: Any, sampling_params: Any
+    ) -> Continuation | None:
         """For a call of `generate`: the exchange, where another engine could go on with it.
 
         Raises VLLMValidationError where this was to go on with one, and cannot.
@@ -140,7 +146,7 @@ class Resuming:
             raise _refused(exchange, f"The engine cannot go on with this answer: {reason}.")
         return None
 
-    def end(self, exchange: Resumption) -> None:
+    def end(self, exchange: Continuation) -> None:
         """Of the call of `generate`."""
         exchange.replaying = False
         for request_id in [name for name, told in self._told.items() if told.exchange is exchange]:
@@ -156,7 +162,7 @@ class Resuming:
 
     async def _add_request(self, request: Any) -> None:
         """In front of the engine; before vLLM first waits, so that nothing of it can have come."""
-        exchange = resumption.current.get()
+        exchange = continuation.current.get()
         if exchange is not None and exchange.offered:
             known = exchange.known
             if known is not None and not exchange.replayed:
@@ -173,7 +179,7 @@ class Resuming:
                 params.extra_args = {**(params.extra_args or {}), KNOWN_TOKENS: tokens}
         await self._add(request)
 
-    def _replay(self, exchange: Resumption, known: Known, request: Any) -> None:
+    def _replay(self, exchange: Continuation, known: Known, request: Any) -> None:
         """Through vLLM's output processor, one chunk after the other, all choices of the request.
 
         Raises VLLMValidationError for chunks that this request cannot have made.
@@ -208,7 +214,7 @@ class Resuming:
         _yield_first(first.queue, replayed, exchange)
 
 
-def tell_chunks(exchange: Resumption, output: Any) -> None:
+def tell_chunks(exchange: Continuation, output: Any) -> None:
     """What a stream's engine has just made, to its gateway.
 
     Raises VLLMValidationError where the replay made fewer events than there were: what comes now
@@ -221,7 +227,7 @@ def tell_chunks(exchange: Resumption, output: Any) -> None:
             exchange.chunk(one.index, one.token_ids)
 
 
-def _refused(exchange: Resumption, reason: str) -> VLLMValidationError:
+def _refused(exchange: Continuation, reason: str) -> VLLMValidationError:
     """For vLLM a client's mistake, so that it logs none of its own; the server says 409."""
     return VLLMValidationError(str(exchange.refuse(reason)))
 
@@ -249,7 +255,9 @@ def _outputs(
         )
 
 
-def _yield_first(queue: RequestOutputCollector, replayed: deque[Any], exchange: Resumption) -> None:
+def _yield_first(
+    queue: RequestOutputCollector, replayed: deque[Any], exchange: Continuation
+) -> None:
     """vLLM's `generate` is to find each of `replayed` in its queue, and not all merged into one."""
 
     def get_nowait() -> Any:
@@ -304,7 +312,7 @@ class _Sequence:
 class _Told:
     """An answer in one piece: its tokens are told as the engine makes them."""
 
-    exchange: Resumption
+    exchange: Continuation
     confirmation: Confirmation | None
     state: Any
 

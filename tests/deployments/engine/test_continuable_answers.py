@@ -16,7 +16,8 @@ from starlette.routing import Route
 
 from deployments.engine.confirming import Confirming
 from deployments.process.http_server import HttpServer
-from deployments.wire import confirmation, resumption
+from deployments.wire import confirmation, continuation
+from deployments.wire.continuation import RESPONSES_PATH, Continuation
 from deployments.wire.headers import (
     LOAD_HEADER,
     PROGRESS_CONTENT_TYPE,
@@ -24,7 +25,6 @@ from deployments.wire.headers import (
     RESUMABLE_HEADER,
     RESUME_FIELD,
 )
-from deployments.wire.resumption import RESPONSES_PATH, Resumption
 from router.load import LoadReport
 
 ASKED = {RESUMABLE_HEADER: "1"}
@@ -54,7 +54,7 @@ class Engine:
     async def _answer(self, request: Request) -> Response:
         body = await request.json()
         self.bodies.append(body)
-        exchange = resumption.current.get()
+        exchange = continuation.current.get()
         if body.get("stream"):
             begins = request.url.path == RESPONSES_PATH
             events = self._begun(exchange) if begins else self._events(exchange)
@@ -69,13 +69,13 @@ class Engine:
             return JSONResponse({"error": "see above"}, status_code=500)
         return JSONResponse({"said": said})
 
-    def _offer(self, exchange: Resumption | None, in_one_piece: bool = False) -> None:
+    def _offer(self, exchange: Continuation | None, in_one_piece: bool = False) -> None:
         if exchange is not None:
             exchange.prompts = 1
             exchange.offered, exchange.exact_events = self.offers, self.exact_events
             exchange.in_one_piece = in_one_piece
 
-    async def _begun(self, exchange: Resumption | None) -> AsyncIterator[str]:
+    async def _begun(self, exchange: Continuation | None) -> AsyncIterator[str]:
         """As vLLM sends a response: its first events come before the engine is asked."""
         yield "data: created\n\n"
         yield "data: in progress\n\n"
@@ -86,7 +86,7 @@ class Engine:
         async for event in self._events(exchange):
             yield event
 
-    async def _tokens(self, exchange: Resumption | None) -> AsyncIterator[tuple[int, bool]]:
+    async def _tokens(self, exchange: Continuation | None) -> AsyncIterator[tuple[int, bool]]:
         """Each token, and whether it is one that was told."""
         known = exchange.known if exchange else None
         told = known.token_ids(0) if known else []
@@ -112,7 +112,7 @@ class Engine:
                 exchange.chunk(0, [token])
             yield token, False
 
-    async def _events(self, exchange: Resumption | None) -> AsyncIterator[str]:
+    async def _events(self, exchange: Continuation | None) -> AsyncIterator[str]:
         async for token, told in self._tokens(exchange):
             if self.loses_events and not told:
                 assert exchange is not None
@@ -139,7 +139,7 @@ async def http(engine: Engine) -> AsyncIterator[aiohttp.ClientSession]:
         yield http
 
 
-def resuming(tokens: int, events: int, **body: Any) -> dict[str, Any]:
+def continuing(tokens: int, events: int, **body: Any) -> dict[str, Any]:
     told = {
         "chunks": [[0, [token]] for token in TOKENS[:tokens]],
         "events": events,
@@ -180,7 +180,7 @@ async def test_who_does_not_ask_gets_what_the_engine_says(
 async def test_a_stream_that_is_gone_on_with_has_what_the_client_lacks(
     engine: Engine, http: aiohttp.ClientSession, tokens: int, events: int
 ) -> None:
-    body = resuming(tokens, events, stream=True)
+    body = continuing(tokens, events, stream=True)
     async with http.post(PATH, json=body, headers=ASKED) as answer:
         assert answer.status == 200
         assert answer.headers[RESUMABLE_HEADER]
@@ -202,7 +202,7 @@ async def test_a_response_begins_with_its_first_token(
         assert answer.headers[PROMPT_TOKENS_HEADER] == "10"
         assert await answer.read() == WHOLE.replace(first, first + begun)
     for events in range(4):
-        body = resuming(2, events, stream=True)
+        body = continuing(2, events, stream=True)
         async with http.post(RESPONSES_PATH, json=body, headers=ASKED) as answer:
             blocks = (await answer.read()).split(b"\n\n")
         rest = [b"data: created", b"data: in progress", b"data: 11", b"data: 13", b"data: 14"]
@@ -248,7 +248,7 @@ async def test_an_answer_in_one_piece_tells_its_tokens_as_they_come(
 async def test_an_answer_in_one_piece_is_gone_on_with(
     engine: Engine, http: aiohttp.ClientSession, known: int
 ) -> None:
-    async with http.post(PATH, json=resuming(known, 0), headers=ASKED) as answer:
+    async with http.post(PATH, json=continuing(known, 0), headers=ASKED) as answer:
         assert answer.content_type == PROGRESS_CONTENT_TYPE
         assert answer.headers[RESUMABLE_HEADER]
         tokens, _, said = (await answer.read()).partition(b": antefix-answer ")
@@ -319,9 +319,9 @@ async def refused(http: aiohttp.ClientSession, body: dict[str, Any], path: str =
 async def test_what_cannot_be_gone_on_with_is_refused(
     engine: Engine, http: aiohttp.ClientSession
 ) -> None:
-    assert "/v1/embeddings" in await refused(http, resuming(1, 1), "/v1/embeddings")
+    assert "/v1/embeddings" in await refused(http, continuing(1, 1), "/v1/embeddings")
     assert "another release" in await refused(http, {RESUME_FIELD: {}})
     engine.exact_events = True
-    assert "logprobs" in await refused(http, resuming(3, 1, stream=True))
+    assert "logprobs" in await refused(http, continuing(3, 1, stream=True))
     engine.exact_events, engine.loses_events = False, True
-    assert "other events" in await refused(http, resuming(1, 1, stream=True))
+    assert "other events" in await refused(http, continuing(1, 1, stream=True))

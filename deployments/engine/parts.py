@@ -1,0 +1,231 @@
+"""What one replica is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ray
+from ray import serve
+
+from common.loops import Loops
+from deployments.engine.application import application
+from deployments.engine.confirming import Confirming
+from deployments.engine.held_answers import HeldAnswers
+from deployments.engine.lease_text import LeaseText
+from deployments.engine.serve_places import ServePlaces
+from deployments.engine.sleep_mode import Awake, Sleeper
+from deployments.engine.snapshots import QueueReports, ReplicaFacts, ReplicaState, Snapshots
+from deployments.engine.start_failures import engine_failures
+from deployments.engine.tickets import TicketGate, Tickets
+from deployments.engine.vllm.core_process import without_gc
+from deployments.engine.witness import Witness
+from deployments.fleet.fleet import MetricsSettings
+from deployments.fleet.pool import Pool
+from deployments.fleet.settings.quality import prove
+from deployments.models.model import resolve_model
+from deployments.process import node_metrics
+from deployments.process.http_server import HttpServer
+from deployments.process.serve_log import adopt_logs
+from observability import metric_files
+from observability.metrics import ReplicaMetrics
+from router.cached_blocks import CachedBlocks
+from router.event_stream import EventStream
+from router.fleet_settings import SettingsReader
+from router.lease_signature import LeaseSigner
+from router.load import LoadBoard
+from router.load_reader import LoadReader
+from router.publisher import IndexPublisher
+from router.redis_client import AsyncRedis, connect
+from router.redis_keys import BoardName
+from router.segment_keys import SegmentHasher, index_secret
+from router.signature import Signer
+
+if TYPE_CHECKING:
+    from deployments.engine.vllm.adapter import VllmEngine
+
+logger = logging.getLogger("ray.serve")
+
+# Before the first request has been measured: what a small model does on one CPU core.
+DEFAULT_PREFILL_RATE = 500.0
+# A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that
+# from a gateway whose client has stopped reading once every buffer between them is full: shorter
+# would cut clients that only pause.
+GATEWAY_GONE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where Ray runs a replica. `places`: see `ServePlaces.here`."""
+
+    replica_id: str
+    node_id: str
+    node_ip: str
+    places: ServePlaces | None
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        """Of this process, which is a Ray Serve replica."""
+        return cls(
+            serve.get_replica_context().replica_id.unique_id,
+            ray.get_runtime_context().get_node_id(),
+            ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+            ServePlaces.here(),
+        )
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a replica is to serve, and for which fleet."""
+
+    board: BoardName
+    pool: Pool
+    secret: str = field(repr=False)
+    redis_url: str = field(repr=False)
+    metrics: MetricsSettings
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReplicaParts:
+    """`url` is where `server` listens. `settings` is what the fleet file says by now, and
+    `board_reader` reads who of the pool takes traffic."""
+
+    here: Surroundings
+    url: str
+    state: ReplicaState
+    witness: Witness
+    engine: VllmEngine
+    sleeper: Sleeper
+    tickets: Tickets
+    held: HeldAnswers
+    server: HttpServer
+    events: EventStream
+    publisher: IndexPublisher
+    board_reader: LoadReader
+    settings: SettingsReader
+    metrics: ReplicaMetrics
+    loops: Loops
+
+
+async def parts_of(here: Surroundings, given: Assignment, had_waited: bool) -> ReplicaParts:
+    """Start an engine, and make the rest of a replica around it: its server listens, and no loop
+    runs yet. `had_waited`: this process has waited for its start (`prestart.begin`).
+
+    Raises EngineFailed.
+    """
+    began, pool, witness = time.monotonic(), given.pool, Witness()
+    engine, phases = await _start_engine(here, given, witness.path)
+    redis, signer = connect(given.redis_url), Signer(given.secret)
+    board = LoadBoard(time.monotonic)
+    sleeper = Sleeper(engine, partial(_takes_traffic, board, here.replica_id))
+    reports = QueueReports(engine, sleeper)
+    tickets = Tickets(pool.max_ongoing_requests, places=here.places)
+    held = HeldAnswers(Confirming(Awake(engine.app, sleeper), reports.next))
+    segment_tokens = _whole_blocks(pool.segment_tokens, engine.block_size)
+    started_at, startup_s = time.time(), time.monotonic() - began
+    app = application(engine, held, segment_tokens, startup_s)
+    gate = TicketGate(app, tickets, given.secret)
+    server = HttpServer(gate, unacknowledged_s=GATEWAY_GONE_S)
+    gate.url = await server.start(here.node_ip)
+    metrics = ReplicaMetrics(startup_s, pool.prefill_rate)
+    metrics.started(phases, had_waited)
+    snapshots = Snapshots(
+        facts=ReplicaFacts(
+            replica_id=here.replica_id,
+            url=gate.url,
+            node_ip=here.node_ip,
+            segment_tokens=segment_tokens,
+            prefill_rate=pool.prefill_rate or DEFAULT_PREFILL_RATE,
+            started_at=started_at,
+            startup_s=startup_s,
+        ),
+        state=ReplicaState(),
+        engine=engine,
+        reports=reports,
+        sleeper=sleeper,
+        tickets=tickets,
+        metrics=metrics,
+        signed=LeaseText(LeaseSigner(signer, given.board)),
+    )
+    return ReplicaParts(
+        here=here,
+        url=gate.url,
+        state=snapshots.state,
+        witness=witness,
+        engine=engine,
+        sleeper=sleeper,
+        tickets=tickets,
+        held=held,
+        server=server,
+        events=EventStream(*engine.events_at),
+        publisher=_publisher(redis, given, engine, snapshots),
+        board_reader=LoadReader(redis, given.board, board, pool.is_scaled, signer),
+        settings=SettingsReader(redis, given.board.fleet_board, signer),
+        metrics=metrics,
+        loops=Loops(),
+    )
+
+
+async def _start_engine(
+    here: Surroundings, given: Assignment, heartbeat: Path
+) -> tuple[VllmEngine, dict[str, float]]:
+    """The engine, and how many seconds each phase of its start took."""
+    began, pool = time.monotonic(), given.pool
+    # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
+    with without_gc():
+        from deployments.engine.vllm.adapter import VllmEngine
+    imported_s = time.monotonic() - began
+    adopt_logs("engine")
+    # before vLLM makes its metrics
+    count = partial(metric_files.write_as_replica, pool=given.board.pool, replica=here.replica_id)
+    node_metrics.join(given.board.fleet_name, given.metrics, count)
+    model = await asyncio.to_thread(
+        resolve_model, pool.model, lambda fraction, step: logger.info("model: %s", step)
+    )
+    if pool.quality is not None:
+        await asyncio.to_thread(prove, Path(model), pool.quality)
+    when_slower = pool.speculation.when_slower if pool.speculation else "keep"
+    async with engine_failures():
+        engine = await VllmEngine.start(
+            model, pool.served_model_name, pool.engine_args, when_slower, heartbeat
+        )
+    return engine, {"import": imported_s, **engine.start_phases}
+
+
+def _publisher(
+    redis: AsyncRedis, given: Assignment, engine: VllmEngine, snapshots: Snapshots
+) -> IndexPublisher:
+    pool = given.pool
+    cached = CachedBlocks(
+        SegmentHasher(index_secret(given.secret)),
+        pool.model,
+        pool.revision,
+        snapshots.facts.segment_tokens,
+        max_copies=engine.kv_blocks or None,
+    )
+    publisher: IndexPublisher = IndexPublisher(
+        redis,
+        given.board,
+        cached,
+        lambda lease: snapshots.text(lease, publisher.lag_s),
+        on_lost=engine.report_reuse,
+    )
+    engine.on_cache_dropped(publisher.cleared)
+    return publisher
+
+
+def _takes_traffic(board: LoadBoard, replica_id: str) -> bool | None:
+    """None while Redis does not tell."""
+    if replica_id in board.loads():
+        return True
+    return False if replica_id in board.warm() else None
+
+
+def _whole_blocks(segment_tokens: int, block_size: int) -> int:
+    """The segment's length as a multiple of the engine's KV block, at least one; 0 without."""
+    return max(1, round(segment_tokens / block_size)) * block_size if block_size else 0

@@ -1,0 +1,141 @@
+"""What a replica publishes of itself with its lease: its load, as gateways place by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from common.loops import failures
+from deployments.engine.hang import EngineHealth
+from deployments.engine.lease_text import LeaseText
+from deployments.engine.sleep_mode import Sleeper
+from deployments.engine.tickets import Tickets
+from observability.metrics import ReplicaMetrics
+from router.load import LoadReport, ReplicaLoad, Speculation
+from router.publisher import Lease
+
+if TYPE_CHECKING:
+    from deployments.engine.vllm.adapter import VllmEngine
+
+
+@dataclass
+class ReplicaState:
+    """`leaving`: it finishes what it has and gets no more; `closed`: it stops listening."""
+
+    health: EngineHealth = EngineHealth.HEALTHY
+    leaving: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class ReplicaFacts:
+    """What does not change of a replica once it is up.
+
+    `prefill_rate` in prompt tokens a second, until the engine has measured its own. `started_at` is
+    when it was ready, in epoch seconds, and `startup_s` how long that took.
+    """
+
+    replica_id: str
+    url: str
+    node_ip: str
+    segment_tokens: int
+    prefill_rate: float
+    started_at: float
+    startup_s: float
+
+
+class QueueReports:
+    """Numbers what a replica says of its queue: gateways believe the highest."""
+
+    def __init__(self, engine: VllmEngine, sleeper: Sleeper) -> None:
+        self._engine = engine
+        self._sleeper = sleeper
+        self._sequence = 0
+
+    def next(self) -> LoadReport:
+        self._sequence += 1
+        waiting, running, queued_prefill_tokens = self._engine.queue()
+        waiting += self._sleeper.waiting
+        return LoadReport(self._sequence, waiting, running, queued_prefill_tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshots:
+    """Makes the text of each lease, and keeps the replica's metrics up to date with it."""
+
+    facts: ReplicaFacts
+    state: ReplicaState
+    engine: VllmEngine
+    reports: QueueReports
+    sleeper: Sleeper
+    tickets: Tickets
+    metrics: ReplicaMetrics
+    signed: LeaseText
+
+    def text(self, lease: Lease, index_lag_s: float) -> str:
+        """`index_lag_s`: by how many seconds the index is behind the engine's cache."""
+        report = self.reports.next()
+        self._count(report, lease, index_lag_s)
+        return self.signed.of(self._load(report, lease, self._speculation()))
+
+    def _speculation(self) -> Speculation | None:
+        if (known := self.engine.speculation()) is None:
+            return None
+        self.metrics.speculation(**msgspec.structs.asdict(known))
+        return Speculation(known.on, known.tokens_per_pass, known.speedup)
+
+    def _count(self, report: LoadReport, lease: Lease, index_lag_s: float) -> None:
+        metrics, grammars = self.metrics, self.engine.grammars
+        metrics.queue(report.waiting, report.running, report.queued_prefill_tokens)
+        metrics.index(index_lag_s, lease.synced)
+        metrics.loops(failures)
+        metrics.grammars(grammars.longest_wait_s, grammars.results)
+        metrics.prefill(self.engine.stats.prefill_rate)
+
+    def _load(
+        self, report: LoadReport, lease: Lease, speculation: Speculation | None
+    ) -> ReplicaLoad:
+        facts, state, engine, stats = self.facts, self.state, self.engine, self.engine.stats
+        busy = report.waiting + report.running > 0
+        renderer = engine.renderer
+        step_s, sequence_s = stats.step_time.line()
+        return ReplicaLoad(
+            replica_id=facts.replica_id,
+            slot=lease.slot,
+            incarnation=lease.incarnation,
+            url=facts.url,
+            node_ip=facts.node_ip,
+            waiting=report.waiting,
+            running=report.running,
+            queued_prefill_tokens=report.queued_prefill_tokens,
+            # vLLM reports while it steps: an idle engine's last report is of a busy one
+            kv_use=stats.kv_use if busy else 0.0,
+            kv_capacity_tokens=engine.kv_capacity_tokens,
+            prefill_rate=stats.prefill_rate or facts.prefill_rate,
+            inter_token_latency=stats.inter_token_latency if report.running else 0.0,
+            segment_tokens=facts.segment_tokens,
+            renderer=renderer.digest if renderer else "",
+            synced=lease.synced,
+            sequence=report.sequence,
+            arrived=self.tickets.lately_arrived(),
+            started_at=facts.started_at,
+            startup_s=facts.startup_s,
+            prefill_learned=stats.prefill_rate is not None,
+            step_s=step_s,
+            sequence_s=sequence_s,
+            max_sequences=engine.max_sequences,
+            engines_at_once=engine.engines_at_once,
+            decode_s=stats.decode_s,
+            max_model_len=engine.max_model_len,
+            output_tokens=stats.output_tokens,
+            asleep=self.sleeper.asleep,
+            leaving=state.leaving,
+            closed=state.closed,
+            suspect=state.health is not EngineHealth.HEALTHY,
+            speculation=speculation,
+            tells_serve=self.tickets.tells_serve,
+            grammar_wait_s=engine.grammars.stuck_s,
+            dtype=engine.dtype,
+        )
