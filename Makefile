@@ -98,6 +98,7 @@ lock: ## Resolve requirements/*.in again, keeping every pin that still fits
 	$(COMPILE) --override requirements/overrides.txt -c requirements/cpu.lock \
 		requirements/dev.in -o requirements/dev.lock
 	$(COMPILE) --override requirements/gpu-overrides.txt requirements/gpu.in -o requirements/gpu.lock
+	$(COMPILE) requirements/interpreter.in -o requirements/interpreter.lock
 	@sed -n '/^\(accelerate\|compressed-tensors\)==/d; s/^\([a-z0-9.-]*==.*\) \\$$/\1/p' \
 		requirements/cpu.lock > .cache/in-both.txt
 	$(COMPILE) --override requirements/overrides.txt --override requirements/quantize-overrides.txt \
@@ -106,7 +107,7 @@ lock: ## Resolve requirements/*.in again, keeping every pin that still fits
 
 audit: ## Ask the advisories of PyPI about every pinned package, which takes an internet
 	@$(PYTHON) bootstrap.py --uv
-	@for lock in cpu gpu quantize dev uv; do echo "$$lock.lock:" && \
+	@for lock in cpu gpu quantize interpreter dev uv; do echo "$$lock.lock:" && \
 		$(UV) tool run --quiet --from pip-audit==2.10.1 pip-audit --strict --disable-pip --require-hashes \
 		--requirement requirements/$$lock.lock || exit 1; done
 

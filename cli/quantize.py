@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from cli.exit_codes import ExitCode
+from cli.local.overlay_packages import quantizer_packages
 from cli.local.quantizer import quantize as run
-from cli.local.quantizer_packages import quantizer_packages
 from cli.named_model import check_model
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import Steps

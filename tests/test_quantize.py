@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.local.overlay_packages import quantizer_packages
 from cli.local.quantizer import quantize
-from cli.local.quantizer_packages import quantizer_packages
 from deployments.models.model import embedded_model
 from deployments.offline.offline_engine import OfflineEngine
 from weights.quantize_job import QuantizeJob

@@ -1,8 +1,9 @@
 """What Antefix changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
 
-On GPUs two things change, where a replica asks for them: the engine reports what it does
-(`heartbeat.py`), and grammars are tried in a process of their own before it compiles them
-(`grammar_trial.py`). All else is for the CPU build.
+On GPUs three things change, where a replica asks for them: the engine reports what it does
+(`heartbeat.py`), grammars are tried in a process of their own before it compiles them
+(`grammar_trial.py`), and a draft model rests while speculation is off (`idle_drafts.py`). All else
+is for the CPU build.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployments.engine.vllm import continuing_core, grammar_threads, grammar_trial
+from deployments.engine.vllm import continuing_core, grammar_threads, grammar_trial, speculation
 from deployments.engine.vllm.heartbeat import HEARTBEAT, LoopPhase, attach
+from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
 
 logger = logging.getLogger("vllm.antefix")
 
@@ -30,6 +32,7 @@ def register() -> None:
 
     _say_what_the_engine_does()
     _try_grammars_first()
+    _draft_nothing_while_off()
     if not current_platform.is_cpu():
         return
     _sleep_while_waiting()
@@ -37,6 +40,17 @@ def register() -> None:
     _rank_logprobs_without_compiling()
     _inspect_models_here()
     continuing_core.register()
+
+
+def _draft_nothing_while_off() -> None:
+    from vllm.triton_utils import HAS_TRITON
+
+    if speculation.ASKED not in os.environ or not HAS_TRITON:  # without it no runner V2
+        return
+    try:
+        draft_nothing_while_off()
+    except Exception:
+        logger.exception("a draft model drafts also while speculation is off")
 
 
 def _try_grammars_first() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.antefix")
 
 # For the engine's process, which vLLM starts: what `measure` was asked for.
-_ASKED = "ANTEFIX_SPECULATION"
+ASKED = "ANTEFIX_SPECULATION"
 # Their proposers take 0 for the number of tokens, and keep the draft's KV cache up to date.
 TAKE_ANY_NUMBER = frozenset({"ngram", "draft_model", "eagle", "eagle3", "mtp"})
 # After a switch: one step verifies what was drafted before it, one more is under way.
@@ -51,7 +51,7 @@ def measure(config: VllmConfig, when_slower: WhenSlower, report: Path) -> None:
     kind = "Async" if config.scheduler_config.async_scheduling else ""
     scheduler = f"{__package__}.measured_schedulers.Measured{kind}Scheduler"
     config.scheduler_config.scheduler_cls = scheduler
-    os.environ[_ASKED] = json.dumps({"when_slower": when_slower, "report": str(report)})
+    os.environ[ASKED] = json.dumps({"when_slower": when_slower, "report": str(report)})
 
 
 def read(report: Path) -> SpeculationReport | None:
@@ -66,7 +66,7 @@ class _Watch:
     """Of one scheduler: sees its steps, and decides before each whether it speculates."""
 
     def __init__(self, scheduler: Any, take_any_number: frozenset[str]) -> None:
-        asked = json.loads(os.environ[_ASKED])
+        asked = json.loads(os.environ[ASKED])
         self._report = Path(asked["report"])
         self._rule = SpeculationRule(asked["when_slower"])
         self._scheduler = scheduler

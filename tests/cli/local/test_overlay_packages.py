@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.quantizer_packages import quantizer_packages
+from cli.local.overlay_packages import quantizer_packages
 from common.errors import Problem
 
 

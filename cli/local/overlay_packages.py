@@ -1,11 +1,11 @@
-"""llm-compressor and what it needs, in a folder that only the quantizing process looks into.
+"""Packages that cannot be installed beside vLLM, in a folder that only one process looks into.
 
-    <cache>/quantizer-<digest>/           whole: what requirements/quantize.lock pins
-    <cache>/quantizer-<digest>.partial/   being made; removed by whoever comes next
-    <cache>/quantizer-<digest>.lock       whose turn it is
+    <cache>/<name>-<digest>/           whole: what a lock of requirements/ pins
+    <cache>/<name>-<digest>.partial/   being made; removed by whoever comes next
+    <cache>/<name>-<digest>.lock       whose turn it is
 
-It needs another compressed-tensors than the vLLM beside it, so it cannot be installed with it.
-pip checks every file against the lock's hashes. A folder gets its name when it is on the disk.
+llm-compressor needs another compressed-tensors than vLLM. pip checks every file against the lock's
+hashes. A folder gets its name when it is on the disk.
 """
 
 import errno
@@ -26,11 +26,18 @@ LOCK = Path(__file__).parents[2] / "requirements" / "quantize.lock"
 
 
 def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
-    """The folder, made if it is not there; `report` hears of nothing when it is."""
+    """llm-compressor and what it needs, as `overlay_packages`."""
+    return overlay_packages("quantizer", "llm-compressor", lock, report)
+
+
+def overlay_packages(name: str, what: str, lock: Path, report: Report) -> Path:
+    """The folder, made if it is not there; `report` hears of nothing when it is. `what` the lock
+    is of, for people. Raises Problem.
+    """
     pins = lock.read_bytes()
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256(pins + python.encode()).hexdigest()[:16]
-    folder = cache_folder() / f"quantizer-{digest}"
+    folder = cache_folder() / f"{name}-{digest}"
     if folder.exists():
         return folder
     try:
@@ -40,7 +47,7 @@ def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
             on_wait=lambda: report(0.0, "waiting for another process that installs them"),
         ) as lock_fd:
             if not folder.exists():
-                _install(lock, folder, report, lock_fd)
+                _install(lock, folder, report, lock_fd, what=what)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise disk_full(folder.parent) from error
@@ -51,7 +58,7 @@ def quantizer_packages(report: Report, lock: Path = LOCK) -> Path:
     return folder
 
 
-def _install(lock: Path, folder: Path, report: Report, lock_fd: int) -> None:
+def _install(lock: Path, folder: Path, report: Report, lock_fd: int, *, what: str) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -61,7 +68,7 @@ def _install(lock: Path, folder: Path, report: Report, lock_fd: int) -> None:
         said = (partial / "pip.log").read_text()
         doing = "installing" if "\nInstalling " in said else "downloading"
         collected = said.count("Collecting ")
-        report(0.9 * collected / wanted, f"{doing} llm-compressor and its packages")
+        report(0.9 * collected / wanted, f"{doing} {what} and its packages")
 
     run_pip(
         *("install", "--only-binary", ":all:", "--progress-bar", "off"),
@@ -69,7 +76,7 @@ def _install(lock: Path, folder: Path, report: Report, lock_fd: int) -> None:
         folder=partial,
         lock_fd=lock_fd,
         poll=report_packages,
-        what="llm-compressor (requirements/quantize.lock)",
+        what=f"{what} (requirements/{lock.name})",
     )
     # A folder that has its name after a power cut has its bytes too.
     os.sync()

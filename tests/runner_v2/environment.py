@@ -1,0 +1,49 @@
+"""The environment of a process in which vLLM uses one of its model runners."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cli.local.overlay_packages import overlay_packages
+from tests.runner_v2.interpreter import ASYNC
+
+REPOSITORY = Path(__file__).parents[2]
+LOCK = REPOSITORY / "requirements" / "interpreter.lock"
+V1, V2, V2_ASYNC = "V1", "V2", "V2 async"
+RUNNERS = (V1, V2, V2_ASYNC)
+PACKAGE = "tests.runner_v2.interpreter"
+ENTRY_POINTS = f"""\
+[triton.backends]
+cpu = {PACKAGE}
+
+[vllm.general_plugins]
+interpreter = {PACKAGE}:patch
+"""
+
+
+def environment(runner: str, folder: Path) -> Mapping[str, str]:
+    """For a process of Python's; `folder` is an empty one for it.
+
+    Raises Problem where Triton cannot be installed.
+    """
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if runner == V1:
+        return variables
+    info = folder / "antefix_interpreter-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: antefix-interpreter\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    triton = overlay_packages("interpreter", "Triton", LOCK, lambda *progress: None)
+    return variables | {
+        "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, folder, triton))),
+        "TRITON_INTERPRET": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "1",
+        ASYNC: "1" if runner == V2_ASYNC else "0",
+    }

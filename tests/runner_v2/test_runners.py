@@ -1,0 +1,141 @@
+"""What we hook into vLLM holds under its model runner V2, which is the one on GPUs, as under V1."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import Problem
+from tests.missing import missing
+from tests.runner_v2 import tiny_models
+from tests.runner_v2.environment import REPOSITORY, RUNNERS, V1, V2, V2_ASYNC, environment
+from tests.runner_v2.kinds import KINDS
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+WITHIN_S = 540.0
+MODULES = {
+    V1: "vllm.v1.worker.gpu_model_runner",
+    V2: "vllm.v1.worker.gpu.model_runner",
+    V2_ASYNC: "vllm.v1.worker.gpu.model_runner",
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny_models.make(folder)
+    return folder
+
+
+class Found(dict[str, dict[str, Any]]):
+    """Of one runner: part -> what `tests.runner_v2.engines` found in it."""
+
+    def of(self, part: str) -> dict[str, Any]:
+        assert part in self, f"the process ended before {part}"
+        assert "error" not in self[part], self[part]["error"]
+        return self[part]
+
+
+def found_under(runner: str, models: Path, folder: Path) -> Found:
+    try:
+        variables = environment(runner, folder)
+    except Problem as problem:
+        missing(f"{problem.message} ({problem.remedy})")
+    with (folder / "log").open("w+") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.runner_v2.engines", str(models)],
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+            cwd=REPOSITORY,
+        )
+        log.seek(0)
+        said = log.read()[-4000:]
+    lines = map(json.loads, done.stdout.splitlines())
+    found = Found((line["part"], line["found"]) for line in lines)
+    assert found and not done.returncode, said
+    return found
+
+
+@pytest.fixture(scope="module")
+def all_found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Found]:
+    return FoundUnder(models, tmp_path_factory)
+
+
+class FoundUnder(dict[str, Found]):
+    """Each runner is looked at when it is first asked for: a process of half a minute or more."""
+
+    def __init__(self, models: Path, folders: pytest.TempPathFactory) -> None:
+        self._models, self._folders = models, folders
+
+    def __missing__(self, runner: str) -> Found:
+        self[runner] = found_under(runner, self._models, self._folders.mktemp("runner"))
+        return self[runner]
+
+
+@pytest.fixture(params=RUNNERS)
+def found(all_found: Mapping[str, Found], request: pytest.FixtureRequest) -> Found:
+    return all_found[request.param]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
+    found: Found, kind: str
+) -> None:
+    told = found.of(f"continued {kind}")
+    assert told["cuts"] >= 4
+    assert not told["other"]
+    # what makes the kind has an effect on the tokens, but for logprobs
+    same = told["tokens"] == found.of("continued greedy")["tokens"]
+    assert same == (kind in ("greedy", "logprobs"))
+
+
+def test_the_tap_has_the_logits_that_clients_see(found: Found) -> None:
+    told = found.of("tapped")
+    assert told["rows"] == 149
+    assert told["worst"] < 1e-4
+
+
+def test_what_is_cached_is_published_once_and_again_where_that_is_asked(found: Found) -> None:
+    told = found.of("cached")
+    assert told["first"] and set(told["first"]) == {"BlockStored"}
+    assert told["cached"] == 0
+    assert told["reported_again"]
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "ngram"])
+def test_speculation_is_switched_off_and_answers_stay(found: Found, method: str) -> None:
+    told = found.of(f"switched {method}")
+    assert told["watched"] and told["still watched"]
+    assert told["on"]["tokens"] == told["off"]["tokens"] == told["on again"]["tokens"]
+    if method == "ngram":
+        return
+    # off, the draft's KV cache is kept up to date and no more: one forward a step
+    assert told["off"]["forwards"] <= told["off"]["steps"]
+    assert told["on"]["forwards"] > told["on"]["steps"]
+
+
+def test_each_runs_where_it_is_said_to(all_found: Mapping[str, Found]) -> None:
+    about = {runner: all_found[runner].of("runner") for runner in RUNNERS}
+    assert {runner: about[runner]["module"] for runner in RUNNERS} == MODULES
+    is_async = [runner for runner in RUNNERS if "Async" in about[runner]["scheduler"]]
+    assert is_async == [V2_ASYNC]
+    assert len({json.dumps(about[runner]["greedy"]) for runner in RUNNERS}) == 1
+
+
+def test_answers_of_another_runner_are_of_another_engine(all_found: Mapping[str, Found]) -> None:
+    """What a seed draws differs between V1 and V2."""
+    made_by = {runner: all_found[runner].of("runner")["made_by"] for runner in RUNNERS}
+    assert made_by[V1] != made_by[V2] == made_by[V2_ASYNC]
+    seeded = {runner: all_found[runner].of("continued seeded")["tokens"] for runner in RUNNERS}
+    assert seeded[V1] != seeded[V2] == seeded[V2_ASYNC]
