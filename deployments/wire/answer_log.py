@@ -26,6 +26,7 @@ _DONE = (b"data: [DONE]", b"event: response.completed")
 # All that choices and ids are written with.
 _OF_TOKENS = b"0123456789, \n"
 _CREATED = re.compile(rb'"created(?:_at)?": ?(\d{1,15})')
+_LOGPROBS = re.compile(rb'"logprobs": ?\{')
 
 
 def is_event(block: bytes) -> bool:
@@ -110,6 +111,9 @@ class AnswerLog:
         self._tokens = bytearray()
         self._is_whole = True
         self._token_ids = 0
+        # how many bytes of the tokens, and how many ids, when the client got its last event; and
+        # when another engine was asked to continue
+        self._seen = self._sent = (0, 0)
         self._token_count: int | None = None
 
     def begin(self, headers: Mapping[str, str]) -> None:
@@ -171,6 +175,16 @@ class AnswerLog:
             self._tokens.clear()
         return True
 
+    def continues(self) -> None:
+        """The engine that was asked to continue does."""
+        sent, self._token_ids = self._sent
+        del self._tokens[sent:]
+
+    @property
+    def _has_none_but_a_role(self) -> bool:
+        """A chat's stream begins with an event of no token."""
+        return self.events == 1 and not _LOGPROBS.search(self._first_event)
+
     def add_events(self, blocks: list[bytes]) -> list[bytes]:
         """The client gets these events and comments now; returns those that it has not had."""
         if events := [block for block in blocks if block[:1] != b":"]:
@@ -178,13 +192,21 @@ class AnswerLog:
                 self._first_event = events[0]
             self.events += len(events)
             self._last_event = events[-1]
+            self._seen = len(self._tokens), self._token_ids
         return self._had.dropped_from(blocks) if self._had.missing else blocks
 
     def body_to_continue(self, body: bytes) -> bytes | None:
-        """The request's body for the engine that is to continue; None where none can."""
+        """The request's body for the engine that is to continue; None where none can.
+
+        Only the engine that made a token knows its logprobs: where the client wants some, one whose
+        event it has not got is made again.
+        """
         if not self.can_continue:
             return None
-        tokens = bytes(self._tokens).removesuffix(b"\n")
+        self._sent = len(self._tokens), self._token_ids
+        if b'"logprobs"' in body:  # a prompt with this word costs a token or two
+            self._sent = (0, 0) if self._has_none_but_a_role else self._seen
+        tokens = bytes(self._tokens[: self._sent[0]]).removesuffix(b"\n")
         # all at once, and read by the engine: an answer may have a hundred thousand
         chunks = tokens.replace(b" ", b",[").replace(b"\n", b"]],[")
         created = _CREATED.search(self._first_event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ PLACE_AGAIN_S = 5.0
 STRANGERS = (401, 403)
 
 Upstream = aiohttp.ClientResponse
+logger = logging.getLogger("ray.serve")
+# Bytes of why an engine does not continue an answer, in the log.
+MOST_SAID = 500
 
 
 class RelayedAnswer:
@@ -230,6 +234,8 @@ class OneTry:
             if not resumes or (answer.client.started and not streaming):
                 answer.record.resumed, answer.exchange = "refused", None
                 answer.record.output_tokens = answer.log.output_tokens
+                said = (await upstream.content.read(MOST_SAID)).decode(errors="replace")
+                logger.warning("request %s is not continued: %s", answer.request.request_id, said)
                 return False
             self._continue(place, upstream)
             return True
@@ -255,6 +261,7 @@ class OneTry:
         answer, attempt, why = self._answer, self._try.attempt, self._try.continues
         assert why is not None
         answer.exchange = place.url, attempt.route.ticket
+        answer.log.continues()
         waited_s = asyncio.get_running_loop().time() - self._try.since
         facts = {"tokens": answer.log.output_tokens, "waited_s": waited_s}
         attempt.went_on(place, upstream.headers, why, facts)

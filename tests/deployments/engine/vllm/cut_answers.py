@@ -11,7 +11,9 @@ from typing import Any
 
 import aiohttp
 
-from deployments.wire.headers import RESUMABLE_HEADER
+from deployments.wire.answer_log import AnswerLog
+from deployments.wire.continuation import tokens_comment
+from deployments.wire.headers import RESUMABLE_HEADER, RESUME_FIELD
 
 MODEL = "small"
 Body = dict[str, Any]
@@ -68,28 +70,29 @@ async def ask(http: aiohttp.ClientSession, path: str, body: Body) -> Answer:
     return answer
 
 
-def told(answer: Answer, cut: int) -> Body:
-    """What a gateway has of it that got `cut` of its comments and events."""
-    had = Answer(answer.came[:cut])
+def told(answer: Answer, cut: int, body: Body | None = None) -> Body:
+    """What a gateway has of it that got `cut` of its comments and events, and tells of it where the
+    request has this body."""
+    log = AnswerLog()
+    log.begin({name.lower(): value for name, value in answer.headers.items()})
+    for kind, *what in answer.came[:cut]:
+        if kind == "tokens":
+            log.add_tokens(tokens_comment(*what).removesuffix(b"\n\n"))
+        else:
+            log.add_events([what[0].encode()])
+    continued = log.body_to_continue(json.dumps(body or {"model": MODEL}).encode())
+    assert continued is not None
+    known: Body = json.loads(continued)[RESUME_FIELD]
+    # also where no event came: else the two would have been made in different seconds
     created = _CREATED.search(answer.events[0]) if answer.events else None
-    return {
-        "chunks": [list(chunk) for chunk in had.chunks],
-        "events": len(had.events),
-        "cached_tokens": int(answer.headers["x-antefix-cached-tokens"]),
-        "created": int(created[1]) if created else 0,
-        "made_by": answer.headers[RESUMABLE_HEADER],
-    }
+    return known | {"created": int(created[1]) if created else 0}
 
 
-def cuts(answer: Answer, with_logprobs: bool = False, around: Sequence[int] = ()) -> list[int]:
+def cuts(answer: Answer, around: Sequence[int] = ()) -> list[int]:
     """Places in it: behind its first comment and event, in the middle and one on, at its end, and
     behind and in front of the tokens `around`."""
     places = len(answer.came)
     chosen = {1, 2, places // 3, places // 2, places // 2 + 1, places - 2, places - 1}
     for at, one in enumerate(answer.came):
         chosen |= {at, at + 1} if one[0] == "tokens" and {*around} & {*one[2]} else set()
-    if with_logprobs:  # those of a token whose events did not all come are lost
-        after = {at: (answer.came[at - 1][0], answer.came[at][0]) for at in range(1, places)}
-        whole = [at for at, (had, next_one) in after.items() if had == "event" != next_one]
-        chosen = {*whole[:2], whole[len(whole) // 2], whole[-1], places - 1}
     return sorted(at for at in chosen if 0 < at < places)
