@@ -1,7 +1,7 @@
 """Packages that cannot be installed beside vLLM, in a folder that only one process looks into.
 
     <cache>/<name>-<digest>/           whole: what a lock of requirements/ pins
-    <cache>/<name>-<digest>.partial/   being made; removed by whoever comes next
+    <cache>/<name>-<digest>.partial/   being made; the next process removes it
     <cache>/<name>-<digest>.lock       whose turn it is
 
 llm-compressor needs another compressed-tensors than vLLM. pip checks every file against the lock's

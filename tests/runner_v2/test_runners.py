@@ -95,7 +95,7 @@ def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
     told = found.of(f"continued {kind}")
     assert told["cuts"] >= 4
     assert not told["other"]
-    # what makes the kind has an effect on the tokens, but for logprobs
+    # what makes the kind changes the tokens, except for logprobs
     same = told["tokens"] == found.of("continued greedy")["tokens"]
     assert same == (kind in ("greedy", "logprobs"))
 
