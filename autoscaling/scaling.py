@@ -206,7 +206,7 @@ def _heard(signals: Signals, state: State, demand: int) -> tuple[State, DemandSa
     present = demand if signals.running is None else signals.running
     replica_s = state.replica_s + present * (signals.now - state.now)
     sample = _sample(signals, replica_s)
-    # Without the counts nobody knows that nothing came.
+    # Without the counts it is unknown whether requests came.
     quiet = sample is not None and not _came(state.history, sample)
     busy = not quiet or signals.in_flight or signals.waiting
     # Gateways that go on promoting may not have heard yet that the demand was raised.

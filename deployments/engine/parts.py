@@ -53,9 +53,9 @@ logger = logging.getLogger("ray.serve")
 
 # Before the first request has been measured: what a small model does on one CPU core.
 DEFAULT_PREFILL_RATE = 500.0
-# A stream to a gateway whose machine is gone keeps its place here so long. TCP cannot tell that
-# from a gateway whose client has stopped reading once every buffer between them is full: shorter
-# would cut clients that only pause.
+# Seconds for which a stream to a gateway whose machine is gone keeps its place. To TCP, a gateway
+# whose client stops reading looks the same once all buffers are full: a shorter time would cut
+# clients that only pause.
 GATEWAY_GONE_S = 60.0
 
 

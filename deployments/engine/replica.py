@@ -175,7 +175,7 @@ class EngineReplica:
         await asyncio.sleep(HEARD_S)
         parts.held.close()
         await parts.server.drain()
-        await parts.publisher.stop()  # whoever left the board before was taken for dead
+        await parts.publisher.stop()  # a replica that leaves the board earlier seems dead
         await parts.loops.stop()  # not before: a request may have waited for one's end
         parts.witness.stop()
         parts.events.close()
