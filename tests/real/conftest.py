@@ -27,6 +27,17 @@ FLEET_FILE = Path(__file__).with_name("fleet.yaml")
 START_SECONDS = 600
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [n for n, item in enumerate(items) if item.path.parent == FLEET_FILE.parent]
+    if here:
+        part = slice(here[0], here[-1] + 1)
+        items[part] = sorted(items[part], key=_stops_the_fleet)
+
+
+def _stops_the_fleet(item: pytest.Item) -> bool:
+    return item.get_closest_marker("stops_the_fleet") is not None
+
+
 class RedisUnderTest:
     """The fleet's Redis, always on the same port; each start is an empty one."""
 

@@ -297,10 +297,10 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.stops_the_fleet
 async def test_down_lets_streams_finish_and_ends_its_processes_and_no_others(
     http: aiohttp.ClientSession, fleet: RunningFleet, bystander: subprocess.Popen[bytes]
 ) -> None:
-    """The last test of the fleet: it stops it."""
     state = fleet.home.state()
     assert state is not None
     stream = asyncio.create_task(finish(http, long_stream(fleet)))
