@@ -8,9 +8,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,6 +19,7 @@ import pytest
 import ray
 from ray._private.worker import global_worker
 
+from common.private_folder import made_private, user_folder
 from deployments.app import placement_options
 from deployments.engine import prestart
 from deployments.engine.prestart import (
@@ -27,6 +29,7 @@ from deployments.engine.prestart import (
     FORGOTTEN_S,
     HOOK,
     KEY,
+    UNUSED_S,
     WANTED_S,
     Prestart,
 )
@@ -34,19 +37,35 @@ from deployments.engine.vllm import core_process
 from deployments.fleet.pool import Pool
 from tests.waiting import cancelled, until
 
+# Of the node, and how much of it may be taken.
+MEMORY = 2**40
+FULL = int(prestart.USED_AT_MOST * MEMORY)
+RAYS = {name: getattr(prestart, name) for name in ("get_used_memory", "get_system_memory")}
 CHANGES = {"OMP_NUM_THREADS": "1", "LD_PRELOAD": None}
 
 
 class Raylet:
-    """`begins`: what becomes of a worker process that it is asked for."""
+    """`begins`: what becomes of a worker process that it is asked for.
+
+    `used_bytes`: of this node's memory. `look`: what a process in waiting does in its thread.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.begins: Any = lambda: None
+        self.begins: Callable[[], None] = lambda: None
+        self.used_bytes = 0
+        self.look: Callable[[], None] = lambda: None
 
     def __call__(self, runtime_env: str) -> None:
         self.asked.append(runtime_env)
         self.begins()
+
+    def thread(
+        self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool
+    ) -> SimpleNamespace:
+        """In place of a thread: the test looks itself."""
+        self.look = partial(target, *args)
+        return SimpleNamespace(start=lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -55,24 +74,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv(KEY, "environment")
     folder = prestart.folder_of("node")
-    prestart._make(folder)
+    made_private(user_folder())
+    make(folder)
     return folder
 
 
+def make(folder: Path) -> None:
+    """As a replica makes it."""
+    folder.mkdir(parents=True)
+    (folder / "wanted").touch()
+
+
 @pytest.fixture
-def raylet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Raylet]:
+def raylet(monkeypatch: pytest.MonkeyPatch) -> Raylet:
     raylet = Raylet()
     monkeypatch.setattr(prestart, "prestart_worker", raylet)
     monkeypatch.setattr(core_process, "changes", lambda: CHANGES)
     monkeypatch.setattr(prestart, "_import_all", lambda: None)
-    monkeypatch.setattr(prestart, "_holds", lambda more_bytes: True)
+    monkeypatch.setattr(prestart, "get_used_memory", lambda: raylet.used_bytes)
+    monkeypatch.setattr(prestart, "get_system_memory", lambda: MEMORY)
+    monkeypatch.setattr(prestart, "threading", SimpleNamespace(Thread=raylet.thread))
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    of_ray = Mock(get_node_id=lambda: "node", get_runtime_env_string=lambda: "{}")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: of_ray)
     monkeypatch.setattr(os, "nice", lambda by: by)
     monkeypatch.setattr(os, "setpriority", lambda which, who, niceness: None)
+    # what this process is when it begins; a lock that is dropped is released
     monkeypatch.setattr(prestart, "_has_begun", False)
-    yield raylet
-    if prestart._lock is not None:
-        prestart._lock.close()
     monkeypatch.setattr(prestart, "_lock", None)
+    return raylet
 
 
 @pytest.fixture
@@ -87,7 +117,7 @@ async def test_one_comes_waits_and_is_taken(
     folder: Path, raylet: Raylet, kept: list[object]
 ) -> None:
     replica = Prestart(folder, "{}")
-    raylet.begins = lambda: prestart._wait_in(folder)
+    raylet.begins = prestart.warm_up
     await replica.look()
     assert (raylet.asked, kept, prestart.is_waiting()) == (["{}"], [CHANGES], True)
     await replica.look()
@@ -108,19 +138,22 @@ async def test_two_replicas_ask_for_one(folder: Path, raylet: Raylet) -> None:
 async def test_a_process_that_nobody_asked_for_is_an_ordinary_one(
     folder: Path, raylet: Raylet, kept: list[object]
 ) -> None:
-    prestart._wait_in(folder)
+    prestart.warm_up()
     assert not kept and not prestart.begin()
 
 
 async def test_a_second_one_does_not_wait(folder: Path, raylet: Raylet, kept: list[object]) -> None:
     for _ in range(2):
         (folder / "asked").write_text(json.dumps(CHANGES))
-        prestart._wait_in(folder)
+        prestart.warm_up()
     assert len(kept) == 1
 
 
 async def test_nobody_is_asked_for_for_ever_where_none_comes(
-    folder: Path, raylet: Raylet, caplog: pytest.LogCaptureFixture
+    folder: Path,
+    raylet: Raylet,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     replica = Prestart(folder, "{}")
     for _ in range(2 * ASKS):
@@ -130,7 +163,8 @@ async def test_nobody_is_asked_for_for_ever_where_none_comes(
             os.utime(asked, (long_ago, long_ago))
     assert len(raylet.asked) == ASKS
     assert caplog.text.count("which starts the ordinary way: 3 that were begun") == 1
-    replica._asked_at = [at - ASKS_S for at in replica._asked_at]
+    later = Mock(time=time.time, monotonic=lambda: time.monotonic() + ASKS_S)
+    monkeypatch.setattr(prestart, "time", later)
     await replica.look()
     assert len(raylet.asked) == ASKS + 1
 
@@ -139,26 +173,22 @@ async def test_one_that_is_ended_again_and_again_is_not_begun_for_ever(
     folder: Path, raylet: Raylet, kept: list[object]
 ) -> None:
     replica = Prestart(folder, "{}")
-    raylet.begins = lambda: prestart._wait_in(folder)
+    raylet.begins = prestart.warm_up
     for _ in range(2 * ASKS):
         await replica.look()
         await replica.look()
-        assert prestart._lock is not None
-        prestart._lock.close()
+        prestart.begin()  # to the others, as if its process had ended
     assert len(raylet.asked) == ASKS
 
 
 async def test_where_little_memory_is_left_nobody_is_asked_for(
-    folder: Path,
-    raylet: Raylet,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    folder: Path, raylet: Raylet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prestart, "_holds", lambda more_bytes: more_bytes < prestart.MEMORY_BYTES)
+    raylet.used_bytes = FULL - prestart.MEMORY_BYTES + 1
     replica = Prestart(folder, "{}")
     await replica.look()
     assert not raylet.asked and "too little memory left for 1024 MiB more" in caplog.text
-    monkeypatch.setattr(prestart, "_holds", lambda more_bytes: True)
+    raylet.used_bytes -= 1
     await replica.look()
     assert raylet.asked
 
@@ -167,79 +197,98 @@ class Ended(BaseException):
     pass
 
 
-def ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether this process, as it is, would end itself at once."""
+class Sleeps(BaseException):
+    pass
 
-    def end(code: int) -> None:
-        raise Ended
+
+def ends(
+    raylet: Raylet,
+    monkeypatch: pytest.MonkeyPatch,
+    after_s: float = 0.0,
+    meanwhile: Callable[[], object] | None = None,
+) -> bool:
+    """Whether this process ends itself when it looks, `after_s` from its beginning.
+
+    `meanwhile`: what happens before it looks again.
+    """
+    times, changes = iter([0.0]), [meanwhile] if meanwhile else []
 
     def sleep(seconds: float) -> None:
-        raise TimeoutError
+        if not changes:
+            raise Sleeps
+        changes.pop()()
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "_exit", end)
-        clocks = Mock(time=time.time, monotonic=time.monotonic, sleep=sleep)
+        patch.setattr(os, "_exit", Mock(side_effect=Ended))
+        clocks = Mock(time=time.time, monotonic=lambda: next(times, after_s), sleep=sleep)
         patch.setattr(prestart, "time", clocks)
         try:
-            prestart._end_unless_needed(folder)
+            raylet.look()
         except Ended:
             return True
-        except TimeoutError:
+        except Sleeps:
             return False
     return False
+
+
+def wait(folder: Path) -> None:
+    """This process is asked to wait for a replica."""
+    (folder / "asked").write_text(json.dumps(CHANGES))
+    prestart.warm_up()
+    assert prestart.is_waiting()
 
 
 def test_who_waits_ends_where_it_is_not_wanted_or_memory_is_wanted_more(
     folder: Path, raylet: Raylet, kept: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "asked").write_text(json.dumps(CHANGES))
-    prestart._wait_in(folder)
-    assert prestart.is_waiting() and not ends(folder, monkeypatch)
-    monkeypatch.setattr(prestart, "_holds", lambda more_bytes: False)
-    assert ends(folder, monkeypatch)
-    monkeypatch.setattr(prestart, "_holds", lambda more_bytes: True)
+    wait(folder)
+    assert not ends(raylet, monkeypatch)
+    raylet.used_bytes = FULL + 1
+    assert ends(raylet, monkeypatch)
+    raylet.used_bytes = FULL
+    assert not ends(raylet, monkeypatch)
     long_ago = time.time() - WANTED_S
     os.utime(folder / "wanted", (long_ago, long_ago))
-    assert ends(folder, monkeypatch)
+    assert ends(raylet, monkeypatch)
     with monkeypatch.context() as chosen:  # by Ray, and its actor has not begun yet
         core_worker = Mock()
         core_worker.get_actor_id().is_nil.return_value = False
         chosen.setattr(global_worker, "core_worker", core_worker, raising=False)
-        assert not ends(folder, monkeypatch)
-    assert prestart.begin() and not ends(folder, monkeypatch)
+        assert not ends(raylet, monkeypatch)
+    assert prestart.begin() and not ends(raylet, monkeypatch)
 
 
-def test_who_waits_ends_with_its_raylet_or_where_it_is_outdated(
+def test_who_waits_ends_with_its_raylet(
     folder: Path, raylet: Raylet, kept: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "asked").write_text(json.dumps(CHANGES))
-    prestart._wait_in(folder)
-    with monkeypatch.context() as orphaned:
-        orphaned.setattr(os, "getppid", Mock(side_effect=[4711, 1]))
-        assert ends(folder, monkeypatch)
-    monkeypatch.setattr(prestart, "_is_as_on_disk", lambda seen: False)
-    assert ends(folder, monkeypatch)
+    wait(folder)
+    monkeypatch.setattr(os, "getppid", Mock(side_effect=[4711, 1]))
+    assert ends(raylet, monkeypatch)
 
 
-def test_who_has_imported_what_has_changed_since_is_outdated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_waits_ends_where_what_it_has_imported_has_changed_since(
+    folder: Path,
+    raylet: Raylet,
+    kept: list[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = ModuleType("deployments.of_this_test")
     module.__file__ = str(file := tmp_path / "of_this_test.py")
     file.touch()
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    seen: dict[str, int] = {}
-    assert prestart._is_as_on_disk(seen) and prestart._is_as_on_disk(seen)
-    os.utime(file, ns=(0, 0))
-    assert not prestart._is_as_on_disk(seen)
+    wait(folder)
+    assert not ends(raylet, monkeypatch, meanwhile=lambda: None)
+    assert ends(raylet, monkeypatch, meanwhile=lambda: os.utime(file, ns=(0, 0)))
+    assert not ends(raylet, monkeypatch)
     file.unlink()
-    assert not prestart._is_as_on_disk({})
+    assert ends(raylet, monkeypatch)
 
 
 async def test_a_replica_that_cannot_look_serves_and_looks_again(
     folder: Path, raylet: Raylet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_ray = Mock(get_node_id=lambda: "node", get_runtime_env_string=lambda: "{}")
+    of_ray = ray.get_runtime_context()
     monkeypatch.setattr(ray, "get_runtime_context", Mock(side_effect=[RuntimeError, of_ray]))
     for name in ("SETTLE_S", "PERIOD_S"):
         monkeypatch.setattr(prestart, name, 0.01)
@@ -251,24 +300,28 @@ async def test_a_replica_that_cannot_look_serves_and_looks_again(
 def test_a_process_that_nobody_uses_ends(
     folder: Path, raylet: Raylet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not ends(folder, monkeypatch)
-    monkeypatch.setattr(prestart, "UNUSED_S", 0.0)
-    assert ends(folder, monkeypatch)
+    prestart.warm_up()
+    assert not ends(raylet, monkeypatch, UNUSED_S - 1)
+    assert ends(raylet, monkeypatch, UNUSED_S)
 
 
 async def test_folders_of_nodes_that_are_gone_are_taken_away(folder: Path, raylet: Raylet) -> None:
     gone, other = folder.with_name("gone-environment"), folder.with_name("other-environment")
     for each in (gone, other):
-        prestart._make(each)
+        make(each)
     long_ago = time.time() - FORGOTTEN_S
     os.utime(gone / "wanted", (long_ago, long_ago))
     await Prestart(folder, "{}").look()
     assert set(folder.parent.iterdir()) == {folder, other}
 
 
-def test_what_is_taken_is_counted_in_the_memory_of_this_machine() -> None:
-    assert prestart._holds(0) or not prestart._holds(prestart.MEMORY_BYTES)
-    assert not prestart._holds(2**60)
+async def test_what_is_taken_is_counted_in_the_memory_of_this_machine(
+    folder: Path, raylet: Raylet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, measure in RAYS.items():
+        monkeypatch.setattr(prestart, name, measure)
+    await Prestart(folder, "{}").look()
+    assert bool(raylet.asked) != ("too little memory left" in caplog.text)
 
 
 async def test_who_could_not_be_asked_for_is_asked_for_again(folder: Path, raylet: Raylet) -> None:
@@ -290,11 +343,10 @@ def test_the_hook_of_a_worker_raises_nothing(
         raise PermissionError(folder)
 
     monkeypatch.setattr(prestart, "made_private", fails)
-    monkeypatch.setattr(prestart, "_end_unless_needed", lambda folder: None)
-    prestart.warm_up()
-    assert not ray.is_initialized() and not caplog.text
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "get_runtime_context", Mock())
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "is_initialized", lambda: False)
+        prestart.warm_up()
+    assert not caplog.text
     prestart.warm_up()
     assert "no engine starts from this process" in caplog.text
 
