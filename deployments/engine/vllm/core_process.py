@@ -216,11 +216,12 @@ _kept: CoreProcess | None = None
 _changes: Changes = {}
 
 
-def keep_one(changes: Changes) -> None:
+def keep_one(changes: Changes, modules: Sequence[str] = _MODULES) -> CoreProcess:
     """Begin the process of this process's next engine, with the environment that engines had whose
     `changes()` these are."""
     global _kept
-    _kept = CoreProcess(changes, _MODULES)
+    _kept = CoreProcess(changes, modules)
+    return _kept
 
 
 def changes() -> Changes:

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,9 @@ WITHIN_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _none_is_kept() -> Iterator[None]:
-    yield
-    if core_process._kept is not None:
-        core_process._kept.end()
-    core_process._kept = None
+def _none_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is still kept after the test ends when nothing refers to it."""
+    monkeypatch.setattr(core_process, "_kept", None)
 
 
 def begun(target: Any = tell, **kwargs: Any) -> Any:
@@ -50,8 +47,7 @@ def told(process: Any, file: Path) -> dict[str, Any]:
 
 
 def kept(changes: core_process.Changes, *modules: str) -> CoreProcess:
-    core_process._kept = CoreProcess(changes, modules)
-    return core_process._kept
+    return core_process.keep_one(changes, modules)
 
 
 def test_an_engine_finds_what_it_would_find_if_vllm_had_begun_it(
@@ -138,10 +134,11 @@ def print_all(*, queue: Any, file: str) -> None:
 
 
 async def test_one_that_is_kept_ends_with_whoever_keeps_it(tmp_path: Path) -> None:
-    waits = kept({}, EARLY)
+    waits = CoreProcess({}, [EARLY])
     assert waits.why_not() == ""
-    waits._told.close()
-    await until(lambda: not waits.process.is_alive())
+    process = waits.process
+    del waits
+    await until(lambda: not process.is_alive())
 
 
 def test_an_engine_goes_on_after_whoever_began_it_has_let_go_of_the_pipe() -> None:
