@@ -20,6 +20,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -52,9 +53,6 @@ BOUNDS_PERIOD_S = 5.0
 KEEP_S = 10.0
 MOST_REPLICAS = 10000
 _STATE = "antefix"
-# Pools that share a budget are decided in one process, Ray Serve's controller: what each asked for,
-# and when.
-_GPU_REQUESTS: dict[str, dict[str, tuple[float, GpuRequest]]] = {}
 
 
 @dataclass
@@ -76,6 +74,7 @@ class Watch:
     demand: int | None = None
     decided: Decided | None = None
     bounds: ScalingBounds | None = None
+    keep_s: float = KEEP_S
     _thread: threading.Thread | None = None
     _until: float = 0.0
 
@@ -93,8 +92,8 @@ class Watch:
         return self._thread is not None and self._thread.is_alive()
 
     def keep(self) -> None:
-        """For KEEP_S more; starts it where it has ended."""
-        self._until = time.monotonic() + KEEP_S
+        """For `keep_s` more; starts it where it has ended."""
+        self._until = time.monotonic() + self.keep_s
         if not self.is_alive:
             self.signals = self.demand = self.decided = None
             self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -222,8 +221,28 @@ class Watch:
             logger.warning("the demand of %s is not published: %s", self.board, error)
 
 
+class SharedGpus:
+    """What the pools of each fleet asked for last, and when."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._requests: dict[str, dict[str, tuple[float, GpuRequest]]] = {}
+
+    def granted(self, board: BoardName, request: GpuRequest, budget: float) -> int:
+        """The pool's replicas, of a `budget` of GPUs for all pools of its fleet."""
+        now, requests = self._clock(), self._requests.setdefault(board.fleet_board, {})
+        requests[board.pool] = (now, request)
+        # a pool that is not decided any more has gone
+        current = {name: request for name, (at, request) in requests.items() if now - at <= KEEP_S}
+        return grants(current, budget)[board.pool]
+
+
+# Pools that share a budget are decided in one process, Ray Serve's controller.
+_SHARED_GPUS = SharedGpus()
+
+
 class PoolAutoscaler:
-    """The policy object of one pool.
+    """The policy object of one pool. `watch`: what it decides from; None before its first call.
 
     Ray Serve pickles it to its controller and, while it works there, again for every replica that
     it starts; its thread stays where it decides.
@@ -237,19 +256,19 @@ class PoolAutoscaler:
         self._fleet = fleet
         self._gpus = gpus
         self._redis_url = redis_url
-        self._watch: Watch | None = None
+        self.watch: Watch | None = None
         self._decided_at = float("-inf")
         self._target: int | None = None
         self._trouble = Trouble("autoscaler", f"{board} keeps its replicas undecided", logger)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_watch": None}
+        return {**self.__dict__, "watch": None}
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """The number of replicas to run, and what to remember; as it was where deciding fails."""
-        if self._watch is None:
-            self._watch = Watch(self._board, self._redis_url, self._fleet, self._signer)
-        watch = self._watch
+        if self.watch is None:
+            self.watch = Watch(self._board, self._redis_url, self._fleet, self._signer)
+        watch = self.watch
         watch.keep()
         state = context.policy_state
         try:
@@ -290,7 +309,10 @@ class PoolAutoscaler:
             limits,
         )
         budget = watch.fleet.gpu_budget
-        granted = self._granted(budget, limits.min_replicas, decision.demand, decision.target)
+        granted = decision.target
+        if budget is not None and self._gpus > 0:
+            request = GpuRequest(limits.min_replicas, decision.demand, granted, self._gpus)
+            granted = _SHARED_GPUS.granted(self._board, request, budget)
         granted = self._bounded(watch, granted, context)
         if granted != self._target:
             logger.info(
@@ -314,17 +336,6 @@ class PoolAutoscaler:
     def _bounded(self, watch: Watch, target: int, context: AutoscalingContext) -> int:
         bounds, current = watch.bounds, context.target_num_replicas
         return target if bounds is None else bounds.clipped(target, current)
-
-    def _granted(self, budget: float | None, least: int, demand: int, target: int) -> int:
-        fleet, pool = self._board.fleet_board, self._board.pool
-        if budget is None or self._gpus <= 0:
-            return target
-        now, requests = time.monotonic(), _GPU_REQUESTS.setdefault(fleet, {})
-        request = GpuRequest(least, demand, target, self._gpus)
-        requests[pool] = (now, request)
-        # a pool that is not decided any more has gone
-        current = {name: request for name, (at, request) in requests.items() if now - at <= KEEP_S}
-        return grants(current, budget)[pool]
 
 
 def autoscaling_config(

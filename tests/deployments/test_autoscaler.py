@@ -15,16 +15,18 @@ import msgspec
 import pytest
 from ray.serve.config import AutoscalingContext
 
+from autoscaling.budget import GpuRequest
 from autoscaling.scaling import Signals
 from common import loops
 from deployments import autoscaler
-from deployments.autoscaler import PoolAutoscaler, Watch, limits_of
+from deployments.autoscaler import PoolAutoscaler, SharedGpus, Watch, limits_of
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from router.demand import DemandCounters, demand_key
 from router.fleet_settings import GivenSettings, settings_key
 from router.redis_keys import BoardName
 from router.signature import Signer, signed
+from tests.autoscaling.hand_clock import HandClock
 from tests.ports import free_ports
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess, running
@@ -49,21 +51,19 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
     return context  # type: ignore[no-any-return]
 
 
-def test_pools_share_a_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscaler, "_GPU_REQUESTS", {})
-    fleet = fleet_of(max_replicas=8)
-    policies = [
-        PoolAutoscaler(BoardName.of("test", name), NO_REDIS, fleet, 4.0, signer=None)
-        for name in "ab"
-    ]
+def test_pools_share_a_budget_of_gpus() -> None:
+    clock = HandClock()
+    shared = SharedGpus(clock)
+
+    def granted(pool: str) -> int:
+        request = GpuRequest(minimum=1, demand=4, target=5, gpus=4.0)
+        return shared.granted(BoardName.of("test", pool), request, budget=20.0)
+
     # five replicas of four GPUs each: who has least of its demand comes next
-    assert policies[0]._granted(20.0, 1, demand=4, target=5) == 5
-    assert policies[1]._granted(20.0, 1, demand=4, target=5) == 2
-    assert policies[0]._granted(20.0, 1, demand=4, target=5) == 3
+    assert [granted(pool) for pool in "aba"] == [5, 2, 3]
     # the other is gone, for nobody decides it any more
-    _, request = autoscaler._GPU_REQUESTS["test"]["b"]
-    autoscaler._GPU_REQUESTS["test"]["b"] = (time.monotonic() - 2 * autoscaler.KEEP_S, request)
-    assert policies[0]._granted(20.0, 1, demand=4, target=5) == 5
+    clock.now += 2 * autoscaler.KEEP_S
+    assert granted("a") == 5
 
 
 @pytest.mark.parametrize("on_the_board", [1, 2, 3])
@@ -73,7 +73,7 @@ def test_engines_that_are_replaced_are_not_taken_for_more(
     """Two are wanted: one has not left the board, one has not come up, or both are there."""
     monkeypatch.setattr(Watch, "keep", lambda self: None)
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
-    policy._watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
+    policy.watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
     watch.signals = Signals(now=time.monotonic(), running=on_the_board)
     context: Any = SimpleNamespace(current_num_replicas=1, target_num_replicas=2, policy_state={})
     assert policy(context)[0] == 2
@@ -85,7 +85,7 @@ def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
     monkeypatch.setattr(Watch, "keep", lambda self: None)
     monkeypatch.setattr(autoscaler, "DECIDE_PERIOD_S", 0.0)
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
-    policy._watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
+    policy.watch = watch = Watch(BOARD, NO_REDIS, fleet_of(), is_current=True)
     watch.signals = Signals(now=time.monotonic(), running=2)
     (target, state), failed = policy(context_of(2, {})), loops.failures["autoscaler"]
     assert target == 2 and state
@@ -129,7 +129,7 @@ def test_no_settings_in_redis_move_the_replicas_out_of_the_bounds_of_the_fleet(
     policy = PoolAutoscaler(BOARD, server.url, fleet_of(max_replicas=3), 0.0, signer=SIGNER)
     targets: list[int] = []
     deadline = time.monotonic() + 60
-    while len(targets) < 20 or policy._watch is None or not policy._watch.is_current:
+    while len(targets) < 20 or policy.watch is None or not policy.watch.is_current:
         targets.append(policy(context_of(2, {}))[0])
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -148,7 +148,7 @@ def test_demand_that_the_fleet_did_not_sign_starts_no_replica(server: RedisProce
             client.hset(demand_key(BOARD), "a", msgspec.json.encode(forged))
         targets.append(policy(context_of(1, {}))[0])
         time.sleep(0.1)
-    watch = policy._watch
+    watch = policy.watch
     assert watch is not None and watch.signals is not None and watch.decided is not None
     assert set(targets) == {1}
 
@@ -162,7 +162,7 @@ def test_before_anything_is_read_the_number_stays(monkeypatch: pytest.MonkeyPatc
 def test_the_policy_answers_while_redis_is_away() -> None:
     policy = PoolAutoscaler(BOARD, NO_REDIS, fleet_of(), 0.0, signer=None)
     deadline = time.monotonic() + 60
-    while policy._watch is None or policy._watch.signals is None:  # until it has looked
+    while policy.watch is None or policy.watch.signals is None:  # until it has looked
         # five may be what gateways were told since this was built, and three are its most
         assert policy(context_of(5, {}))[0] == 5
         assert time.monotonic() < deadline
@@ -171,16 +171,15 @@ def test_the_policy_answers_while_redis_is_away() -> None:
     assert isinstance(pickle.loads(pickle.dumps(policy)), PoolAutoscaler)
 
 
-def test_a_policy_that_is_not_asked_any_more_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscaler, "KEEP_S", 0.2)
-    watch = Watch(BOARD, NO_REDIS, fleet_of())
+def test_a_policy_that_is_not_asked_any_more_is_silent() -> None:
+    watch = Watch(BOARD, NO_REDIS, fleet_of(), keep_s=0.2)
     watch.keep()
     assert watch.is_alive
     deadline = time.monotonic() + 60
     while watch.is_alive:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    monkeypatch.setattr(autoscaler, "KEEP_S", 10.0)
+    watch.keep_s = 10.0
     watch.keep()
     assert watch.is_alive
 
