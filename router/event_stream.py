@@ -40,7 +40,10 @@ class EventBatch:
 class EventStream:
     """Reads one engine's events, for one reader, in one event loop."""
 
-    def __init__(self, endpoint: str, replay_endpoint: str) -> None:
+    def __init__(
+        self, endpoint: str, replay_endpoint: str, replay_timeout_s: float = REPLAY_TIMEOUT_S
+    ) -> None:
+        self.replay_timeout_s = replay_timeout_s
         self._endpoint = endpoint
         self._replay_endpoint = replay_endpoint
         self._context = zmq.asyncio.Context()
@@ -98,7 +101,7 @@ class EventStream:
             await replay.send_multipart([b"", first.to_bytes(8, "big")])
             try:
                 while end - 1 not in found:
-                    async with asyncio.timeout(REPLAY_TIMEOUT_S):
+                    async with asyncio.timeout(self.replay_timeout_s):
                         _, _, number_bytes, payload = await replay.recv_multipart()
                     number = int.from_bytes(number_bytes, "big", signed=True)
                     if number < 0:  # the end of what the engine still has

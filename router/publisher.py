@@ -39,10 +39,6 @@ FLUSH_DELAY_S = 0.005
 STOP_S = 2.0
 # Segments written in one pipeline: within the time Redis has to answer, many replicas at once.
 CHUNK_KEYS = 1024
-# All bits are set again this often: well within their lifetime, and never many at once.
-REFRESH_S = 1200.0
-REFRESH_KEYS = 2048
-REFRESH_PAUSE_S = 1.0
 # So far ahead between two heartbeats is a clock that was set: bits may have expired.
 SET_FORWARD_S = 1200
 # Before an engine's events that ended, or failed, are followed again.
@@ -58,6 +54,15 @@ class Lease:
     slot: int
     incarnation: str
     synced: bool
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """How often all bits are set again: well within their lifetime, and never many at once."""
+
+    period_s: float = 1200.0
+    keys: int = 2048
+    pause_s: float = 1.0
 
 
 def _chunks(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
@@ -128,7 +133,12 @@ class IndexPublisher:
         cached: CachedBlocks,
         measure: Callable[[Lease], str],
         on_lost: Callable[[], None] = lambda: None,
+        *,
+        refresh: Refresh = Refresh(),  # frozen
+        stop_s: float = STOP_S,
     ) -> None:
+        self._often = refresh
+        self._stop_s = stop_s
         self._redis = redis
         self._pool = pool
         self._cached = cached
@@ -182,7 +192,12 @@ class IndexPublisher:
             ("kv_events", follow, FOLLOW_AGAIN_S, f"KV events {of} not understood"),
             ("index_writer", self._write, 0.0, f"index {of} not written"),
             ("heartbeat", self._beat, HEARTBEAT_S, f"load {of} not published"),
-            ("index_refresh", self._refresh, REFRESH_S, f"index {of} not refreshed"),
+            (
+                "index_refresh",
+                self._refresh,
+                self._often.period_s,
+                f"index {of} not refreshed",
+            ),
         ):
             self._loops.start(loop, kept(loop, step, period_s, fails=fails))
 
@@ -192,9 +207,9 @@ class IndexPublisher:
         self._end_tenancy()
 
     async def stop(self) -> None:
-        """Leave the index within STOP_S; what cannot be cleared by then is the sweeper's."""
+        """Leave the index within `stop_s`; what cannot be cleared by then is the sweeper's."""
         with contextlib.suppress(*REDIS_FAILURES):
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(self._stop_s):
                 await self._loops.stop()
                 tenancy, self._tenancy = self._tenancy, None
                 if tenancy is not None:
@@ -322,7 +337,7 @@ class IndexPublisher:
     async def _refresh(self) -> None:
         """Set every bit again now and then: for its lifetime, and should Redis have lost it."""
         await self._pause()
-        for keys in self._cached.chunks(REFRESH_KEYS):
+        for keys in self._cached.chunks(self._often.keys):
             assert self._tenancy is not None
             self._take_changes(self._tenancy)
             self._tenancy.add(Changes(keys, []))
@@ -330,7 +345,7 @@ class IndexPublisher:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until Redis has what was written, REFRESH_PAUSE_S at least."""
-        await asyncio.sleep(REFRESH_PAUSE_S)
+        """Until Redis has what was written, a pause at least."""
+        await asyncio.sleep(self._often.pause_s)
         while not self.synced:  # noqa: ASYNC110  # nothing tells when
-            await asyncio.sleep(REFRESH_PAUSE_S)
+            await asyncio.sleep(self._often.pause_s)

@@ -1,11 +1,12 @@
 """One Redis for all tests of a module, emptied before each of them."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from router import active, demand, fleet_settings, slots
 from router.redis_client import AsyncRedis
-from tests.router.index_redis import client_of, control, server_of
+from tests.router.index_redis import PATIENCE_S, client_of, control, server_of
 from tests.router.redis_process import RedisProcess
 
 
@@ -19,6 +20,18 @@ def topology() -> str:
 def shared(topology: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     with server_of(topology, tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture
+def redis_timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets how long Redis may take, in seconds: first so long that no busy core is an outage."""
+
+    def set_to(seconds: float) -> None:
+        for module in (active, demand, fleet_settings, slots):
+            monkeypatch.setattr(module, "REDIS_TIMEOUT_S", seconds)
+
+    set_to(PATIENCE_S)
+    return set_to
 
 
 @pytest.fixture

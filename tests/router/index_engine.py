@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from router.cached_blocks import CachedBlocks
 from router.event_stream import EventBatch
@@ -70,6 +71,7 @@ class Replica:
     cached: CachedBlocks
     leases: list[Lease] = field(default_factory=list)
     losses: int = 0
+    is_measurable: bool = True
     publisher: IndexPublisher = field(init=False)
 
     @property
@@ -81,6 +83,8 @@ class Replica:
         return self.leases[-1].incarnation
 
     def measure(self, lease: Lease) -> str:
+        if not self.is_measurable:
+            raise ArithmeticError("of this test")
         self.leases.append(lease)
         return json.dumps({"incarnation": lease.incarnation})
 
@@ -103,11 +107,11 @@ class Replica:
 
 @asynccontextmanager
 async def replica_on(
-    redis: AsyncRedis, events: Sequence[KvEvent] = (), max_copies: int | None = None
+    redis: AsyncRedis, events: Sequence[KvEvent] = (), max_copies: int | None = None, **more: Any
 ) -> AsyncIterator[Replica]:
     cached = CachedBlocks(HASHER, "main", None, SEGMENT_TOKENS, max_copies)
     replica = Replica(Feed(), cached)
-    replica.publisher = IndexPublisher(redis, POOL, replica.cached, replica.measure, replica.lost)
+    replica.publisher = IndexPublisher(redis, POOL, cached, replica.measure, replica.lost, **more)
     replica.feed.put(*events)
     replica.publisher.start(replica.feed.batches)
     try:

@@ -11,11 +11,7 @@ from router.signature import Signer, signed
 from tests.router.index_redis import POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis beside busy cores is none that does not answer."""
-    monkeypatch.setattr(active, "REDIS_TIMEOUT_S", 30.0)
+pytestmark = pytest.mark.usefixtures("redis_timeout")
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.soak.held_items import held_items
 from router import demand
 from router.demand import (
     FORGET_S,
@@ -32,11 +33,7 @@ from tests.router.index_redis import PATIENCE_S, POOL, TOPOLOGIES, control
 from tests.router.redis_process import RedisProcess, running
 from tests.waiting import cancelled, until
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis beside busy cores is none that does not answer."""
-    monkeypatch.setattr(demand, "REDIS_TIMEOUT_S", 30.0)
+pytestmark = pytest.mark.usefixtures("redis_timeout")
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES)
@@ -229,9 +226,9 @@ async def test_negative_counts_take_nothing_away(redis: AsyncRedis, server: Redi
 
 
 async def test_an_outage_raises_nowhere_and_is_seen_by_its_age(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, redis_timeout: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(demand, "REDIS_TIMEOUT_S", 1.0)
+    redis_timeout(1.0)
     (port,) = free_ports(1)
     redis = connect(f"redis://127.0.0.1:{port}/0")
     clock, counters = Clock(), DemandCounters(arrived=1)
@@ -280,7 +277,7 @@ def test_sources_that_come_and_go_for_years_are_not_all_remembered() -> None:
     total = GrowingSum()
     for number in range(5 * demand.SOURCES_KEPT):
         assert total.add({f"gateway-{number}": 2, "stays": number}) == 2 * (number + 1) + number
-    assert len(total._last) <= demand.SOURCES_KEPT
+    assert held_items(total).total() <= demand.SOURCES_KEPT
 
 
 async def test_counters_are_written_only_while_the_autoscaler_needs_them(

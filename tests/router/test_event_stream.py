@@ -13,7 +13,6 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from router import event_stream
 from router.event_stream import EventBatch, EventStream
 from router.kv_events import BlockRemoved
 from tests.waiting import until
@@ -183,15 +182,15 @@ async def test_a_hole_in_the_answer_is_a_loss(publisher: Publisher, reader: Read
 
 
 async def test_without_an_answer_the_loss_is_told_and_a_late_one_does_no_harm(
-    publisher: Publisher, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, reader: Reader
 ) -> None:
-    monkeypatch.setattr(event_stream, "REPLAY_TIMEOUT_S", 0.05)
+    reader.stream.replay_timeout_s = 0.05
     await publisher.subscribed()
     publisher.answering.clear()
     await publisher.publish(lost_on_the_way=True)
     await publisher.publish()
     assert await reader.read(1) == [(1, True)]
-    monkeypatch.setattr(event_stream, "REPLAY_TIMEOUT_S", 5.0)
+    reader.stream.replay_timeout_s = 5.0
     publisher.answering.set()
     await publisher.publish(lost_on_the_way=True)
     await publisher.publish()
@@ -199,11 +198,8 @@ async def test_without_an_answer_the_loss_is_told_and_a_late_one_does_no_harm(
     assert publisher.requests == 2
 
 
-async def test_an_engine_without_replay_only_loses(
-    publisher: Publisher, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_stream, "REPLAY_TIMEOUT_S", 0.05)
-    stream = EventStream(f"ipc://{folder}/events", f"ipc://{folder}/nobody")
+async def test_an_engine_without_replay_only_loses(publisher: Publisher, folder: Path) -> None:
+    stream = EventStream(f"ipc://{folder}/events", f"ipc://{folder}/nobody", 0.05)
     first = asyncio.ensure_future(anext(aiter(stream.batches())))
     await publisher.subscribed()
     await publisher.publish(lost_on_the_way=True)

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from router import fleet_settings, redis_keys, signature
+from router import redis_keys, signature
 from router.fleet_settings import (
     EXPIRE_S,
     GivenSettings,
@@ -28,10 +28,7 @@ FLEET = "fleet@cluster"
 SIGNER = Signer("secret")
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Redis beside busy cores is none that does not answer."""
-    monkeypatch.setattr(fleet_settings, "REDIS_TIMEOUT_S", 30.0)
+pytestmark = pytest.mark.usefixtures("redis_timeout")
 
 
 def writer_of(redis: AsyncRedis, now: float = 0.0) -> SettingsWriter:

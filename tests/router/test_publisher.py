@@ -1,16 +1,19 @@
 """A replica's publisher keeps the index as the engine's prefix cache is."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router import publisher, slots
+from router import slots
 from router.kv_events import KvEvent
+from router.publisher import Refresh
 from router.redis_client import AsyncRedis
-from tests.router.index_engine import Replica, all_cleared, removed, replica_on, stored
+from tests.router import index_engine
+from tests.router.index_engine import Replica, all_cleared, removed, stored
 from tests.router.index_redis import (
     PATIENCE_S,
     POOL,
@@ -27,11 +30,9 @@ from tests.router.index_redis import (
 from tests.router.redis_process import RedisProcess
 from tests.waiting import until
 
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(publisher, "STOP_S", PATIENCE_S)
+pytestmark = pytest.mark.usefixtures("redis_timeout")
+# One that leaves has all the time that it needs.
+replica_on = partial(index_engine.replica_on, stop_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -185,11 +186,10 @@ async def test_stopping_at_any_moment_of_a_heartbeat_leaves_nothing(
 
 
 async def test_bits_are_set_again_before_they_expire(
-    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis, server: RedisProcess
 ) -> None:
-    monkeypatch.setattr(publisher, "REFRESH_S", 0.05)
-    monkeypatch.setattr(publisher, "REFRESH_PAUSE_S", 0.01)
-    async with replica_on(redis, [stored(1), stored(2)]) as replica:
+    often = Refresh(period_s=0.05, pause_s=0.01)
+    async with replica_on(redis, [stored(1), stored(2)], refresh=often) as replica:
         await replica.until_exact(server, 4)
         one, other = (slots.segment_prefix(POOL) + key for key in replica.cached.keys()[:2])
         with control(server) as client:
@@ -200,11 +200,10 @@ async def test_bits_are_set_again_before_they_expire(
 
 
 async def test_what_only_the_refresh_has_written_is_cleared_too(
-    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis, server: RedisProcess
 ) -> None:
-    monkeypatch.setattr(publisher, "REFRESH_S", 0.01)
-    monkeypatch.setattr(publisher, "REFRESH_PAUSE_S", 0.01)
-    async with replica_on(redis, [stored(1)]) as replica:
+    often = Refresh(period_s=0.01, pause_s=0.01)
+    async with replica_on(redis, [stored(1)], refresh=often) as replica:
         await replica.until_exact(server, 2)
         replica.cached.apply([stored(2)])  # which no event has announced to the writer
         await until(lambda: len(bits(server)) == 4)
@@ -230,10 +229,9 @@ async def test_a_load_that_cannot_be_measured_is_measured_again_later(
 ) -> None:
     async with replica_on(redis, [stored(1)]) as replica:
         await replica.until_exact(server, 2)
-        measure = replica.publisher._measure
-        replica.publisher._measure = lambda lease: str(1 // 0)
+        replica.is_measurable = False
         await until(lambda: not replica.publisher.synced)
-        replica.publisher._measure = measure
+        replica.is_measurable = True
         await replica.until_exact(server, 2)
 
 
@@ -253,7 +251,8 @@ def test_whatever_happens_the_index_ends_as_the_engine_is(
     shared: RedisProcess, happening: list[list[KvEvent] | str]
 ) -> None:
     async def scenario() -> None:
-        async with client_of(shared) as redis, replica_on(redis) as replica:
+        often = Refresh(period_s=0.001, keys=2, pause_s=0.001)
+        async with client_of(shared) as redis, replica_on(redis, refresh=often) as replica:
             for what in happening:
                 await happens(what, replica)
             replica.feed.put(stored(99))
@@ -279,9 +278,6 @@ def test_whatever_happens_the_index_ends_as_the_engine_is(
                 elif replica.leases:
                     client.hset(slots.batches_key(POOL), str(replica.slot), "0")
 
-    with control(shared) as client, pytest.MonkeyPatch.context() as patch:
+    with control(shared) as client:
         client.flushall()
-        patch.setattr(publisher, "REFRESH_S", 0.001)
-        patch.setattr(publisher, "REFRESH_PAUSE_S", 0.001)
-        patch.setattr(publisher, "REFRESH_KEYS", 2)
         asyncio.run(scenario())

@@ -30,10 +30,7 @@ def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On busy cores a late answer is no sign of anything."""
-    monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", 30.0)
+pytestmark = pytest.mark.usefixtures("redis_timeout")
 
 
 def snapshot(incarnation: str) -> str:
@@ -254,10 +251,10 @@ async def test_a_redis_that_lost_the_scripts_is_taught_them_again(
 
 
 async def test_no_call_waits_longer_than_its_time(
-    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis, server: RedisProcess, redis_timeout: Callable[[float], None]
 ) -> None:
     slot = await claim(redis, POOL, "own")
-    monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", 1.0)
+    redis_timeout(1.0)
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         async with asyncio.timeout(3 * slots.REDIS_TIMEOUT_S):

@@ -5,7 +5,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,9 +42,7 @@ def topology(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
+pytestmark = pytest.mark.usefixtures("redis_timeout")
 
 
 class Hand:
@@ -215,23 +213,23 @@ async def test_a_sweeper_runs_by_itself(
 
 
 @contextmanager
-def hanging(server: RedisProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", 0.3)
+def hanging(server: RedisProcess, redis_timeout: Callable[[float], None]) -> Iterator[None]:
+    redis_timeout(0.3)
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
-        monkeypatch.setattr(slots, "REDIS_TIMEOUT_S", PATIENCE_S)
+        redis_timeout(PATIENCE_S)
 
 
 async def test_a_reading_that_failed_starts_the_observation_anew(
-    redis: AsyncRedis, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis, server: RedisProcess, redis_timeout: Callable[[float], None]
 ) -> None:
     await dead_slot(redis, KEYS[:1])
     hand = Hand(redis)
     await hand.sweep()
-    with hanging(server, monkeypatch):
+    with hanging(server, redis_timeout):
         assert [await hand.sweep(), await hand.sweep()] == [0, 0]
     hand.now = 4.0
     assert await hand.sweep() == 0
@@ -243,7 +241,7 @@ async def test_an_outage_during_a_sweep_is_logged_once(
     redis: AsyncRedis,
     server: RedisProcess,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    redis_timeout: Callable[[float], None],
 ) -> None:
     caplog.set_level(logging.WARNING)
     await dead_slot(redis, KEYS)
@@ -251,7 +249,7 @@ async def test_an_outage_during_a_sweep_is_logged_once(
     await hand.sweep()
     hand.now = 4.0
     assert await hand.step() is None
-    with hanging(server, monkeypatch):
+    with hanging(server, redis_timeout):
         assert [await hand.sweep(), await hand.sweep()] == [0, 0]
     assert len(caplog.records) == 1
     assert await hand.sweep_later() == 1
