@@ -65,12 +65,13 @@ class NodeCollector(Collector):
         return metrics.values()
 
 
-def serve(folder: Path, host: str, port: int) -> None:
+def serve(folder: Path, host: str, port: int, *, fresh_s: float = FRESH_S) -> None:
     """Serve `folder` from a daemon thread, on a port that others of the node serve, too.
 
-    Where it cannot be listened on, that is logged and the process goes on without.
+    The files are merged at most once in `fresh_s`. Where the port cannot be listened on, that is
+    logged and the process goes on without.
     """
-    exposition, is_local = _Exposition(folder), is_loopback(host)
+    exposition, is_local = _Exposition(folder, fresh_s), is_loopback(host)
 
     def answer(environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         if is_local and not names_this_machine(environ.get("HTTP_HOST", "")):
@@ -126,9 +127,10 @@ def names_this_machine(host_header: str) -> bool:
 
 
 class _Exposition:
-    """What is served; merged at most once in FRESH_S, however many ask."""
+    """What is served; merged at most once in `fresh_s`, however many ask."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fresh_s: float) -> None:
+        self._fresh_s = fresh_s
         self._registry = CollectorRegistry()
         self._registry.register(NodeCollector(folder))
         self._merging = threading.Lock()
@@ -137,7 +139,7 @@ class _Exposition:
 
     def text(self) -> bytes:
         with self._merging:
-            if time.monotonic() - self._merged_at >= FRESH_S:
+            if time.monotonic() - self._merged_at >= self._fresh_s:
                 self._text = generate_latest(self._registry)
                 self._merged_at = time.monotonic()
             return self._text

@@ -190,11 +190,16 @@ class ReplicaMetrics:
     """Those of one engine replica, in its own process.
 
     `startup_s` is how long it took to be ready; `calibrated` prompt tokens a second it should
-    compute, None where nobody has said.
+    compute, None where nobody has said. The metrics are in `registry`; None: in one of their own.
     """
 
-    def __init__(self, startup_s: float, calibrated: float | None) -> None:
-        self._families = ReplicaFamilies(CollectorRegistry())
+    def __init__(
+        self,
+        startup_s: float,
+        calibrated: float | None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._families = ReplicaFamilies(registry or CollectorRegistry())
         self._loops = ProcessCounts(self._families.loop_failures)
         self._grammars = ProcessCounts(self._families.grammars)
         self._speculation: SpeculationFamilies | None = None

@@ -48,10 +48,11 @@ def ours() -> list[Family]:
     speculation = SpeculationFamilies(CollectorRegistry())
     whose = ("pool", "replica")
     return [
-        Family(metric._name, str(metric._type), (*metric._labelnames, *more))
+        Family(described.name, described.type, (*metric._labelnames, *more))
         for families, more in ((Families(), ()), (replica, whose), (speculation, whose))
         for metric in vars(families).values()
         if isinstance(metric, MetricWrapperBase)
+        for described in metric.describe()
     ]
 
 

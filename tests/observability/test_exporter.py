@@ -42,8 +42,7 @@ Histogram("ttft", "TTFT.", ["pool"], buckets=[1]).labels("main").observe(0.5)
 if who != ["gateway"]:
     Counter("vllm:tokens", "Tokens.", ["model_name"]).labels("m").inc(5)
     Gauge("vllm:use", "Use.", ["model_name"]).labels("m").set(0.5)
-exporter.FRESH_S = 0.0
-exporter.serve(folder, "127.0.0.1", port)
+exporter.serve(folder, "127.0.0.1", port, fresh_s=0.0)
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -175,16 +174,21 @@ def test_a_port_that_is_anothers_is_done_without(node: Node) -> None:
         exporter.serve(node.folder, "127.0.0.1", taken.getsockname()[1])
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """Of an endpoint in this process."""
+def served(folder: Path, **more: float) -> str:
+    """The URL of an endpoint in this process."""
     (port,) = free_ports(1)
-    exporter.serve(tmp_path, "127.0.0.1", port)
+    exporter.serve(folder, "127.0.0.1", port, **more)
     return f"http://127.0.0.1:{port}/metrics"
 
 
-def test_however_many_ask_the_files_are_merged_once_a_second(
-    url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return served(tmp_path)
+
+
+@pytest.mark.parametrize(("fresh_s", "times"), [(1000.0, 1), (0.0, 20)])
+def test_however_many_ask_the_files_are_merged_once_in_a_while(
+    tmp_path: Path, fresh_s: float, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merged = []
 
@@ -193,15 +197,11 @@ def test_however_many_ask_the_files_are_merged_once_a_second(
         return b"# text"
 
     monkeypatch.setattr(exporter, "generate_latest", merge)
-    monkeypatch.setattr(exporter, "FRESH_S", 1000.0)
+    url = served(tmp_path, fresh_s=fresh_s)
     for _ in range(20):
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.read() == b"# text"
-    assert len(merged) == 1
-    monkeypatch.setattr(exporter, "FRESH_S", 0.0)
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        answer.read()
-    assert len(merged) == 2
+    assert len(merged) == times
 
 
 def test_whoever_holds_connections_open_costs_a_bounded_number_of_threads(url: str) -> None:
