@@ -200,14 +200,19 @@ def waits_for_gpu(pod: Any, resource: str) -> bool:
     )
 
 
-def run(controller: Controller, leadership: Leadership, stop: threading.Event) -> None:
+def run(
+    controller: Controller,
+    leadership: Leadership,
+    stop: threading.Event,
+    period_s: float = PERIOD_S,
+) -> None:
     while not stop.is_set():
         if leadership.renew():
             try:
                 controller.step()
             except KUBERNETES_FAILURES as error:
                 logger.warning("nothing is changed until Kubernetes answers: %s", said(error))
-        stop.wait(PERIOD_S)
+        stop.wait(period_s)
 
 
 def main() -> None:

@@ -83,17 +83,23 @@ def start(
     metrics_url: str,
     run_id: str,
     generated: Path = GENERATED,
+    *,
+    ports: tuple[int, int] = (PROMETHEUS_PORT, ALERTMANAGER_PORT),
+    within_s: float = START_SECONDS,
 ) -> Monitoring:
-    """Once both are ready. Raises Problem with the last words of the one that is not."""
+    """Once both are ready, on these `ports` where they are free.
+
+    Raises Problem with the last words of the one that is not.
+    """
     stop(run_id)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in ("rules.yaml", "alertmanager.yaml"):
         shutil.copyfile(generated / name, folder / name)
-    server = _Starter(folder, logs, run_id)
+    server = _Starter(folder, logs, run_id, within_s)
     try:
         alertmanager = server.start(
             "alertmanager",
-            ALERTMANAGER_PORT,
+            ports[1],
             lambda port: [
                 programs.alertmanager,
                 f"--config.file={folder / 'alertmanager.yaml'}",
@@ -105,7 +111,7 @@ def start(
         (folder / "prometheus.yml").write_text(configuration(metrics_url, alertmanager))
         prometheus = server.start(
             "prometheus",
-            PROMETHEUS_PORT,
+            ports[0],
             lambda port: [
                 programs.prometheus,
                 f"--config.file={folder / 'prometheus.yml'}",
@@ -168,6 +174,7 @@ class _Starter:
     folder: Path
     logs: Path
     run_id: str
+    within_s: float
 
     def start(self, name: str, usual_port: int, command: Callable[[int], list[str]]) -> str:
         """Its URL: of the port that everybody knows if that is free."""
@@ -200,7 +207,7 @@ class _Starter:
                 )
             except OSError as error:
                 return f"{command[0]} cannot be run: {error.strerror or error}"
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self.within_s
         while process.poll() is None and time.monotonic() < deadline:
             if _listens(process.pid, port) and _is_ready(port):
                 return ""
@@ -208,7 +215,7 @@ class _Starter:
         if process.poll() is None:
             process.kill()
             process.wait()
-            return f"not ready within {START_SECONDS:.0f} s"
+            return f"not ready within {self.within_s:.0f} s"
         return _last_words(log_file.read_bytes()[begin:].decode(errors="replace"))
 
 

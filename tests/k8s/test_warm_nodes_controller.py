@@ -16,7 +16,6 @@ from kubernetes.client.exceptions import ApiException
 
 from deployments.gateway.intake.keys_file import plain_keys
 from deployments.gateway.pool.pool import GatewayPool
-from k8s import warm_nodes_controller
 from k8s.warm_nodes_controller import Controller, first_key, run
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
@@ -178,7 +177,7 @@ def test_conflicts_without_end_are_left_for_the_next_time(
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[None]:
     stop = threading.Event()
-    task = asyncio.create_task(asyncio.to_thread(run, *fleet.controller(), stop))
+    task = asyncio.create_task(asyncio.to_thread(run, *fleet.controller(), stop, 0.02))
     try:
         yield
     finally:
@@ -187,9 +186,8 @@ async def running(fleet: Fleet) -> AsyncIterator[None]:
 
 
 async def test_it_goes_on_when_kubernetes_is_back(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(warm_nodes_controller, "PERIOD_S", 0.02)
     fleet.gateway.decided = GROWING
     fleet.api.away = True
     async with running(fleet):
@@ -199,9 +197,8 @@ async def test_it_goes_on_when_kubernetes_is_back(
 
 
 async def test_a_right_that_is_missing_is_said_and_asked_for_again(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(warm_nodes_controller, "PERIOD_S", 0.02)
     fleet.api.forbid("list", "pods")
     async with running(fleet):
         await until(lambda: caplog.text.count("pods is forbidden") >= 2)

@@ -46,7 +46,7 @@ class Beside:
         (self.generated / "rules.yaml").write_text(ALWAYS_FIRING)
         (self.generated / "alertmanager.yaml").write_text(NO_RECEIVER)
 
-    def start(self, metrics_url: str, generated: Path | None = None) -> Monitoring:
+    def start(self, metrics_url: str, generated: Path | None = None, **more: Any) -> Monitoring:
         programs = monitoring.Programs(program("prometheus"), program("alertmanager"))
         return monitoring.start(
             programs,
@@ -55,6 +55,7 @@ class Beside:
             metrics_url,
             self.run_id,
             generated or self.generated,
+            **more,
         )
 
 
@@ -131,22 +132,16 @@ def test_a_taken_port_leads_to_another(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        monkeypatch.setattr(monitoring, "PROMETHEUS_PORT", taken)
-        monkeypatch.setattr(monitoring, "ALERTMANAGER_PORT", taken)
         if thought_free:
             monkeypatch.setattr(monitoring, "is_free", lambda host, port: True)
-        started = beside.start(metrics_url)
+        started = beside.start(metrics_url, ports=(taken, taken))
     assert not started.prometheus.endswith(f":{taken}")
     assert not started.alertmanager.endswith(f":{taken}")
 
 
-def test_the_usual_port_is_taken_when_it_is_free(
-    beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usual_port_is_taken_when_it_is_free(beside: Beside, metrics_url: str) -> None:
     prometheus, alertmanager = free_ports(2)
-    monkeypatch.setattr(monitoring, "PROMETHEUS_PORT", prometheus)
-    monkeypatch.setattr(monitoring, "ALERTMANAGER_PORT", alertmanager)
-    started = beside.start(metrics_url)
+    started = beside.start(metrics_url, ports=(prometheus, alertmanager))
     assert started == Monitoring(
         f"http://127.0.0.1:{prometheus}", f"http://127.0.0.1:{alertmanager}"
     )
@@ -169,17 +164,20 @@ def test_a_wrong_file_is_told_with_its_reason_and_leaves_nothing_running(
     assert processes.processes(beside.run_id) == []
 
 
-def test_one_that_is_never_ready_is_given_up(
-    beside: Beside, metrics_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitoring, "START_SECONDS", 0.5)
+def test_one_that_is_never_ready_is_given_up(beside: Beside, metrics_url: str) -> None:
     idle = beside.folder.parent / "idle"
     idle.write_text("#!/bin/sh\nexec sleep 600\n")
     idle.chmod(0o700)
     programs = monitoring.Programs(str(idle), str(idle))
     with pytest.raises(Problem, match="alertmanager does not start: not ready within"):
         monitoring.start(
-            programs, beside.folder, beside.logs, metrics_url, beside.run_id, beside.generated
+            programs,
+            beside.folder,
+            beside.logs,
+            metrics_url,
+            beside.run_id,
+            beside.generated,
+            within_s=0.5,
         )
     assert processes.processes(beside.run_id) == []
 
