@@ -47,7 +47,7 @@ class Traffic:
     and whole answers, long and short."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._model = model
         self._numbers = count()
         self.outcomes: list[Asked] = []
@@ -72,7 +72,7 @@ class Traffic:
         """One request, whatever comes of it."""
         outcome = Asked(_now())
         connector = aiohttp.TCPConnector(force_close=True)
-        headers = self._endpoint.headers
+        headers = self.endpoint.headers
         try:
             async with (
                 asyncio.timeout(HUNG_S),
@@ -101,7 +101,7 @@ class Traffic:
         stream = Stream(outcome, LONG_TOKENS if number % 2 else SHORT_TOKENS)
         while True:
             try:
-                url = f"{self._endpoint.url}/v1/completions"
+                url = f"{self.endpoint.url}/v1/completions"
                 async with http.post(url, json=body, headers=stream.rest) as answer:
                     outcome.replica = answer.headers.get("x-antefix-replica", outcome.replica)
                     if answer.status != 200:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from benchmarks.drills import scenarios
 from benchmarks.drills.scenarios import OVERFLOW, POOL, SCENARIOS
 from benchmarks.drills.verdict import Injury
 from benchmarks.stand.drilled_fleet import DrilledFleet
+from cli.local.home import FleetState, Home
 from deployments.fleet.fleet_file import load_fleet, parse_fleet
 from router import active
 from router.active import Active, ActiveWriter
@@ -136,11 +139,15 @@ async def test_a_promotion_is_what_a_gateway_writes(redis: AsyncRedis, redis_url
 def test_a_changed_file_is_given_to_antefix(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fleet = object.__new__(DrilledFleet)
-    fleet.home, fleet._file = tmp_path, tmp_path / "fleet.yaml"
-    fleet._file.write_text(FLEET)
+    (file := tmp_path / "fleet.yaml").write_text(FLEET)
+    home = Home(tmp_path)
+    state = FleetState("no run", str(file), "", "127.0.0.1", 1, "", "", 1.0, 0.0)
+    home.save_state(replace(state, redis_url="redis://127.0.0.1:1/0"))
+    of: Any = SimpleNamespace(home=tmp_path)
+    http: Any = None
+    fleet = DrilledFleet(of, http)
     run: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))
     fleet.update(POOL, replicas=1)
-    assert run[0][-3:] == ["update", str(fleet._file), "--json"]
-    assert load_fleet(fleet._file, check_engine_args=False).pools[POOL].replicas == 1
+    assert run[0][-3:] == ["update", str(file), "--json"]
+    assert load_fleet(file, check_engine_args=False).pools[POOL].replicas == 1

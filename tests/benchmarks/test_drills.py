@@ -156,12 +156,13 @@ async def test_clients_have_the_rest_of_a_stream_whose_gateway_is_lost(
         gateway_before(engine, resume_within_s=60.0) as lost,
         gateway_before(engine, starts_engines=False, resume_within_s=60.0) as front,
     ):
-        engine.pauses_after = 4
         asking = traffic(lost)
-        asking._numbers = iter([1])  # type: ignore[assignment]
+        await asking.ask()  # the second one is a long stream
+        engine.pauses_after, engine.made = 4, 0
+        streams.clear()
         asked = asyncio.create_task(asking.ask())
         await until(lambda: bool(streams and streams[0].rest))
-        asking._endpoint = Endpoint("gateway", front.url, front.headers)
+        asking.endpoint = Endpoint("gateway", front.url, front.headers)
         lost.is_killed()
         engine.go_on.set()
         one = await asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -72,6 +73,13 @@ def deployment_of(application: Application) -> Deployment:
     return application._bound_deployment
 
 
+def options_of(deployment: Deployment) -> SimpleNamespace:
+    """What Ray Serve was given, which it shows of no deployment."""
+    return SimpleNamespace(
+        **vars(deployment._replica_config), **dict(deployment._deployment_config)
+    )
+
+
 def _arguments(deployment: Deployment) -> tuple[Any, ...]:
     return cast(tuple[Any, ...], deployment.init_args)
 
@@ -112,7 +120,7 @@ def test_pipeline_parallel_is_a_bundle_a_gpu_and_the_replica_is_beside_the_first
 def test_the_replica_fits_into_the_first_bundle_as_ray_serve_asks() -> None:
     """Ray Serve itself refuses the deployment otherwise."""
     deployments = built(fleet_of(pool_of(tp=2, pp=2)))
-    assert len(deployments["engine"]._replica_config.placement_group_bundles or ()) == 4
+    assert len(options_of(deployments["engine"]).placement_group_bundles or ()) == 4
 
 
 def test_an_accelerator_type_is_asked_of_every_gpu() -> None:
@@ -229,7 +237,8 @@ def test_the_policy_that_ray_serve_gets_is_the_pools_own_and_shows_no_secret() -
 
 
 def _scaling(**pool: Any) -> AutoscalingConfig:
-    config = built(fleet_of(pool_of(**pool)))["engine"]._deployment_config.autoscaling_config
+    deployment = built(fleet_of(pool_of(**pool)))["engine"]
+    config: AutoscalingConfig | None = options_of(deployment).autoscaling_config
     assert config is not None
     return config
 
@@ -239,7 +248,7 @@ def test_gateways_are_limited_a_node_when_asked(limit: int | None) -> None:
     fleet = fleet_of(pool_of(), gateway={"replicas": 2, "replicas_per_node": limit})
     gateway = built(fleet)["gateway"]
     assert gateway.num_replicas == 2
-    assert gateway._replica_config.max_replicas_per_node == limit
+    assert options_of(gateway).max_replicas_per_node == limit
 
 
 @pytest.fixture
@@ -267,7 +276,7 @@ def test_gateways_are_built_from_what_is_cold_and_the_environment() -> None:
 def test_a_pool_is_built_from_what_is_cold_and_what_ray_serve_was_given() -> None:
     fleet = {"name": "test", "pools": {"engine": {**POOL, "replicas": 2}, "other": POOL}}
     engine = deployment_of(build_pool(args_of_pool(fleet, "engine")))
-    assert engine._deployment_config.autoscaling_config is not None
+    assert options_of(engine).autoscaling_config is not None
     with pytest.raises(FleetError, match=r"pools\.engine\.modle: unknown key"):
         build_pool({"fleet": {"name": "test", "pools": {"engine": {"modle": "x"}}}})
 
@@ -306,9 +315,9 @@ def test_a_pool_starts_though_the_settings_are_not_usable(user_config: Any) -> N
 
 def test_a_rollout_may_start_new_replicas_before_it_stops_old_ones() -> None:
     surging = built(fleet_of(pool_of(), surge_percent=25))
-    assert {d._deployment_config.max_surge_percent for d in surging.values()} == {25}
+    assert {options_of(d).max_surge_percent for d in surging.values()} == {25}
     stopping_first = built(fleet_of(pool_of()))
-    assert {d._deployment_config.max_surge_percent for d in stopping_first.values()} == {0}
+    assert {options_of(d).max_surge_percent for d in stopping_first.values()} == {0}
 
 
 def test_two_clusters_of_one_fleet_do_not_count_each_others_replicas(

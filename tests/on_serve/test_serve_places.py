@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -126,26 +127,26 @@ class Gateway:
     """A transport; `reservations` were asked of Ray Serve."""
 
     def __init__(self, handle: DeploymentHandle[Any], http: aiohttp.ClientSession) -> None:
-        self.transport = Transport(handle, SECRET)
-        self._http = http
+        self._hold, self._http = handle.hold, http
+        counted: Any = SimpleNamespace(
+            hold=SimpleNamespace(choose_replica=self._choose, dispatch=self._hold.dispatch)
+        )
+        self.transport = Transport(counted, SECRET)
         self.reservations = 0
-        start = self.transport._start_hold
 
-        def counted(*args: Any) -> Any:
-            self.reservations += 1
-            return start(*args)
-
-        self.transport._start_hold = counted  # type: ignore[assignment, method-assign]
+    def _choose(self, *ranked_ids: Any) -> Any:
+        self.reservations += 1
+        return self._hold.choose_replica(*ranked_ids)
 
     async def ask(self, replica: Replica, path: str = "/") -> str:
         """The id of the replica that served it; the answer was whole."""
         route = Route((replica.id,), replica.url, is_alive=lambda _: True)
-        async with self.transport.exchange(partial(self._send, path), route) as (place, answer):
+        async with self.transport.exchange(partial(self.send, path), route) as (place, answer):
             assert answer.status == 200
             assert await answer.read() == b"be"
             return place.replica_id
 
-    async def _send(self, path: str, place: Reservation) -> aiohttp.ClientResponse:
+    async def send(self, path: str, place: Reservation) -> aiohttp.ClientResponse:
         return await self._http.post(place.url + path, headers=place.headers)
 
 
@@ -189,7 +190,7 @@ async def test_serve_counts_what_runs_without_a_reservation(
     )
     # it has no room by Ray Serve's own count
     route = Route((first.id,))
-    async with gateway.transport.exchange(partial(gateway._send, "/"), route) as (place, _):
+    async with gateway.transport.exchange(partial(gateway.send, "/"), route) as (place, _):
         assert place.replica_id == second.id
     await first.go()
     assert set(await asyncio.gather(*asked)) == {first.id}

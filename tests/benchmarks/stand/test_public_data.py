@@ -65,12 +65,11 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
     monkeypatch.setenv("ANTEFIX_CACHE", str(places.cache))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(public_data, "BESIDE", places.beside)
-    public_data._find.cache_clear()
+    monkeypatch.setattr(public_data, "_find", public_data._find.__wrapped__)  # as a new process
     with serving(places.served) as url:
         source = Source(url, hashlib.sha256(CONTENT).hexdigest())
         monkeypatch.setitem(SOURCES, NAME, source)
         yield places
-    public_data._find.cache_clear()
 
 
 def test_the_folder_that_is_named_comes_before_the_one_beside_the_repository(
@@ -79,7 +78,6 @@ def test_the_folder_that_is_named_comes_before_the_one_beside_the_repository(
     beside, given = places.put(places.beside, CONTENT), places.put(places.given, CONTENT)
     assert find(NAME) == given
     given.unlink()
-    public_data._find.cache_clear()
     assert find(NAME) == beside
 
 
@@ -88,7 +86,6 @@ def test_what_is_nowhere_is_downloaded_once(places: Places) -> None:
     assert find(NAME) == places.cached
     assert places.cached.read_bytes() == CONTENT
     served.unlink()
-    public_data._find.cache_clear()
     assert find(NAME) == places.cached
 
 

@@ -156,9 +156,13 @@ def test_without_a_text_the_references_answers_are_read() -> None:
     assert found.reference.perplexity.value < VOCABULARY / 2
 
 
+def windows_of(engine: OfflineEngine, **asked_for: Any) -> list[Window]:
+    return evaluation._windows(engine, asked(window=20, **asked_for), [], [])
+
+
 def test_every_window_begins_as_the_tokenizer_begins_a_text() -> None:
     engine = cast("OfflineEngine", TinyEngine(1))
-    windows = evaluation._windows(engine, asked(window=20), [], [])
+    windows = windows_of(engine)
     assert len(windows) > 5
     assert all(window.ids[0] == BOS and len(window.ids) <= 20 for window in windows)
     text = engine.tokens(list(asked().texts))[0]  # type: ignore[arg-type]
@@ -167,8 +171,8 @@ def test_every_window_begins_as_the_tokenizer_begins_a_text() -> None:
 
 def test_fewer_windows_are_spread_over_the_text() -> None:
     engine = cast("OfflineEngine", TinyEngine(1))
-    every = evaluation._windows(engine, asked(window=20), [], [])
-    some: list[Window] = evaluation._windows(engine, asked(window=20, most_windows=3), [], [])
+    every = windows_of(engine)
+    some = windows_of(engine, most_windows=3)
     assert some == [every[0], every[len(every) // 3], every[int(2 * len(every) / 3)]]
 
 

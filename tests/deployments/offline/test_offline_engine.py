@@ -14,10 +14,16 @@ from deployments.offline import offline_engine
 from deployments.offline.offline_engine import OfflineEngine
 
 Start = Callable[[str], OfflineEngine]
+Children = list["subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Start]:
+def children() -> Children:
+    return []
+
+
+@pytest.fixture
+def started(tmp_path: Path, children: Children) -> Iterator[Start]:
     """An engine whose child is this Python program."""
     engines = []
 
@@ -32,6 +38,7 @@ def started(tmp_path: Path) -> Iterator[Start]:
                 text=True,
                 start_new_session=True,
             )
+        children.append(child)
         engines.append(OfflineEngine(child, "org/model", log))
         return engines[-1]
 
@@ -60,16 +67,14 @@ def test_what_the_child_refuses_is_told_and_it_goes_on(started: Start) -> None:
     assert engine.text([[1]]) == ["Hi"]
 
 
-def test_a_child_ends_with_its_engine(started: Start) -> None:
-    engine = started("import sys; sys.stdin.read()")
-    engine.close()
-    assert engine._child.returncode == 0
+def test_a_child_ends_with_its_engine(started: Start, children: Children) -> None:
+    started("import sys; sys.stdin.read()").close()
+    assert children[0].returncode == 0
 
 
 def test_a_child_that_does_not_end_is_ended(
-    started: Start, monkeypatch: pytest.MonkeyPatch
+    started: Start, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offline_engine, "SECONDS_TO_END", 0.1)
-    engine = started("import time; time.sleep(1000)")
-    engine.close()
-    assert engine._child.returncode < 0
+    started("import time; time.sleep(1000)").close()
+    assert children[0].returncode < 0
