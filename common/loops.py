@@ -146,7 +146,7 @@ class Loops:
         self._tasks: dict[asyncio.Task[Any], str] = {}
 
     def start(self, loop: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(coroutine)
+        task = asyncio.create_task(coroutine, name=loop)
         self._tasks[task] = loop
         task.add_done_callback(self._done)
         return task

@@ -62,7 +62,7 @@ class Tickets:
         twin_timeout_s: float = TWIN_TIMEOUT_S,
         places: ServePlaces | None = None,
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self._twin_timeout_s = twin_timeout_s
         self._places = places
         self._exchanges: dict[str, _Exchange] = {}
@@ -106,7 +106,7 @@ class Tickets:
         """
         places = self._places if if_room and not reserved else None
         taken = max(self._running, places.taken) if places else self._running
-        if taken >= self._limit and (if_room or not reserved):
+        if taken >= self.limit and (if_room or not reserved):
             return False
         self._running += 1
         self._arrivals.append((time.monotonic(), ticket))

@@ -72,7 +72,7 @@ class Gateway:
         self._dropped_told = 0
         self._closes_at = 0.0
         self._listens = False
-        self._server = HttpServer(self._app())
+        self.server = HttpServer(self._app())
         self.parts.families.build.labels(VERSION).set(1)
         self._start_loops(secrets)
 
@@ -93,7 +93,7 @@ class Gateway:
         if ray.is_initialized():  # else asking for the node would start one
             node = ray.get_runtime_context().get_node_id()
             # its requests have ended when it has left
-            loops.start("node_drain", node_drain.follow(node, self._leave, lambda: 0))
+            loops.start("node_drain", node_drain.follow(node, self.leave, lambda: 0))
 
     async def reconfigure(self, settings: Mapping[str, Any]) -> None:
         """Ray Serve's: serve by these settings from now on, as `applications.settings_of` has them.
@@ -116,7 +116,7 @@ class Gateway:
             self._refuse(error)
             return
         if not self._listens:
-            await self._server.start(self._base.gateway.host, self._base.gateway.port)
+            await self.server.start(self._base.gateway.host, self._base.gateway.port)
             self._listens = True
 
     async def check_health(self) -> None:
@@ -159,7 +159,7 @@ class Gateway:
         """Answers under way end first: Ray Serve waits `drain_timeout_s` for this, and clients of
         those that take longer get an error."""
         with contextlib.suppress(AttributeError):  # called after a failed __init__ too
-            leaving = asyncio.ensure_future(self._leave(unheard_s()))
+            leaving = asyncio.ensure_future(self.leave(unheard_s()))
             drain_s = self._base.gateway.drain_timeout_s
             most_s = unheard_s() + max(drain_s / 2, drain_s - STOP_TIMEOUT_S)
             await asyncio.wait({leaving}, timeout=most_s)
@@ -177,16 +177,16 @@ class Gateway:
             await self.parts.binary.aclose()
             await self.parts.tracing.close()
 
-    async def _leave(self, after_s: float) -> None:
+    async def leave(self, after_s: float) -> None:
         """Go on until all who send requests have heard of it; then finish what is under way."""
         now = asyncio.get_running_loop().time()
         if not self.parts.health.leaving:
             self.parts.health.leaving = True
             self._closes_at = now + after_s
-            self._server.close_connections()
+            self.server.close_connections()
         # a node's drain and Ray Serve both ask for it
         await asyncio.sleep(self._closes_at - now)
-        await self._server.drain()
+        await self.server.drain()
 
     def _own_process(self) -> None:
         """What is for a process that has no other task."""

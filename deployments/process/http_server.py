@@ -15,6 +15,7 @@ from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from common.loops import until_next
 from deployments.process.http_connection import BoundedConnection, ConnectionLimits
@@ -101,6 +102,11 @@ class HttpServer:
             )
         )
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> ServerState:
+        """The open `connections` and the `tasks` of exchanges under way, as uvicorn keeps them."""
+        return self._server.server_state
 
     async def start(self, host: str, port: int = 0) -> str:
         """Listen and return the base URL; port 0 takes a free one. Raises OSError when taken."""

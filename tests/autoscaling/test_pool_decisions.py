@@ -118,8 +118,10 @@ def test_several_answers_weigh_as_several_requests(large: PoolScheduler, clock: 
     clock.now += LEASE_S + 1
     blind = large.consider(request(10))
     assert blind.ranked[-1].replica_id == first.chosen.replica_id
-    large.ended(first, None)
-    assert not large._in_flight[first.chosen.replica_id]
+    for attempt in (first, *attempts):
+        assert attempt is not None
+        large.ended(attempt, None)
+    assert not large.has_work
 
 
 def test_what_is_cached_is_demand_and_no_work(large: PoolScheduler) -> None:

@@ -340,7 +340,7 @@ def test_what_a_prior_was_off_by_is_not_taken_for_the_engines_own(clock: HandClo
 def test_a_replica_without_a_request_is_forgotten(scheduler: PoolScheduler) -> None:
     for attempt in place(scheduler, 5):
         scheduler.ended(attempt, chosen_of(attempt))
-    assert not scheduler._in_flight
+    assert not scheduler.has_work
 
 
 @pytest.mark.parametrize(("queued", "kind"), [(1000, "reject"), (900, "reject"), (700, "admit")])

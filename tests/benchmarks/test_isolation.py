@@ -3,7 +3,6 @@
 import pytest
 
 from benchmarks.isolation import run
-from deployments.gateway.intake.api_keys import ApiKeys
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
@@ -23,7 +22,7 @@ async def test_a_stranger_is_told_nothing_and_a_friend_everything(
     async with gateway_before(
         engine, redis_url=redis_url, tenants=GROUP, lookup_budget_ms=1000.0
     ) as front:
-        front.gateway.parts.keys._use(ApiKeys({key: name for name, key in KEYS.items()})._keys)
+        front.accepts({key: name for name, key in KEYS.items()})
         await until(lambda: front.pool.reader.renderer.prompt_tokens)
         engine.prompt_cache = PromptCache(front, "r0")
         probes = await run.attack(front.url, KEYS, probes=20)

@@ -64,7 +64,7 @@ async def serve(engine_args: dict[str, Any], folder: Path, said: Any) -> None:
         tenants={OTHER_TENANT: limits},
         request_timeout_s=300,
     ) as front:
-        front.gateway.parts.budgets._ledger = cast(Any, served.spending)
+        front.gateway.parts.budgets.ledger = cast(Any, served.spending)
         spent = [served.url + SPENT_PATH, served.access]
         told = {"url": front.url, "processes": children, "spent": spent}
         print(json.dumps(told), file=said, flush=True)

@@ -54,7 +54,7 @@ class Collector:
         (span,) = [span for span in self.spans if span.name == name]
         return span
 
-    async def _traces(self, request: Request) -> Response:
+    async def traces(self, request: Request) -> Response:
         body = await request.body()
         self.raw.append(body)
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -67,7 +67,7 @@ class Collector:
 @asynccontextmanager
 async def collector() -> AsyncIterator[Collector]:
     running = Collector()
-    server = HttpServer(Starlette(routes=[Route("/v1/traces", running._traces, methods=["POST"])]))
+    server = HttpServer(Starlette(routes=[Route("/v1/traces", running.traces, methods=["POST"])]))
     running.url = await server.start("127.0.0.1")
     yield running
     await server.drain()

@@ -135,7 +135,7 @@ class FakeEngine:
 
     def break_off(self) -> None:
         """Cut every connection, as the death of the process does."""
-        for connection in list(self.server._server.server_state.connections):
+        for connection in list(self.server.state.connections):
             connection.transport.abort()
 
     def load(self, queued_prefill_tokens: int = 0) -> ReplicaLoad:

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.gateway import Gateway
+from deployments.gateway.intake.keys_file import stored
 from deployments.gateway.parts import Secrets
 from deployments.gateway.pool.pool import GatewayPool
 from router.load import LoadBoard
@@ -85,6 +88,10 @@ class Front:
         if not tokens:
             board._last_known = {}
 
+    def goes_blind(self) -> None:
+        """Redis has not answered for longer than the pool's leases last."""
+        self.pool.scheduler.board._read_at = float("-inf")
+
     def post(
         self, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None, **body: Any
     ) -> Any:
@@ -100,7 +107,7 @@ class Front:
     def is_killed(self) -> None:
         """Nothing more is heard of its gateway, and every connection to it breaks."""
         self.gateway.parts.rejoining.leaves = lambda reader: None  # type: ignore[method-assign]
-        for connection in list(self.gateway._server._server.server_state.connections):
+        for connection in list(self.gateway.server.state.connections):
             connection.transport.abort()
 
     async def explanation_of(self, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -118,7 +125,19 @@ class Front:
     async def metrics(self) -> dict[tuple[str, ...], float]:
         """As `samples_of`, of the pool `main`."""
         self.gateway.refresh_metrics({})
+        return self.counted()
+
+    def counted(self) -> dict[tuple[str, ...], float]:
+        """As `metrics`, as far as the gateway has brought them up to date by itself."""
         return samples_of(generate_latest(self.gateway.parts.families.registry).decode(), "main")
+
+    def accepts(self, keys: Mapping[str, str]) -> None:
+        """These keys, with their tenants, beside its first ones, whose tenants may change too."""
+        with NamedTemporaryFile("w") as file:
+            file.writelines(stored(tenant, key).line() + "\n" for key, tenant in keys.items())
+            file.flush()
+            self.gateway.parts.keys.take(Path(file.name))
+        assert not self.gateway.parts.keys.stale
 
 
 def samples_of(exposition: str, pool: str | None = None) -> dict[tuple[str, ...], float]:

@@ -19,7 +19,10 @@ class Selection:
 
 
 class FakeHandle:
-    """Picks the first ranked replica with a free slot, else any other; waits while none has."""
+    """Picks the first ranked replica with a free slot, else any other; waits while none has.
+
+    `waiting`: how many requests wait for a slot now.
+    """
 
     def __init__(self, *engines: FakeEngine) -> None:
         self.engines = list(engines)
@@ -29,6 +32,7 @@ class FakeHandle:
         self.must_pick: FakeEngine | None = None
         self.refuses_with: Exception | None = None
         self.picked: list[str] = []
+        self.waiting = 0
         self._taken: dict[str, int] = {}
 
     @property
@@ -37,11 +41,15 @@ class FakeHandle:
 
     @asynccontextmanager
     async def choose_replica(self, ranked_ids: tuple[str, ...]) -> AsyncIterator[Selection]:
-        await self.may_pick.wait()
-        if self.refuses_with is not None:
-            raise self.refuses_with
-        while (engine := self._with_room(ranked_ids)) is None:  # noqa: ASYNC110  # as Serve does
-            await asyncio.sleep(0.005)
+        self.waiting += 1
+        try:
+            await self.may_pick.wait()
+            if self.refuses_with is not None:
+                raise self.refuses_with
+            while (engine := self._with_room(ranked_ids)) is None:  # noqa: ASYNC110  # as Serve does
+                await asyncio.sleep(0.005)
+        finally:
+            self.waiting -= 1
         self._taken[engine.replica_id] = self._taken.get(engine.replica_id, 0) + 1
         self.picked.append(engine.replica_id)
         try:

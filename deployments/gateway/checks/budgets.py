@@ -60,25 +60,30 @@ class TenantBudgets:
         self, redis: AsyncRedis, fleet: str, books: Path | None, metrics: BudgetMetrics
     ) -> None:
         self._metrics = metrics
-        self._ledger = BudgetLedger(redis, fleet, 1, books=books)
+        self.ledger = BudgetLedger(redis, fleet, 1, books=books)
         self._held: dict[RequestRecord, _Held] = {}
         # of requests that were counted before their bodies came
         self._early: dict[RequestRecord, Granted] = {}
         self._fleet: Fleet | None = None
 
     @property
+    def under_way(self) -> int:
+        """How many requests are counted and not settled."""
+        return len(self._held.keys() | self._early.keys())
+
+    @property
     def by_share(self) -> bool:
-        return self._ledger.by_share
+        return self.ledger.by_share
 
     @property
     def redis_is_full(self) -> bool:
         """Redis takes no writes, because it is at `maxmemory` and evicts nothing."""
-        return self._ledger.redis_is_full
+        return self.ledger.redis_is_full
 
     def change(self, fleet: Fleet) -> None:
         """These limits from now on; what was used before counts."""
         self._fleet = fleet
-        self._ledger.gateways = fleet.gateway.replicas
+        self.ledger.gateways = fleet.gateway.replicas
         self._metrics.change(
             {
                 tenant: [
@@ -93,10 +98,10 @@ class TenantBudgets:
 
     async def run(self) -> None:
         """Keep in touch with Redis until cancelled."""
-        await self._ledger.run()
+        await self.ledger.run()
 
     async def close(self) -> None:
-        await self._ledger.leave()
+        await self.ledger.leave()
 
     async def count(self, record: RequestRecord, is_resume: bool) -> None:
         """Count a request of a tenant before its body comes; `admit` takes its tokens later.
@@ -125,7 +130,7 @@ class TenantBudgets:
         budgets = [each for each in budgets if (each.requests, each.concurrent) != (None, None)]
         if not budgets:
             return None
-        answer = await self._ledger.reserve(budgets, 0)
+        answer = await self.ledger.reserve(budgets, 0)
         if isinstance(answer, Granted):
             return answer
         self._metrics.refused(record.tenant, _model_of(answer.budget, record), answer.kind)
@@ -158,12 +163,12 @@ class TenantBudgets:
         """All of the budgets or none, without what was counted early."""
         early = self._early.get(record)
         if early is None or budgets[0].scope != early.budgets[0].scope:
-            return await self._ledger.reserve(budgets, tokens)
+            return await self.ledger.reserve(budgets, tokens)
         own, *of_model = budgets
         own = replace(own, requests=None, concurrent=None)
-        answer = await self._ledger.reserve([own, *of_model], tokens, len(of_model))
+        answer = await self.ledger.reserve([own, *of_model], tokens, len(of_model))
         if isinstance(answer, Granted) and of_model:  # the tenant's request was counted twice
-            self._ledger.settle(replace(early, lease=""), 0, 0)
+            self.ledger.settle(replace(early, lease=""), 0, 0)
             self._early[record] = replace(early, requests=0)
         if not answer.left:
             return answer
@@ -173,13 +178,13 @@ class TenantBudgets:
     def settle(self, record: RequestRecord) -> None:
         """It has ended, however it went."""
         if (early := self._early.pop(record, None)) is not None:
-            self._ledger.settle(early, 0, 0 if record.outcome == "rejected" else 1)
+            self.ledger.settle(early, 0, 0 if record.outcome == "rejected" else 1)
         held = self._held.pop(record, None)
         if held is not None:
             assert self._fleet is not None
             weight = self._fleet.gateway.cached_token_weight
             refused = record.outcome == "rejected"
-            self._ledger.settle(held.granted, _used(record, held, weight), 0 if refused else 1)
+            self.ledger.settle(held.granted, _used(record, held, weight), 0 if refused else 1)
 
     def _charge(
         self,

@@ -40,14 +40,27 @@ KEPT_S = 180
 PERIOD_S = 1.0
 # Of a fleet; the latest stay.
 MOST = 1000
-# Requests that were lost within this time may have been lost with one another.
 TOGETHER_S = 5.0
 
 
 class FatalRequests:
-    """Of one gateway. `redis` has `decode_responses` off."""
+    """Of one gateway. `redis` has `decode_responses` off.
 
-    def __init__(self, redis: AsyncRedis, fleet: str, secret: str) -> None:
+    It refuses a request for `kept_s`. Requests that were lost within `together_s` may have been
+    lost with one another.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        fleet: str,
+        secret: str,
+        *,
+        kept_s: int = KEPT_S,
+        together_s: float = TOGETHER_S,
+    ) -> None:
+        self._kept_s = kept_s
+        self._together_s = together_s
         self._redis = redis
         self._key = redis_keys.key(fleet, "fatal")
         key = blake2b(secret.encode(), person=b"antefix fatal").digest()
@@ -85,9 +98,9 @@ class FatalRequests:
                 self._lost_once.popitem(last=False)
             return _suspected()
         self._lost_once.pop(digest, None)
-        self._remember(digest, KEPT_S)
-        self._untold[digest] = time.time() + KEPT_S
-        return _refusal(KEPT_S)
+        self._remember(digest, self._kept_s)
+        self._untold[digest] = time.time() + self._kept_s
+        return _refusal(self._kept_s)
 
     def _is_suspect(self, tenant: str) -> bool:
         """Whether requests of it were lost at two moments, of those still refused."""
@@ -99,37 +112,41 @@ class FatalRequests:
             for digest, until in self._until.items()
             if digest.startswith(owner) and until > now
         ]
-        return bool(ends) and max(ends) - min(ends) > TOGETHER_S
+        return bool(ends) and max(ends) - min(ends) > self._together_s
 
     async def run(self) -> None:
         """Keep in touch with the other gateways until cancelled."""
         await forever(
             "fatal_requests",
-            self._keep_in_touch,
+            self.exchange,
             PERIOD_S,
             fails="other gateways do not hear of requests that engines were lost with",
             logger=logger,
             outages=REDIS_FAILURES,
         )
 
-    async def _keep_in_touch(self) -> None:
+    async def exchange(self) -> None:
+        """Report what was lost here to other gateways, and read what they reported.
+
+        Raises one of REDIS_FAILURES.
+        """
         untold = {digest: until for digest, until in self._untold.items() if until > time.time()}
         pipe = self._redis.pipeline(transaction=False)
         if untold:
             pipe.zadd(self._key, cast(Any, untold))
             pipe.zremrangebyrank(self._key, 0, -MOST - 1)
-            pipe.expire(self._key, KEPT_S)
+            pipe.expire(self._key, self._kept_s)
         pipe.zrange(self._key, 0, -1, withscores=True)
         async with asyncio.timeout(REDIS_TIMEOUT_S):
             *_, found = await pipe.execute()
         self._untold = {
             digest: self._untold[digest] for digest in self._untold.keys() - untold.keys()
         }
-        # clocks differ, and are set: none is refused longer than KEPT_S after it was heard of
+        # clocks differ, and are set: none is refused longer than kept_s after it was heard of
         now, before = time.time(), self._heard
         self._heard = dict(found)
         for digest, until in found:
-            if before.get(digest) != until and (left_s := min(until - now, KEPT_S)) > 0:
+            if before.get(digest) != until and (left_s := min(until - now, self._kept_s)) > 0:
                 self._remember(digest, left_s)
         now = asyncio.get_running_loop().time()
         for digest in [digest for digest, until in self._until.items() if until <= now]:

@@ -61,11 +61,14 @@ UNDER_WAY_S = 5.0
 class Explanations:
     """The explanations of a fleet's requests. `redis` has `decode_responses` off.
 
-    `for_operators`, to be set: every tenant's are kept in one list as well.
+    `for_operators`, to be set: every tenant's are kept in one list as well. `under_way_s`: a
+    request that takes longer is explained before its end.
     """
 
     def __init__(self, redis: AsyncRedis, fleet: str, for_operators: bool = False) -> None:
         self._redis = redis
+        self.redis_timeout_s = REDIS_TIMEOUT_S
+        self.under_way_s = UNDER_WAY_S
         self.for_operators = for_operators
         self._fleet = fleet
         self._waiting = ExplanationQueue(WAITING_AT_MOST)
@@ -82,7 +85,7 @@ class Explanations:
 
     def begun(self, record: RequestRecord) -> None:
         """Explain the request while it is under way, if it takes long."""
-        self._look_again(record, UNDER_WAY_S)
+        self._look_again(record, self.under_way_s)
 
     def ended(self, record: RequestRecord) -> None:
         """Keep the explanation of a request that has ended, `record.duration_s` included."""
@@ -99,9 +102,9 @@ class Explanations:
             self._drop(dropped)
 
     async def written(self) -> None:
-        """Wait until what is kept is written: REDIS_TIMEOUT_S at most, and while Redis takes it."""
+        """Wait until all is written: `redis_timeout_s` at most, and while Redis takes it."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REDIS_TIMEOUT_S):
+            async with asyncio.timeout(self.redis_timeout_s):
                 while not self._failing and (len(self._waiting) or self._writing):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
@@ -119,7 +122,7 @@ class Explanations:
         for whose in (tenant, *others):
             for minute in range(this + 1, this - EXPLANATION_TTL_S // MINUTE_S - 1, -1):
                 pipe.hget(self._minute_of(whose, minute), request_id)
-        async with asyncio.timeout(REDIS_TIMEOUT_S):
+        async with asyncio.timeout(self.redis_timeout_s):
             values: list[bytes | None] = await pipe.execute()
         readable = (unpacked(value) for value in values if value is not None)
         found = next((found for found in readable if found is not None), None)
@@ -138,7 +141,7 @@ class Explanations:
         missed their deadline or lost their client.
         """
         name = self._list("failures" if failed else "decisions", tenant)
-        async with asyncio.timeout(REDIS_TIMEOUT_S):
+        async with asyncio.timeout(self.redis_timeout_s):
             ask: Any = self._redis.lrange(name, 0, limit - 1)
             values = cast("list[bytes]", await ask)
         # with many candidates they are megabytes: those milliseconds would be everybody's
@@ -162,7 +165,7 @@ class Explanations:
                 await asyncio.sleep(GATHER_S)
             while len(batch) < BATCH and len(self._waiting):
                 batch.append(self._waiting.get_now())
-            async with asyncio.timeout(REDIS_TIMEOUT_S):
+            async with asyncio.timeout(self.redis_timeout_s):
                 await self._write(batch)
             self._failing = False
         except BaseException:

@@ -213,7 +213,7 @@ class Door:
         self.tickets = Tickets(limit, NEVER_S)
         self.go = asyncio.Event()
         self.entered = 0
-        self.gate = TicketGate(self._app, self.tickets, SECRET)
+        self.gate = TicketGate(self.app, self.tickets, SECRET)
         self._server = HttpServer(self.gate)
 
     async def open(self) -> str:
@@ -223,7 +223,7 @@ class Door:
     async def close(self) -> None:
         await self._server.drain()
 
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.entered += 1
         await Request(scope, receive).body()
         gone = asyncio.ensure_future(receive())
@@ -313,7 +313,7 @@ async def test_no_websocket_gets_past_the_gate(has_pass: bool) -> None:
     await door.close()
     # nor by another server, which would take WebSockets
     sent: list[Message] = []
-    gate = TicketGate(door._app, door.tickets, SECRET)
+    gate = TicketGate(door.app, door.tickets, SECRET)
 
     async def receive() -> Message:
         return {"type": "websocket.connect"}

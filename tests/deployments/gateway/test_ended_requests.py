@@ -8,7 +8,6 @@ import aiohttp
 import pytest
 
 from deployments.gateway.gateway import Gateway
-from deployments.gateway.record import explanations
 from router.redis_client import AsyncRedis
 from tests.deployments.gateway.admitting import BATCH, BUSY, FULL, SLO, explained
 from tests.deployments.gateway.endings import SECRET, WAYS, Ask, ask
@@ -130,7 +129,7 @@ async def uploading(front: Front) -> asyncio.StreamWriter:
 
 
 async def test_a_client_that_leaves_while_it_uploads_is_explained(front: Front) -> None:
-    state = front.gateway._server._server.server_state
+    state = front.gateway.server.state
     with explained(front) as kept:
         writer = await uploading(front)
         await until(lambda: state.tasks)
@@ -209,25 +208,27 @@ async def test_an_answer_that_its_gateway_ends_is_explained_before_the_gateway_h
 
 
 async def test_a_request_under_way_for_long_is_found_and_is_in_no_list_yet(
-    engine: FakeEngine, server: RedisProcess, redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine, server: RedisProcess, redis: AsyncRedis
 ) -> None:
-    monkeypatch.setattr(explanations, "UNDER_WAY_S", 0.05)
     engine.pauses_after = 1
     async with gateway_before(engine, redis_url=server.url) as front:
+        front.gateway.parts.explanations.under_way_s = 0.05
         async with front.post(headers=ID, stream=True) as answer:
             told = await front.explanation_of(answer.headers)
             assert (told["outcome"], told["status"]) == (None, None)
             # on busy cores it may have been explained before its first token
-            assert told["stage"] in ("engine", "answer")
+            assert told["stage"] in ("placement", "engine", "answer")
             async with front.get("/antefix/decisions") as listed:
                 assert (await listed.json())["decisions"] == []
-        await until(lambda: not front.gateway.parts.explanations._under_way)
+        async with asyncio.timeout(60):
+            while (await front.explanation_of(answer.headers))["outcome"] != "cancelled":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_a_request_that_was_under_way_for_long_lasts_until_its_end(
-    engine: FakeEngine, front: Front, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine, front: Front
 ) -> None:
-    monkeypatch.setattr(explanations, "UNDER_WAY_S", 0.05)
+    front.gateway.parts.explanations.under_way_s = 0.05
     engine.pauses_after = 1
     with explained(front) as kept:
         async with front.post(headers=ID, stream=True) as answer:

@@ -227,7 +227,7 @@ async def test_without_redis_status_shows_the_replicas_that_serve_runs(
             return shown
 
         (heard_of,) = await replicas()
-        front.pool.scheduler.board._read_at = float("-inf")
+        front.goes_blind()
         without_redis = await replicas()
     assert [replica["replica"] for replica in without_redis] == ["r1", "r2"]
     assert [replica["node_ip"] for replica in without_redis] == ["10.0.0.1", "10.0.0.2"]

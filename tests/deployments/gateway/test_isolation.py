@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from autoscaling.waiting import WaitingRoom
-from deployments.gateway.intake.api_keys import ApiKeys
 from deployments.wire.headers import CACHED_TOKENS_HEADER
 from tests.deployments.prompt.engine_facts import facts
 from tests.fakes.engine import FakeEngine
-from tests.fakes.front import OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
+from tests.fakes.front import KEY, OTHER_KEY, OTHER_TENANT, TENANT, Front, gateway_before
 from tests.fakes.prompt_cache import PromptCache
 from tests.sentences import assert_sentences
 from tests.waiting import until
@@ -178,7 +177,7 @@ async def test_an_operator_is_told_them(front: Front, waiting: None) -> None:
 
 
 async def test_the_only_tenant_is_told_all_and_chooses_policies(front: Front) -> None:
-    front.gateway.parts.keys._use(ApiKeys({OTHER_KEY: OTHER_TENANT, "k" * 32: OTHER_TENANT})._keys)
+    front.accepts({KEY: OTHER_TENANT, OTHER_KEY: OTHER_TENANT})
     assert (await status_of(front))["replicas"][0]["node_ip"] == "127.0.0.1"
     told = await ask(front, {**ATTACKER, POLICY: "random"})
     assert told[POLICY] == "random"

@@ -514,11 +514,11 @@ async def test_a_gateway_that_goes_is_told_and_its_return_is_seen(
     await reader.opens()
     await expect(reader.page.locator("#fleet")).to_have_text(FLEET)
     gateway: Gateway = front.gateway
-    await gateway._server.drain()
+    await gateway.server.drain()
     notice = reader.page.get_by_role("status").filter(has_text="The gateway does not answer")
     await expect(notice).to_contain_text("What you see is of")
-    gateway._server = HttpServer(gateway._app())
-    await gateway._server.start("127.0.0.1", int(front.url.rpartition(":")[2]))
+    gateway.server = HttpServer(gateway._app())
+    await gateway.server.start("127.0.0.1", int(front.url.rpartition(":")[2]))
     await expect(notice).to_have_count(0)
 
 
@@ -535,7 +535,7 @@ async def test_without_redis_the_page_shows_the_replicas_that_serve_runs(
     running = {"main": {"r7": "10.0.0.7"}}
     monkeypatch.setattr(serve_controller, "ask_running", lambda: running)
     async with gateway_before(FakeEngine()) as front, reading(browser, front) as reader:
-        front.pool.scheduler.board._read_at = float("-inf")
+        front.goes_blind()
         await reader.opens()
         cells = reader.page.get_by_role("table", name=f"Replicas of {MODEL}").locator(
             "tbody tr > *"

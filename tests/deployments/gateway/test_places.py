@@ -16,7 +16,7 @@ async def test_a_full_replica_serves_the_request_once_it_has_the_slot(
     front: Front, first: FakeEngine
 ) -> None:
     front.handle.engines = [first]
-    first.limit = first.tickets._limit = 1
+    first.limit = first.tickets.limit = 1
     first.pauses_after = 1
     front.sees(first)
     running = asyncio.ensure_future(front.post().__aenter__())
@@ -101,11 +101,11 @@ async def test_where_the_best_is_not_known_to_tell_serve_it_is_asked_first(
     first.tells_serve = why != "old"
     front.sees(first, second)
     if why == "off the board":
-        front.pool.scheduler.board._read_at = float("-inf")
+        front.goes_blind()
     front.handle.must_pick = first
     front.handle.may_pick.clear()
     request = asyncio.ensure_future(front.post().__aenter__())
-    await until(lambda: front.pool.transport._waiting)
+    await until(lambda: front.handle.waiting)
     await asyncio.sleep(0.1)
     assert not first.bodies and not second.bodies
     front.handle.may_pick.set()
@@ -118,7 +118,7 @@ async def test_nobody_overtakes_those_that_wait_for_a_place(
     front: Front, first: FakeEngine
 ) -> None:
     front.handle.engines = [first]
-    first.limit = first.tickets._limit = 1
+    first.limit = first.tickets.limit = 1
     first.pauses_after = 0
     front.sees(first)
     running = asyncio.ensure_future(front.post().__aenter__())
@@ -126,29 +126,29 @@ async def test_nobody_overtakes_those_that_wait_for_a_place(
     front.handle.may_pick.clear()
     front.sees(first)
     waits = asyncio.ensure_future(front.post().__aenter__())
-    await until(lambda: front.pool.transport._waiting == 1)
+    await until(lambda: front.handle.waiting == 1)
     first.pauses_after = None
     first.go_on.set()
     await (await running).read()
     await until(lambda: first.tickets.running == 0)
     front.sees(first)
     late = asyncio.ensure_future(front.post().__aenter__())
-    await until(lambda: front.pool.transport._waiting == 2)
+    await until(lambda: front.handle.waiting == 2)
     assert len(first.bodies) == 1
     front.handle.may_pick.set()
     assert [(await waits).status, (await late).status] == [200, 200]
-    await until(lambda: front.handle.slots_taken == front.pool.transport._waiting == 0)
+    await until(lambda: front.handle.slots_taken == front.handle.waiting == 0)
 
 
 async def test_a_replica_that_is_full_in_spite_of_a_reservation_is_asked_again(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     """Another request came in the moment before Ray Serve heard of it."""
-    first.tickets._limit = second.tickets._limit = 0
+    first.tickets.limit = second.tickets.limit = 0
     request = asyncio.ensure_future(front.post().__aenter__())
     await until(lambda: len(front.handle.picked) > 2)
     assert not first.bodies and not second.bodies
-    first.tickets._limit = 1
+    first.tickets.limit = 1
     assert (await request).headers["x-antefix-replica"] == "r1"
     assert len(first.bodies) == 1
     await until(lambda: front.handle.slots_taken == len(second.tickets) == 0)
@@ -164,7 +164,7 @@ async def test_a_replica_that_is_off_the_board_for_a_moment_keeps_its_prefill(
     request = asyncio.ensure_future(front.post().__aenter__())
     await until(lambda: first.running == 1)
     front.sees(second)
-    await until(lambda: front.pool.transport._waiting == 1)
+    await until(lambda: front.handle.waiting == 1)
     front.sees(first, second)
     front.handle.may_pick.set()
     await until(lambda: front.handle.slots_taken == 1)
@@ -206,7 +206,7 @@ async def test_a_full_queue_is_a_429_for_a_request_that_its_replica_has_no_room_
     front: Front, first: FakeEngine
 ) -> None:
     front.handle.refuses_with = BackPressureError(num_queued_requests=1, max_queued_requests=1)
-    first.tickets._limit = 0
+    first.tickets.limit = 0
     async with front.post() as answer:
         assert answer.status == 429
         assert (await answer.json())["error"]["code"] == "queue_full"
@@ -216,7 +216,7 @@ async def test_a_replica_with_no_room_is_left_for_the_one_that_has_it(
     front: Front, first: FakeEngine, second: FakeEngine
 ) -> None:
     front.handle.must_pick = second
-    first.tickets._limit = 0
+    first.tickets.limit = 0
     async with front.post() as answer:
         assert answer.headers["x-antefix-replica"] == "r2"
     assert not first.bodies

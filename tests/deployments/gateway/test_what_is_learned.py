@@ -133,7 +133,7 @@ async def test_nothing_is_learned_from_a_second_attempt(
 async def test_nothing_is_learned_from_one_that_was_sent_on_to_another_replica(
     front: Front, seen: Seen, engine: FakeEngine, other: FakeEngine
 ) -> None:
-    engine.tickets._limit = 0
+    engine.tickets.limit = 0
     front.handle.must_pick = other
     await _served(front)
     assert (await seen.told())["replica"] == "r1"

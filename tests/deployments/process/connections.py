@@ -25,7 +25,7 @@ class Served:
 
     def __init__(self, server: HttpServer, host: str, port: int) -> None:
         self.host, self.port = host, port
-        self._state = server._server.server_state
+        self.state = server.state
         self.url = f"http://{host}:{port}"
         self.asked: list[bytes] = []
         self.left = 0
@@ -35,7 +35,7 @@ class Served:
 
     @property
     def only(self) -> BoundedConnection:
-        (connection,) = self._state.connections
+        (connection,) = self.state.connections
         assert isinstance(connection, BoundedConnection)
         return connection
 

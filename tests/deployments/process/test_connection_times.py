@@ -94,7 +94,7 @@ async def test_what_came_while_the_process_stood_still_is_in_time(
         begins(connection)
         if stalls:
             stalls = False
-            for other in served._state.connections:
+            for other in served.state.connections:
                 other._head_since = connection.loop.time()  # type: ignore[union-attr]
             quiet.sendall(b"GET /quiet HTTP/1.1\r\nhost: a\r\n\r\n")
             time.sleep(1.0)
@@ -105,7 +105,7 @@ async def test_what_came_while_the_process_stood_still_is_in_time(
             socket.create_connection((served.host, served.port)) as quiet,
             socket.create_connection((served.host, served.port)) as busy,
         ):
-            await until(lambda: len(served._state.connections) == 2)
+            await until(lambda: len(served.state.connections) == 2)
             busy.sendall(b"GET /busy HTTP/1.1\r\nhost: a\r\n\r\n")
             await until(lambda: set(served.asked) == {b"/busy", b"/quiet"})
 

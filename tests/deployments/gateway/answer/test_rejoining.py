@@ -137,7 +137,7 @@ async def test_the_rest_follows_byte_for_byte(fleet: Fleet, path: str, resumable
     await until(lambda: fleet.first.running == 0 and fleet.first.finished == PAUSE + 1)
     # nothing was placed again, and nobody waits for a place
     assert len(fleet.first.bodies) == PAUSE + 1 and not fleet.second.bodies
-    assert fleet.there.pool.transport._waiting == 0
+    assert fleet.there.handle.waiting == 0
 
 
 async def test_a_client_that_has_all_of_it_gets_nothing_more(fleet: Fleet) -> None:
@@ -177,13 +177,13 @@ async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
         budgets = fleet.here.gateway.parts.budgets
         await until(lambda: not budgets.by_share)
         used: list[tuple[int, int]] = []
-        settle = budgets._ledger.settle
+        settle = budgets.ledger.settle
 
         def settled(granted: Granted, tokens: int, requests: int = 1) -> None:
             used.append((granted.tokens, tokens))
             settle(granted, tokens, requests)
 
-        monkeypatch.setattr(budgets._ledger, "settle", settled)
+        monkeypatch.setattr(budgets.ledger, "settle", settled)
         fleet.first.pauses_after = fleet.second.pauses_after = PAUSE
         one = await fleet.here.post(headers={"x-request-id": "abc"}, **fields_of()).__aenter__()
         assert one.status == 200, await one.text()
@@ -194,7 +194,7 @@ async def test_who_reads_at_a_living_gateway_is_told_and_pays_in_full(
         ((granted, counted),) = used
         assert granted == counted > TOKENS
         # who has the rest is not charged
-        assert not fleet.there.gateway.parts.budgets._held
+        assert not fleet.there.gateway.parts.budgets.under_way
         assert rest.endswith(b"data: [DONE]\n\n")
 
 

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from deployments.gateway.checks import fatal_requests
-from deployments.gateway.checks.fatal_requests import KEPT_S, FatalRequests
+from deployments.gateway.checks.fatal_requests import FatalRequests
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.request import EngineRequest
 from observability.request_record import RequestRecord
@@ -43,8 +44,8 @@ def asked(body: bytes = b"{}", tenant: str = "red") -> EngineRequest:
     return EngineRequest("id", tenant, PATH, body, None, "model", 0.0, 1e9, 60.0, record)
 
 
-def of_a_gateway(redis: AsyncRedis) -> FatalRequests:
-    return FatalRequests(redis, "fleet", "secret")
+def of_a_gateway(redis: AsyncRedis, **times: Any) -> FatalRequests:
+    return FatalRequests(redis, "fleet", "secret", **times)
 
 
 def is_refused(known: FatalRequests, body: bytes = b"{}") -> bool:
@@ -59,46 +60,44 @@ def is_refused(known: FatalRequests, body: bytes = b"{}") -> bool:
 async def test_another_gateway_hears_of_it_and_refuses_it_too(redis: AsyncRedis) -> None:
     one, other = of_a_gateway(redis), of_a_gateway(redis)
     one.add(asked(), 1)
-    await one._keep_in_touch()
+    await one.exchange()
     assert not is_refused(other)
-    await other._keep_in_touch()
+    await other.exchange()
     assert is_refused(other)
 
 
 async def test_after_the_clock_is_set_back_it_is_refused_no_longer_than_from_when_it_was_heard_of(
-    redis: AsyncRedis, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis, clock: SimpleNamespace
 ) -> None:
     """Each time that it was over it was believed anew, until the clock was where it had been."""
-    monkeypatch.setattr(fatal_requests, "KEPT_S", 1)
-    known = of_a_gateway(redis)
+    known, other = of_a_gateway(redis, kept_s=1), of_a_gateway(redis)
     known.add(asked(), 1)
-    await known._keep_in_touch()
+    await known.exchange()
     await redis.persist(redis_keys.key("fleet", "fatal"))  # its clock is set back, too
     clock.ahead_s = -3600.0
     await until(lambda: not is_refused(known))
     for _ in range(2):
-        await known._keep_in_touch()
+        await known.exchange()
         assert not is_refused(known)
-    monkeypatch.setattr(fatal_requests, "KEPT_S", KEPT_S)
-    known.add(asked(), 1)
-    await known._keep_in_touch()
+    other.add(asked(), 1)
+    await other.exchange()
+    await known.exchange()
     assert is_refused(known), "another time counts"
 
 
 async def test_a_tenant_whose_requests_are_lost_again_has_one_engine_for_each(
-    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis,
 ) -> None:
     """A client that changes a byte each time took all the engines that there were."""
-    monkeypatch.setattr(fatal_requests, "TOGETHER_S", 0.0)
-    one, other = of_a_gateway(redis), of_a_gateway(redis)
+    one, other = of_a_gateway(redis, together_s=0.0), of_a_gateway(redis, together_s=0.0)
     one.add(asked(b"1"), 1)
     assert one.retries("red", 1) == 1
     await asyncio.sleep(0.01)
     one.add(asked(b"2"), 1)
     assert one.retries("red", 1) == 0
     assert one.retries("blue", 1) == 1
-    await one._keep_in_touch()
-    await other._keep_in_touch()
+    await one.exchange()
+    await other.exchange()
     assert other.retries("red", 1) == 0
 
 
@@ -111,10 +110,9 @@ async def test_requests_that_were_lost_together_suspect_nobody(redis: AsyncRedis
 
 
 async def test_a_suspects_request_is_refused_from_its_second_loss_on(
-    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis,
 ) -> None:
-    monkeypatch.setattr(fatal_requests, "TOGETHER_S", 0.0)
-    known = of_a_gateway(redis)
+    known = of_a_gateway(redis, together_s=0.0)
     known.add(asked(b"1"), 1)
     await asyncio.sleep(0.01)
     known.add(asked(b"2"), 1)
@@ -127,11 +125,9 @@ async def test_a_suspects_request_is_refused_from_its_second_loss_on(
 
 
 async def test_a_suspect_is_none_any_more_after_minutes(
-    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+    redis: AsyncRedis,
 ) -> None:
-    monkeypatch.setattr(fatal_requests, "TOGETHER_S", 0.0)
-    monkeypatch.setattr(fatal_requests, "KEPT_S", 0.3)
-    known = of_a_gateway(redis)
+    known = of_a_gateway(redis, kept_s=1, together_s=0.0)
     known.add(asked(b"1"), 1)
     await asyncio.sleep(0.01)
     known.add(asked(b"2"), 1)

@@ -162,4 +162,11 @@ def test_who_has_no_turn_takes_none() -> None:
     threads = LongPrompts(1)
     with threads.elsewhere(), threads.elsewhere():
         pass
-    assert not threads._turn.locked()
+    taken = threading.Event()
+
+    def take() -> None:
+        with threads.a_turn():
+            taken.set()
+
+    threading.Thread(target=take, daemon=True).start()
+    assert taken.wait(60)

@@ -72,8 +72,7 @@ async def test_a_page_that_polls_keeps_no_request_and_no_metric_waiting(
             await answer.read()
     assert await asyncio.gather(*polls) == [200] * 6
     assert controller.asking == 1
-    flushed = front.gateway.parts.families.requests.labels("main", "interactive", "ok")._value
-    await until(lambda: flushed.get() == 3)
+    await until(lambda: front.counted()["antefix_requests_total", "ok", "interactive"] == 3)
 
 
 async def test_everybody_reads_the_last_answer_until_there_is_another(
@@ -118,12 +117,12 @@ async def test_a_client_that_leaves_while_its_prompt_is_read_is_noticed(
         goes_on.wait()
 
     monkeypatch.setattr(front.pool.reader, "_tokenize", tokenize)
-    cancelled = front.gateway.parts.families.requests.labels("main", "interactive", "cancelled")
+    cancelled = ("antefix_requests_total", "cancelled", "interactive")
     try:
         asking = asyncio.create_task(front.post("/v1/completions", prompt=LONG).__aenter__())
         await until(begun.is_set)
         asking.cancel()
-        await until(lambda: cancelled._value.get() == 1)
+        await until(lambda: front.counted()[cancelled] == 1)
     finally:
         goes_on.set()
 

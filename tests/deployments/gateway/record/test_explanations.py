@@ -156,16 +156,14 @@ async def test_a_full_queue_drops_and_counts() -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_after_an_outage_explanations_are_kept_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_after_an_outage_explanations_are_kept_again(tmp_path: Path, how: str) -> None:
     (port,) = free_ports(1)
     with ExitStack() as servers:
         server = servers.enter_context(running(tmp_path, port, f"port {port}\n"))
         async with kept_at(server.url) as kept:
             kept.keep("red", "before", TOLD)
             await found(kept, "red", "before")
-            monkeypatch.setattr(explanations, "REDIS_TIMEOUT_S", 0.1)
+            kept.redis_timeout_s = 0.1
             os.kill(server.process.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
             kept.keep("red", "lost", TOLD)
             await until(lambda: kept.dropped == 1)
@@ -173,7 +171,7 @@ async def test_after_an_outage_explanations_are_kept_again(
                 server = servers.enter_context(running(tmp_path, port, f"port {port}\n"))
             else:
                 os.kill(server.process.pid, signal.SIGCONT)
-            monkeypatch.setattr(explanations, "REDIS_TIMEOUT_S", BACK_WITHIN_S)
+            kept.redis_timeout_s = BACK_WITHIN_S
 
             def again() -> bool:
                 kept.keep("red", "after", TOLD)

@@ -204,7 +204,7 @@ async def test_a_client_that_leaves_while_it_uploads_is_one_line(front: Front, l
     headers = {**front.headers, "content-type": "application/json", "x-request-id": "left-early"}
     head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     writer.write(head.encode() + b"\r\n{")
-    state = front.gateway._server._server.server_state
+    state = front.gateway.server.state
     await until(lambda: state.tasks)
     writer.close()
     await until(lambda: not state.tasks)

@@ -1,6 +1,7 @@
 """What is told of a request that ended costs no answer, nor what else is told of it."""
 
 import pytest
+from prometheus_client import generate_latest
 
 from deployments.gateway.record import request_watch
 from deployments.gateway.record.explanations import Explanations
@@ -9,7 +10,7 @@ from observability.families import Families
 from observability.request_metrics import Promise, RequestMetrics
 from observability.request_record import RequestRecord, RequestTrace
 from router.redis_client import connect
-from tests.fakes.front import NO_REDIS
+from tests.fakes.front import NO_REDIS, samples_of
 
 
 class _Trace(RequestTrace):
@@ -33,5 +34,5 @@ async def test_a_line_that_cannot_be_written_leaves_no_span_open_and_is_counted(
     RequestWatch(metrics, kept, lambda record: None).ended(record)
     metrics.refresh(1.0)
     assert trace.has_ended
-    cancelled = families.requests.labels("main", "interactive", "cancelled")
-    assert cancelled._value.get() == 1
+    samples = samples_of(generate_latest(families.registry).decode(), "main")
+    assert samples["antefix_requests_total", "cancelled", "interactive"] == 1
