@@ -1,0 +1,57 @@
+"""Tests use what a caller sees: these two numbers may fall, and never rise.
+
+A test asserts on public behaviour, and passes a parameter in place of patching a constant. What is
+left are counters of third parties, clocks of connections and the hooks into vLLM and Ray that a
+test is about. A change that lowers a number lowers it here as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable
+
+from tests.house import ROOT
+from tests.some import some
+
+# Python's own, which its documentation describes.
+DOCUMENTED = {"_exit", "_replace"}
+
+
+def is_private_read(node: ast.AST) -> bool:
+    """Whether it reads or sets a private attribute of another object, or of a module."""
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr not in DOCUMENTED
+        and ast.unparse(node.value) not in ("self", "cls")
+    )
+
+
+def is_patched_constant(node: ast.AST) -> bool:
+    """Whether it is `monkeypatch.setattr(module, "A_CONSTANT", ...)`."""
+    match node:
+        case ast.Call(ast.Attribute(attr="setattr"), [_, ast.Constant(str(name)), *_]):
+            return name.isupper()
+    return False
+
+
+def found(is_one: Callable[[ast.AST], bool]) -> Counter[str]:
+    """How many each test file has."""
+    return Counter(
+        str(path.relative_to(ROOT))
+        for path in some((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if is_one(node)
+    )
+
+
+def test_tests_read_few_private_attributes() -> None:
+    read = found(is_private_read)
+    assert read.total() <= 68, read.most_common()
+
+
+def test_tests_patch_few_constants() -> None:
+    patched = found(is_patched_constant)
+    assert patched.total() <= 78, patched.most_common()
