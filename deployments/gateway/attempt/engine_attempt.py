@@ -244,8 +244,8 @@ class EngineAttempt:
     ) -> None:
         try:
             self._scheduler.answered(self._attempt, facts["replica"], report)
-            if self._before is not None and (before := self._before._explanation) is not None:
-                self._explanation = {**before, why: facts}
+            if self._before is not None:
+                self._explanation = {**self._before.explained(), why: facts}
         except Exception:
             logger.exception("how request %s goes on is not explained", self.request.request_id)
         self._attempt = self._attempt.answering()
