@@ -83,7 +83,7 @@ def _replicas(folder: Path, small_caches: bool, dtype: str | None) -> Iterator[B
     fleet = fleet_of(small_model(), small_caches, metrics_port, dtype)
     secret = secrets.token_hex(16)
     environment = {**ENVIRONMENT, "ANTEFIX_METRICS_FOLDER": str(folder / "metrics")}
-    command = [sys.executable, "-m", "benchmarks.peers.engine"]
+    command = [sys.executable, "-m", "benchmarks.stand.lone_replica"]
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(own_redis.running(folder))
         engines = []

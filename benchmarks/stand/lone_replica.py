@@ -1,6 +1,6 @@
 """A real replica without Ray.
 
-    python -m benchmarks.peers.engine
+    python -m benchmarks.stand.lone_replica
 
 Takes what to serve as a line of JSON on stdin. When it serves it says where vLLM's own application
 answers, which resets its cache; it ends when stdin does. What it publishes, counts and probes is
