@@ -64,15 +64,17 @@ class Families:
             "Answers whose engine was lost in the middle, by outcome: continued (another engine "
             "went on with it), refused (was asked to and could not), failed (none took it in time, "
             "or it was lost as well), impossible (the answer is none that can be gone on with). "
-            "And streams whose gateway was lost: rejoined (their clients had the rest from here).",
-            ["pool", "outcome"],
+            "And streams whose gateway was lost: rejoined (their clients had the rest from here). "
+            "The mode of a continued one: exact (the same tokens are proved), or continued.",
+            ["pool", "outcome", "mode"],
         )
         self.moved = self._counter(
             "antefix_moved",
             "Answers that another engine could go on with, and whose engine was taken away for "
             "longer than `move_after_s`, by outcome: moved (another went on with it), stayed (it "
-            "ended where it was: none had room, or could).",
-            ["pool", "outcome"],
+            "ended where it was: none had room, or could). The mode of one that moved: exact (the "
+            "same tokens are proved), or continued.",
+            ["pool", "outcome", "mode"],
         )
 
     def _add_latencies(self) -> None:

@@ -23,8 +23,11 @@ AT_ONCE = 32
 # A series stays for as long as its process: more tenants than these are counted as one.
 TENANTS_TOLD = 1000
 OTHER_TENANTS = "(others)"
-_RESUMED = ("continued", "refused", "failed", "impossible", "rejoined")
-_MOVED = ("moved", "stayed")
+# Outcomes, each with its modes.
+_MODES = ("exact", "continued")
+_RESUMED = {"continued": _MODES, **dict.fromkeys(("refused", "failed", "impossible"), ("",))}
+_RESUMED |= {"rejoined": ("",)}
+_MOVED = {"moved": _MODES, "stayed": ("",)}
 _OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
 
 
@@ -79,10 +82,10 @@ class RequestMetrics:
     def _begin_at_zero(self, pool: str, promise: Promise) -> None:
         of = self._families
         of.inter_token.labels(pool), of.output_tokens.labels(pool)
-        for outcome in _RESUMED:
-            of.resumed.labels(pool, outcome)
-        for what in _MOVED:
-            of.moved.labels(pool, what)
+        for counter, outcomes in ((of.resumed, _RESUMED), (of.moved, _MOVED)):
+            for outcome, modes in outcomes.items():
+                for mode in modes:
+                    counter.labels(pool, outcome, mode)
         for phase in fields(Phases):
             of.ttft_phase.labels(pool, phase.name.removesuffix("_s"))
         for priority, outcome in product(PRIORITIES, _OUTCOMES):
@@ -154,9 +157,11 @@ class RequestMetrics:
         if not pool:
             return
         if record.resumed:
-            buffer.inc(of.resumed, (pool, record.resumed))
+            mode = record.resume_mode if record.resumed == "continued" else ""
+            buffer.inc(of.resumed, (pool, record.resumed, mode))
         if record.moved:
-            buffer.inc(of.moved, (pool, record.moved))
+            mode = record.resume_mode if record.moved == "moved" else ""
+            buffer.inc(of.moved, (pool, record.moved, mode))
         whose, tpot_s = (pool, record.priority), record.tpot_s
         tenant = self._told_as(record.tenant)
         buffer.inc(of.requests, (*whose, record.outcome))

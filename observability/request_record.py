@@ -29,6 +29,8 @@ CLIENT_LEFT = 499
 Resumed = Literal["", "continued", "refused", "failed", "impossible", "rejoined"]
 # From an engine that was taken away, to another; it ended where it was.
 Moved = Literal["", "moved", "stayed"]
+# Of one that another engine continued: the same tokens are proved, or not.
+ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
 # Its body arrives; its prompt is read and its place decided; it waits for its turn; it waits for
 # a replica that takes it; a replica has it, without a token yet; it is answered.
@@ -148,6 +150,7 @@ class RequestRecord:
     code for what went wrong. `left_at` is when its client left an answer, and `duration_s` lasts
     until then. `resumed`: what came of an answer whose engine or gateway was lost in the middle;
     `moved`: of one that could go on elsewhere, and whose engine was taken away; "" for all others.
+    `resume_mode`: another engine continued it, with tokens that are proved to be the same, or not.
     """
 
     request_id: str
@@ -174,6 +177,7 @@ class RequestRecord:
     error: str = ""
     resumed: Resumed = ""
     moved: Moved = ""
+    resume_mode: ResumeMode = ""
     phases: Phases = field(default_factory=Phases)
     trace: RequestTrace = field(default_factory=RequestTrace)
     is_uploaded: bool = False

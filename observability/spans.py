@@ -104,6 +104,7 @@ class SpanTrace(RequestTrace):
             _set(span, f"antefix.{name}", getattr(record, name))
         _set(span, "antefix.resumed", record.resumed)
         _set(span, "antefix.moved", record.moved)
+        _set(span, "antefix.resume_mode", record.resume_mode)
         _set(span, "antefix.ttft_s", record.ttft_s)
         for name, seconds in vars(record.phases).items():
             _set(span, f"antefix.{name}", seconds or None)

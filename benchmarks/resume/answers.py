@@ -15,6 +15,7 @@ from cli.stream_client import Endpoint
 
 # An answer that takes longer has hung.
 HUNG_S = 240.0
+_RESUMED = ": antefix-resumed "
 DONE, COMPLETED = "data: [DONE]", "event: response.completed"
 # Of which no two answers are alike; `ids` of tools are counted while events are joined.
 _OF_ONE_ANSWER = frozenset({"id", "item_id", "call_id", "created", "created_at", "completed_at"})
@@ -27,6 +28,7 @@ class ClientAnswer:
     """`code`: of the error that it was told, or how its connection ended; None: it is whole.
 
     `events` of a stream and when each came, in seconds of the loop's clock; `body` of any other.
+    `resumed`: `continued` where it says that another engine went on, whose tokens may differ.
     """
 
     began: float
@@ -34,6 +36,7 @@ class ClientAnswer:
     replica: str = ""
     request_id: str = ""
     code: str | None = None
+    resumed: str = ""
     events: list[str] = field(default_factory=list)
     came_at: list[float] = field(default_factory=list)
     body: Any = None
@@ -79,6 +82,7 @@ async def ask(
         ):
             answer.replica = response.headers.get("x-antefix-replica", "")
             answer.request_id = response.headers.get("x-request-id", "")
+            answer.resumed = response.headers.get("x-antefix-resumed", "")
             if response.content_type != "text/event-stream":
                 answer.body = await response.json(content_type=None)
                 answer.code = _code(answer.body)
@@ -96,6 +100,9 @@ async def _read(answer: ClientAnswer, response: aiohttp.ClientResponse) -> None:
     async for piece in response.content.iter_any():
         *blocks, held = (held + piece).split(b"\n\n")
         for block in blocks:
+            if block.startswith(b":"):
+                answer.resumed = block.decode().partition(_RESUMED)[2] or answer.resumed
+                continue
             answer.events.append(block.decode())
             answer.came_at.append(_now())
     last = answer.events[-1] if answer.events else ""

@@ -231,7 +231,7 @@ class _ContinuableAnswer(_Answer):
             exchange.refuse("The engine cannot go on: it made fewer events than the client has.")
             return
         self._begun = True
-        await self._begin((RESUMABLE_HEADER.encode(), self._exchange.made_by.encode()))
+        await self._begin(*self._exchange.headers)
         message = {**message, "body": exchange.comments() + body}
         await self._send(self._counted(message) if last else message)
 
@@ -256,7 +256,7 @@ class _ContinuableAnswer(_Answer):
         self._begun = True
         kind = (b"content-type", PROGRESS_CONTENT_TYPE.encode())
         self._start = {"type": "http.response.start", "status": 200, "headers": [kind]}
-        await self._begin((RESUMABLE_HEADER.encode(), self._exchange.made_by.encode()))
+        await self._begin(*self._exchange.headers)
 
     async def _send_whole(self) -> None:
         async with self._sending:

@@ -192,7 +192,13 @@ async def _start_engine(
     when_slower = pool.speculation.when_slower if pool.speculation else "keep"
     async with engine_failures():
         engine = await VllmEngine.start(
-            model, pool.served_model_name, pool.engine_args, when_slower, heartbeat
+            model,
+            pool.served_model_name,
+            pool.engine_args,
+            when_slower,
+            heartbeat=heartbeat,
+            resume=pool.resume,
+            resume_proof=pool.resume_proof,
         )
     return engine, {"import": imported_s, **engine.start_phases}
 

@@ -25,6 +25,12 @@ from deployments.fleet.settings.objectives import (
     OverflowSettings,
 )
 from deployments.fleet.settings.quality import Quality, broken_by_quality
+from deployments.fleet.settings.resume import (
+    RESUME,
+    RESUME_PROOF,
+    ResumeMode,
+    broken_by_resume,
+)
 from deployments.fleet.settings.speculation import SpeculationSettings, broken_by_speculation
 from router.policies import PolicyName
 
@@ -218,6 +224,8 @@ class Pool(Section):
         description="The engines use speculative decoding so, in pools whose `engine_args` have "
         "a speculative_config. With null the defaults hold.",
     )
+    resume: ResumeMode | None = RESUME
+    resume_proof: str = RESUME_PROOF
     quality: Quality | None = Field(
         None,
         description="The weights must prove this before they are served. The proof is the report "
@@ -239,6 +247,7 @@ class Pool(Section):
         raise_all(rules.broken_by_objectives(self))
         raise_all(broken_by_speculation(self.speculation, self.engine_args))
         raise_all(broken_by_quality(self.quality, self.model))
+        raise_all(broken_by_resume(self))
         return self
 
     @property

@@ -17,7 +17,13 @@ from hashlib import blake2b
 from typing import Any
 
 from deployments.wire.answer_log import FirstEvents
-from deployments.wire.headers import RESUME_FIELD, TOKENS_COMMENT
+from deployments.wire.headers import (
+    CONTINUED,
+    RESUMABLE_HEADER,
+    RESUME_FIELD,
+    RESUME_MODE_HEADER,
+    TOKENS_COMMENT,
+)
 
 RESPONSES_PATH = "/v1/responses"
 
@@ -87,7 +93,8 @@ class Continuation:
     """One exchange whose gateway asked for an answer that can be gone on with; `path` is the API's.
 
     `offered` once the engine has said that it can, for one of `prompts`; `made_by` then tells
-    engines apart whose answers may differ. While `replaying`, what it yields was made of `known`;
+    engines apart whose answers may differ, and `exact` says whether those of one `made_by` are
+    proved to have the same tokens. While `replaying`, what it yields was made of `known`;
     `first_events` are those that the client has. `in_one_piece`: the answer is
     no stream. `exact_events`: what it says of a token is not known from the token alone, so that an
     event made while replaying must be one that the client has. `lost`: the engine is gone.
@@ -100,6 +107,7 @@ class Continuation:
         self.prompts = 0
         self.offered = False
         self.made_by = "1"
+        self.exact = True
         self.in_one_piece = False
         self.exact_events = False
         self.replaying = known is not None
@@ -120,6 +128,14 @@ class Continuation:
         """16 hex digits: at random, and the same, one after the other, whoever goes on with it."""
         self._ids += 1
         return blake2b(f"{self._seed} {self._ids}".encode(), digest_size=8).hexdigest()
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """On an answer that was `offered`."""
+        found = [(RESUMABLE_HEADER.encode(), self.made_by.encode())]
+        if not self.exact:
+            found.append((RESUME_MODE_HEADER.encode(), CONTINUED.encode()))
+        return found
 
     @property
     def _seed(self) -> str:

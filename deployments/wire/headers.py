@@ -25,6 +25,8 @@ An answer that another engine could go on with, should this one be lost:
 
     x-antefix-resumable        a gateway asks for one; on an answer: it is one, and each chunk's
                                tokens come before its events, in a comment that says so
+    x-antefix-resume-mode      `continued`: nothing proves that the engine that goes on makes the
+                               same tokens. Without this header it is proved
 
 A stream that outlives its gateway, in its replica (`deployments.engine.held_answers`):
 
@@ -58,6 +60,7 @@ OUTPUT_TOKENS_HEADER = "x-antefix-output-tokens"
 OUTPUT_TOKENS_COMMENT = b": antefix-output-tokens "
 
 RESUMABLE_HEADER = "x-antefix-resumable"
+RESUME_MODE_HEADER, CONTINUED = "x-antefix-resume-mode", "continued"
 # `: antefix-tokens <choice index> <id>,<id>,...`, also of a chunk that made no event.
 TOKENS_COMMENT = b": antefix-tokens "
 # In an answer that is not a stream, after its tokens: `: antefix-answer <length in bytes>`, a blank

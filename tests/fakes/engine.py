@@ -98,6 +98,7 @@ class FakeEngine:
         # answers that another engine can go on with
         self.offers_resumable = True
         self.refuses_to_resume = False
+        self.continues_exactly = True
         self.went_on_with: list[Known] = []
         # makes of a request how many tokens its prompt has, and how many of them are cached
         self.prompt_cache: Callable[[dict[str, Any]], tuple[int, int]] | None = None
@@ -234,6 +235,7 @@ class FakeEngine:
     def _may_go_on(self, exchange: Continuation, said: _Said, in_one_piece: bool) -> None:
         """Raises NotContinuable."""
         exchange.offered, exchange.in_one_piece = True, in_one_piece
+        exchange.exact = self.continues_exactly
         said.exchange = exchange
         if (known := exchange.known) is not None:
             if self.refuses_to_resume:

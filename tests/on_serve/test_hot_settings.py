@@ -409,4 +409,4 @@ def test_answers_outlive_a_rollout_and_a_scale_down(served: Served) -> None:
 def moved(served: Served) -> float:
     url = f"http://127.0.0.1:{served.fleet['metrics']['port']}/metrics"
     with urllib.request.urlopen(url, timeout=60) as answer:
-        return samples_of(answer.read().decode(), "small")["antefix_moved_total", "moved"]
+        return samples_of(answer.read().decode(), "small")["antefix_moved_total", "exact", "moved"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
+from vllm import envs
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -55,6 +56,7 @@ from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_threads import SLOW
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm.resume_mode import Computing, ResumeMode, resume_of
 from deployments.engine.vllm.stats import EngineStats
 from deployments.engine.vllm.trial_client import TrialClient
 from deployments.prompt import RendererFacts
@@ -247,9 +249,12 @@ class VllmEngine:
         engine_args: Mapping[str, Any],
         when_slower: WhenSlower = "keep",
         heartbeat: Path | None = None,
+        resume: ResumeMode | None = None,
+        resume_proof: str = "",
     ) -> VllmEngine:
         """Load the model; `when_slower` says what becomes of speculation that loses; into the file
-        `heartbeat` the engine's process says what it does (`heartbeat.py`).
+        `heartbeat` the engine's process says what it does (`heartbeat.py`); `resume` and
+        `resume_proof` say how other engines continue its answers (`resume_mode.py`).
 
         Raises what vLLM raises: a replica that cannot load must not start.
         """
@@ -281,7 +286,15 @@ class VllmEngine:
         call_tokens.follow(engine.output_processor)
         engine.grammars = GrammarGate(TrialClient(Path(trials), config))
         known_args = {**engine_args, "dtype": _dtype_of(engine)}
-        engine.continuing = Continuing(engine, made_by(model, known_args, config))
+        computing = Computing(
+            made_by(model, known_args, config),
+            on_cpu=current_platform.is_cpu(),
+            dtype=_dtype_of(engine),
+            batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
+        )
+        continued = resume_of(resume, resume_proof, computing)
+        logger.info("answers are continued, %s: %s", continued.mode, continued.why)
+        engine.continuing = Continuing(engine, computing.made_by, continued)
         await engine.reset_mm_cache()
         tasks = await engine.get_supported_tasks()
         app = build_app(args, tasks, engine.model_config)

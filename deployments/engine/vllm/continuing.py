@@ -31,6 +31,7 @@ from vllm.v1.request import RequestStatus
 from vllm.version import __version__ as vllm_version
 
 from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
+from deployments.engine.vllm.resume_mode import Resume
 from deployments.wire import confirmation, continuation
 from deployments.wire.confirmation import Confirmation
 from deployments.wire.continuation import RESPONSES_PATH, Continuation, Known
@@ -51,12 +52,11 @@ _OF_SCHEDULING = frozenset(
 def why_not(
     sampling_params: Any, prompt: Any, config: Any, is_response: bool = False
 ) -> str | None:
-    """Why another engine could not go on with such an answer exactly; None where it could."""
+    """Why another engine could not continue such an answer; None where it could."""
     one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
     seeded = sampling_params.sampling_type == SamplingType.RANDOM_SEED
     extra = sampling_params.extra_args or {}
     reasons = {
-        "it is proven on CPUs alone": not current_platform.is_cpu(),
         "it is no stream, and no answer in one piece": not one_piece
         and sampling_params.output_kind != RequestOutputKind.DELTA,
         "its prompt is more than tokens": not isinstance(prompt, Mapping)
@@ -74,6 +74,9 @@ def why_not(
         and config.speculative_config is not None,
         "a seed's draws are not counted with use_fp64_gumbel": seeded
         and config.model_config.use_fp64_gumbel,
+        "a seed's draws are not counted by model runner V1 on this platform": seeded
+        and not current_platform.is_cpu()
+        and not config.use_v2_model_runner,
         "a thinking budget is counted by the engine that began": (
             sampling_params.thinking_token_budget is not None
         ),
@@ -104,9 +107,10 @@ class Continuing:
     empty dictionary each step.
     """
 
-    def __init__(self, engine: Any, made_by: str) -> None:
+    def __init__(self, engine: Any, made_by: str, resume: Resume) -> None:
         self.no_responses: str | None = None  # why not, once that is known
         self._made_by = made_by
+        self._resume = resume
         self._config = engine.vllm_config
         self._max_model_len = int(engine.model_config.max_model_len)
         self._vocabulary = int(engine.model_config.get_vocab_size())
@@ -130,6 +134,8 @@ class Continuing:
         reason = why_not(sampling_params, prompt, self._config, is_response)
         if is_response:
             reason = self.no_responses or reason
+        if self._resume.mode == "off":
+            reason = self._resume.why
         if exchange.prompts > 1:  # whose tokens they are is not told
             reason = "it has several prompts"
         if exchange.known is not None and exchange.known.engine not in ("", self._made_by):
@@ -137,6 +143,7 @@ class Continuing:
         exchange.offered = reason is None
         if reason is None:
             exchange.is_of(self._made_by)
+            exchange.exact = self._resume.mode == "exact"
             exchange.in_one_piece = sampling_params.output_kind == RequestOutputKind.FINAL_ONLY
             exchange.exact_events = sampling_params.logprobs is not None
             if exchange.in_one_piece and exchange.first_events.missing:

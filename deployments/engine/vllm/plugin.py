@@ -1,9 +1,10 @@
 """What Antefix changes in vLLM's own processes; loaded there as a plugin (vllm.general_plugins).
 
-On GPUs three things change, where a replica asks for them: the engine reports what it does
+On GPUs four things change. Where a replica asks for it, the engine reports what it does
 (`heartbeat.py`), grammars are tried in a process of their own before it compiles them
-(`grammar_trial.py`), and a draft model rests while speculation is off (`idle_drafts.py`). All else
-is for the CPU build.
+(`grammar_trial.py`), and a draft model rests while speculation is off (`idle_drafts.py`). And an
+engine can start a request at output tokens that are known (`continuing_core.py`). All else is for
+the CPU build.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ GRAMMAR_CACHE_MB = "64"
 
 
 def register() -> None:
-    """Change what hurts engines on CPUs. Once more changes nothing."""
+    """Once more changes nothing."""
     from vllm.platforms import current_platform
 
     _say_what_the_engine_does()
     _try_grammars_first()
     _draft_nothing_while_off()
+    continuing_core.register()
     if not current_platform.is_cpu():
         return
     _sleep_while_waiting()
     _keep_seeds_for_tokens_that_count()
     _rank_logprobs_without_compiling()
     _inspect_models_here()
-    continuing_core.register()
 
 
 def _draft_nothing_while_off() -> None:

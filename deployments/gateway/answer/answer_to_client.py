@@ -14,22 +14,25 @@ from deployments.gateway.answer.stream_errors import error_event
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.request import EngineRequest
 from deployments.process.pieces import AnswerPieces, pieces_of
+from deployments.wire.headers import CONTINUED
 
 # A client that reads nothing must not hold its request's task past the deadline.
 ERROR_TIMEOUT_S = 1.0
 _PASSED_ON = {"content-type", "content-length"}
+RESUMED_HEADER = "x-antefix-resumed"
 
 
 class AnswerToClient:
     """`headers` are for the client, of an error too; `placement`: further ones, of who answers.
 
     `started`: a part of the answer was sent, whatever engine the rest comes from. `streaming`: its
-    engine streams it.
+    engine streams it. `continued`: tokens may differ from those that its first engine would have
+    made, and that is not said yet.
     """
 
     def __init__(self, request: EngineRequest, headers: Mapping[str, str]) -> None:
         self.placement: Mapping[str, str] = {}
-        self.started = self.streaming = False
+        self.started = self.streaming = self.continued = False
         self._request = request
         self._headers = headers
         self._send: Send | None = None
@@ -54,10 +57,23 @@ class AnswerToClient:
         headers += {**self._headers, **self.placement}.items()
         if resume_id is not None:
             headers.append((RESUME_HEADER, resume_id))
+        if self.continued:
+            headers.append((RESUMED_HEADER, CONTINUED))
         if self.streaming:
             headers += [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         await self._put({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def continues(self) -> None:
+        """Another engine goes on now: say where tokens may begin to differ."""
+        if not self.started:
+            self.continued = True
+        elif self.streaming:
+            comment = f": antefix-resumed {CONTINUED}\n\n".encode()
+            if self.keeps_up:
+                self._pieces.write(comment)
+            else:
+                await self._put({"type": "http.response.body", "body": comment, "more_body": True})
 
     @property
     def keeps_up(self) -> bool:

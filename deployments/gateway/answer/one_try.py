@@ -34,10 +34,12 @@ from deployments.gateway.record.request_watch import RequestWatch
 from deployments.wire.answer_log import AnswerLog
 from deployments.wire.confirmation import count_in
 from deployments.wire.headers import (
+    CONTINUED,
     ENGINE_TTFT_HEADER,
     OUTPUT_TOKENS_HEADER,
     PROGRESS_CONTENT_TYPE,
     RESUMABLE_HEADER,
+    RESUME_MODE_HEADER,
 )
 from observability.request_record import Leg
 
@@ -74,6 +76,11 @@ class RelayedAnswer:
         self.keeping = keeping
         self.watch = watch
         self.exchange: tuple[str, str] | None = None
+
+    def begins_anew(self) -> None:
+        """The client has nothing of it yet, and what engines made counts no more."""
+        self.log.clear()
+        self.client.continued, self.record.resume_mode = False, ""
 
 
 @dataclass(frozen=True)
@@ -237,7 +244,7 @@ class OneTry:
                 said = (await upstream.content.read(MOST_SAID)).decode(errors="replace")
                 logger.warning("request %s is not continued: %s", answer.request.request_id, said)
                 return False
-            self._continue(place, upstream)
+            await self._continue(place, upstream)
             return True
         if streaming:
             await answer.engine.begins(place, upstream)
@@ -257,13 +264,19 @@ class OneTry:
         # the client has waited for its first token long enough
         asyncio.get_running_loop().call_soon(answer.watch.first_token, answer.record)
 
-    def _continue(self, place: Reservation, upstream: Upstream) -> None:
+    async def _continue(self, place: Reservation, upstream: Upstream) -> None:
         answer, attempt, why = self._answer, self._try.attempt, self._try.continues
         assert why is not None
         answer.exchange = place.url, attempt.route.ticket
         answer.log.continues()
         waited_s = asyncio.get_running_loop().time() - self._try.since
-        facts = {"tokens": answer.log.output_tokens, "waited_s": waited_s}
+        if upstream.headers.get(RESUME_MODE_HEADER) == CONTINUED:
+            answer.record.resume_mode = "continued"
+            await answer.client.continues()
+        else:
+            answer.record.resume_mode = answer.record.resume_mode or "exact"
+        mode = answer.record.resume_mode
+        facts = {"tokens": answer.log.output_tokens, "waited_s": waited_s, "mode": mode}
         attempt.went_on(place, upstream.headers, why, facts)
         if why == "resumed":
             answer.record.resumed = "continued"

@@ -67,7 +67,7 @@ class Tries:
         """The try that follows. Raises the ApiError for the client where none does."""
         answer, record = self._answer, self._answer.record
         if isinstance(step, DecideAgain):
-            answer.log.clear()  # it may go to another model
+            answer.begins_anew()  # it may go to another model
             return Try(await this.attempt.elsewhere())
         if isinstance(step, TryAgain) and step.wait_s:
             await asyncio.sleep(step.wait_s)
@@ -83,5 +83,5 @@ class Tries:
             record.resumed = "failed"  # until another has continued it
             there = this.attempt.again(step.avoid, answer.log.output_tokens)
             return Try(there, "resumed", failed_at)
-        answer.log.clear()
+        answer.begins_anew()
         return Try(this.attempt.again(step.avoid))

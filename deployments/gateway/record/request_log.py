@@ -40,6 +40,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "stage": "" if record.outcome == "ok" else record.stage,
         "resumed": record.resumed,
         "moved": record.moved,
+        "resume_mode": record.resume_mode,
         "duration_s": _rounded(record.duration_s),
         "ttft_s": _rounded(record.ttft_s),
         **{name: _rounded(seconds) or None for name, seconds in vars(record.phases).items()},

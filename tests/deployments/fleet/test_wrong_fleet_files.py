@@ -228,6 +228,17 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: pools.engine.speculation: the engine does not speculate."
         " Add engine_args.speculative_config, or leave it out.",
     ),
+    "exact answers without a proof": (
+        with_pool("resume: exact\nresources: {gpus: 1}"),
+        ":5: pools.engine.resume = exact: nothing proves that another engine on GPUs makes the same"
+        " tokens. Run antefix prove-resume on such a GPU and write the resume_proof that it prints,"
+        " or write resume: continued.",
+    ),
+    "a proof of what is not asked for": (
+        with_pool("resume: off\nresume_proof: 0123456789abcdef"),
+        ":6: pools.engine.resume_proof = 0123456789abcdef: proves what resume: off does not ask"
+        " for. Write resume: exact, or leave the proof out.",
+    ),
     "quality without a limit": (
         with_pool("quality: {}"),
         ":5: pools.engine.quality = {}: names no limit."

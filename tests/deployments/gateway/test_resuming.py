@@ -23,6 +23,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ID = {"x-request-id": "abc"}
 DEATH = b"EngineCore encountered an issue. See stack trace (above) for the root cause."
 TOKENS = 5
+COMMENT = b": antefix-resumed continued\n\n"
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,7 @@ async def test_what_went_on_is_counted_as_one_request(
     monkeypatch.setattr(front.pool.scheduler.correction, "observe", observed)
     await ask(front, stream=stream)
     metrics = await front.metrics()
-    assert metrics["antefix_resumed_total", "continued"] == 1
+    assert metrics["antefix_resumed_total", "exact", "continued"] == 1
     assert metrics["antefix_requests_total", "ok", "interactive"] == 1
     assert metrics["antefix_output_tokens_total",] == TOKENS
     assert metrics["antefix_ttft_seconds_count", "interactive"] == 1
@@ -138,6 +139,49 @@ async def test_an_explanation_tells_who_went_on(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_stream_says_where_tokens_may_begin_to_differ(
+    front: Front, first: FakeEngine, second: FakeEngine, path: str
+) -> None:
+    whole = await ask(front, path)
+    first.continues_exactly = second.continues_exactly = False
+    front.sees(first, second)
+    assert COMMENT not in await ask(front, path)
+    first.dies_after = 3
+    front.sees(first, second)
+    answer = await ask(front, path)
+    before, after = answer.split(COMMENT)
+    assert b"t3 " in before and b"t4 " in after
+    assert anonymous(before + after, first, second) == anonymous(whole, first, second)
+    metrics = await front.metrics()
+    assert metrics["antefix_resumed_total", "continued", "continued"] == 1
+    assert metrics["antefix_resumed_total", "exact", "continued"] == 0
+
+
+async def test_an_answer_in_one_piece_says_in_a_header_that_tokens_may_differ(
+    front: Front, first: FakeEngine, second: FakeEngine
+) -> None:
+    first.dies_after, second.continues_exactly = 3, False
+    async with front.post(max_tokens=TOKENS) as answer:
+        assert answer.headers["x-antefix-resumed"] == "continued"
+        assert "t5 " in await answer.text()
+
+
+async def test_an_answer_that_begins_anew_has_all_of_its_tokens_from_one_engine(
+    first: FakeEngine, second: FakeEngine
+) -> None:
+    third = FakeEngine("r3")
+    first.dies_after, second.dies_after = 2, 4
+    second.continues_exactly, third.refuses_to_resume = False, True
+    async with (
+        gateway_before(first, second, third, retries=2) as front,
+        front.post(max_tokens=TOKENS) as answer,
+    ):
+        assert answer.status == 200
+        assert "x-antefix-resumed" not in answer.headers
+        assert len(third.bodies) == 2
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_an_engine_that_tells_its_own_death_is_a_lost_one(
     front: Front, first: FakeEngine, second: FakeEngine, path: str
 ) -> None:
@@ -161,7 +205,7 @@ async def test_what_cannot_be_gone_on_with_ends_in_our_words(
     assert error["code"] == ("engine_unavailable" if stream else "engines_lost")
     assert not second.went_on_with
     metrics = await front.metrics()
-    assert metrics["antefix_resumed_total", "impossible"] == stream
+    assert metrics["antefix_resumed_total", "", "impossible"] == stream
 
 
 @pytest.mark.parametrize("is_old", [True, False])
@@ -176,7 +220,7 @@ async def test_a_stream_that_the_next_engine_cannot_go_on_with_ends_in_our_words
     assert "t2 " in events[-2]
     assert json.loads(events[-1])["error"]["code"] == "engine_unavailable"
     metrics = await front.metrics()
-    assert metrics["antefix_resumed_total", "refused"] == 1
+    assert metrics["antefix_resumed_total", "", "refused"] == 1
     assert metrics["antefix_output_tokens_total",] == 2
     assert len(second.bodies) == 1
 
@@ -189,7 +233,7 @@ async def test_an_answer_in_one_piece_begins_anew_where_it_cannot_go_on(
     front.sees(first, second)
     assert anonymous(await ask(front, stream=False), first, second) == expected
     assert len(second.bodies) == 2
-    assert (await front.metrics())["antefix_resumed_total", "refused"] == 1
+    assert (await front.metrics())["antefix_resumed_total", "", "refused"] == 1
 
 
 async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_first(
@@ -198,7 +242,7 @@ async def test_a_request_that_two_engines_were_lost_with_is_refused_from_the_fir
     first.dies_after, second.dies_after = 2, 3
     async with front.post(stream=True, max_tokens=TOKENS) as answer:
         assert (await error_of(answer))["code"] == "engines_lost"
-    assert (await front.metrics())["antefix_resumed_total", "failed"] == 1
+    assert (await front.metrics())["antefix_resumed_total", "", "failed"] == 1
     first.dies_after = second.dies_after = None
     front.sees(first, second)
     for _ in range(2):
@@ -238,7 +282,22 @@ async def test_a_fleet_may_have_an_answer_go_on_more_than_once(
         front.sees(first, second, third)
         async with front.post(stream=True, max_tokens=TOKENS) as lost:
             assert (await error_of(lost))["code"] == "engines_lost"
-        assert (await front.metrics())["antefix_resumed_total", "continued"] == 1
+        assert (await front.metrics())["antefix_resumed_total", "exact", "continued"] == 1
+
+
+async def test_an_explanation_tells_who_went_on_though_another_was_tried_before(
+    first: FakeEngine, second: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = FakeEngine("r3")
+    first.dies_after, second.dies_after = 2, 0
+    async with gateway_before(first, second, third, retries=2) as front:
+        kept: list[dict[str, Any]] = []
+        monkeypatch.setattr(
+            front.gateway.parts.explanations, "keep", lambda tenant, of, told: kept.append(told)
+        )
+        assert (await ask(front)).endswith(b"data: [DONE]\n\n")
+        assert len(second.bodies) == 1
+        assert kept[-1]["resumed"]["replica"] == "r3"
 
 
 async def test_an_engine_that_was_not_reached_was_not_lost_with_the_request(
@@ -285,7 +344,7 @@ async def test_where_nobody_takes_it_in_time_the_client_is_told_so(
     front.pool.scheduler.board.update([])
     first.break_off()
     assert (await error_of(answer))["code"] == "engine_unavailable"
-    assert (await front.metrics())["antefix_resumed_total", "failed"] == 1
+    assert (await front.metrics())["antefix_resumed_total", "", "failed"] == 1
 
 
 async def test_clients_can_send_neither_the_key_nor_the_header(

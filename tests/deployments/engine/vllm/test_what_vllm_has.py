@@ -421,6 +421,7 @@ def _why_not(engine: dict[str, Any], prompt: Any, **params: Any) -> str | None:
         speculative_config=engine.get("speculation"),
         watermark_config=engine.get("watermark"),
         model_config=SimpleNamespace(use_fp64_gumbel=engine.get("fp64", False)),
+        use_v2_model_runner=engine.get("v2", False),
     )
     kind = params.pop("output_kind", RequestOutputKind.DELTA)
     response = params.pop("is_response", False)

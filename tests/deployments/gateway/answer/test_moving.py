@@ -124,16 +124,25 @@ async def test_wherever_it_is_the_client_gets_what_it_would_have(
     await until(lambda: not front.pool.scheduler.has_work)
 
 
+async def test_a_move_says_where_tokens_may_begin_to_differ(front: Front) -> None:
+    answer = await begin(front, stream=True)
+    there, other = who(front)
+    other.pauses_after, other.continues_exactly = None, False
+    await leaves(front, there)
+    assert (await answer).count(b": antefix-resumed continued\n\n") == 1
+    await counted(front, "antefix_moved_total", "continued", "moved")
+
+
 async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> None:
     answer = await begin(front, stream=True)
     there, other = who(front)
     other.pauses_after = None
     await leaves(front, there)
     await answer
-    metrics = await counted(front, "antefix_moved_total", "moved")
-    assert metrics["antefix_moved_total", "moved"] == 1
-    assert metrics["antefix_moved_total", "stayed"] == 0
-    assert metrics["antefix_resumed_total", "continued"] == 0
+    metrics = await counted(front, "antefix_moved_total", "exact", "moved")
+    assert metrics["antefix_moved_total", "exact", "moved"] == 1
+    assert metrics["antefix_moved_total", "", "stayed"] == 0
+    assert metrics["antefix_resumed_total", "exact", "continued"] == 0
     assert metrics["antefix_requests_total", "ok", "interactive"] == 1
     assert metrics["antefix_output_tokens_total",] == TOKENS
     assert metrics["antefix_ttft_seconds_count", "interactive"] == 1
@@ -158,7 +167,7 @@ async def test_an_answer_is_moved_as_often_as_its_engine_is_taken_away(front: Fr
     await leaves(front, other)
     text = (await answer).decode()
     assert [text.count(f"t{n} ") for n in range(1, TOKENS + 1)] == [1] * TOKENS
-    await counted(front, "antefix_moved_total", "moved")
+    await counted(front, "antefix_moved_total", "exact", "moved")
     async with asyncio.timeout(60):
         while (await front.explanation_of(ID)).get("moved", {}).get("tokens") != 3:  # noqa: ASYNC110  # each look is a request
             await asyncio.sleep(0.01)
@@ -191,8 +200,8 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
         assert len(other.bodies) == asked + 1, "asked again in vain"
     there.go_on.set()
     assert anonymous(await answer) == expected
-    metrics = await counted(front, "antefix_moved_total", "stayed")
-    assert metrics["antefix_moved_total", "moved"] == 0
+    metrics = await counted(front, "antefix_moved_total", "", "stayed")
+    assert metrics["antefix_moved_total", "exact", "moved"] == 0
     front.handle.may_pick.set()
     await until(lambda: front.handle.slots_taken == there.running == other.running == 0)
     other.tickets.limit = other.limit
@@ -276,8 +285,8 @@ async def test_an_engine_that_is_lost_while_another_is_asked_has_lost_nothing(
     there.break_off()
     other.go_on.set()
     assert anonymous(await answer) == expected
-    metrics = await counted(front, "antefix_moved_total", "moved")
-    assert metrics["antefix_resumed_total", "continued"] == 0
+    metrics = await counted(front, "antefix_moved_total", "exact", "moved")
+    assert metrics["antefix_resumed_total", "exact", "continued"] == 0
 
 
 async def test_a_client_that_leaves_meanwhile_leaves_both(front: Front) -> None:
@@ -305,7 +314,7 @@ async def test_what_leaves_and_is_ended_was_not_killed_by_its_requests(front: Fr
     await until(lambda: other.made == 2)
     there.leaving, there.pauses_after = False, None
     assert anonymous(await answer) == expected
-    await counted(front, "antefix_resumed_total", "continued")
+    await counted(front, "antefix_resumed_total", "exact", "continued")
     await is_served_again(front)
 
 

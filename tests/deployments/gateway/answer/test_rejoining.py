@@ -421,7 +421,7 @@ async def test_what_became_of_it_is_counted_told_and_explained(redis_url: str) -
         assert explanation["rejoined"] == {"events": 2}
         assert explanation["replica"] == answer.headers["x-antefix-replica"]
         metrics = await fleet.there.metrics()
-        assert metrics["antefix_resumed_total", "rejoined"] == 1
+        assert metrics["antefix_resumed_total", "", "rejoined"] == 1
         assert metrics["antefix_requests_total", "ok", "interactive"] == 1
         assert metrics["antefix_output_tokens_total",] == TOKENS
 

@@ -1,0 +1,61 @@
+"""Whether another engine continues the answers of this one, and whether its tokens are the same.
+
+It computes prompt and tokens so far in one prefill, where this one computed the tokens one by one,
+and in another batch. Kernels that add in another order for another shape round differently, and of
+two tokens that are nearly equally likely the other may follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+ResumeMode = Literal["exact", "continued", "off"]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """`mode`: exact, the same tokens are proved; continued, they are not; off, none continues.
+    `why` completes "the answers of this engine are continued so:"."""
+
+    mode: ResumeMode
+    why: str
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What an engine computes with. `made_by` is the same for engines whose answers are alike;
+    `batch_invariant`: vLLM runs kernels whose results do not depend on the batch."""
+
+    made_by: str
+    on_cpu: bool
+    dtype: str
+    batch_invariant: bool
+
+
+def resume_of(wanted: ResumeMode | None, proof: str, engine: Computing) -> Resume:
+    """What an engine offers. `wanted` is the pool's `resume`, None: exact where that is proved, and
+    otherwise continued. `proof` is its `resume_proof`, a `made_by`, empty where there is none."""
+    if wanted == "off":
+        return Resume("off", "the pool's `resume` is off")
+    proved = _proved(proof, engine)
+    if wanted == "continued":
+        return Resume("continued", "the pool's `resume` says so")
+    if proved is not None:
+        return Resume("exact", proved)
+    unproved = (
+        f"nothing proves the same tokens on this engine, {engine.made_by}"
+        f"{f', the proof is of {proof}' if proof else ''}; antefix prove-resume tries it"
+    )
+    return Resume("off" if wanted == "exact" else "continued", unproved)
+
+
+def _proved(proof: str, engine: Computing) -> str | None:
+    """Why it is certain that another engine makes the same tokens; None where it is not."""
+    if proof and proof == engine.made_by:
+        return "the pool's `resume_proof` is of this engine"
+    if engine.batch_invariant and not engine.on_cpu:
+        return "VLLM_BATCH_INVARIANT is set"
+    if engine.on_cpu and engine.dtype == "float32":
+        return "float32 on a CPU is tested"
+    return None

@@ -1,0 +1,59 @@
+"""What a fleet file says of answers whose engine is lost or leaves: `resume` of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from common.section import Broken
+
+_MODES = ("exact", "continued", "off")
+
+
+def _off(value: Any) -> Any:
+    """YAML 1.1 reads `off` as false."""
+    return "off" if value is False else value
+
+
+ResumeMode = Annotated[
+    Literal["exact", "continued", "off"],
+    BeforeValidator(_off),
+    WithJsonSchema({"type": ["string", "boolean"], "enum": [*_MODES, False]}),
+]
+RESUME = Field(
+    None,
+    description="Another engine continues the answers of one that is lost or leaves. `exact` does "
+    "so only where it is proved that the tokens are the same: on CPUs that compute float32, with "
+    "VLLM_BATCH_INVARIANT in `env`, or with a `resume_proof`. `continued` does so everywhere; "
+    "later tokens may differ as in any rerun, and the answer says so. `off` never does. "
+    "With null it is `exact` where that is proved, and `continued` otherwise.",
+)
+RESUME_PROOF = Field(
+    "",
+    pattern=r"^([0-9a-f]{16})?$",
+    description="`antefix prove-resume` prints it for the engines that it has tried. It holds for "
+    "the same model, engine arguments, vLLM and kind of processor.",
+)
+
+
+def broken_by_resume(pool: Any) -> Iterator[Broken]:
+    """On GPUs `exact` takes a proof."""
+    if pool.resume_proof and pool.resume not in ("exact", None):
+        yield Broken(
+            ("resume_proof",),
+            pool.resume_proof,
+            f"proves what resume: {pool.resume} does not ask for",
+            "Write resume: exact, or leave the proof out",
+        )
+    invariant = pool.env.get("VLLM_BATCH_INVARIANT") == "1"
+    on_gpus = bool(pool.resources.gpus or pool.resources.accelerator_type)
+    if pool.resume == "exact" and on_gpus and not (pool.resume_proof or invariant):
+        yield Broken(
+            ("resume",),
+            "exact",
+            "nothing proves that another engine on GPUs makes the same tokens",
+            "Run antefix prove-resume on such a GPU and write the resume_proof that it prints, or "
+            "write resume: continued",
+        )
