@@ -11,6 +11,7 @@ import typer
 from cli.exit_codes import ExitCode
 from cli.gateway_client import GatewayClient
 from cli.local.home import Home
+from cli.named_pool import named_pool
 from cli.output import CommandError, answering, not_running, note, print_json
 from common.errors import Problem
 
@@ -29,20 +30,15 @@ def calibrate(
         if state is None:
             raise not_running()
         keys = home.keys()
-        pools = GatewayClient.of(state, keys).status()["pools"]
-        name = next(iter(pools)) if pool is None else pool
-        if name not in pools:
-            raise CommandError(
-                f"no pool is called {name!r}", f"pools here: {', '.join(pools)}", ExitCode.USAGE
-            )
-        if not any(replica["url"] for replica in pools[name]["replicas"]):
+        name, of_pool = named_pool(GatewayClient.of(state, keys).status()["pools"], pool)
+        if not any(replica["url"] for replica in of_pool["replicas"]):
             raise CommandError(
                 f"the pool {name} has no replica whose address is known",
                 "see antefix status; where there are several tenants only operators see addresses:"
                 " set gateway.tenants.default.operator to true",
                 ExitCode.DEGRADED,
             )
-        found = asyncio.run(_measured(pools[name], keys.engine_secret))
+        found = asyncio.run(_measured(of_pool, keys.engine_secret))
         try:
             out.write_bytes(found)
         except OSError as error:

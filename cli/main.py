@@ -23,6 +23,7 @@ from cli.k8s import k8s
 from cli.keys import keys
 from cli.logs import logs
 from cli.plan import plan
+from cli.prove_resume import prove_resume
 from cli.quantize import quantize
 from cli.slo import slo
 from cli.status import status
@@ -40,6 +41,7 @@ for command in (up, update, down, status, logs, chat, env, verify, bench, backte
     app.command()(command)
 app.command()(quantize)
 app.command()(tune_speculation)
+app.command()(prove_resume)
 app.command()(plan)
 app.command()(evaluate)
 

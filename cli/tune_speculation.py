@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.exit_codes import ExitCode
+from cli.named_pool import named_pool
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import Steps
 from common.errors import Problem
@@ -64,7 +65,7 @@ def tune_speculation(
 
         asked = ways.Draft(draft, draft_layers)
         lengths = ways.lengths_of(k)
-        name, of_fleet = _pool(load_fleet(fleet).pools, pool)
+        name, of_fleet = named_pool(load_fleet(fleet).pools, pool)
         own = ways.own_config(of_fleet)
         methods = ways.methods_of(method, own is not None, asked)
         conversations = read_prompts(prompts)
@@ -97,15 +98,6 @@ def tune_speculation(
             print_json(_json(trial, name, concurrency, found, confirmed, advice, left_out))
         else:
             _print(trial, name, concurrency, found, confirmed, advice)
-
-
-def _pool(pools: Mapping[str, Pool], asked: str | None) -> tuple[str, Pool]:
-    name = next(iter(pools)) if asked is None else asked
-    if name not in pools:
-        raise CommandError(
-            f"no pool is called {name!r}", f"pools here: {', '.join(pools)}", ExitCode.USAGE
-        )
-    return name, pools[name]
 
 
 def _model(pool: Pool) -> str:

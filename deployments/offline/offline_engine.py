@@ -71,6 +71,30 @@ class Generated:
     accepted: int
 
 
+@dataclass(frozen=True)
+class CutAnswers:
+    """Of one kind of request: of `cuts` that were continued, `other` had other tokens; of so many
+    `answers`, `reruns` had other tokens when they were asked for once more, uncut. `left_out`: why
+    the engine continues none of this kind."""
+
+    answers: int
+    cuts: int
+    other: int
+    reruns: int
+    left_out: str | None
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    """An engine: `made_by` is the same for those that answer alike, of the same model, arguments,
+    vLLM, model runner (V1 or V2) and platform (cpu, cuda)."""
+
+    made_by: str
+    runner: str
+    platform: str
+    dtype: str
+
+
 class OfflineEngine:
     """Used as a context; `close` ends the child."""
 
@@ -148,6 +172,29 @@ class OfflineEngine:
             }
         )
         return Generated(**found)
+
+    def kinds_of_answers(self) -> list[str]:
+        """Those that can be cut."""
+        found: list[str] = self._ask({"do": "kinds_of_answers"})
+        return found
+
+    def cut_answers(
+        self, kind: str, prompts: list[Tokens], *, max_tokens: int, cuts: list[int]
+    ) -> CutAnswers:
+        """What becomes of answers of this kind that are cut after so many tokens and continued."""
+        asked = {"kind": kind, "prompts": prompts, "max_tokens": max_tokens, "cuts": cuts}
+        found = self._ask({"do": "cut_answers", **asked})
+        return CutAnswers(
+            answers=len(found["tokens"]),
+            cuts=found["cuts"],
+            other=len(found["other"]),
+            reruns=found["reruns"],
+            left_out=found["left_out"],
+        )
+
+    def made_by(self) -> MadeBy:
+        """What tells this engine from others, as its replicas would say it."""
+        return MadeBy(**self._ask({"do": "made_by"}))
 
     def write_logprobs(self, window: Tokens, into: Path) -> None:
         """Into a file, as float16: the log-probabilities of the whole vocabulary at each of the

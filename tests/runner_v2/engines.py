@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,14 @@ from vllm import SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import TokensPrompt
-from vllm.sampling_params import StructuredOutputsParams
 from vllm.triton_utils import HAS_TRITON
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from deployments.engine.vllm import logits_tap, speculation
+from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.continuing import made_by
-from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
+from deployments.engine.vllm.cut_answers import Cutter
 from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
-from tests.runner_v2.kinds import KINDS
 
 PROMPTS = ([10 + i % 90 for i in range(40)], [50, 60, 70, 80])
 TOKENS, CUTS = 12, (1, 4, 9)
@@ -83,44 +83,14 @@ class TinyEngine:
         return [list(a.token_ids) for a in self.answers([*PROMPTS], [params] * len(PROMPTS))]
 
 
-def params_of(kind: str, known: tuple[int, ...] = ()) -> SamplingParams:
-    fields = {"temperature": 0, "max_tokens": TOKENS, **KINDS[kind]}
-    if "structured" in fields:
-        fields["structured_outputs"] = StructuredOutputsParams(**fields.pop("structured"))
-    if known:
-        fields["extra_args"] = {KNOWN_TOKENS: list(known)}
-    return SamplingParams(**fields)
-
-
 def continued(engine: TinyEngine, kind: str) -> dict[str, Any]:
-    """Answers, each cut at CUTS and continued from there by an engine that is told the tokens.
-
-    `tokens` of the whole ones; `cuts` compared, `other` those whose rest was another.
-    """
-    whole = engine.answers([*PROMPTS], [params_of(kind) for _ in PROMPTS])
-    cut = [
-        (ids, answer, at)
-        for ids, answer in zip(PROMPTS, whole, strict=True)
-        for at in CUTS
-        if at < len(answer.token_ids)
-    ]
-    rests = engine.answers(
-        [ids for ids, _, _ in cut],
-        [params_of(kind, tuple(answer.token_ids[:at])) for _, answer, at in cut],
+    """Answers of one kind, each cut at CUTS and continued by an engine that is told the tokens."""
+    cutter = Cutter(
+        lambda asked: engine.answers([ids for ids, _ in asked], [params for _, params in asked]),
+        engine.engine.reset_prefix_cache,
+        engine.config,
     )
-    other = [
-        [at, list(answer.token_ids), list(rest.token_ids)]
-        for (_, answer, at), rest in zip(cut, rests, strict=True)
-        if list(rest.token_ids) != list(answer.token_ids[at:])
-        or _logprobs(rest, 0) != _logprobs(answer, at)
-    ]
-    return {"tokens": [list(a.token_ids) for a in whole], "cuts": len(cut), "other": other}
-
-
-def _logprobs(answer: Any, since: int) -> list[float]:
-    """To three places: a prefill adds up in another order than a step of decoding."""
-    places = zip(answer.token_ids[since:], (answer.logprobs or [])[since:], strict=False)
-    return [round(of[token].logprob, 3) for token, of in places]
+    return asdict(cutter.compare(kind, PROMPTS, TOKENS, CUTS))
 
 
 def tapped(engine: TinyEngine) -> dict[str, Any]:

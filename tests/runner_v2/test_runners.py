@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from common.errors import Problem
+from deployments.engine.vllm.answer_kinds import KINDS
 from tests.missing import missing
 from tests.runner_v2 import tiny_models
 from tests.runner_v2.environment import REPOSITORY, RUNNERS, V1, V2, V2_ASYNC, environment
-from tests.runner_v2.kinds import KINDS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -93,8 +93,12 @@ def test_an_answer_is_continued_with_the_tokens_that_it_would_have_had(
     found: Found, kind: str
 ) -> None:
     told = found.of(f"continued {kind}")
+    assert told["left_out"] is None
     assert told["cuts"] >= 4
     assert not told["other"]
+    assert not told["reruns"]
+    # a prefill adds up in another order than a step of decoding
+    assert told["logprobs_off"] < 1e-3
     # what makes the kind changes the tokens, except for logprobs
     same = told["tokens"] == found.of("continued greedy")["tokens"]
     assert same == (kind in ("greedy", "logprobs"))

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,18 @@ from typing import Any
 
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.reader import Counter, get_metrics_snapshot
 
 from deployments.engine.vllm import logits_tap
+from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.args import parse
+from deployments.engine.vllm.continuing import made_by
 from deployments.engine.vllm.cpu_dtype import choose_dtype
+from deployments.engine.vllm.cut_answers import Cutter
 
 # vLLM's own rounding of one log-probability against ours, which is not of the same kernel.
 LOGPROB_TOLERANCE = 0.05
@@ -51,6 +55,7 @@ class OfflineVllm:
         self._as_configured = self._scheduler.dynamic_sd_lookup
         self._asked = 0
         self._tapped = False
+        self._model, self._engine_args = model, engine_args
 
     def loaded(self) -> dict[str, Any]:
         model, cache = self._config.model_config, self._config.cache_config
@@ -117,6 +122,37 @@ class OfflineVllm:
             "decode_rate": _decode_rate(steps, max(first.values())),
             **{name: after[name] - before[name] for name in after},
         }
+
+    def kinds_of_answers(self) -> list[str]:
+        return [*KINDS]
+
+    def cut_answers(
+        self, kind: str, prompts: list[list[int]], max_tokens: int, cuts: list[int]
+    ) -> dict[str, Any]:
+        """What becomes of answers of this kind that are cut and continued."""
+        cutter = Cutter(self._answers, self._forget, self._config)
+        return asdict(cutter.compare(kind, prompts, max_tokens, cuts))
+
+    def made_by(self) -> dict[str, Any]:
+        """What a replica with these arguments calls itself, and why."""
+        dtype = str(self._config.model_config.dtype).removeprefix("torch.")
+        return {
+            "made_by": made_by(self._model, {**self._engine_args, "dtype": dtype}, self._config),
+            "runner": "V2" if self._config.use_v2_model_runner else "V1",
+            "platform": current_platform.device_type,
+            "dtype": dtype,
+        }
+
+    def _answers(self, asked: Sequence[tuple[list[int], SamplingParams]]) -> list[Any]:
+        self._speculate(None)
+        ids = [self._add(prompt, params) for prompt, params in asked]
+        found: dict[str, Any] = {}
+        while self._engine.has_unfinished_requests():
+            found.update((each.request_id, each.outputs[0]) for each in self._engine.step())
+        return [found[each] for each in ids]
+
+    def _forget(self) -> None:
+        self._engine.reset_prefix_cache()
 
     def write_logprobs(self, window: list[int], into: str) -> list[float]:
         found: list[float] = self._recorded(window, partial(logits_tap.write, into=Path(into)))

@@ -1,7 +1,8 @@
-"""Kinds of request whose answers another engine continues: what of SamplingParams makes them."""
+"""Kinds of request whose answers another engine continues. Imports no vLLM."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _SCHEMA = {
@@ -12,7 +13,8 @@ _SCHEMA = {
 }
 _PENALTIES = {"presence_penalty": 0.7, "frequency_penalty": 0.7, "repetition_penalty": 1.3}
 
-KINDS: dict[str, dict[str, Any]] = {
+# What of SamplingParams makes each kind. Token ids here exist in every vocabulary.
+KINDS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 7},
     "penalties": _PENALTIES,

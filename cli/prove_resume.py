@@ -1,0 +1,81 @@
+"""`antefix prove-resume`: do continued answers have the tokens that uncut ones have?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.exit_codes import ExitCode
+from cli.named_pool import named_pool
+from cli.output import answering, note, print_json
+from cli.progress import Steps
+
+if TYPE_CHECKING:
+    from deployments.fleet.pool import Pool
+    from deployments.offline.resume_proof import Proof
+
+
+def prove_resume(
+    fleet: Annotated[str, typer.Argument(help="A path, or the name of a fleet that ships.")],
+    pool: Annotated[str | None, typer.Option(help="Whose; without, the first pool's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Cut answers of one engine, continue them, and compare tokens with the uncut ones."""
+    with answering(as_json):
+        from deployments.fleet.fleet_file import load_fleet
+
+        name, of_fleet = named_pool(load_fleet(fleet).pools, pool)
+        proof = _proof(of_fleet)
+        if as_json:
+            print_json(_json(name, proof))
+        else:
+            _print(name, proof)
+        if not proof.is_exact:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+def _proof(pool: Pool) -> Proof:
+    from cli.local.home import home_folder
+    from deployments.models.model import resolve_model
+    from deployments.offline.offline_engine import OfflineEngine
+    from deployments.offline.resume_proof import prove
+
+    log = home_folder() / "logs" / "prove-resume.log"
+    with Steps() as steps:
+        with steps.step("model") as step:
+            model = resolve_model(pool.model, step.show)
+        with steps.step("answers") as step:
+            return prove(
+                lambda: OfflineEngine.start(model, pool.engine_args, log, pool.env),
+                lambda words, done: step.show(done, words),
+            )
+
+
+def _print(pool: str, proof: Proof) -> None:
+    for kind, found in proof.kinds.items():
+        if found.left_out is not None:
+            typer.echo(f"{kind:22} not continued: {found.left_out}")
+            continue
+        reruns = f"; {found.reruns} of {found.answers} differ uncut" if found.reruns else ""
+        typer.echo(f"{kind:22} {found.cuts - found.other} of {found.cuts} the same{reruns}")
+    engine = proof.engine
+    note(f"on {engine.platform} in {engine.dtype}, model runner {engine.runner}")
+    if proof.is_exact:
+        note("every continued answer had the tokens of the uncut one; for the fleet file:")
+        # quoted: of digits alone it would be a number
+        lines = f'resume: exact\n    resume_proof: "{engine.made_by}"'
+        typer.echo(f"pools:\n  {pool}:\n    {lines}")
+        return
+    note(f"{proof.other} of {proof.cuts} had other tokens: leave `resume` out, or `continued`")
+
+
+def _json(pool: str, proof: Proof) -> dict[str, Any]:
+    return {
+        "pool": pool,
+        "exact": proof.is_exact,
+        "cuts": proof.cuts,
+        "other": proof.other,
+        "engine": vars(proof.engine),
+        "kinds": {kind: vars(found) for kind, found in proof.kinds.items()},
+    }

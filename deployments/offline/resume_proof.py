@@ -1,0 +1,69 @@
+"""Does an engine that continues an answer make the tokens that the first one would have made?
+
+Found out with one engine of the pool, on the machine that will serve: `antefix prove-resume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from deployments.offline.offline_engine import CutAnswers, MadeBy, OfflineEngine, Tokens
+
+PROMPTS, ANSWER_TOKENS, CUTS = 16, 64, (1, 7, 20, 41, 63)
+# Of prompts, in tokens: shorter and longer than a block of a KV cache.
+LENGTHS = (5, 12, 31, 64, 90, 150)
+TEXT = (
+    "A river begins as rain. It gathers in hollows, finds the lowest stone and goes on from there. "
+    "Towns were built where it could be crossed, mills where it fell, harbours where it met the "
+    "sea. In spring it carries the mountains away, a grain at a time, and lays them down again as "
+    "fields. Whoever lives beside it learns to read its colour: green is calm, brown is coming, "
+    "white is too late. def level(readings): return sum(readings) / len(readings) if readings else "
+    "0.0. The table lists 14 gauges, 3 of them broken; the mean of the others was 2.75 metres. "
+)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found by `kind`, of `engine`."""
+
+    engine: MadeBy
+    kinds: Mapping[str, CutAnswers]
+
+    @property
+    def cuts(self) -> int:
+        return sum(found.cuts for found in self.kinds.values())
+
+    @property
+    def other(self) -> int:
+        return sum(found.other for found in self.kinds.values())
+
+    @property
+    def is_exact(self) -> bool:
+        """Every answer that was continued had the tokens of the uncut one."""
+        return self.cuts > 0 and not self.other
+
+
+def prompts_of(tokens: Tokens, most: int) -> list[Tokens]:
+    """PROMPTS windows of the text's `tokens`, of at most so many tokens each."""
+    lengths = [min(LENGTHS[i % len(LENGTHS)], most) for i in range(PROMPTS)]
+    long = tokens * (-(-(max(lengths) + PROMPTS) // len(tokens)))
+    return [long[i : i + length] for i, length in enumerate(lengths)]
+
+
+def prove(start: Callable[[], OfflineEngine], show: Callable[[str, float | None], None]) -> Proof:
+    """`show` gets what is under way, and how much of all is done, 0 to 1.
+
+    Raises Problem where the engine cannot be loaded, or fails.
+    """
+    show("loading", None)
+    with start() as engine:
+        room = engine.loaded.max_context - ANSWER_TOKENS
+        (text,) = engine.tokens([TEXT])
+        prompts = prompts_of(text, max(1, room))
+        found: dict[str, CutAnswers] = {}
+        kinds = engine.kinds_of_answers()
+        for number, kind in enumerate(kinds):
+            show(kind, number / len(kinds))
+            found[kind] = engine.cut_answers(kind, prompts, max_tokens=ANSWER_TOKENS, cuts=[*CUTS])
+        return Proof(engine.made_by(), found)
