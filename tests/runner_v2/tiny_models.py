@@ -71,6 +71,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         bos_token=begin,
         eos_token=end,
         pad_token=padding,
+        chat_template="{% for message in messages %}{{ message['content'] }}\n{% endfor %}",
     )
 
 

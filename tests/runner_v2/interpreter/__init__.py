@@ -12,6 +12,8 @@ import os
 from typing import Any
 
 ASYNC = "ANTEFIX_TEST_ASYNC"
+# How far logits depend on the number of rows that are computed at once: a standard deviation.
+NOISE = "ANTEFIX_TEST_NOISE"
 
 
 def patch() -> None:
@@ -24,6 +26,8 @@ def patch() -> None:
     topk_topp_sampler.apply_top_k_top_p_triton = topk_topp_sampler.apply_top_k_top_p_pytorch
     if os.environ.get(ASYNC) == "1":
         _schedule_asynchronously()
+    if deviation := float(os.environ.get(NOISE) or 0):
+        _add_noise_of_the_batch(deviation)
 
 
 def _schedule_asynchronously() -> None:
@@ -37,3 +41,21 @@ def _schedule_asynchronously() -> None:
         config.scheduler_config.async_scheduling = True
 
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
+
+
+def _add_noise_of_the_batch(deviation: float) -> None:
+    """The same for every batch of one size: kernels choose by it how they add."""
+    import torch
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+
+    compute = LlamaForCausalLM.compute_logits
+
+    def compute_logits(self: LlamaForCausalLM, hidden_states: torch.Tensor) -> Any:
+        logits = compute(self, hidden_states)
+        if logits is None:
+            return None
+        of_this_size = torch.Generator().manual_seed(len(logits))
+        noise = torch.randn(logits.shape[-1], generator=of_this_size, dtype=torch.float32)
+        return logits + deviation * noise.to(logits.dtype)
+
+    LlamaForCausalLM.compute_logits = compute_logits
