@@ -11,7 +11,7 @@ from cli.output import CommandError, answering, note, print_json
 from common.errors import Problem
 
 if TYPE_CHECKING:
-    from weights.plan import Plan
+    from weights.plan import Drafter, Plan
 
 NOT_A_TERMINAL = 110  # columns
 
@@ -40,6 +40,13 @@ def plan(
     slo: Annotated[
         str, typer.Option(help="Seconds to the first token, and for each after it.")
     ] = "ttft=2,tpot=0.1",
+    draft: Annotated[
+        str | None,
+        typer.Option(help="What drafts: ngram, or a draft model or EAGLE-3 head."),
+    ] = None,
+    drafts_accepted: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of drafts that is right.")
+    ] = 0.6,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto (16 bit) or fp8.")] = "auto",
     price_per_gpu_hour: Annotated[
         float | None,
@@ -53,6 +60,7 @@ def plan(
 ) -> None:
     """Recommend weights, GPUs and replicas; estimate speed and cost."""
     with answering(as_json):
+        from weights.cautions import four_bit_cautions
         from weights.gpus import gpu_called
         from weights.memory import DTYPE_BYTES, SIXTEEN_BIT
         from weights.model_shape import shape_of
@@ -85,13 +93,17 @@ def plan(
             kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
             price_per_gpu_hour=price,
         )
-        found = plan_for(shape_of(config), kind, target)
+        drafter = _drafter(draft or "ngram", drafts_accepted, download)
+        found = plan_for(shape_of(config), kind, target, drafter)
         if as_json:
             print_json({"model": model, **object_of(found)})
         elif as_fleet:
-            typer.echo(fleet_yaml(found, model), nl=False)
+            typer.echo(fleet_yaml(found, model, speculates=draft is not None), nl=False)
         else:
             _show(found)
+            if found.chosen.engine.precision.bits == 4:
+                for caution in four_bit_cautions(model, found.shape.parameters):
+                    note(caution)
             if price_per_gpu_hour is None and price is not None:
                 note("the price is of May 2026, in US dollars; --price-per-gpu-hour sets yours")
             note("an estimate by a roofline: docs/planning.md says how far off it may be")
@@ -115,6 +127,17 @@ def _objectives(text: str) -> tuple[float, float | None]:
             f"--slo {text!r} is not understood", "write it as ttft=2,tpot=0.05, in seconds"
         )
     return found["ttft"], found.get("tpot")
+
+
+def _drafter(draft: str, accepted: float, download: bool) -> Drafter:
+    from weights.model_shape import shape_of
+    from weights.plan import Drafter
+
+    if draft == "ngram":
+        return Drafter(accepted=accepted)
+    config = _config_of(draft, download)
+    is_head = any("Eagle3" in name for name in config.get("architectures") or ())
+    return Drafter("eagle3" if is_head else "draft_model", draft, shape_of(config), accepted)
 
 
 def _config_of(model: str, download: bool) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from cli.progress import Steps
 from common.errors import Problem
 from deployments.models.model import EMBEDDED, resolve_model
 from weights.calibration_data import read_samples
+from weights.cautions import four_bit_cautions
+from weights.model_shape import shape_of
 from weights.quantize_job import QuantizeJob
 from weights.schemes import SCHEMES, Scheme, scheme_called
 
@@ -102,6 +104,10 @@ def quantize(
             return
         typer.echo(f"{target}: {written / 1e6:,.1f} MB of weights{_grouped(facts['group_size'])}")
         of = EMBEDDED if model == EMBEDDED else source
+        if chosen.weight_bits == 4:
+            shape = shape_of(json.loads((target / "config.json").read_text()))
+            for caution in four_bit_cautions(model, shape.parameters):
+                note(caution)
         note(f"what it lost: antefix evaluate {of} {target}")
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from deployments.fleet.fleet_file import parse_fleet
 from tests.weights.published import points, table
-from weights import memory, plan, roofline
+from weights import drafting, memory, roofline
 from weights.gpus import GPUS
 
 PAGE = Path(__file__).parent.parent / "docs" / "planning.md"
@@ -66,7 +66,7 @@ def test_the_error_that_the_page_states_is_the_one_there_is() -> None:
 def test_an_assumption_is_the_codes(name: str, key: str, value: str) -> None:
     (found,) = {
         getattr(module, name) if not key else getattr(module, name)[key]
-        for module in (memory, plan, roofline)
+        for module in (memory, drafting, roofline)
         if hasattr(module, name)
     }
     assert found == float(value)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 from common.errors import Problem
+from weights.drafting import DRAFTS_ACCEPTED, Draft, DraftPlan, Method, draft_of, planned_draft
 from weights.gpus import GPUS, Gpu
 from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
 from weights.model_shape import ModelShape
@@ -18,19 +19,11 @@ from weights.roofline import (
     OfferedLoad,
     RooflineEngine,
     crossover_batch,
-    decode_step_s,
     prefill_s,
     speed_of,
 )
 from weights.sizing import Option, SizingTarget, sized, stored_precision
-from weights.speculation import expected_tokens
 
-# Assumed until it is measured: the share of drafts that are right, in the range that Leviathan et
-# al. (arXiv 2211.17192) report for small drafts, and a draft's cost of a twentieth of a step.
-DRAFTS_ACCEPTED = 0.6
-DRAFT_COST = 0.05
-MOST_DRAFTED = 8
-WORTH_DRAFTING = 1.05
 FP8_CAPABILITY = (8, 9)
 
 
@@ -52,8 +45,8 @@ class OverflowReplicas:
 class Plan:
     """`crossover`: sequences a step from which 8 bit beats 4 bit; None where it never does.
 
-    `drafted` tokens a step (0: none) would make decoding `draft_speedup` times as fast, if the
-    stated share of drafts is accepted. Costs are per million tokens, in the price's currency.
+    `draft`: how to speculate; None: it would not pay, or not fit. Costs are per million tokens, in
+    the price's currency.
     """
 
     target: SizingTarget
@@ -63,8 +56,7 @@ class Plan:
     refused: tuple[RefusedPrecision, ...]
     chosen: Option
     crossover: int | None
-    drafted: int
-    draft_speedup: float
+    draft: DraftPlan | None
     warm: int
     overflow: OverflowReplicas | None
     cost_output: float | None
@@ -84,8 +76,21 @@ class Plan:
         return self.target.prompt / prefill_s(self.chosen.engine, self.target.prompt)
 
 
-def plan_for(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> Plan:
-    """Raises Problem where the target cannot be met."""
+@dataclass(frozen=True)
+class Drafter:
+    """What may draft; `shape` of a draft model, or of a head where it is known. `accepted`: the
+    share of drafts that is right, 0 to 1."""
+
+    method: Method = "ngram"
+    model: str | None = None
+    shape: ModelShape | None = None
+    accepted: float = DRAFTS_ACCEPTED
+
+
+def plan_for(
+    shape: ModelShape, gpu: Gpu, target: SizingTarget, drafter: Drafter | None = None
+) -> Plan:
+    """Raises Problem where the target cannot be met. Without a `drafter`, n-grams may draft."""
     _check(shape, gpu, target)
     tried = {
         precision: sized(shape, gpu, precision, target) if precision.compute in gpu.flops else None
@@ -102,7 +107,6 @@ def plan_for(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> Plan:
         raise _impossible([o for engines in tried.values() for o in engines or ()], refused, target)
     # options are in the order of PRECISIONS, so of equal ones the one with the most bits is first
     chosen = min(options, key=lambda option: option.gpus)
-    drafted, speedup = _drafts(chosen, target)
     cost = _cost_per_request(chosen, target)
     return Plan(
         target=target,
@@ -112,8 +116,7 @@ def plan_for(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> Plan:
         refused=tuple(refused),
         chosen=chosen,
         crossover=_crossover(shape, gpu, chosen.engine, target),
-        drafted=drafted,
-        draft_speedup=speedup,
+        draft=_draft(chosen, target, drafter or Drafter()),
         warm=_warm(chosen),
         overflow=_overflow(options, chosen),
         cost_output=cost and cost / target.output * 1e6,
@@ -211,19 +214,26 @@ def _crossover(
     return crossover_batch(light, fast, target.prompt + target.output // 2)
 
 
-def _drafts(option: Option, target: SizingTarget) -> tuple[int, float]:
-    """The draft length that the roofline favours at the option's load, and its speedup."""
-    context = target.prompt + target.output / 2
-    batch = ceil(option.in_flight / option.replicas)
-    plain = decode_step_s(option.engine, batch, context)
+def _draft(option: Option, target: SizingTarget, drafter: Drafter) -> DraftPlan | None:
+    draft = draft_of(option.engine, drafter.method, drafter.model, drafter.shape)
+    if not _has_room(option, target, draft):
+        return None
+    return planned_draft(
+        option.engine,
+        draft,
+        batch=ceil(option.in_flight / option.replicas),
+        most=option.concurrency,
+        context=target.prompt + target.output / 2,
+        accepted=drafter.accepted,
+    )
 
-    def speedup(drafted: int) -> float:
-        checked = decode_step_s(option.engine, batch, context, drafted + 1)
-        whole = checked + drafted * DRAFT_COST * plain
-        return expected_tokens(DRAFTS_ACCEPTED, drafted) * plain / whole
 
-    best = max(range(1, MOST_DRAFTED + 1), key=speedup)
-    return (best, speedup(best)) if speedup(best) >= WORTH_DRAFTING else (0, 1.0)
+def _has_room(option: Option, target: SizingTarget, draft: Draft) -> bool:
+    """For the draft's weights, and one request of the longest context in both caches."""
+    engine = option.engine
+    whole = kv_bytes_of(engine.shape, target.context, target.kv_value_bytes, engine.tp)
+    need = draft.weight_bytes + draft.kv_token_bytes * target.context + whole
+    return need <= option.budget.kv
 
 
 def _warm(option: Option) -> int:

@@ -12,8 +12,9 @@ from weights.plan import Plan
 from weights.sizing import STEP_TOKENS, Option
 
 
-def fleet_yaml(plan: Plan, model: str) -> str:
-    """What to quantize first stands in comments at the top."""
+def fleet_yaml(plan: Plan, model: str, speculates: bool = False) -> str:
+    """What to quantize first stands in comments at the top. `speculates`: with the plan's draft,
+    where that pays."""
     name = _label(model)
     pools = {name: _pool(plan, plan.chosen, model, plan.chosen.replicas)}
     pools[name]["slo"] = {
@@ -23,6 +24,11 @@ def fleet_yaml(plan: Plan, model: str) -> str:
         }
     }
     pools[name]["warm_replicas"] = plan.warm
+    if speculates and plan.draft is not None:
+        tp, most = plan.chosen.engine.tp, plan.chosen.concurrency
+        config = plan.draft.speculative_config(tp, most)
+        pools[name]["engine_args"]["speculative_config"] = config
+        pools[name]["speculation"] = {"when_slower": "stop"}
     pools[name]["prefill_rate"] = round(plan.prefill_rate)
     used = [plan.chosen.engine]
     if plan.overflow:

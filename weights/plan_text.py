@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from weights.drafting import DraftPlan
 from weights.memory import GIB
-from weights.plan import DRAFTS_ACCEPTED, Plan
+from weights.plan import Plan
 from weights.sizing import Option
 
 COLUMNS = (
@@ -64,19 +65,20 @@ def lines(plan: Plan) -> Iterator[str]:
         )
     yield f"GPUs in all: {plan.gpus}"
     yield by_load(plan)
-    if plan.drafted:
-        yield (
-            f"drafting {plan.drafted} token(s) a step would decode {plan.draft_speedup:.1f} times"
-            f" as fast, if {DRAFTS_ACCEPTED:.0%} of the drafts are right; measure it: antefix"
-            " tune-speculation"
-        )
-    else:
-        yield "drafting would not be faster at this load"
+    yield "drafting would not pay" if plan.draft is None else _drafting(plan.draft)
     if plan.cost_output is not None and plan.cost_all is not None:
         yield (
             f"cost: {plan.cost_output:.2f} per million output tokens, {plan.cost_all:.2f} with"
             f" the prompts' counted, at {target.price_per_gpu_hour:g} per GPU and hour"
         )
+
+
+def _drafting(plan: DraftPlan) -> str:
+    return (
+        f"drafting {plan.drafted} token(s) a step by {plan.draft.method} pays up to {plan.up_to}"
+        f" sequences a step: one decodes {plan.speedup:.1f} times as fast, if"
+        f" {plan.accepted:.0%} of the drafts are right; measure it: antefix tune-speculation"
+    )
 
 
 def by_load(plan: Plan) -> str:
@@ -99,8 +101,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "options": [_option(option, option is plan.chosen) for option in plan.options],
         "refused": {refused.precision.name: refused.reason for refused in plan.refused},
         "crossover_batch": plan.crossover,
-        "draft_tokens": plan.drafted,
-        "draft_speedup": plan.draft_speedup,
+        "draft": plan.draft and _draft(plan.draft),
         "warm_replicas": plan.warm,
         "overflow": overflow
         and {
@@ -113,6 +114,20 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "price_per_gpu_hour": plan.target.price_per_gpu_hour,
         "cost_per_million_output_tokens": plan.cost_output,
         "cost_per_million_tokens": plan.cost_all,
+    }
+
+
+def _draft(plan: DraftPlan) -> dict[str, Any]:
+    return {
+        "method": plan.draft.method,
+        "model": plan.draft.model,
+        "tokens": plan.drafted,
+        "up_to_sequences": plan.up_to,
+        "speedup_of_one": plan.speedup,
+        "speedup_at_load": plan.at_load,
+        "assumed_accepted": plan.accepted,
+        "weight_bytes_per_gpu": plan.draft.weight_bytes,
+        "kv_bytes_per_token_and_gpu": plan.draft.kv_token_bytes,
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -42,6 +43,42 @@ def test_a_fleet_file_comes_alone_on_stdout() -> None:
     done = plan(*LOAD, "--fleet")
     fleet = parse_fleet(done.stdout, check_engine_args=False)
     assert fleet.pools["llama-3-1-8b-instruct"].model == LLAMA
+
+
+def test_a_fleet_file_speculates_with_a_bound_where_that_was_asked_for() -> None:
+    def pool(*draft: str) -> dict[str, Any]:
+        done = plan(*LOAD, "--fleet", *draft)
+        assert done.exit_code == ExitCode.OK, done.output
+        parse_fleet(done.stdout, check_engine_args=False)
+        (found,) = yaml.safe_load(done.stdout)["pools"].values()
+        return dict(found)
+
+    assert "speculative_config" not in pool()["engine_args"]
+    planned = pool("--draft", "ngram")
+    config = planned["engine_args"]["speculative_config"]
+    assert (config["method"], planned["speculation"]) == ("ngram", {"when_slower": "stop"})
+    *_, (_, most, _) = config["num_speculative_tokens_per_batch_size"]
+    assert most == planned["engine_args"]["max_num_seqs"]
+
+
+def test_a_draft_is_counted_by_its_own_shape() -> None:
+    told = json.loads(plan(*LOAD, "--json", "--draft", "meta-llama/Llama-3.2-1B-Instruct").stdout)
+    assert told["draft"] is None  # 16 layers without CUDA graphs cost more than they gain
+    large = json.loads(
+        plan(
+            *LOAD,
+            *("--json", "--draft", "meta-llama/Llama-3.2-1B-Instruct"),
+            model="meta-llama/Llama-3.1-70B-Instruct",
+        ).stdout
+    )
+    assert large["draft"]["method"] == "draft_model"
+    assert large["draft"]["weight_bytes_per_gpu"] > 500 << 20
+
+
+def test_a_draft_that_is_not_known_is_named() -> None:
+    done = plan(*LOAD, "--draft", "a/draft")
+    assert done.exit_code == ExitCode.FAILED
+    assert "no config.json of 'a/draft' is on this machine" in done.stderr
 
 
 def test_the_embedded_model_needs_no_download() -> None:

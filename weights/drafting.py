@@ -1,0 +1,145 @@
+"""Whether speculative decoding pays, with what, how many tokens a step and up to which batch size.
+
+A step that drafts k tokens runs the draft k times and checks k + 1 tokens of each sequence in one
+pass of the model, by the roofline. While that pass waits for memory the check is nearly free; in
+larger batches it computes, and what was drafted in vain is lost time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from weights.memory import BF16, SIXTEEN_BIT, kv_bytes_of, weight_bytes
+from weights.model_shape import ModelShape
+from weights.roofline import LAYER_S, STEP_S, RooflineEngine, decode_step_s
+from weights.speculation import expected_tokens
+
+Method = Literal["ngram", "eagle3", "draft_model"]
+
+# Assumed until it is measured: the share of drafts that are right, in the range that Leviathan et
+# al. (arXiv 2211.17192) report for small drafts.
+DRAFTS_ACCEPTED = 0.6
+MOST_DRAFTED = 8
+WORTH_DRAFTING = 1.05
+# vLLM 0.32 runs a draft model's passes without CUDA graphs (standalone_ar/speculator.py). Assumed:
+# a dozen kernels a layer, 20 microseconds of Python and launch each.
+EAGER_LAYER_S = 240e-6
+# n-grams are looked up on the host, and vLLM then schedules no step ahead: assumed, once a step.
+LOOKUP_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What guesses: n-grams of the request's own text, an EAGLE-3 head of the model, or a smaller
+    model. `model` is its id or path, `engine` its layers on the model's GPUs; None for n-grams."""
+
+    method: Method
+    model: str | None = None
+    engine: RooflineEngine | None = None
+
+    def passes_s(self, drafted: int, batch: int, context: float) -> float:
+        """Seconds that a step with so many drafted tokens takes beside its check."""
+        if self.engine is None:
+            return LOOKUP_S
+        one = decode_step_s(self.engine, batch, context) - STEP_S
+        if self.method == "draft_model":
+            one += self.engine.shape.layers * (EAGER_LAYER_S - LAYER_S)
+        return drafted * one
+
+    @property
+    def weight_bytes(self) -> int:
+        """On each GPU. A head's own token table is the model's."""
+        engine = self.engine
+        return weight_bytes(engine.shape, engine.precision, engine.tp) if engine else 0
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Of one token's KV cache, on each GPU."""
+        engine = self.engine
+        return kv_bytes_of(engine.shape, 1, SIXTEEN_BIT, engine.tp) if engine else 0
+
+
+def draft_of(
+    engine: RooflineEngine, method: Method, model: str | None, shape: ModelShape | None
+) -> Draft:
+    """`shape` is the draft's own; a head's may be unknown: one layer like the model's."""
+    if method == "ngram":
+        return Draft("ngram")
+    own = replace(engine.shape, layers=1) if shape is None else shape
+    return Draft(method, model, replace(engine, shape=own, precision=BF16))
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """`drafted` tokens a step, in batches of up to `up_to` sequences. `speedup` of decoding one
+    sequence, and `at_load` of the batch that is planned for (1: not drafted there), where the
+    share `accepted` of drafts is right."""
+
+    draft: Draft
+    drafted: int
+    up_to: int
+    speedup: float
+    at_load: float
+    accepted: float
+
+    def speculative_config(self, tp: int, most_sequences: int) -> dict[str, Any]:
+        """vLLM's. Some batch size has no drafts, the largest at least: vLLM captures full CUDA
+        graphs for the numbers that are named alone, and speculation may be switched off."""
+        up_to = max(1, min(self.up_to, most_sequences - 1))
+        sizes = [[1, up_to, self.drafted]]
+        if up_to < most_sequences:
+            sizes.append([up_to + 1, most_sequences, 0])
+        config: dict[str, Any] = {"method": self.draft.method}
+        if self.draft.model is not None:
+            config["model"] = self.draft.model
+            config["draft_tensor_parallel_size"] = tp
+        else:
+            config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
+        config["num_speculative_tokens"] = self.drafted
+        config["num_speculative_tokens_per_batch_size"] = sizes
+        return config
+
+
+@dataclass(frozen=True)
+class _Gain:
+    engine: RooflineEngine
+    draft: Draft
+    context: float
+    accepted: float
+
+    def of(self, batch: int, drafted: int) -> float:
+        """Times as fast as without drafts."""
+        plain = decode_step_s(self.engine, batch, self.context)
+        checked = decode_step_s(self.engine, batch, self.context, drafted + 1)
+        whole = checked + self.draft.passes_s(drafted, batch, self.context)
+        return expected_tokens(self.accepted, drafted) * plain / whole
+
+    def up_to(self, drafted: int, most: int) -> int:
+        """The largest batch before the first at which it does not pay; 0 where it never does."""
+        pays = (self.of(batch, drafted) >= WORTH_DRAFTING for batch in range(1, most + 1))
+        return next((batch for batch, does in enumerate(pays) if not does), most)
+
+
+def planned_draft(
+    engine: RooflineEngine,
+    draft: Draft,
+    *,
+    batch: int,
+    most: int,
+    context: float,
+    accepted: float = DRAFTS_ACCEPTED,
+) -> DraftPlan | None:
+    """The length that gains most over all batches up to `batch`, the load's; None where drafting
+    does not pay for a single sequence. `most` sequences are in a batch; `context` tokens each."""
+    gain = _Gain(engine, draft, context, accepted)
+
+    def gained(drafted: int) -> float:
+        up_to = gain.up_to(drafted, batch)
+        return sum(gain.of(each, drafted) - 1 for each in range(1, up_to + 1))
+
+    best = max(range(1, MOST_DRAFTED + 1), key=gained)
+    if not (up_to := gain.up_to(best, most)):
+        return None
+    at_load = gain.of(batch, best) if batch <= up_to else 1.0
+    return DraftPlan(draft, best, up_to, gain.of(1, best), at_load, accepted)
