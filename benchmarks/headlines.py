@@ -48,8 +48,6 @@ LINES: Sequence[str] = (
     " {scale[goals][hits_of_ceiling_32_replicas_8_gateways][figure]:.1%} of the hits of caches that"
     " forget nothing, over 1,000"
     " {scale[goals][hits_of_ceiling_1000_replicas_8_gateways][figure]:.1%}.",
-    "**Gateways share what engines hold**: 8 of them over 32 simulated replicas have"
-    " {scale[goals][hits_of_oracle_32_replicas_8_gateways][figure]:.1%} of an oracle's hits.",
     "**A tenant that floods** a full pool makes another's tail of the time to first token"
     " {fairness[goals][tail_ttft_beside_a_flood_of_that_in_a_full_pool][figure]:.2f} times as long,"
     " and {fairness[goals][tail_ttft_beside_a_flood_of_that_alone][figure]:.2f} times as long as in"
