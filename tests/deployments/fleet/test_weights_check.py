@@ -185,8 +185,11 @@ def test_the_fleets_that_ship_pass(name: str) -> None:
     assert check_fleet(name, check_engine_args=False).warnings == ()
 
 
-def test_the_laptop_fleet_leaves_nothing_unchecked() -> None:
-    assert check_fleet("laptop", check_engine_args=False).notes == ()
+@pytest.mark.parametrize("name", shipped_fleets())
+def test_config_check_checks_all_of_the_fleets_that_ship(name: str) -> None:
+    result = CliRunner().invoke(app, ["config", "check", name, "--no-engine-args"])
+    assert (result.exit_code, result.stderr) == (ExitCode.OK, "")
+    assert result.stdout == f"{name}: fine\n"
 
 
 def test_weights_that_a_folder_holds_twice_count_once(tmp_path: Path) -> None:
