@@ -24,5 +24,5 @@ def values_of(file: Path) -> dict[str, Any]:
 def fleet_in(file: Path) -> Fleet:
     """The fleet of a fleet file, or of a values file of the chart."""
     given = yaml.safe_load(file.read_text())
-    text = yaml.safe_dump(given["fleet"] if "fleet" in given else given)
+    text = yaml.safe_dump(given.get("fleet", given))
     return parse_fleet(text, str(file), check_engine_args=False)

@@ -19,7 +19,7 @@ from weights.roofline import (
     OfferedLoad,
     RooflineEngine,
     crossover_batch,
-    prefill_s,
+    prefill_rate,
     speed_of,
 )
 from weights.sizing import Option, SizingTarget, sized, stored_precision
@@ -73,7 +73,7 @@ class Plan:
     @property
     def prefill_rate(self) -> float:
         """Prompt tokens a second of one replica."""
-        return self.target.prompt / prefill_s(self.chosen.engine, self.target.prompt)
+        return prefill_rate(self.chosen.engine, self.target.prompt)
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,11 @@ def prefill_s(engine: RooflineEngine, tokens: int) -> float:
     return max(computed, read) + all_reduces_s(engine, tokens) + overhead
 
 
+def prefill_rate(engine: RooflineEngine, prompt: int) -> float:
+    """Tokens a second of one replica that computes prompts of `prompt` tokens, one by one."""
+    return prompt / prefill_s(engine, prompt)
+
+
 @dataclass(frozen=True)
 class OfferedLoad:
     """What a replica is asked: requests in flight, and their mean lengths in tokens."""
