@@ -5,17 +5,9 @@ from decimal import Decimal
 
 from k8s.findings import PreflightFinding, some
 from k8s.fitting import Node, against
+from k8s.gpu_kinds import MODEL_LABELS
 from k8s.needs import Amounts, ClusterNeeds
 
-# what says which GPU a node has: NVIDIA's feature discovery, GKE, EKS with Karpenter, others
-_MODEL_LABELS = (
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "k8s.amazonaws.com/accelerator",
-    "amd.com/gpu.product-name",
-    "accelerator",
-)
 _GPU_PRESENT = "nvidia.com/gpu.present"
 # NVIDIA's feature discovery; the second is its older name
 _DRIVER_LABELS = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
@@ -26,7 +18,7 @@ OLDEST_DRIVER = 580
 
 def model_of(node: Node) -> str:
     """The GPU's name as the node's labels have it; empty where none says so."""
-    if model := next((node.labels[label] for label in _MODEL_LABELS if label in node.labels), ""):
+    if model := next((node.labels[label] for label in MODEL_LABELS if label in node.labels), ""):
         return model
     return "an unnamed GPU" if node.labels.get(_GPU_PRESENT) == "true" else ""
 

@@ -85,7 +85,8 @@ class ClusterNeeds:
     `run_as` the user of pods, None where the cluster chooses it. `downloads` are the pools of
     which each pod downloads its weights, with the bytes of these where they are known;
     `cpu_caches` the bytes of KV cache and of weights, None where they are not known, that an
-    engine on CPUs is to hold; `prestarted` the pools where processes wait for the next engine.
+    engine on CPUs is to hold; `prestarted` the pools where processes wait for the next engine;
+    `fleet` is what they all serve.
     """
 
     groups: tuple[PodGroup, ...]
@@ -105,6 +106,7 @@ class ClusterNeeds:
     downloads: Mapping[str, int | None]
     cpu_caches: Mapping[str, tuple[int, WeightsOnCpus | None]]
     prestarted: frozenset[str]
+    fleet: Fleet
 
 
 def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
@@ -147,6 +149,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
             if (kv_bytes := cpu_cache_bytes(pool))
         },
         prestarted=frozenset(name for name, pool in fleet.pools.items() if pool.prestart),
+        fleet=fleet,
     )
 
 

@@ -18,6 +18,7 @@ from k8s.needs import HTTPROUTES, ClusterNeeds
 from k8s.own_namespace import pod_security_findings, quota_findings, reference_findings
 from k8s.room import room_findings
 from k8s.storage import claim_findings, disk_findings, one_node_findings, ownership_findings
+from k8s.weights import weights_findings
 
 OLDEST_KUBERNETES = (1, 27)
 _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
@@ -25,9 +26,9 @@ _DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 
 def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
     found = [*_server(facts), *kuberay_findings(facts, needs)]
+    # an upgrade replaces the release's own pods, so they are no hindrance to it
+    nodes = nodes_of(facts.nodes or [], facts.pods or [], (facts.namespace, facts.release))
     if facts.nodes is not None:
-        # an upgrade replaces the release's own pods, so they are no hindrance to it
-        nodes = nodes_of(facts.nodes, facts.pods or [], (facts.namespace, facts.release))
         found += gpu_findings(needs, nodes)
         found += driver_findings(needs, nodes)
         found += room_findings(needs, nodes, facts.nodes_come)
@@ -36,6 +37,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         found += pull_findings(needs, facts.nodes, nodes)
     return [
         *found,
+        *weights_findings(needs, nodes),
         *cpu_memory_findings(needs),
         *quota_findings(facts, needs),
         *claim_findings(facts, needs.claims),

@@ -6,6 +6,7 @@ from typing import Any
 
 from k8s.findings import PreflightFinding, Severity, some
 from k8s.fitting import Fit, Node, PlacedPods, against, lacking, place
+from k8s.gpu_kinds import selectors_of
 from k8s.gpus import gpu_count, model_of
 from k8s.needs import ClusterNeeds, PodGroup
 
@@ -140,11 +141,18 @@ def _no_node(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:
     for node in nodes:
         reasons.setdefault(against(group, node), []).append(node.name)
     words = "; ".join(f"{some(names, 3)}: {reason}" for reason, names in reasons.items())
+    return f"no node matches {group.settings}: {words}", _matching(group, nodes)
+
+
+def _matching(group: PodGroup, nodes: Sequence[Node]) -> str:
+    """What to change where no node takes the group's pods."""
     settings = _settings_for(group)
-    return (
-        f"no node matches {group.settings}: {words}",
-        f"set {settings}.nodeSelector or .tolerations to what the nodes have, or change the nodes",
-    )
+    otherwise = ".tolerations to what the nodes have, or change the nodes"
+    lacks_label = [node for node in nodes if against(group, node).startswith("no label")]
+    proposed = [f"{selector} ({some(names, 3)})" for selector, names in selectors_of(lacks_label)]
+    if not group.gpus or not proposed:
+        return f"set {settings}.nodeSelector or {otherwise}"
+    return f"set {settings}.nodeSelector to {' or '.join(proposed)}, or {otherwise}"
 
 
 def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:

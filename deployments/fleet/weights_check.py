@@ -5,11 +5,12 @@ well-known models that ship, never in a network, and handed to weights.preflight
 is not checked, and a note says so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from common.errors import Problem
+from deployments.fleet.devices import OfferedGpu, devices_of, is_on_cpus
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.models.model_config import model_config, model_folder
@@ -17,8 +18,6 @@ from weights.checkpoint import weight_files
 from weights.cpu_dtype import CPU_DTYPES
 from weights.finding import Device, EngineConfig, Finding, Model
 from weights.fits import reserved_for_cache, weight_bytes_of
-from weights.gpus import GPUS
-from weights.kernels import Capability
 from weights.known_models import known_config
 from weights.memory import DTYPE_BYTES
 from weights.model_shape import shape_of
@@ -26,19 +25,6 @@ from weights.preflight import findings, overflow_findings
 
 # Where older tools say how they quantized.
 _MORE_CONFIGS = ("quant_config.json", "quantize_config.json")
-# Ray's names of NVIDIA's GPUs that nobody plans for: developer.nvidia.com/cuda-gpus
-_OTHER_GPUS: Mapping[str, Capability] = {
-    "K80": (3, 7),
-    "P100": (6, 0),
-    "P4": (6, 1),
-    "V100": (7, 0),
-    "T4": (7, 5),
-    "H20": (9, 0),
-    "GB200": (10, 0),
-    "B300": (10, 3),
-    "GB300": (10, 3),
-    "RTX-PRO-6000": (12, 0),
-}
 
 
 @dataclass
@@ -53,8 +39,12 @@ class WeightsCheck:
         return [f"{', '.join(pools)}: {why}" for why, pools in self.unchecked.items()]
 
 
-def check_weights(fleet: Fleet) -> WeightsCheck:
+def check_weights(
+    fleet: Fleet, offered: Mapping[str, Sequence[OfferedGpu]] | None = None
+) -> WeightsCheck:
+    """`offered`: by pool, the GPUs that a cluster has for it, where that is known."""
     check = WeightsCheck()
+    gpus = offered or {}
     contexts: dict[str, int | None] = {}
     for name, pool in fleet.pools.items():
         engine = _engine_of(pool)
@@ -62,7 +52,9 @@ def check_weights(fleet: Fleet) -> WeightsCheck:
         contexts[name] = engine.context(model.shape) if model else engine.max_model_len
         if model is not None:
             draft = _draft_of(check, name, engine)
-            found = _on_each(_devices_of(check, name, pool), model, engine, draft)
+            found = _on_each(
+                _devices_of(check, name, pool, gpus.get(name, ())), model, engine, draft
+            )
             check.found += [(("pools", name, *each.key.split(".")), each) for each in found]
     for name, pool in fleet.pools.items():
         if pool.overflow is not None:
@@ -85,7 +77,7 @@ def stored_bytes(pool: Pool) -> int | None:
 def cpu_cache_bytes(pool: Pool) -> int | None:
     """Of the KV cache that an engine on CPUs is told to have; None where it is told nothing."""
     reserved = reserved_for_cache(_engine_of(pool), Device("CPU", None))
-    return reserved[1] if reserved and _is_on_cpus(pool) else None
+    return reserved[1] if reserved and is_on_cpus(pool) else None
 
 
 class WeightsOnCpus(NamedTuple):
@@ -165,41 +157,37 @@ def _draft_of(check: WeightsCheck, pool: str, engine: EngineConfig) -> Model | N
     return _known(check, pool, named, revision if isinstance(revision, str) else None, None)
 
 
-def _devices_of(check: WeightsCheck, name: str, pool: Pool) -> list[Device]:
-    """Those that the pool's GPUs may be, the one with the most memory first."""
-    kind = pool.resources.accelerator_type
-    if kind is None and _is_on_cpus(pool):
-        return [Device("CPU", None)]
-    known = [gpu for gpu in GPUS if gpu.ray_type == kind]
-    known = known or [gpu for gpu in GPUS if gpu.ray_type.startswith(f"{kind}-")]
-    if known:
-        known.sort(key=lambda gpu: gpu.memory_bytes, reverse=True)
-        return [Device(gpu.ray_type, gpu.capability, gpu.memory_bytes) for gpu in known]
-    if kind is not None and kind in _OTHER_GPUS:
-        return [Device(kind, _OTHER_GPUS[kind])]
-    says = "is not set" if kind is None else f"{kind} is not known"
-    why = f"kernels and memory not checked: resources.accelerator_type {says}"
-    check.unchecked.setdefault(why, []).append(f"pools.{name}")
-    return []
-
-
-def _is_on_cpus(pool: Pool) -> bool:
-    return pool.resources.gpus == 0 or any(key.startswith("VLLM_CPU_") for key in pool.env)
+def _devices_of(
+    check: WeightsCheck, name: str, pool: Pool, offered: Sequence[OfferedGpu]
+) -> list[Device]:
+    devices = devices_of(pool, offered)
+    if not devices:
+        kind = pool.resources.accelerator_type
+        says = "is not set" if kind is None else f"{kind} is not known"
+        why = f"kernels and memory not checked: resources.accelerator_type {says}"
+        check.unchecked.setdefault(why, []).append(f"pools.{name}")
+    return devices
 
 
 def _on_each(
     devices: list[Device], model: Model, engine: EngineConfig, draft: Model | None
 ) -> Iterator[Finding]:
-    """What fails on the largest fails on all; what fails on a smaller one alone is a warning."""
-    if not devices:
-        yield from findings(model, engine, None, draft)
+    """What is refused on all devices is refused; what is found on some alone is a warning."""
+    if len(devices) < 2:
+        yield from findings(model, engine, devices[0] if devices else None, draft)
         return
-    largest, *smaller = devices
-    found = findings(model, engine, largest, draft)
-    yield from found
-    seen = {(each.rule, each.key) for each in found}
-    for device in smaller:
-        for each in findings(model, engine, device, draft):
-            if (each.rule, each.key) not in seen and each.rule == "memory":
+    found = [(device, findings(model, engine, device, draft)) for device in devices]
+    everywhere = set.intersection(*({_kind(each) for each in those} for _, those in found))
+    seen: set[tuple[str, str]] = set()
+    for device, those in found:
+        for each in those:
+            if _kind(each) in everywhere and device is devices[0]:
+                yield each
+            elif _kind(each) not in everywhere and (each.rule, each.key) not in seen:
                 words = f"on the {device.name}, {each.message}"
                 yield Finding(each.rule, False, each.key, each.value, words, each.remedy)
+        seen |= {(each.rule, each.key) for each in those}
+
+
+def _kind(finding: Finding) -> tuple[str, str, bool]:
+    return finding.rule, finding.key, finding.refuses

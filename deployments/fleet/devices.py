@@ -1,0 +1,81 @@
+"""The devices that a pool's replicas run on: CPUs, or GPUs that the fleet file or a cluster names.
+
+A GPU has Ray's name, as `resources.accelerator_type` has it. `A100` stands for both of its sizes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from deployments.fleet.pool import Pool
+from weights.finding import Device
+from weights.gpus import GPUS
+from weights.kernels import Capability
+
+# Ray's names of NVIDIA's GPUs that nobody plans for: developer.nvidia.com/cuda-gpus
+_OTHER_GPUS: Mapping[str, Capability] = {
+    "K80": (3, 7),
+    "P100": (6, 0),
+    "P4": (6, 1),
+    "V100": (7, 0),
+    "T4": (7, 5),
+    "H20": (9, 0),
+    "GB200": (10, 0),
+    "B300": (10, 3),
+    "GB300": (10, 3),
+    "RTX-PRO-6000": (12, 0),
+}
+
+
+# Clouds round what the driver reports.
+_ROUNDED = 0.05
+
+
+@dataclass(frozen=True)
+class OfferedGpu:
+    """A GPU that a cluster has for a pool: Ray's name for its kind, and what the cluster calls it.
+
+    `memory_bytes`: as the driver reports it; None where only the kind tells.
+    """
+
+    accelerator: str
+    called: str
+    memory_bytes: int | None = None
+
+
+def devices_of(pool: Pool, offered: Sequence[OfferedGpu] = ()) -> list[Device]:
+    """Those that the pool's replicas may run on, the one with the most memory first.
+
+    `offered` takes the place of the fleet file's accelerator_type. Empty where none is known.
+    """
+    if offered:
+        found = {device.name: device for each in offered for device in _offered(each)}
+    elif (kind := pool.resources.accelerator_type) is None:
+        found = {"CPU": Device("CPU", None)} if is_on_cpus(pool) else {}
+    else:
+        found = {device.name: device for device in _named(kind)}
+    return sorted(found.values(), key=lambda device: device.memory_bytes or 0, reverse=True)
+
+
+def is_on_cpus(pool: Pool) -> bool:
+    return pool.resources.gpus == 0 or any(key.startswith("VLLM_CPU_") for key in pool.env)
+
+
+def _offered(gpu: OfferedGpu) -> list[Device]:
+    known = _named(gpu.accelerator)
+    if gpu.memory_bytes is None or not known:
+        return known
+    whole = [of for of in known if _is_near(gpu.memory_bytes, of.memory_bytes or 0)]
+    return whole or [Device(gpu.called, known[0].capability, gpu.memory_bytes)]
+
+
+def _is_near(said: int, listed: int) -> bool:
+    """Whether what a label says of a GPU's memory is the whole of it."""
+    return abs(said - listed) < listed * _ROUNDED
+
+
+def _named(kind: str) -> list[Device]:
+    known = [gpu for gpu in GPUS if gpu.ray_type == kind]
+    known = known or [gpu for gpu in GPUS if gpu.ray_type.startswith(f"{kind}-")]
+    if known:
+        return [Device(gpu.ray_type, gpu.capability, gpu.memory_bytes) for gpu in known]
+    return [Device(kind, _OTHER_GPUS[kind])] if kind in _OTHER_GPUS else []
