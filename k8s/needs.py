@@ -12,12 +12,8 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from deployments.fleet.fleet import Fleet
-from deployments.fleet.weights_check import (
-    WeightsOnCpus,
-    bytes_on_cpus,
-    cpu_cache_bytes,
-    stored_bytes,
-)
+from deployments.fleet.hub_models import HubModel, hub_models
+from deployments.fleet.weights_check import WeightsOnCpus, bytes_on_cpus, cpu_cache_bytes
 from k8s.values import NO_REGISTRY
 
 Object = Mapping[str, Any]
@@ -26,6 +22,8 @@ Amounts = Mapping[str, Decimal]
 PODMONITORS = "monitoring.coreos.com/v1/podmonitors"
 RULES = "monitoring.coreos.com/v1/prometheusrules"
 HTTPROUTES = "gateway.networking.k8s.io/v1/httproutes"
+# environment variables that give the Hub's client a token, another Hub, or none
+_TOKENS = ("HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 # the values of a component that is spelled otherwise there
 _SETTINGS = {"warm-nodes": "warmNodes"}
 
@@ -65,11 +63,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class Claim:
-    """A volume that the chart claims. An empty class is the cluster's default."""
+    """A volume that the chart claims, `size` in bytes. An empty class is the cluster's default."""
 
     value: str
     storage_class: str
     access_modes: tuple[str, ...]
+    size: Decimal | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -86,7 +85,9 @@ class ClusterNeeds:
     which each pod downloads its weights, with the bytes of these where they are known;
     `cpu_caches` the bytes of KV cache and of weights, None where they are not known, that an
     engine on CPUs is to hold; `prestarted` the pools where processes wait for the next engine;
-    `fleet` is what they all serve.
+    `fleet` is what they all serve; `hub_models` what each of its pools takes from the Hub;
+    `asks_hub` whether pods of the release ask the Hub for them, `hub_token` whether they have a
+    token for it, None where their environment may hold one.
     """
 
     groups: tuple[PodGroup, ...]
@@ -107,6 +108,9 @@ class ClusterNeeds:
     cpu_caches: Mapping[str, tuple[int, WeightsOnCpus | None]]
     prestarted: frozenset[str]
     fleet: Fleet
+    hub_models: Mapping[str, tuple[HubModel, ...]]
+    asks_hub: bool
+    hub_token: bool | None
 
 
 def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> ClusterNeeds:
@@ -116,6 +120,7 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
     """
     (cluster,) = [of["spec"]["rayClusterConfig"] for of in objects if of["kind"] == "RayService"]
     pods = {"head": cluster["headGroupSpec"]["template"]["spec"]}
+    hub = {name: hub_models(pool) for name, pool in fleet.pools.items()}
     pods |= {of["groupName"]: of["template"]["spec"] for of in cluster["workerGroupSpecs"]}
     images = {
         name: tuple(dict.fromkeys(one["image"] for one in spec["containers"]))
@@ -139,9 +144,9 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
         ray_auth=bool(cluster.get("authOptions")),
         run_as=values["podSecurity"].get("runAsUser"),
         downloads={
-            name: stored_bytes(pool)
-            for name, pool in fleet.pools.items()
-            if values["models"]["storage"] == "none" and _is_on_hub(pool.model)
+            name: _whole(models)
+            for name, models in hub.items()
+            if values["models"]["storage"] == "none" and models
         },
         cpu_caches={
             name: (kv_bytes, bytes_on_cpus(pool))
@@ -150,6 +155,9 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
         },
         prestarted=frozenset(name for name, pool in fleet.pools.items() if pool.prestart),
         fleet=fleet,
+        hub_models=hub,
+        asks_hub=values["models"]["storage"] == "none" or values["models"]["download"]["enabled"],
+        hub_token=_hub_token(fleet, values),
     )
 
 
@@ -218,8 +226,19 @@ def _ray_groups(cluster: Object, fleet: Fleet, values: Object) -> Iterator[PodGr
         yield group
 
 
-def _is_on_hub(model: str) -> bool:
-    return model != "embedded" and not model.startswith("/") and "://" not in model
+def _whole(models: Sequence[HubModel]) -> int | None:
+    """Bytes of a pool's models, at least; None where its main one's are not known."""
+    return None if models[0].bytes is None else sum(model.bytes or 0 for model in models)
+
+
+def _hub_token(fleet: Fleet, values: Object) -> bool | None:
+    if values["models"]["hub"]["existingSecret"]:
+        return True
+    sections = [values["engine"], *values["pools"].values()]
+    named = {one["name"] for of in sections for one in of.get("extraEnv") or ()}
+    named |= {name for pool in fleet.pools.values() for name in pool.env}
+    hidden = any(of.get("envFrom") or of.get("podTemplate") for of in sections)
+    return None if hidden or named & set(_TOKENS) else False
 
 
 def _policies_for(template: Object, objects: Sequence[Object]) -> Iterator[Object]:
@@ -313,7 +332,9 @@ def _references(pods: Object, values: Object) -> Iterator[Reference]:
 def _claims(values: Object) -> Iterator[Claim]:
     pvc, kept = values["models"]["pvc"], values["redis"]["persistence"]
     if values["models"]["storage"] == "pvc" and not pvc["existingClaim"]:
-        yield Claim("models.pvc.storageClass", pvc["storageClass"], tuple(pvc["accessModes"]))
+        size = amounts({"size": pvc["size"]})["size"]
+        modes = tuple(pvc["accessModes"])
+        yield Claim("models.pvc.storageClass", pvc["storageClass"], modes, size)
     if values["redis"]["enabled"] and kept["enabled"]:
         yield Claim("redis.persistence.storageClass", kept["storageClass"], ("ReadWriteOnce",))
 

@@ -12,12 +12,19 @@ from k8s.facts import Facts
 from k8s.findings import PreflightFinding, some
 from k8s.fitting import nodes_of
 from k8s.gpus import driver_findings, gpu_findings
+from k8s.hub import licence_findings
 from k8s.images import pull_findings, registry_findings
 from k8s.kuberay import kuberay_findings
 from k8s.needs import HTTPROUTES, ClusterNeeds
 from k8s.own_namespace import pod_security_findings, quota_findings, reference_findings
 from k8s.room import room_findings
-from k8s.storage import claim_findings, disk_findings, one_node_findings, ownership_findings
+from k8s.storage import (
+    claim_findings,
+    disk_findings,
+    one_node_findings,
+    ownership_findings,
+    size_findings,
+)
 from k8s.weights import weights_findings
 
 OLDEST_KUBERNETES = (1, 27)
@@ -41,6 +48,8 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
         *cpu_memory_findings(needs),
         *quota_findings(facts, needs),
         *claim_findings(facts, needs.claims),
+        *size_findings(facts, needs),
+        *licence_findings(needs),
         *ownership_findings(facts, needs),
         *_apis(facts, needs),
         *_ingress(facts, needs),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from math import ceil
 
 from k8s.cluster import Object
 from k8s.facts import Facts
@@ -13,6 +14,10 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _TITLE = "storage class"
 _MODELS = "models.pvc"
 _EPHEMERAL = "ephemeral-storage"
+# file systems of which every volume is as large as the whole
+_HEED_NO_SIZE = ("efs.csi.aws.com", "nfs.csi.k8s.io", "rancher.io/local-path")
+# beyond the weights: tokenizers, and a revision that a later one replaces file by file
+_SPARE = Decimal("1.1")
 
 
 def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightFinding]:
@@ -77,6 +82,31 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
             f"parameters, an NFS export with anonuid={needs.run_as}; or change the owner once, "
             f"by a pod of root that runs chown -R {needs.run_as} on the claim",
         )
+
+
+def size_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    """Whether the claim for models holds what is downloaded into it."""
+    claims = [c for c in needs.claims if c.value.startswith(_MODELS) and c.size is not None]
+    models = dict.fromkeys(model for of in needs.hub_models.values() for model in of)
+    known = sum(model.bytes or 0 for model in models)
+    if not claims or not needs.asks_hub or not known:
+        return
+    [claim] = claims
+    classes = {of["metadata"]["name"]: of for of in facts.storage_classes or ()}
+    chosen = classes.get(claim.storage_class or _default_of(classes), {})
+    unknown = [model.name for model in models if model.bytes is None]
+    others = f", {some(unknown)} not counted" if unknown else ""
+    size = claim.size or Decimal(0)
+    seen = f"{_gib(size)} for {_gib(known)} of weights{others}"
+    if known <= size or chosen.get("provisioner") in _HEED_NO_SIZE:
+        yield PreflightFinding("ok", _MODELS, seen)
+        return
+    yield PreflightFinding(
+        "problem",
+        _MODELS,
+        f"{seen}: the download would fill it",
+        f"set models.pvc.size to {_gibs_above(known)}Gi or more",
+    )
 
 
 def one_node_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[PreflightFinding]:
@@ -145,6 +175,10 @@ def _default_of(classes: Mapping[str, Object]) -> str:
 def _takers(group: PodGroup, nodes: Sequence[Node]) -> list[Node]:
     """The nodes that a pod of the group may be on, were they empty."""
     return [n for n in nodes if not against(group, n) and not lacking(group, n.allocatable)]
+
+
+def _gibs_above(size: int) -> int:
+    return ceil(size * _SPARE / 2**30)
 
 
 def _gib(size: int | Decimal) -> str:

@@ -102,3 +102,56 @@ def test_weights_that_each_pod_downloads_need_room_on_a_disk(disk: str, severity
 def test_what_no_hub_has_is_not_downloaded(model: str) -> None:
     pools = {"llama": llama(model=model, served_model_name="llama", resources={"gpus": 0})}
     assert needs(pools).downloads == {}
+
+
+PLAIN = {"llama": llama(model="meta-llama/Llama-3.1-8B-Instruct", env={"HF_TOKEN": "x"})}
+DRAFT = {
+    "method": "draft_model",
+    "model": "meta-llama/Llama-3.2-1B-Instruct",
+    "num_speculative_tokens": 4,
+}
+
+
+def claim_of(size: str, **models: object) -> Object:
+    pvc = {"size": size, "storageClass": "disk"}
+    return {"models": {"storage": "pvc", "download": {"enabled": True}, "pvc": pvc, **models}}
+
+
+@pytest.mark.parametrize(
+    "provisioner, size, severity, seen",
+    [
+        ("ebs.csi.aws.com", "10Gi", "problem", "10 GiB for 15.0 GiB of weights: the download"),
+        ("ebs.csi.aws.com", "20Gi", "ok", "20 GiB for 15.0 GiB of weights"),
+        # heeds no size
+        ("efs.csi.aws.com", "1Gi", "ok", "1 GiB for 15.0 GiB of weights"),
+    ],
+)
+def test_a_claim_must_hold_the_weights(
+    provisioner: str, size: str, severity: str, seen: str
+) -> None:
+    found = asked(
+        *READY, EIGHT, storage_class("disk", provisioner), pools=PLAIN, values=claim_of(size)
+    )
+    finding = of(found, "models.pvc")
+    assert finding.severity == severity
+    assert finding.seen.startswith(seen)
+    assert finding.remedy == ("set models.pvc.size to 17Gi or more" if severity != "ok" else "")
+
+
+def test_a_claim_holds_drafts_too_and_each_model_once() -> None:
+    drafting = {"speculative_config": DRAFT}
+    one = llama(model="meta-llama/Llama-3.1-8B-Instruct", served_model_name="a")
+    two = {**one, "served_model_name": "b", "engine_args": drafting}
+    three = llama(model="org/model", served_model_name="c")
+    pools = {"a": one, "b": two, "c": three}
+    needed = needs(pools, claim_of("17Gi"))
+    assert [model.name for model in needed.hub_models["b"]] == [one["model"], DRAFT["model"]]
+    finding = of(asked(*READY, EIGHT, DISK, pools=pools, values=claim_of("17Gi")), "models.pvc")
+    assert finding.severity == "problem"
+    assert finding.seen.startswith("17 GiB for 17.3 GiB of weights, org/model not counted")
+
+
+def test_weights_that_engines_stream_need_no_volume() -> None:
+    pools = {"llama": llama(model="s3://bucket/model")}
+    found = asked(*READY, EIGHT, DISK, pools=pools, values=claim_of("1Gi"))
+    assert "models.pvc" not in [one.title for one in found]

@@ -1,0 +1,46 @@
+"""What a pool takes from the Hugging Face Hub: its model and its draft, their size and licence."""
+
+from dataclasses import dataclass
+
+from deployments.fleet.model_lookup import NamedModel, draft_model, look_up, pool_model
+from deployments.fleet.pool import Pool
+from deployments.models.model import EMBEDDED
+from weights.finding import EngineConfig, Model
+from weights.fits import weight_bytes_of
+from weights.known_models import known_model
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """`bytes`: of its weight files, None where that is not known here. `licence` is named where the
+    Hub serves the model only to accounts that accepted it."""
+
+    name: str
+    revision: str | None
+    bytes: int | None
+    licence: str | None = None
+
+
+def hub_models(pool: Pool) -> tuple[HubModel, ...]:
+    """The pool's model first, then its draft; those that are no models of the Hub are left out."""
+    named = (pool_model(pool), draft_model(pool))
+    return tuple(_described(model) for model in named if model and _is_on_hub(model))
+
+
+def _described(model: NamedModel) -> HubModel:
+    known = known_model(model.name)
+    licence = known.licence if known and known.gated else None
+    return HubModel(model.name, model.revision, _stored_bytes(model), licence)
+
+
+def _stored_bytes(model: NamedModel) -> int | None:
+    found = look_up(model)
+    return weight_bytes_of(found, EngineConfig({}, {})) if isinstance(found, Model) else None
+
+
+def _is_on_hub(model: NamedModel) -> bool:
+    return (
+        model.name != EMBEDDED
+        and not model.name.startswith(("/", ".", "~"))
+        and ("://" not in model.name)
+    )

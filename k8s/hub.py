@@ -1,0 +1,36 @@
+"""What preflight says of models whose licence the Hub wants accepted."""
+
+from collections.abc import Iterator
+
+from k8s.findings import PreflightFinding
+from k8s.needs import ClusterNeeds
+
+
+def licence_findings(needs: ClusterNeeds) -> Iterator[PreflightFinding]:
+    """For each such model, whether pods that download it have a token."""
+    if not needs.asks_hub or needs.hub_token is None:
+        return
+    gated = {
+        model.name: (model.licence, pool)
+        for pool, models in needs.hub_models.items()
+        for model in models
+        if model.licence
+    }
+    for name, (licence, pool) in gated.items():
+        title = f"licence of {name}"
+        if needs.hub_token:
+            yield PreflightFinding(
+                "note",
+                title,
+                f"the Hub serves it to accounts that accepted {licence}: the token of "
+                "models.hub.existingSecret must be of one",
+            )
+            continue
+        yield PreflightFinding(
+            "problem",
+            title,
+            f"the Hub serves it to accounts that accepted {licence}, and pods have no token: "
+            f"{pool} would wait for its download",
+            f"accept it at huggingface.co/{name}, put a token into a Secret, and name that in "
+            "models.hub.existingSecret; or name a model that is not gated",
+        )
