@@ -47,7 +47,10 @@ def plan(
     drafts_accepted: Annotated[
         float, typer.Option(min=0, max=1, help="The share of drafts that is right.")
     ] = 0.6,
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto (16 bit) or fp8.")] = "auto",
+    kv_cache_dtype: Annotated[
+        str,
+        typer.Option(help="auto (16 bit), fp8, int8_per_token_head or int4_per_token_head."),
+    ] = "auto",
     price_per_gpu_hour: Annotated[
         float | None,
         typer.Option(min=0, help="In any currency; without, a price of May 2026 where known."),
@@ -60,9 +63,9 @@ def plan(
 ) -> None:
     """Recommend weights, GPUs and replicas; estimate speed and cost."""
     with answering(as_json):
+        from weights.cache_dtype import CACHE_DTYPES, PLANNED
         from weights.cautions import four_bit_cautions
         from weights.gpus import gpu_called
-        from weights.memory import DTYPE_BYTES, SIXTEEN_BIT
         from weights.model_shape import shape_of
         from weights.plan import plan_for
         from weights.plan_fleet import fleet_yaml
@@ -77,8 +80,9 @@ def plan(
             raise _usage("--context is missing", "give the tokens of the longest request")
         if concurrency is None and rate is None:
             raise _usage("no load was given", "say --concurrency, or --rate, or both")
-        if kv_cache_dtype not in ("auto", "fp8"):
-            raise _usage(f"--kv-cache-dtype {kv_cache_dtype!r} is not known", "use auto or fp8")
+        if kv_cache_dtype not in PLANNED:
+            remedy = f"use one of {', '.join(PLANNED)}"
+            raise _usage(f"--kv-cache-dtype {kv_cache_dtype!r} is not known", remedy)
         ttft, tpot = _objectives(slo)
         answer = output or max(1, context // 8 if prompt is None else context - prompt)
         price = kind.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
@@ -90,7 +94,7 @@ def plan(
             tpot_s=tpot,
             concurrency=concurrency,
             rate=rate,
-            kv_value_bytes=DTYPE_BYTES["fp8"] if kv_cache_dtype == "fp8" else SIXTEEN_BIT,
+            cache=CACHE_DTYPES[kv_cache_dtype],
             price_per_gpu_hour=price,
         )
         drafter = _drafter(draft or "ngram", drafts_accepted, download)

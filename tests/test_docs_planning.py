@@ -8,9 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from deployments.fleet.fleet_file import parse_fleet
+from deployments.fleet.fleet_file import check_text, parse_fleet
 from tests.weights.published import points, table
 from weights import drafting, memory, roofline
+from weights.cache_dtype import CACHE_DTYPES
 from weights.gpus import GPUS
 
 PAGE = Path(__file__).parent.parent / "docs" / "planning.md"
@@ -41,6 +42,22 @@ def test_a_planned_fleet_file_is_a_fleet_file(command: str) -> None:
     done = CliRunner().invoke(app, shlex.split(command)[1:])
     assert done.exit_code == 0, done.output
     assert parse_fleet(done.stdout, check_engine_args=False).pools
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_a_fleet_on_the_page_passes_the_checks(text: str) -> None:
+    checked = check_text(text, check_engine_args=False)
+    assert (checked.warnings, checked.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "times"), [("int8_per_token_head", "1.94"), ("int4_per_token_head", "3.76")]
+)
+def test_a_smaller_cache_holds_as_many_tokens_as_the_page_says(name: str, times: str) -> None:
+    sizes = (CACHE_DTYPES[each].bytes_of(128) for each in ("auto", name))
+    sixteen, smaller = sizes
+    assert f"{sixteen / smaller:.2f}" == times
+    assert f"{times} times" in TEXT
 
 
 def test_the_table_of_measurements_is_the_computed_one() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from weights.memory import BF16, SIXTEEN_BIT, kv_bytes_of, weight_bytes
+from weights.memory import BF16, kv_bytes_of, weight_bytes
 from weights.model_shape import ModelShape
 from weights.roofline import LAYER_S, STEP_S, RooflineEngine, decode_step_s
 from weights.speculation import expected_tokens
@@ -57,7 +57,7 @@ class Draft:
     def kv_token_bytes(self) -> int:
         """Of one token's KV cache, on each GPU."""
         engine = self.engine
-        return kv_bytes_of(engine.shape, 1, SIXTEEN_BIT, engine.tp) if engine else 0
+        return kv_bytes_of(engine.shape, 1, engine.cache, engine.tp) if engine else 0
 
 
 def draft_of(

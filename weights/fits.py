@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weights.cache_dtype import CACHE_DTYPES, CacheDtype
 from weights.divisions import degrees
 from weights.finding import Device, EngineConfig, Finding, Model
 from weights.memory import (
     BF16,
     DRIVER_BYTES,
-    DTYPE_BYTES,
     GIB,
     RUNTIME_BYTES,
     RUNTIME_BYTES_TP,
@@ -29,20 +29,19 @@ from weights.memory import (
 UTILIZATION = 0.92
 # Of a step and of a batch, where the fleet file says nothing: vLLM's smallest.
 _STEP_TOKENS, _SEQUENCES = 2048, 128
-_KV_DTYPES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
 _SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
 
 
 def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Iterator[Finding]:
-    value_bytes = _value_bytes(model, engine)
+    cache = _cache_dtype(engine)
     context = engine.context(model.shape)
-    if value_bytes is None or context is None:
+    if cache is None or context is None:
         return
-    need = _kv_bytes(model, engine, context, value_bytes)
+    need = _kv_bytes(model, engine, context, cache)
     reserved = reserved_for_cache(engine, device)
     if reserved is not None:
         if need > reserved[1]:
-            yield _too_long(model, engine, context, need, reserved, value_bytes)
+            yield _too_long(model, engine, context, need, reserved, cache)
         return
     weights = weight_bytes_of(model, engine)
     if device.memory_bytes is None or device.capability is None or weights is None:
@@ -52,7 +51,7 @@ def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Itera
         yield _too_heavy(model, engine, device, weights, usable)
     elif weights + need > usable:
         left = (f"{_gib(usable)} less {_gib(weights)} of weights", usable - weights)
-        yield _too_long(model, engine, context, need, left, value_bytes)
+        yield _too_long(model, engine, context, need, left, cache)
     elif (over := weights + need + _step_bytes(model, engine) - usable) > 0:
         yield Finding(
             "memory",
@@ -63,6 +62,21 @@ def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Itera
             f"works with are likely {_gib(over)} more than the {_gib(usable)} of the {device.name}",
             "Lower it, or use more GPUs: antefix plan says what fits",
         )
+
+
+def memory_unknown(model: Model, engine: EngineConfig, device: Device) -> str | None:
+    """Why `memory_findings` cannot look, in words; None where it does or nothing is to be seen."""
+    if engine.context(model.shape) is None:
+        return None
+    if _cache_dtype(engine) is None:
+        return f"the size of a KV cache of {engine.args.get('kv_cache_dtype')} is not known"
+    if device.capability is None or reserved_for_cache(engine, device) is not None:
+        return None
+    if device.memory_bytes is None:
+        return f"that of the {device.name} is not known"
+    if weight_bytes_of(model, engine) is None:
+        return f"the size of {model.name} as it is quantized is not known"
+    return None
 
 
 def _too_heavy(
@@ -88,11 +102,11 @@ def _too_long(
     context: int,
     need: int,
     room: tuple[str, int],
-    value_bytes: int,
+    cache: CacheDtype,
 ) -> Finding:
     words, left = room
     stages = engine.pipeline_parallel
-    fits = kv_tokens(model.shape, left * stages, value_bytes, tp=engine.tensor_parallel)
+    fits = kv_tokens(model.shape, left * stages, cache, tp=engine.tensor_parallel)
     remedy = f"Set max_model_len to at most {fits}" if fits else "Lower max_model_len"
     return Finding(
         "memory",
@@ -130,16 +144,14 @@ def _precision(model: Model, engine: EngineConfig) -> Precision | None:
     return Precision(weights, int(weights.lstrip("intfp")), group, "bf16", None)
 
 
-def _value_bytes(model: Model, engine: EngineConfig) -> int | None:
-    """Of one number in the KV cache; None where it is of a kind that is not known here."""
+def _cache_dtype(engine: EngineConfig) -> CacheDtype | None:
+    """Of the KV cache; None where it is of a kind that is not known here."""
     named = str(engine.args.get("kv_cache_dtype") or "auto")
-    if named != "auto":
-        return _KV_DTYPES.get(named)
-    return DTYPE_BYTES.get(engine.dtype or "bfloat16")
+    return CACHE_DTYPES.get((engine.dtype or "bfloat16") if named == "auto" else named)
 
 
-def _kv_bytes(model: Model, engine: EngineConfig, tokens: int, value_bytes: int) -> int:
-    whole = kv_bytes_of(model.shape, tokens, value_bytes, engine.tensor_parallel)
+def _kv_bytes(model: Model, engine: EngineConfig, tokens: int, cache: CacheDtype) -> int:
+    whole = kv_bytes_of(model.shape, tokens, cache, engine.tensor_parallel)
     return whole // engine.pipeline_parallel
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
+from weights.cache_dtype import CacheDtype
 from weights.gpus import MIB, Gpu
 from weights.model_shape import Linear, ModelShape
 from weights.schemes import GROUP_SIZES
 
 GIB = 1 << 30
 SIXTEEN_BIT = 2
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1}
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # vLLM's own report for Llama 3 8B, github.com/vllm-project/vllm/pull/10511: 1.79 GiB that is not
 # torch's on one GPU, 3.58 GiB on each of two, where NCCL keeps buffers.
@@ -76,25 +77,25 @@ def weight_bytes(shape: ModelShape, precision: Precision, tp: int = 1) -> int:
     return linears + rest * SIXTEEN_BIT
 
 
-def kv_bytes_per_layer(shape: ModelShape, value_bytes: int, tp: int = 1) -> int:
+def kv_bytes_per_layer(shape: ModelShape, cache: CacheDtype, tp: int = 1) -> int:
     """Of one token in one layer, on one GPU.
 
     Grouped heads (arXiv 2305.13245): a key and a value each; split over the GPUs, and copied where
     there are fewer of them. Latent attention (arXiv 2405.04434): one latent, on every GPU.
     """
     if shape.is_mla:
-        return (shape.kv_lora_rank + shape.qk_rope_head_dim) * value_bytes
-    return 2 * ceil(shape.kv_heads / tp) * shape.head_dim * value_bytes
+        return cache.bytes_of(shape.kv_lora_rank + shape.qk_rope_head_dim)
+    return 2 * ceil(shape.kv_heads / tp) * cache.bytes_of(shape.head_dim)
 
 
-def kv_bytes_per_token(shape: ModelShape, value_bytes: int, tp: int = 1) -> int:
+def kv_bytes_per_token(shape: ModelShape, cache: CacheDtype, tp: int = 1) -> int:
     """Of one token in all layers, on one GPU, before any window drops it."""
-    return kv_bytes_per_layer(shape, value_bytes, tp) * shape.layers
+    return kv_bytes_per_layer(shape, cache, tp) * shape.layers
 
 
-def kv_bytes_of(shape: ModelShape, tokens: int, value_bytes: int, tp: int = 1) -> int:
+def kv_bytes_of(shape: ModelShape, tokens: int, cache: CacheDtype, tp: int = 1) -> int:
     """Of one sequence on one GPU: layers with a window keep no more than the window."""
-    per_layer = kv_bytes_per_layer(shape, value_bytes, tp)
+    per_layer = kv_bytes_per_layer(shape, cache, tp)
     if shape.sliding_window is None:
         return per_layer * shape.layers * tokens
     full = shape.full_attention_layers or 0
@@ -103,10 +104,10 @@ def kv_bytes_of(shape: ModelShape, tokens: int, value_bytes: int, tp: int = 1) -
 
 
 def kv_tokens(
-    shape: ModelShape, budget: int, value_bytes: int, block: int = 16, tp: int = 1
+    shape: ModelShape, budget: int, cache: CacheDtype, block: int = 16, tp: int = 1
 ) -> int:
     """Tokens that a KV cache of `budget` bytes a GPU holds, in whole blocks of every layer."""
-    block_bytes = kv_bytes_per_token(shape, value_bytes, tp) * block
+    block_bytes = kv_bytes_per_token(shape, cache, tp) * block
     return max(budget, 0) // block_bytes * block
 
 

@@ -13,6 +13,7 @@ from math import ceil, sqrt
 from common.errors import Problem
 from weights.drafting import DRAFTS_ACCEPTED, Draft, DraftPlan, Method, draft_of, planned_draft
 from weights.gpus import GPUS, Gpu
+from weights.kernels import LEAST_FOR_FP8
 from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
 from weights.model_shape import ModelShape
 from weights.roofline import (
@@ -24,7 +25,6 @@ from weights.roofline import (
 )
 from weights.sizing import Option, SizingTarget, sized, stored_precision
 
-FP8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,15 @@ def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
             f" context of {target.context}",
             "ask for a longer context, or for shorter ones",
         )
-    if target.kv_value_bytes == 1 and gpu.capability < FP8_CAPABILITY:
+    if target.cache.name == "fp8" and gpu.capability < LEAST_FOR_FP8:
         raise Problem(
             f"an FP8 KV cache is slow on {gpu.name}, which has no FP8 arithmetic",
-            "leave --kv-cache-dtype at auto, or plan for a newer GPU",
+            "use --kv-cache-dtype int8_per_token_head or auto, or plan for a newer GPU",
+        )
+    if target.cache.has_scales and shape.is_mla:
+        raise Problem(
+            f"no kernel of vLLM for latent attention reads a KV cache of {target.cache.name}",
+            "leave --kv-cache-dtype at auto",
         )
 
 
@@ -168,7 +173,7 @@ def _impossible(
 
     def missing(option: Option) -> int:
         engine = option.engine
-        need = kv_bytes_of(engine.shape, target.context, target.kv_value_bytes, engine.tp)
+        need = kv_bytes_of(engine.shape, target.context, target.cache, engine.tp)
         return need - option.budget.kv
 
     best = min(tried, key=missing)
@@ -231,7 +236,7 @@ def _draft(option: Option, target: SizingTarget, drafter: Drafter) -> DraftPlan 
 def _has_room(option: Option, target: SizingTarget, draft: Draft) -> bool:
     """For the draft's weights, and one request of the longest context in both caches."""
     engine = option.engine
-    whole = kv_bytes_of(engine.shape, target.context, target.kv_value_bytes, engine.tp)
+    whole = kv_bytes_of(engine.shape, target.context, target.cache, engine.tp)
     need = draft.weight_bytes + draft.kv_token_bytes * target.context + whole
     return need <= option.budget.kv
 

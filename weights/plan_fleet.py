@@ -63,7 +63,7 @@ def _pool(plan: Plan, option: Option, model: str, replicas: int) -> dict[str, An
             # no fewer than a step's sequences, or vLLM refuses
             "max_num_batched_tokens": STEP_TOKENS,
             "gpu_memory_utilization": plan.target.utilization,
-            "kv_cache_dtype": "fp8" if plan.target.kv_value_bytes == 1 else "auto",
+            "kv_cache_dtype": plan.target.cache.name,
             "enable_prefix_caching": True,
             "enable_chunked_prefill": True,
         },

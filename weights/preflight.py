@@ -2,23 +2,23 @@
 
 A pure function of a model's config.json and the engine's arguments. `refuses` marks what vLLM
 cannot start or would corrupt; a warning is what works, slowly or other than meant. Of what is not
-known nothing is said. The rules are vLLM 0.32's: weights.kernels, weights.divisions and
-weights.fits name their sources; contexts are those of config/model.py `_get_and_verify_max_len`,
-drafts those of config/speculative.py `verify_equal_vocab_size_if_draft_model`, FP8 caches those of
-v1/attention/backends/{flash_attn,flashinfer,triton_attn}.py.
+known nothing is said. The rules are vLLM 0.32's: weights.kernels, weights.cache_kernels,
+weights.divisions and weights.fits name their sources; contexts are those of config/model.py
+`_get_and_verify_max_len`, drafts those of config/speculative.py
+`verify_equal_vocab_size_if_draft_model`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weights.cache_kernels import cache_findings
 from weights.divisions import dimension_findings, uneven_over
 from weights.finding import Device, EngineConfig, Finding, Model, Rule
 from weights.fits import memory_findings
 from weights.kernels import (
     DEPRECATED,
     LEAST_FOR_BFLOAT16,
-    LEAST_FOR_FP8,
     METHODS,
     NEED_A_CHECKPOINT,
     SLOW_BACKENDS,
@@ -50,7 +50,7 @@ def findings(
     if device is not None:
         found += _kernels(model, engine, device)
         found += _bfloat16(engine, device)
-        found += _fp8_cache(engine, device)
+        found += cache_findings(model, engine, device)
         found += memory_findings(model, engine, device)
     return found
 
@@ -199,26 +199,6 @@ def _bfloat16(engine: EngineConfig, device: Device) -> Iterator[Finding]:
     if engine.dtype == "bfloat16" and capability is not None and capability < LEAST_FOR_BFLOAT16:
         message = f"the {device.name} has no bfloat16: that begins with capability 8.0"
         yield Finding("dtype", True, _DTYPE, engine.dtype, message, "Write float16")
-
-
-def _fp8_cache(engine: EngineConfig, device: Device) -> Iterator[Finding]:
-    named, capability = str(engine.args.get("kv_cache_dtype") or ""), device.capability
-    if not named.startswith("fp8") or capability is None or capability >= LEAST_FOR_FP8:
-        return
-    key = "engine_args.kv_cache_dtype"
-    if capability < LEAST_FOR_BFLOAT16:
-        message = f"no attention kernel of vLLM reads an FP8 cache on the {device.name}"
-        yield Finding("kv cache", True, key, named, message, "Write auto")
-        return
-    yield Finding(
-        "kv cache",
-        False,
-        key,
-        named,
-        f"the {device.name} has no FP8 arithmetic, and FlashAttention reads no such cache there: "
-        "vLLM falls back to FlashInfer, and does not start where that is not installed",
-        "Write auto, unless the memory is worth more than the time",
-    )
 
 
 def _draft_degree(engine: EngineConfig) -> Iterator[Finding]:

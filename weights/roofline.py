@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from weights.cache_dtype import SIXTEEN_BIT_CACHE, CacheDtype
 from weights.gpus import Gpu
 from weights.memory import SIXTEEN_BIT, Precision, kv_bytes_of, weight_bytes
 from weights.model_shape import ModelShape
@@ -32,13 +33,13 @@ ALL_REDUCE_S = 15e-6
 
 @dataclass(frozen=True)
 class RooflineEngine:
-    """One replica: a model in a precision on `tp` GPUs. `kv_value_bytes`: 2, or 1 for FP8."""
+    """One replica: a model in a precision on `tp` GPUs, with a KV cache of a dtype."""
 
     shape: ModelShape
     gpu: Gpu
     precision: Precision
     tp: int = 1
-    kv_value_bytes: int = SIXTEEN_BIT
+    cache: CacheDtype = SIXTEEN_BIT_CACHE
 
     @cached_property
     def weights(self) -> int:
@@ -52,6 +53,12 @@ class RooflineEngine:
         """Those of them that are of a mixture's experts."""
         weights = sum(linear.parameters for linear in self.shape.linears() if linear.expert)
         return weights * self.precision.bits_per_weight / 8 / self.tp
+
+    @property
+    def cache_read(self) -> CacheDtype:
+        """What reading the cache takes the time of. With scales of each token and head, vLLM reads
+        it by Triton instead of FlashAttention: until that is measured, no time is saved."""
+        return SIXTEEN_BIT_CACHE if self.cache.has_scales else self.cache
 
     @property
     def flops(self) -> float:
@@ -95,7 +102,7 @@ def decode_step_s(engine: RooflineEngine, batch: int, context: float, checked: i
     tokens = batch * checked
     read = weights_read(engine, tokens) / engine.bandwidth
     computed = 2 * engine.shape.active_parameters * tokens / engine.flops
-    cache = batch * kv_bytes_of(engine.shape, int(context), engine.kv_value_bytes, engine.tp)
+    cache = batch * kv_bytes_of(engine.shape, int(context), engine.cache_read, engine.tp)
     overhead = STEP_S + engine.shape.layers * LAYER_S
     # attention's kernels run after the products', so their reading adds to either
     return max(read, computed) + cache / engine.bandwidth + all_reduces_s(engine, tokens) + overhead

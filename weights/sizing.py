@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from common.errors import Problem
+from weights.cache_dtype import SIXTEEN_BIT_CACHE, CacheDtype
 from weights.gpus import Gpu
 from weights.kernels import stored_in
 from weights.memory import (
     FP8,
-    SIXTEEN_BIT,
     W4A16,
     W8A8,
     Budget,
@@ -48,7 +48,7 @@ class SizingTarget:
     tpot_s: float | None = None
     concurrency: int | None = None
     rate: float | None = None
-    kv_value_bytes: int = SIXTEEN_BIT
+    cache: CacheDtype = SIXTEEN_BIT_CACHE
     utilization: float = 0.9
     price_per_gpu_hour: float | None = None
 
@@ -75,7 +75,7 @@ class Option:
     def kv_tokens(self) -> int:
         """Tokens in the KV cache of one replica, were no layer to have a window."""
         engine = self.engine
-        return kv_tokens(engine.shape, self.budget.kv, engine.kv_value_bytes, tp=engine.tp)
+        return kv_tokens(engine.shape, self.budget.kv, engine.cache, tp=engine.tp)
 
     @property
     def fits(self) -> bool:
@@ -112,7 +112,7 @@ def _split(precision: Precision, shape: ModelShape, tp: int) -> Precision | None
 def sized(shape: ModelShape, gpu: Gpu, precision: Precision, target: SizingTarget) -> list[Option]:
     """One option for each number of GPUs that the model can be split over."""
     return [
-        _option(RooflineEngine(shape, gpu, split, tp, target.kv_value_bytes), target)
+        _option(RooflineEngine(shape, gpu, split, tp, target.cache), target)
         for tp in TENSOR_PARALLEL
         if (split := _split(precision, shape, tp))
     ]
@@ -124,15 +124,15 @@ def _option(engine: RooflineEngine, target: SizingTarget) -> Option:
         *(shape, engine.gpu, engine.precision, tp),
         *(target.utilization, STEP_TOKENS, MOST_SEQUENCES),
     )
-    whole = kv_bytes_of(shape, target.context, target.kv_value_bytes, tp)
-    mean = kv_bytes_of(shape, target.prompt + target.output, target.kv_value_bytes, tp)
+    whole = kv_bytes_of(shape, target.context, target.cache, tp)
+    mean = kv_bytes_of(shape, target.prompt + target.output, target.cache, tp)
     most = _within_slo(engine, target, min(max(budget.kv, 0) // mean, MOST_SEQUENCES))
     replicas, in_flight = _replicas(engine, target, most) if most else (0, 0)
     each = ceil(in_flight / replicas) if replicas else 1
     return Option(
         engine=engine,
         budget=budget,
-        kv_token_bytes=kv_bytes_of(shape, 1, target.kv_value_bytes, tp),
+        kv_token_bytes=kv_bytes_of(shape, 1, target.cache, tp),
         at_full_context=max(budget.kv, 0) // whole,
         concurrency=most,
         in_flight=in_flight,

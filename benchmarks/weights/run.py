@@ -26,8 +26,9 @@ from common.errors import Problem
 from deployments.models.model import EMBEDDED, embedded_model
 from deployments.models.model_config import model_config
 from deployments.offline.offline_engine import OfflineEngine
+from weights.cache_dtype import CACHE_DTYPES
 from weights.checkpoint import weight_bytes
-from weights.memory import DTYPE_BYTES, GIB, kv_tokens
+from weights.memory import GIB, kv_tokens
 from weights.model_shape import shape_of
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +144,7 @@ class WeightsBench:
         log = self._folder / "engine.log"
         with OfflineEngine.start(str(self._reference), ENGINE, log=log, env=ENVIRONMENT) as engine:
             real = engine.loaded.kv_tokens
-        return kv_tokens(shape, GIB, DTYPE_BYTES["float32"], BLOCK_TOKENS), real
+        return kv_tokens(shape, GIB, CACHE_DTYPES["float32"], BLOCK_TOKENS), real
 
     def _evaluated(self, out: Path, windows: int, more: list[str]) -> tuple[dict[str, Any], int]:
         return _antefix(

@@ -22,7 +22,7 @@ from deployments.fleet.model_lookup import (
 from deployments.fleet.pool import Pool
 from weights.cpu_dtype import CPU_DTYPES
 from weights.finding import Device, EngineConfig, Finding, Model
-from weights.fits import reserved_for_cache
+from weights.fits import memory_unknown, reserved_for_cache
 from weights.memory import DTYPE_BYTES
 from weights.preflight import findings, overflow_findings
 
@@ -33,6 +33,11 @@ class WeightsCheck:
 
     found: list[tuple[tuple[str, ...], Finding]] = field(default_factory=list)
     unchecked: dict[str, list[str]] = field(default_factory=dict)
+
+    def leave_out(self, why: str, pool: str) -> None:
+        pools = self.unchecked.setdefault(why, [])
+        if f"pools.{pool}" not in pools:
+            pools.append(f"pools.{pool}")
 
     @property
     def notes(self) -> list[str]:
@@ -53,9 +58,11 @@ def check_weights(
         if model is not None:
             draft = draft_model(pool)
             known_draft = None if draft is None else _known(check, name, draft, None)
-            found = _on_each(
-                _devices_of(check, name, pool, gpus.get(name, ())), model, engine, known_draft
-            )
+            devices = _devices_of(check, name, pool, gpus.get(name, ()))
+            for device in devices:
+                if why := memory_unknown(model, engine, device):
+                    check.leave_out(f"memory not checked: {why}", name)
+            found = _on_each(devices, model, engine, known_draft)
             check.found += [(("pools", name, *each.key.split(".")), each) for each in found]
     for name, pool in fleet.pools.items():
         if pool.overflow is not None:
@@ -101,7 +108,7 @@ def _known(
     found = look_up(named, engine)
     if isinstance(found, Model):
         return found
-    check.unchecked.setdefault(found.why, []).append(f"pools.{pool}")
+    check.leave_out(found.why, pool)
     return None
 
 
@@ -113,7 +120,7 @@ def _devices_of(
         kind = pool.resources.accelerator_type
         says = "is not set" if kind is None else f"{kind} is not known"
         why = f"kernels and memory not checked: resources.accelerator_type {says}"
-        check.unchecked.setdefault(why, []).append(f"pools.{name}")
+        check.leave_out(why, name)
     return devices
 
 

@@ -138,7 +138,7 @@ def test_an_fp8_cache_holds_twice_as_many() -> None:
         ((*LOAD, "--slo", "tpot=0.1"), "ttft=2,tpot=0.05"),
         ((*LOAD, "--slo", "ttft=1,p99=2"), "ttft=2,tpot=0.05"),
         ((*LOAD, "--slo", "ttft=-1"), "ttft=2,tpot=0.05"),
-        ((*LOAD, "--kv-cache-dtype", "int8"), "auto or fp8"),
+        ((*LOAD, "--kv-cache-dtype", "int8"), "int8_per_token_head"),
         ((*LOAD, "--json", "--fleet"), "one of them"),
     ],
 )

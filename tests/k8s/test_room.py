@@ -81,6 +81,15 @@ def test_a_node_selector_that_no_node_has_is_named() -> None:
     assert "pools.llama.nodeSelector" in finding.remedy
 
 
+def test_a_node_selector_that_would_match_is_proposed() -> None:
+    values = {"engine": {"nodeSelector": {"nvidia.com/gpu.product": A100}}}
+    small = node("a100-1", 8, model="NVIDIA-A100-SXM4-40GB")
+    assert of(asked(*READY, small, values=values), "room for llama").remedy.startswith(
+        "set pools.llama.nodeSelector to {nvidia.com/gpu.product: NVIDIA-A100-SXM4-40GB} (a100-1), "
+        "or .tolerations"
+    )
+
+
 def test_a_taint_that_is_not_tolerated_is_named() -> None:
     taints = [{"key": "team", "value": "ml", "effect": "NoSchedule"}]
     finding = of(asked(*READY, node("a100-1", 8, taints=taints)), "room for llama")

@@ -42,10 +42,11 @@ def test_weights_that_some_nodes_do_not_hold_are_a_warning() -> None:
 
 
 def test_a_kernel_that_some_nodes_do_not_have_is_a_warning() -> None:
-    nodes = [node("a100-1", 8), node("v100-1", 8, model="Tesla-V100-SXM2-16GB")]
+    labels = {"nvidia.com/gpu.memory": "81920"}
+    nodes = [node("a100-1", 8), node("v100-1", 8, model="Tesla-V100-SXM2-16GB", labels=labels)]
     finding = of(asked(*READY, *nodes, pools=pool()), TITLE)
     assert finding.severity == "warning"
-    assert "on the V100, vLLM has no kernel for W4A16" in finding.seen
+    assert "on the Tesla-V100-SXM2-16GB, vLLM has no kernel for W4A16" in finding.seen
 
 
 def test_without_a_node_the_node_selector_tells() -> None:

@@ -9,7 +9,8 @@ from deployments.models.model import EMBEDDED
 from deployments.models.model_config import model_config
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
 from tests.real.conftest import RunningFleet
-from weights.memory import DTYPE_BYTES, GIB, kv_tokens
+from weights.cache_dtype import CACHE_DTYPES
+from weights.memory import GIB, kv_tokens
 from weights.model_shape import shape_of
 
 pytestmark = [pytest.mark.real, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -26,6 +27,6 @@ async def test_the_planned_kv_cache_is_within_a_fiftieth_of_the_engines(
         facts = EngineFacts.from_json(await answer.read())
     # the fleet file gives each engine 1 GiB, and float32
     shape = shape_of(model_config(EMBEDDED) or {})
-    planned = kv_tokens(shape, GIB, DTYPE_BYTES["float32"], facts.block_tokens)
+    planned = kv_tokens(shape, GIB, CACHE_DTYPES["float32"], facts.block_tokens)
     print(f"planned {planned} tokens, the engine has {facts.kv_capacity_tokens}")
     assert planned == pytest.approx(facts.kv_capacity_tokens, rel=0.02)

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from weights.cache_dtype import CACHE_DTYPES
 from weights.gpus import gpu_called
 from weights.known_models import known_config
 from weights.memory import GIB, PRECISIONS, budget_of
@@ -51,7 +52,8 @@ def _ours(data: dict[str, Any]) -> float:
     shape, gpu = shape_of(config), gpu_called(data["gpu"])
     wanted = data.get("weights", "bf16")
     precision = next(precision for precision in PRECISIONS if precision.name == wanted)
-    engine = RooflineEngine(shape, gpu, precision, data.get("tp", 1), data.get("kv", 2))
+    cache = CACHE_DTYPES[data.get("kv", "auto")]
+    engine = RooflineEngine(shape, gpu, precision, data.get("tp", 1), cache)
     if data["measure"] == "kv_gib":
         budget = budget_of(shape, gpu, precision, engine.tp, 0.9, STEP_TOKENS, MOST_SEQUENCES)
         return budget.kv / GIB

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from deployments.models.model import embedded_model
 from deployments.models.model_config import EMBEDDED_CONFIG
+from weights.cache_dtype import CACHE_DTYPES
 from weights.gpus import GPUS, gpu_called
 from weights.known_models import known_config, known_models
 from weights.memory import (
@@ -28,6 +29,7 @@ from weights.memory import (
 )
 from weights.model_shape import ModelShape, shape_of
 
+HALF, FLOAT32 = CACHE_DTYPES["float16"], CACHE_DTYPES["float32"]
 MODELS = {name: shape_of(known_config(name) or {}) for name in known_models()}
 EMBEDDED = shape_of(EMBEDDED_CONFIG)
 LLAMA_8B = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
@@ -70,36 +72,44 @@ def test_weights_are_as_large_as_published(
 
 def test_a_token_of_grouped_heads_takes_a_key_and_a_value_a_layer() -> None:
     # 2 x layers x 8 heads x 128 x 2 bytes; 516 KB for the larger: arXiv 2505.09343, table 1
-    assert kv_bytes_per_token(LLAMA_70B, 2) == 327_680
-    assert kv_bytes_per_token(MODELS["meta-llama/Llama-3.1-405B-Instruct"], 2) == 516_096
+    assert kv_bytes_per_token(LLAMA_70B, HALF) == 327_680
+    assert kv_bytes_per_token(MODELS["meta-llama/Llama-3.1-405B-Instruct"], HALF) == 516_096
 
 
 def test_a_token_of_latent_attention_takes_one_latent_a_layer() -> None:
     # (512 + 64) x 61 layers x 2 bytes: 70 KB a token, arXiv 2505.09343, table 1
-    assert kv_bytes_per_token(DEEPSEEK, 2) == 70_272
+    assert kv_bytes_per_token(DEEPSEEK, HALF) == 70_272
 
 
 def test_latents_are_on_every_gpu_and_heads_are_split() -> None:
-    assert kv_bytes_per_token(DEEPSEEK, 2, tp=8) == kv_bytes_per_token(DEEPSEEK, 2)
-    assert kv_bytes_per_token(LLAMA_70B, 2, tp=4) * 4 == kv_bytes_per_token(LLAMA_70B, 2)
+    assert kv_bytes_per_token(DEEPSEEK, HALF, tp=8) == kv_bytes_per_token(DEEPSEEK, HALF)
+    assert kv_bytes_per_token(LLAMA_70B, HALF, tp=4) * 4 == kv_bytes_per_token(LLAMA_70B, HALF)
 
 
 def test_heads_are_copied_where_there_are_fewer_than_gpus() -> None:
-    assert kv_bytes_per_token(LLAMA_70B, 2, tp=16) == kv_bytes_per_token(LLAMA_70B, 2, tp=8)
+    assert kv_bytes_per_token(LLAMA_70B, HALF, tp=16) == kv_bytes_per_token(LLAMA_70B, HALF, tp=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("int8_per_token_head", 128 + 4), ("int4_per_token_head", 64 + 4)]
+)
+def test_a_cache_with_scales_keeps_a_float32_beside_a_key_and_a_value(name: str, size: int) -> None:
+    token = kv_bytes_per_token(LLAMA_70B, CACHE_DTYPES[name], tp=4)
+    assert token == 2 * 2 * size * 80
 
 
 def test_layers_with_a_window_keep_no_more_than_the_window() -> None:
     shape = replace(EMBEDDED, sliding_window=100, full_attention_layers=10)
-    layer = kv_bytes_per_token(EMBEDDED, 2) // 30
-    assert kv_bytes_of(shape, 1000, 2) == layer * (10 * 1000 + 20 * 100)
-    assert kv_bytes_of(shape, 50, 2) == kv_bytes_of(EMBEDDED, 50, 2)
+    layer = kv_bytes_per_token(EMBEDDED, HALF) // 30
+    assert kv_bytes_of(shape, 1000, HALF) == layer * (10 * 1000 + 20 * 100)
+    assert kv_bytes_of(shape, 50, HALF) == kv_bytes_of(EMBEDDED, 50, HALF)
 
 
 def test_a_cache_holds_whole_blocks() -> None:
-    token = kv_bytes_per_token(EMBEDDED, 4)
-    assert kv_tokens(EMBEDDED, token * 128 * 3 + 5, 4, block=128) == 384
-    assert kv_tokens(EMBEDDED, token * 127, 4, block=128) == 0
-    assert kv_tokens(EMBEDDED, -1, 4, block=128) == 0
+    token = kv_bytes_per_token(EMBEDDED, FLOAT32)
+    assert kv_tokens(EMBEDDED, token * 128 * 3 + 5, FLOAT32, block=128) == 384
+    assert kv_tokens(EMBEDDED, token * 127, FLOAT32, block=128) == 0
+    assert kv_tokens(EMBEDDED, -1, FLOAT32, block=128) == 0
 
 
 def test_groups_are_chosen_to_come_out_even() -> None:
@@ -118,7 +128,8 @@ def test_fewer_bits_never_take_more_bytes(shape: ModelShape, tp: int, tokens: in
     sizes = [weight_bytes(shape, precision, tp) for precision in (BF16, FP8, W4A16)]
     assert sizes == sorted(sizes, reverse=True)
     assert weight_bytes(shape, FP8, tp) == weight_bytes(shape, W8A8, tp)
-    assert kv_bytes_of(shape, tokens, 1, tp) <= kv_bytes_of(shape, tokens, 2, tp)
+    eight, sixteen = (kv_bytes_of(shape, tokens, of, tp) for of in (CACHE_DTYPES["fp8"], HALF))
+    assert eight <= sixteen
 
 
 @given(shapes, precisions, st.sampled_from([1, 2, 4]))
@@ -138,14 +149,14 @@ def test_more_memory_never_fits_less(
         for memory in sorted((bytes_a, bytes_b))
     )
     assert small.kv <= large.kv
-    assert kv_tokens(shape, small.kv, 2, tp=tp) <= kv_tokens(shape, large.kv, 2, tp=tp)
+    assert kv_tokens(shape, small.kv, HALF, tp=tp) <= kv_tokens(shape, large.kv, HALF, tp=tp)
 
 
 @given(shapes, lengths, lengths, degrees)
 def test_a_longer_sequence_never_takes_less(
     shape: ModelShape, tokens: int, more: int, tp: int
 ) -> None:
-    assert kv_bytes_of(shape, tokens, 2, tp) <= kv_bytes_of(shape, tokens + more, 2, tp)
+    assert kv_bytes_of(shape, tokens, HALF, tp) <= kv_bytes_of(shape, tokens + more, HALF, tp)
 
 
 def test_what_is_left_for_the_cache_is_what_vllm_reported() -> None:

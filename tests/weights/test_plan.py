@@ -12,6 +12,7 @@ from common.errors import Problem
 from deployments.fleet.fleet_file import parse_fleet
 from deployments.models.model_config import EMBEDDED_CONFIG
 from tests.weights.planned import ENGINE_ARGS
+from weights.cache_dtype import CACHE_DTYPES
 from weights.gpus import GPUS, gpu_called
 from weights.known_models import known_config
 from weights.memory import W4A16
@@ -19,6 +20,7 @@ from weights.model_shape import ModelShape, shape_of
 from weights.plan import Drafter, Plan, plan_for
 from weights.plan_fleet import fleet_yaml
 from weights.plan_text import as_json, by_load, lines, rows
+from weights.roofline import decode_step_s
 from weights.sizing import SizingTarget
 
 SHAPES = {
@@ -33,6 +35,7 @@ SHAPES = {
 LLAMA_8B, LLAMA_70B = list(SHAPES.values())[:2]
 EMBEDDED = shape_of(EMBEDDED_CONFIG)
 A100 = gpu_called("a100-80g")
+INT8_CACHE = CACHE_DTYPES["int8_per_token_head"]
 TARGET = SizingTarget(
     8192, 2000, 400, ttft_s=2, tpot_s=0.05, concurrency=100, price_per_gpu_hour=1.3
 )
@@ -151,6 +154,16 @@ def test_overflow_is_planned_where_it_takes_fewer_gpus_than_one_more_replica() -
     assert plan_for(LLAMA_8B, gpu_called("h100"), TARGET).overflow is None
 
 
+def test_a_cache_in_8_bit_holds_more_and_saves_no_time() -> None:
+    sixteen = plan_for(LLAMA_70B, A100, TARGET)
+    eight = plan_for(LLAMA_70B, A100, replace(TARGET, cache=INT8_CACHE))
+    engine = replace(sixteen.chosen.engine, cache=INT8_CACHE)
+    assert eight.options[0].at_full_context > 1.9 * sixteen.options[0].at_full_context
+    assert decode_step_s(engine, 8, 4096) == decode_step_s(sixteen.chosen.engine, 8, 4096)
+    pool = parse_fleet(fleet_yaml(eight, "x/y"), check_engine_args=False).pools["y"]
+    assert pool.engine_args["kv_cache_dtype"] == "int8_per_token_head"
+
+
 def test_drafting_pays_while_decoding_waits_for_memory() -> None:
     target = replace(TARGET, concurrency=1)
     alone = plan_for(LLAMA_8B, A100, target)
@@ -183,7 +196,13 @@ def test_a_price_gives_costs_and_none_gives_none() -> None:
     [
         (LLAMA_8B, "l4", replace(TARGET, context=200_000), "more than the model's 131072"),
         (LLAMA_8B, "l4", replace(TARGET, prompt=8000), "more than the context of 8192"),
-        (LLAMA_8B, "a100-80g", replace(TARGET, kv_value_bytes=1), "no FP8 arithmetic"),
+        (LLAMA_8B, "a100-80g", replace(TARGET, cache=CACHE_DTYPES["fp8"]), "no FP8 arithmetic"),
+        (
+            SHAPES["deepseek-ai/DeepSeek-V3"],
+            "h200",
+            replace(TARGET, cache=INT8_CACHE),
+            "no kernel of vLLM for latent attention reads a KV cache of int8_per_token_head",
+        ),
         (LLAMA_70B, "l4", replace(TARGET, context=131072), None),
         (
             SHAPES["deepseek-ai/DeepSeek-V3"],
@@ -218,7 +237,7 @@ def test_every_plan_is_a_fleet_file(shape: ModelShape, gpu: Any, target: SizingT
 
 def test_the_engine_arguments_are_those_that_vllm_is_asked_about() -> None:
     """In tests/deployments/engine/vllm/test_args.py, where one process asks about many."""
-    plan = plan_for(LLAMA_70B, gpu_called("h100"), replace(TARGET, kv_value_bytes=1))
+    plan = plan_for(LLAMA_70B, gpu_called("h100"), replace(TARGET, cache=CACHE_DTYPES["fp8"]))
     pool = parse_fleet(fleet_yaml(plan, "x/y"), check_engine_args=False).pools["y"]
     told = dict(pool.engine_args)
     assert {**told, "max_num_seqs": ENGINE_ARGS["max_num_seqs"]} == ENGINE_ARGS

@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weights.cache_dtype import CACHE_DTYPES, PLANNED
 from weights.gpus import GPUS, gpu_called
 from weights.known_models import known_config, known_models
 from weights.memory import BF16, FP8, PRECISIONS, W4A16, W8A8
@@ -30,7 +31,7 @@ engines = st.builds(
     st.sampled_from(GPUS),
     st.sampled_from(PRECISIONS),
     st.sampled_from([1, 2, 4, 8]),
-    st.sampled_from([1, 2]),
+    st.sampled_from([CACHE_DTYPES[name] for name in PLANNED]),
 ).filter(lambda engine: engine.precision.compute in engine.gpu.flops)
 batches = st.integers(1, 256)
 lengths = st.integers(1, 100_000)

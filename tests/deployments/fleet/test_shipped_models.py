@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from deployments.fleet.model_lookup import draft_model
 from deployments.fleet.weights_check import check_weights
 from deployments.models.model import EMBEDDED
 from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
@@ -23,9 +25,8 @@ each_file = pytest.mark.parametrize(
 def models_of(file: Path) -> set[str]:
     """Main and draft models, by their names in the file."""
     pools = fleet_in(file).pools.values()
-    drafts = {(pool.engine_args.get("speculative_config") or {}).get("model") for pool in pools}
-    drafts |= {pool.engine_args.get("spec_model") for pool in pools}
-    return {pool.model for pool in pools} | {draft for draft in drafts if draft}
+    drafts = [draft_model(pool) for pool in pools]
+    return {pool.model for pool in pools} | {draft.name for draft in drafts if draft}
 
 
 @each_file
@@ -34,6 +35,13 @@ def test_every_model_is_known_with_its_licence(file: Path) -> None:
         known = known_model(name)
         assert known is not None, f"{name} is not in weights/models.yaml"
         assert known.licence and known.gated is not None, f"{name}: no licence or gated"
+
+
+def test_the_draft_of_the_flagship_is_among_them() -> None:
+    [flagship] = [file for file in FLEET_FILES if file.stem == "a100"]
+    speculation = yaml.safe_load(flagship.read_text())["pools"]["llama-70b"]["engine_args"]
+    named = speculation.get("speculative_config", {}).get("model")
+    assert named is None or named in models_of(flagship)
 
 
 @each_file

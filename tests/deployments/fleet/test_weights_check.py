@@ -164,6 +164,20 @@ def test_what_is_not_known_here_is_a_note_and_never_a_problem(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("pool", "why"),
+    [
+        (
+            Pool({"kv_cache_dtype": "turboquant_4bit_nc"}, gpu="A100-80G"),
+            "the size of a KV cache of turboquant_4bit_nc is not known",
+        ),
+        (Pool(gpu="T4"), "that of the T4 is not known"),
+    ],
+)
+def test_memory_that_cannot_be_checked_is_a_note(pool: Pool, why: str, tmp_path: Path) -> None:
+    assert check(tmp_path, pool).notes == (f"pools.engine: memory not checked: {why}",)
+
+
 def test_a_model_in_the_hubs_cache_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

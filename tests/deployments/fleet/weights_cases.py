@@ -380,8 +380,77 @@ WARNED: dict[str, Case] = {
         Pool({"kv_cache_dtype": "fp8"}, gpu="A100-80G"),
         "engine_args.kv_cache_dtype = fp8: the A100-80G has no FP8 arithmetic, and FlashAttention "
         "reads no such cache there: vLLM falls back to FlashInfer, and does not start where that "
-        "is not installed. Write auto, unless the memory is worth more than the time.",
+        "is not installed. Write auto, or int8_per_token_head, unless the memory is worth more "
+        "than the time.",
         Pool({"kv_cache_dtype": "fp8"}, gpu="H100"),
+    ),
+}
+
+
+REFUSED |= {
+    "a backend that reads no scales": Case(
+        Pool(
+            {"kv_cache_dtype": "int8_per_token_head", "attention_backend": "FLASH_ATTN"},
+            gpu="A100-80G",
+        ),
+        "engine_args.attention_backend = FLASH_ATTN: it reads no cache of int8_per_token_head: of "
+        "vLLM's backends only TRITON_ATTN does. Write TRITON_ATTN, or leave it out.",
+        Pool(
+            {"kv_cache_dtype": "int8_per_token_head", "attention_backend": "TRITON_ATTN"},
+            gpu="A100-80G",
+        ),
+    ),
+    "a backend in attention_config": Case(
+        Pool(
+            {
+                "kv_cache_dtype": "int4_per_token_head",
+                "attention_config": {"backend": "FLASHINFER"},
+            },
+            gpu="A100-80G",
+        ),
+        "engine_args.attention_config.backend = FLASHINFER: it reads no cache of "
+        "int4_per_token_head: of vLLM's backends only TRITON_ATTN does. Write TRITON_ATTN, or "
+        "leave it out.",
+        Pool({"kv_cache_dtype": "int4_per_token_head"}, gpu="A100-80G"),
+    ),
+    "a backend that reads no fp8 on Ampere": Case(
+        Pool({"kv_cache_dtype": "fp8", "attention_backend": "TRITON_ATTN"}, gpu="A100-80G"),
+        "engine_args.attention_backend = TRITON_ATTN: it reads no FP8 cache on the A100-80G. Leave "
+        "it out, or write auto there.",
+        Pool({"kv_cache_dtype": "fp8", "attention_backend": "TRITON_ATTN"}, gpu="H100"),
+    ),
+    "fp8 with scales on Ampere": Case(
+        Pool({"kv_cache_dtype": "fp8_per_token_head"}, gpu="A100-80G"),
+        "engine_args.kv_cache_dtype = fp8_per_token_head: vLLM's Triton kernels read no FP8 on the "
+        "A100-80G, which has no FP8. Write int8_per_token_head.",
+        Pool({"kv_cache_dtype": "int8_per_token_head"}, gpu="A100-80G"),
+    ),
+    "a cache with scales on CPUs": Case(
+        Pool({"kv_cache_dtype": "int8_per_token_head"}, env={"VLLM_CPU_KVCACHE_SPACE": "1"}),
+        "engine_args.kv_cache_dtype = int8_per_token_head: vLLM's CPU build has no attention "
+        "kernel that reads such a cache. Write auto or fp8.",
+        Pool({"kv_cache_dtype": "fp8"}, env={"VLLM_CPU_KVCACHE_SPACE": "1"}),
+    ),
+    "a context that not even 4 bit hold": Case(
+        Pool(
+            {
+                "kv_cache_dtype": "int4_per_token_head",
+                "kv_cache_memory_bytes": GB // 4,
+                "max_model_len": 8192,
+            },
+            gpu="A100-80G",
+        ),
+        "engine_args.max_model_len = 8192: the KV cache of one request of 8192 tokens takes "
+        "0.3 GiB, and there is 0.2 GiB (kv_cache_memory_bytes). Set max_model_len to at most 7168, "
+        "or give it more memory.",
+        Pool(
+            {
+                "kv_cache_dtype": "int4_per_token_head",
+                "kv_cache_memory_bytes": GB // 3,
+                "max_model_len": 8192,
+            },
+            gpu="A100-80G",
+        ),
     ),
 }
 
