@@ -35,8 +35,8 @@ COPY --from=dependencies /opt/large/nvidia /opt/venv/lib/python3.11/site-package
 COPY --from=dependencies /opt/large/torch /opt/venv/lib/python3.11/site-packages/torch
 COPY --from=dependencies /opt/large/vllm /opt/venv/lib/python3.11/site-packages/vllm
 # GKE mounts the node's driver into /usr/local/nvidia and leaves it to the image to look there.
-# FlashInfer compiles its sampler with nvcc when an engine starts, which is not here: vLLM's own
-# samples instead.
+# FlashInfer compiles its sampler with nvcc when an engine starts. The nvcc that is here came with
+# humming-kernels, is newer than the rest of CUDA and not on PATH: vLLM's own sampler samples instead.
 ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
     LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib \
     HOME=/home/antefix \

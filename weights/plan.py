@@ -26,7 +26,6 @@ from weights.roofline import (
 from weights.sizing import Option, SizingTarget, sized, stored_precision
 
 
-
 @dataclass(frozen=True)
 class RefusedPrecision:
     precision: Precision

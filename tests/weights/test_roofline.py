@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from weights.roofline import (
     speed_of,
     weights_read,
 )
+from weights.sizing import stored_precision
 
 MODELS = {name: shape_of(known_config(name) or {}) for name in known_models()}
 LLAMA_8B = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
@@ -95,3 +97,11 @@ def test_four_bits_do_not_compute_a_prompt_faster() -> None:
     sixteen, four = RooflineEngine(LLAMA_8B, A100, BF16), RooflineEngine(LLAMA_8B, A100, W4A16)
     assert prefill_s(four, 4096) > prefill_s(sixteen, 4096)
     assert prefill_s(RooflineEngine(LLAMA_8B, A100, W8A8), 4096) < prefill_s(sixteen, 4096)
+
+
+@pytest.mark.parametrize(("requests", "times"), [(8, 1.2), (32, 2.6)])
+def test_checking_guesses_costs_what_the_a100_files_say(requests: int, times: float) -> None:
+    shape = MODELS["hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4"]
+    engine = RooflineEngine(shape, A100, stored_precision(shape), 4)
+    plain, checked = (decode_step_s(engine, requests, 2200, tokens) for tokens in (1, 5))
+    assert checked / plain == pytest.approx(times, abs=0.05)
