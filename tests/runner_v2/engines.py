@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,14 @@ from deployments.engine.vllm.cut_answers import Cutter
 from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
 
 PROMPTS = ([10 + i % 90 for i in range(40)], [50, 60, 70, 80])
-TOKENS, CUTS = 12, (1, 4, 9)
+TOKENS, CUTS, STEP_TOKENS = 12, (1, 4, 9), 32
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
     "max_model_len": 256,
     "max_num_seqs": 8,
     # the first prompt takes two steps
-    "max_num_batched_tokens": 32,
+    "max_num_batched_tokens": STEP_TOKENS,
     "kv_cache_memory_bytes": 32 << 20,
     "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
     "disable_log_stats": False,
@@ -94,10 +94,18 @@ def continued(engine: TinyEngine, kind: str) -> dict[str, Any]:
 
 
 def tapped(engine: TinyEngine) -> dict[str, Any]:
-    """By how much the tap's log-probabilities differ from those that vLLM gives a client."""
-    ids = [4 + 7 * i % 250 for i in range(150)]
-    with tempfile.TemporaryDirectory() as folder:
-        engine.engine.apply_model(logits_tap.install)
+    """By how much the tap's log-probabilities differ from those that vLLM gives a client.
+
+    One row of logits comes alone: under V1 the last step's, under V2 each step's last chunk.
+    """
+    ids = [4 + 7 * i % 250 for i in range(4 * STEP_TOKENS + 2)]
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        if HAS_TRITON:
+            from vllm.v1.worker.gpu.sample import prompt_logprob
+
+            stack.enter_context(patch.object(prompt_logprob, "CHUNK_SIZE", STEP_TOKENS - 1))
+        engine.engine.collective_rpc(logits_tap.install)
         engine.engine.apply_model(logits_tap.record)
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
         engine.engine.add_request("tap", TokensPrompt(prompt_token_ids=ids), params)

@@ -1,13 +1,16 @@
 """Every logit that a vLLM model computes for a prompt, from the very kernels that serve it.
 
 vLLM gives the log-probabilities of at most some tokens a position; what is exact needs the whole
-vocabulary. The functions here run inside vLLM's workers (`LLMEngine.apply_model`), where the
-logits are: only figures a token, or a file, leave them.
+vocabulary. The functions here run inside vLLM's workers (`install` through
+`LLMEngine.collective_rpc`, the others through `apply_model`), where the logits are: only figures a
+token, or a file, leave them. Source: vllm/v1/worker/gpu_model_runner.py (model runner V1) and
+vllm/v1/worker/gpu/sample/prompt_logprob.py (V2) of vLLM 0.32.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +21,42 @@ from weights.statistics import TokenFigures, compared
 
 _rows: list[torch.Tensor] = []
 _recording = False
+# The model computes logits for a prompt's tokens, not for the sampler.
+_of_prompt = False
 
 
-def install(model: Any) -> None:
-    """Have `model` keep the logits that it computes while a recording goes on."""
+def install(worker: Any) -> None:
+    """Have the worker's model keep the logits of prompts while a recording goes on.
+
+    The model runner computes logits in one place for the sampler and in another for a prompt's
+    tokens. Those of the latter are kept, however few rows a call has.
+    """
+    runner, model = worker.model_runner, worker.get_model()
+    if hasattr(runner, "_get_prompt_logprobs_dict"):
+        runner._get_prompt_logprobs_dict = _for_prompts(runner._get_prompt_logprobs_dict)
+    elif (prompts := runner.prompt_logprobs_worker) is not None:  # None: another worker samples
+        prompts.compute_prompt_logprobs = _for_prompts(prompts.compute_prompt_logprobs)
     compute = model.compute_logits
 
     def tapped(*args: Any, **kwargs: Any) -> Any:
         logits = compute(*args, **kwargs)
-        # the single row is that of the next token, which is sampled from
-        if _recording and logits is not None and len(logits) > 1:
+        if _recording and _of_prompt and logits is not None:
             _rows.append(logits.detach().clone())
         return logits
 
     model.compute_logits = tapped
+
+
+def _for_prompts(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        global _of_prompt
+        _of_prompt = True
+        try:
+            return compute(*args, **kwargs)
+        finally:
+            _of_prompt = False
+
+    return marked
 
 
 def record(model: Any) -> None:

@@ -165,7 +165,7 @@ class OfflineVllm:
     def _recorded(self, window: list[int], end: Callable[..., Any]) -> Any:
         """What `end` makes of the logits of the window's tokens, each given those before it."""
         if not self._tapped:
-            self._engine.apply_model(logits_tap.install)
+            self._engine.collective_rpc(logits_tap.install)
             self._tapped = True
         self._speculate(None)
         self._engine.apply_model(logits_tap.record)
