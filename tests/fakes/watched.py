@@ -13,24 +13,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 from autoscaling.step_bound import TELLING_STEPS
 from deployments.engine import processes
 from deployments.engine.hang import EngineHealth
 from deployments.engine.vllm.heartbeat import STACKS_SIGNAL, CoreHeart, HeartbeatFile, LoopPhase
 from deployments.engine.witness import Witness
+from tests.fakes.steps import step
 
-STEP = SimpleNamespace(
-    total_num_scheduled_tokens=1,
-    num_scheduled_tokens={"one": 1},
-    scheduled_encoder_inputs={},
-    has_sync_kv_loads=False,
-    scheduled_new_reqs=[],
-    scheduled_cached_reqs=SimpleNamespace(
-        req_ids=["one"], num_computed_tokens=[7], resumed_req_ids=set()
-    ),
-)
+STEP = step(known={"one": (1, 7)})
 
 
 def engine(path: Path, does: str) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autoscaling.step_bound import StepBound, most_work
+from deployments.engine.vllm.new_steps import Marks, StepsSeen, context_ends
 
 logger = logging.getLogger("vllm.antefix")
 
@@ -34,6 +35,8 @@ logger = logging.getLogger("vllm.antefix")
 HEARTBEAT = "ANTEFIX_HEARTBEAT"
 # Has EngineCore write the stack of each of its threads to its log.
 STACKS_SIGNAL = signal.SIGUSR2
+# vLLM's own limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS): workers that take longer end the engine.
+NEW_STEP_S = 300.0
 
 _SIZE = 4096
 _CORE, _CORE_AT = struct.Struct("=qqqd"), 0
@@ -106,33 +109,53 @@ class HeartbeatFile:
         self._map[at : at + len(packed)] = packed
 
 
+class _Step(NamedTuple):
+    """One under way. `began`: in seconds of the clock."""
+
+    began: float
+    bound_s: float
+    marks: Marks
+    is_new: bool
+
+
 class CoreHeart:
-    """EngineCore's part: `clock` gives seconds; steps are judged where `is_judged`."""
+    """EngineCore's part: `clock` gives seconds; steps are judged where `is_judged`.
+
+    A step that is the first of its kind (`new_steps`) may take `new_step_s` or its bound, whichever
+    is more, and what it took is not learned. With 0 no step is new.
+    """
 
     def __init__(
         self,
         file: HeartbeatFile,
         hidden_size: int,
+        *,
         is_judged: bool = True,
         has_adapters: bool = False,
+        new_step_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
         self._hidden_size = hidden_size
         self._is_judged = is_judged
         self._has_adapters = has_adapters
+        self._new_step_s = new_step_s
         self._clock = clock
         self._bound = StepBound()
+        self._steps_seen = StepsSeen()
         self._beats = 0
-        # of the steps under way, the oldest first: when it began, and its bound in seconds
-        self._under_way: deque[tuple[float, float]] = deque()
+        self._ended_at = 0.0
+        # the oldest first
+        self._under_way: deque[_Step] = deque()
 
     def say(self, phase: LoopPhase) -> None:
         if phase is LoopPhase.IDLE:
             self._under_way.clear()
         bound_s = inf
         if phase is LoopPhase.STEP and self._is_judged:
-            bound_s = self._under_way[0][1] if self._under_way else self._bound.bound_s(1.0)
+            # a step may compile when it is begun, which delays those before it
+            known = (step.bound_s for step in self._under_way)
+            bound_s = max(known, default=self._bound.bound_s(1.0))
         self._beats += 1
         self._file.core = CoreBeat(os.getpid(), self._beats, phase, bound_s)
 
@@ -140,19 +163,25 @@ class CoreHeart:
         """A step, as vLLM's scheduler made it."""
         if not scheduled.total_num_scheduled_tokens:
             return
+        marks = self._steps_seen.marks(scheduled) if self._new_step_s else frozenset()
+        is_new = self._steps_seen.is_new(marks)
         is_judged = self._is_judged and self._is_plain(scheduled)
         bound_s = self._bound.bound_s(self._work(scheduled)) if is_judged else inf
-        self._under_way.append((self._clock(), bound_s))
-        if len(self._under_way) == 1:
-            self.say(LoopPhase.STEP)
+        bound_s = max(bound_s, self._new_step_s) if is_new else bound_s
+        self._under_way.append(_Step(self._clock(), bound_s, marks, is_new))
+        self.say(LoopPhase.STEP)
 
     def ended(self, scheduled: Any) -> None:
         if not scheduled.total_num_scheduled_tokens or not self._under_way:
             return
-        began, _ = self._under_way.popleft()
-        if self._is_plain(scheduled):
-            # where several are under way it has waited for those before it: longer is safe
-            self._bound.add(scheduled.total_num_scheduled_tokens, self._clock() - began)
+        delayed = any(step.is_new for step in self._under_way)
+        step, now = self._under_way.popleft(), self._clock()
+        if self._is_plain(scheduled) and not delayed:
+            # until the one before it had ended it waited
+            took_s = now - max(step.began, self._ended_at)
+            self._bound.add(scheduled.total_num_scheduled_tokens, took_s)
+        self._steps_seen.ended(step.marks)
+        self._ended_at = now
         self.say(LoopPhase.STEP)
 
     def _is_plain(self, scheduled: Any) -> bool:
@@ -164,17 +193,29 @@ class CoreHeart:
         return not (self._has_adapters and cold)
 
     def _work(self, scheduled: Any) -> float:
-        known = scheduled.scheduled_cached_reqs
-        context = dict(zip(known.req_ids, known.num_computed_tokens, strict=True))
-        context.update((n.req_id, n.num_computed_tokens) for n in scheduled.scheduled_new_reqs)
-        sizes = scheduled.num_scheduled_tokens.items()
-        return most_work(
-            ((count, context.get(name, 0) + count) for name, count in sizes), self._hidden_size
-        )
+        sizes, ends = scheduled.num_scheduled_tokens, context_ends(scheduled)
+        return most_work(((sizes[name], ends[name]) for name in sizes), self._hidden_size)
 
 
-def attach(core: Any, path: Path) -> CoreHeart:
-    """Have an EngineCore that is about to enter its loop say what it does."""
+def new_step_s(device_type: str) -> float:
+    """Seconds that a step may take which is the first of its kind, on a device of vLLM's.
+
+    A GPU's kernels may be compiled, and its graphs captured, in the first step that needs them. On
+    CPUs nothing is compiled for a size.
+    """
+    return 0.0 if device_type == "cpu" else NEW_STEP_S
+
+
+def attach(
+    core: Any,
+    path: Path,
+    device_type: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> CoreHeart:
+    """Have an EngineCore that is about to enter its loop say what it does.
+
+    `device_type`: what it computes on, in vLLM's words, where its configuration is not to say.
+    """
     config = core.vllm_config
     parallel = config.parallel_config
     heart = CoreHeart(
@@ -182,8 +223,11 @@ def attach(core: Any, path: Path) -> CoreHeart:
         max(1, int(config.model_config.get_hidden_size())),
         # Workers of another node or of Ray's are not among this process's children: whether they
         # only wait for a core cannot be seen.
-        parallel.nnodes == 1 and "ray" not in str(parallel.distributed_executor_backend).lower(),
-        config.lora_config is not None,
+        is_judged=parallel.nnodes == 1
+        and "ray" not in str(parallel.distributed_executor_backend).lower(),
+        has_adapters=config.lora_config is not None,
+        new_step_s=new_step_s(device_type or config.device_config.device_type),
+        clock=clock,
     )
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
     executor, scheduler = core.model_executor, core.scheduler

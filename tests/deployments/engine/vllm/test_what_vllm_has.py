@@ -157,7 +157,8 @@ def test_request_states_tell_what_is_queued() -> None:
 
 
 def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from vllm.config import ModelConfig
+    from vllm.config import DeviceConfig, ModelConfig
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
     from vllm.v1.engine import EngineCoreRequestType, core
     from vllm.v1.executor import Executor
@@ -174,10 +175,14 @@ def test_an_engine_can_say_what_it_does(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert EngineCoreRequestType.UTILITY.name == "UTILITY"
     scheduled = {"scheduled_encoder_inputs", "has_sync_kv_loads", "num_scheduled_tokens"}
     scheduled |= {"total_num_scheduled_tokens", "scheduled_new_reqs", "scheduled_cached_reqs"}
+    scheduled |= {"finished_req_ids", "scheduled_spec_decode_tokens"}
     assert scheduled <= SchedulerOutput.__dataclass_fields__.keys()
     known = {"req_ids", "num_computed_tokens", "resumed_req_ids"}
     assert known <= CachedRequestData.__dataclass_fields__.keys()
-    assert {"req_id", "num_computed_tokens"} <= NewRequestData.__dataclass_fields__.keys()
+    new = {"req_id", "num_computed_tokens", "sampling_params"}
+    assert new <= NewRequestData.__dataclass_fields__.keys()
+    assert NewRequestData.prompt_len and "device_type" in DeviceConfig.__dataclass_fields__
+    assert {"temperature", "logprobs", "seed"} <= set(SamplingParams().__struct_fields__)
     # a data-parallel engine waits for others: it has a loop of its own, which says nothing
     assert "run_busy_loop" in vars(core.DPEngineCoreProc)
     run_busy_loop = proc.run_busy_loop
