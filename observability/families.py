@@ -70,10 +70,10 @@ class Families:
         )
         self.moved = self._counter(
             "antefix_moved",
-            "Answers that another engine could go on with, and whose engine was taken away for "
-            "longer than `move_after_s`, by outcome: moved (another went on with it), stayed (it "
-            "ended where it was: none had room, or could). The mode of one that moved: exact (the "
-            "same tokens are proved), or continued.",
+            "Answers that another engine could go on with, and whose engine was taken away, or "
+            "might hang, for longer than `move_after_s`, by outcome: moved (another went on with "
+            "it), stayed (it ended where it was: none had room, or could). The mode of one that "
+            "moved: exact (the same tokens are proved), or continued.",
             ["pool", "outcome", "mode"],
         )
 
@@ -272,9 +272,9 @@ class Families:
         )
         self.replicas = self._gauge(
             "antefix_replicas",
-            "Replicas by state: active, warm and asleep ones can serve; leaving ones finish what "
-            "they have, for they are taken away; starting and stopping ones are Ray Serve's "
-            "to bring up and down.",
+            "Replicas by state: active, warm and asleep ones can serve; suspect ones may hang, and "
+            "another takes their requests; leaving ones finish what they have before they are "
+            "removed; starting and stopping ones are Ray Serve's to bring up and down.",
             ["pool", "state"],
             "mostrecent",
         )

@@ -17,7 +17,7 @@ from observability.families import Families
 from observability.replica_families import ReplicaFamilies, SpeculationFamilies
 
 _CAUSES = ("routing", "index", "engine")
-_STATES = ("active", "warm", "asleep", "leaving", "starting", "stopping")
+_STATES = ("active", "warm", "asleep", "suspect", "leaving", "starting", "stopping")
 PRIORITIES = ("interactive", "batch")
 # How an engine ends that was not asked to, as `deployments.engine.deaths` tells them apart.
 ENGINE_DEATHS = ("died", "hung", "killed")
@@ -203,6 +203,7 @@ class ReplicaMetrics:
         self._loops = ProcessCounts(self._families.loop_failures)
         self._grammars = ProcessCounts(self._families.grammars)
         self._speculation: SpeculationFamilies | None = None
+        self._is_suspect = False
         self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
         self._families.startup.set(startup_s)
         if calibrated is not None:
@@ -250,12 +251,15 @@ class ReplicaMetrics:
         self._families.grammar_wait.set(longest_wait_s)
         self._grammars.own(results)
 
-    def suspected(self) -> None:
-        """The engine may hang."""
-        self._families.suspicions.inc()
+    def suspect(self, may_hang: bool) -> None:
+        """Whether the engine may hang, whenever that has changed or its cause has."""
+        if may_hang and not self._is_suspect:
+            self._families.suspicions.inc()
+        self._is_suspect = may_hang
+        self._families.suspect.set(may_hang)
 
     def hung(self) -> None:
-        """It does, and is ended."""
+        """It hangs, and is ended."""
         self._families.hangs.inc()
 
     def deaths(self, recent: Mapping[str, int]) -> None:

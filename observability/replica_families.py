@@ -67,7 +67,11 @@ class ReplicaFamilies:
         self.suspicions = self._counter(
             "antefix_engine_suspicions",
             "Times that an engine was taken out of routing because it may hang. It comes back when "
-            "it goes on, and is ended and replaced when it does not.",
+            "it goes on; when it does not, it is ended and replaced where `hung_engine` says so.",
+        )
+        self.suspect = self._gauge(
+            "antefix_engine_suspect",
+            "1 while the engine may hang and gets no requests that another can take, else 0.",
         )
         self.hangs = self._counter(
             "antefix_engine_hangs",

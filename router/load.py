@@ -112,6 +112,14 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """What its engine computes in, such as bfloat16; empty: unknown."""
 
     @property
+    def is_leaving(self) -> bool:
+        return self.leaving or self.closed
+
+    @property
+    def is_avoided(self) -> bool:
+        return self.is_leaving or self.suspect
+
+    @property
     def seniority(self) -> tuple[bool, float, str]:
         """Sorts replicas: the first ones take traffic, the next ones are promoted in this order.
 
@@ -201,7 +209,7 @@ class LoadBoard:
         for slot in self._replica_in:
             self._sum_up(slot)
         told = self._told.values()
-        staying = [load for load in told if not (load.leaving or load.closed or load.suspect)]
+        staying = [load for load in told if not load.is_avoided]
         # rather one that leaves, or may hang, than none
         serving = staying or [load for load in told if not load.closed]
         by_seniority = sorted(serving, key=lambda load: load.seniority)
@@ -247,10 +255,18 @@ class LoadBoard:
         return self._live(slice(self._active_count, None))
 
     def leaving(self) -> Mapping[str, ReplicaLoad]:
-        """The live replicas that get no traffic any more: those that leave, and suspects."""
+        """The live replicas that leave and get no traffic any more."""
+        return {name: load for name, load in self._avoided().items() if load.is_leaving}
+
+    def suspects(self) -> Mapping[str, ReplicaLoad]:
+        """The other live replicas that get no traffic: their engines may hang."""
+        return {name: load for name, load in self._avoided().items() if not load.is_leaving}
+
+    def _avoided(self) -> Mapping[str, ReplicaLoad]:
+        if not self.is_read:
+            return {}
         serving = set(self._by_seniority)
-        gone = {replica_id for replica_id in self._loads if replica_id not in serving}
-        return {replica_id: self._loads[replica_id] for replica_id in gone} if self.is_read else {}
+        return {name: load for name, load in self._loads.items() if name not in serving}
 
     def address_of(self, replica_id: str) -> str | None:
         """Where it listens, or did when it was last heard of; None: it is not known."""
@@ -270,7 +286,13 @@ class LoadBoard:
     def is_leaving(self, replica_id: str) -> bool:
         """Whether it has said so, as far as was ever read."""
         load = self._told.get(replica_id)
-        return load is not None and (load.leaving or load.closed)
+        return load is not None and load.is_leaving
+
+    def is_avoided(self, replica_id: str) -> bool:
+        """Whether it is leaving, or a suspect, as far as was ever read: no answer is to begin or
+        stay there where another replica takes it."""
+        load = self._told.get(replica_id)
+        return load is not None and load.is_avoided
 
     @property
     def is_read(self) -> bool:

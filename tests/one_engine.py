@@ -27,7 +27,7 @@ from deployments.process.http_server import HttpServer
 
 
 async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-    witness = Witness()
+    witness = Witness(ends_hung=True)
     engine = await VllmEngine.start(
         asked["model"], "model", asked["engine_args"], heartbeat=witness.path
     )

@@ -9,7 +9,8 @@ Four things are told apart:
     silence   the engine is idle, and does not answer its replica, whose event loop runs
     mute      it goes from step to step, between which it would answer, and does not
 
-A suspect gets no more requests and may become healthy again; a verdict of hung is final.
+A suspect gets no more requests while another replica can take them, and is healthy again when it
+goes on; so is an engine that hangs, unless it is ended (`hung_engine` in the fleet file).
 """
 
 from __future__ import annotations
@@ -81,8 +82,6 @@ class Judge:
 
     def look(self, look: Look) -> EngineHealth:
         last, self._last = self._last, look
-        if self._verdict is EngineHealth.HUNG:
-            return self._verdict
         passed_s = look.at - last.at if last is not None else LATE_S
         if last is None or passed_s >= LATE_S:
             self._restart()

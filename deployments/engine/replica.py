@@ -4,7 +4,8 @@ The replica publishes its address as Serve replica metadata, and in Redis its lo
 prefixes its engine holds. When the engine's process dies the replica leaves the board and exits
 at once: Ray Serve then replaces it without waiting for three failed health checks. A witness
 (`witness.py`) finds an engine that hangs: the replica leaves routing while it is suspected, and the
-witness ends both when it is sure. `parts` has what it is made of.
+witness ends both when it is sure, where the pool's `hung_engine` lets it. `parts` has what the
+replica is made of.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from typing import Any
+from typing import Any, Literal
 
 import ray
 
@@ -24,6 +25,7 @@ from deployments.engine.hang import EngineHealth
 from deployments.engine.parts import Assignment, ReplicaParts, Surroundings, parts_of
 from deployments.fleet.fleet import Fleet, MetricsSettings
 from deployments.fleet.pool import Pool
+from deployments.fleet.settings.hung_engine import is_restarted
 from deployments.process import node_drain
 from deployments.process.serve_log import set_log_level
 from router.redis_client import REDIS_FAILURES
@@ -62,6 +64,7 @@ class EngineReplica:
         self._deaths = Deaths(deaths.folder_of(here.node_id, given.board))
         await self._deaths.wait()
         self.parts = await parts_of(here, given, had_waited)
+        self._follow_pool(given.pool)
         self._known_by = asyncio.get_running_loop().time() + PUBLISHED_WITHIN_S
         self.parts.publisher.start(self.parts.events.batches)
         self._start_loops(given.board.pool, self._deaths)
@@ -125,7 +128,12 @@ class EngineReplica:
             return
         set_log_level(fleet.log_level)
         if settings := fleet.pools.get(pool):
-            self.parts.board_reader.scaled = settings.is_scaled
+            self._follow_pool(settings)
+
+    def _follow_pool(self, settings: Pool) -> None:
+        self.parts.board_reader.scaled = settings.is_scaled
+        on_cpu = self.parts.engine.on_cpu
+        self.parts.witness.ends_hung = is_restarted(settings.hung_engine, on_cpu)
 
     async def _leave(self, after_s: float) -> None:
         self.parts.state.leaving = True
@@ -143,16 +151,17 @@ class EngineReplica:
         places = self.parts.here.places
         if places is not None and places.is_stopping:
             state.leaving = True
-        if self.parts.engine.dead:
-            await self._leave_at_once("died", "died")
         before, (state.health, why) = state.health, witness.verdict
-        if state.health is EngineHealth.HUNG:
+        cause = cause_to_leave(self.parts.engine.dead, state.health, witness.ends_hung)
+        if cause == "died":
+            await self._leave_at_once(cause, "died")
+        if cause == "hung":
             metrics.hung()
-            await self._leave_at_once("hung", f"hangs: {why}")
+            await self._leave_at_once(cause, f"hangs: {why}")
         if state.health is not before:
-            if state.health is EngineHealth.SUSPECT:
-                metrics.suspected()
-            logger.warning("the engine is %s", f"suspect: {why}" if why else "healthy again")
+            metrics.suspect(state.is_suspect)
+            name = state.health.name.lower()
+            logger.warning("the engine is %s", f"{name}: {why}" if why else "healthy again")
         witness.beat()
 
     async def _leave_at_once(self, cause: deaths.Cause, why: str) -> None:
@@ -180,6 +189,16 @@ class EngineReplica:
         parts.witness.stop()
         parts.events.close()
         parts.engine.stop()
+
+
+def cause_to_leave(
+    is_dead: bool, health: EngineHealth, ends_hung: bool
+) -> Literal["died", "hung"] | None:
+    """Why a replica exits at once; None: it does not. `ends_hung`: its pool has engines that hang
+    ended (`is_restarted`)."""
+    if is_dead:
+        return "died"
+    return "hung" if ends_hung and health is EngineHealth.HUNG else None
 
 
 async def check_health(parts: ReplicaParts, known_by: float) -> None:

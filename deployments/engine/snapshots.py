@@ -28,6 +28,11 @@ class ReplicaState:
     leaving: bool = False
     closed: bool = False
 
+    @property
+    def is_suspect(self) -> bool:
+        """The engine may hang, or does."""
+        return self.health is not EngineHealth.HEALTHY
+
 
 @dataclass(frozen=True)
 class ReplicaFacts:
@@ -133,7 +138,7 @@ class Snapshots:
             asleep=self.sleeper.asleep,
             leaving=state.leaving,
             closed=state.closed,
-            suspect=state.health is not EngineHealth.HEALTHY,
+            suspect=state.is_suspect,
             speculation=speculation,
             tells_serve=self.tickets.tells_serve,
             grammar_wait_s=engine.grammars.stuck_s,

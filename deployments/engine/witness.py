@@ -1,9 +1,10 @@
-"""A process beside each engine that finds it hung and ends it: python -m deployments.engine.witness
+"""A process beside each engine that finds it hung: python -m deployments.engine.witness
 
-It reads the heartbeat of the engine and asks Linux what its threads do. A suspect is told to the
-replica, which leaves routing. What is hung is ended: first the replica, by itself if it still can,
-so that its connections break and gateways go elsewhere; then the engine and its workers. When the
-replica ends in any other way, what is left of its engine is ended, too.
+It reads the heartbeat of the engine and asks Linux what its threads do. It reports a suspect to the
+replica, which leaves routing. Of an engine that hangs it logs the stacks. Where the replica says
+so, it then ends it: first the replica, by itself if it still can, so that its connections break and
+gateways go elsewhere; then the engine and its workers. When the replica ends in any other way, what
+is left of its engine is ended, too.
 
 It needs nothing but Python, has its own session, and is started before vLLM is imported.
 """
@@ -43,9 +44,13 @@ DIES_IN_S = 5.0
 
 
 class Witness:
-    """The replica's side of it. Raises OSError where there is no room for its file."""
+    """The replica's side of it. Raises OSError where there is no room for its file.
 
-    def __init__(self) -> None:
+    `ends_hung`: an engine that hangs is ended; a change counts from the next beat on.
+    """
+
+    def __init__(self, ends_hung: bool = False) -> None:
+        self.ends_hung = ends_hung
         descriptor, name = tempfile.mkstemp(prefix="antefix-heartbeat-")
         try:
             HeartbeatFile.lay_out(descriptor)
@@ -103,7 +108,7 @@ class Witness:
         self.path.unlink(missing_ok=True)
 
     def _say(self) -> None:
-        self._file.replica = ReplicaBeat(self._beats, self._open_probe)
+        self._file.replica = ReplicaBeat(self._beats, self._open_probe, self.ends_hung)
 
 
 class _EngineWatch:
@@ -123,17 +128,21 @@ class _EngineWatch:
         self._seen: tuple[float, processes.Threads] | None = None
 
     def run(self) -> None:
-        verdict = EngineHealth.HEALTHY
+        health = EngineHealth.HEALTHY
         while not _wait_for(self._replica_fd, PERIOD_S):
             found = self._judge.look(self._look())
-            if found is EngineHealth.HUNG:
+            if found is EngineHealth.HUNG and self._file.replica.ends_hung:
                 self._end()
                 break
-            if found is not verdict:
-                verdict = found
-                why = self._judge.why if verdict else ""
-                print(f"the engine is {verdict.name.lower()}: {why}", flush=True)
-                self._file.verdict = (verdict, why)
+            if found is not health:
+                health = found
+                why = self._judge.why if health else ""
+                if health is EngineHealth.HUNG:
+                    print(f"the engine hangs and is not ended: {why}", flush=True)
+                    self._print_stacks(self._engine())
+                else:
+                    print(f"the engine is {health.name.lower()}: {why}", flush=True)
+                self._file.verdict = (health, why)
         else:
             self._end_orphan()
         self._path.unlink(missing_ok=True)
@@ -184,17 +193,21 @@ class _EngineWatch:
     def _end(self) -> None:
         ours = self._engine()
         print(f"the engine hangs and is ended: {self._judge.why}", flush=True)
+        self._print_stacks(ours)
+        self._file.verdict = (EngineHealth.HUNG, self._judge.why)
+        if processes.state(self._replica) != "T":
+            _wait_for(self._replica_fd, LEAVES_IN_S)
+        _send(self._replica_fd, signal.SIGKILL)
+        self._kill(ours)
+
+    def _print_stacks(self, ours: list[int]) -> None:
+        """Of the engine, in its own log, and where in the kernel each thread of these waits."""
         # what is stopped can neither write its stacks nor leave
         if processes.state(self._core or 0) != "T":
             _send(self._core_fd, STACKS_SIGNAL)
             time.sleep(STACKS_S)
         for line in processes.told_of(ours):
             print(line, flush=True)
-        self._file.verdict = (EngineHealth.HUNG, self._judge.why)
-        if processes.state(self._replica) != "T":
-            _wait_for(self._replica_fd, LEAVES_IN_S)
-        _send(self._replica_fd, signal.SIGKILL)
-        self._kill(ours)
 
     def _end_orphan(self) -> None:
         self._know(self._file.core)

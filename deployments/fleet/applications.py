@@ -47,8 +47,8 @@ HOT = (
     "surge_percent",
 )
 HOT_OF_POOL = (
-    *("allowed_xargs", "autoscaling", "batch_queue", "overflow", "policy", "price", "replicas"),
-    *("session_header", "shadow_policy", "slo", "warm_replicas"),
+    *("allowed_xargs", "autoscaling", "batch_queue", "hung_engine", "overflow", "policy", "price"),
+    *("replicas", "session_header", "shadow_policy", "slo", "warm_replicas"),
 )
 # What gateways are not told: they do not need it, and it may hold secrets or files of engines.
 UNTOLD = ("redis.url",)

@@ -114,9 +114,9 @@ class GatewaySettings(Section):
     )
     move_after_s: Annotated[float, Field(ge=0)] | None = Field(
         5.0,
-        description="When an engine is taken away, its answers may go on there for this many "
-        "seconds. Then other engines with room go on with those that can be gone on with, in the "
-        "same streams. With null none is moved.",
+        description="When an engine is taken away, or may hang, its answers may go on there for "
+        "this many seconds. Then other engines with room go on with those that can be gone on "
+        "with, in the same streams. With null none is moved.",
     )
     resume_within_s: float = Field(
         0.0,

@@ -19,6 +19,7 @@ from common.section import Section, raise_all
 from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
 from deployments.fleet.settings.fleet_rules import EMBEDDED_MODEL, EMBEDDED_MODEL_NAME
+from deployments.fleet.settings.hung_engine import HungEngine
 from deployments.fleet.settings.objectives import (
     Autoscaling,
     Objectives,
@@ -110,6 +111,13 @@ class Pool(Section):
         "vLLM wait for the next one, which then starts in a fraction of the time. They take about "
         "1 GB of the node's memory, and none of a GPU's; where more than 90 % of the memory would "
         "be used there are none.",
+    )
+    hung_engine: HungEngine | None = Field(
+        None,
+        description="This says what becomes of an engine that stands still. `suspect`: it gets no "
+        "requests while another replica can take them, until it goes on. `restart`: it is also "
+        "ended, and another one starts. With null it is `restart` on CPUs and `suspect` on GPUs, "
+        "where hang detection has not been tried.",
     )
     autoscaling: Autoscaling | None = Field(
         None,

@@ -109,7 +109,7 @@ class FakeEngine:
         self.wake_failures = 0  # before it wakes
         # what it tells gateways of itself
         self.tells_serve = True
-        self.leaving = self.closed = False
+        self.leaving = self.closed = self.suspect = False
         self.started_at = 0.0
         self.startup_s = 0.0
         self.segment_tokens = 0
@@ -160,6 +160,7 @@ class FakeEngine:
             asleep=self.sleeper.asleep,
             leaving=self.leaving,
             closed=self.closed,
+            suspect=self.suspect,
             tells_serve=self.tells_serve,
         )
 

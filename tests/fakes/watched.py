@@ -1,14 +1,16 @@
 """A replica and its engine with nothing in them, and a real witness: python -m tests.fakes.watched
 
-The engine is "idle", or "stuck" in a step, and has a worker. When it is, the replica writes the
-process ids of the engine, its worker and the witness; it leaves by itself when it is told that the
-engine hangs.
+The engine is "idle", or "stuck" in a step until SIGUSR1, and has a worker. When it is, the replica
+writes the process ids of the engine, its worker and the witness. When the witness says that the
+engine hangs it writes why and leaves; with "suspect" as a second argument nothing is to be ended:
+it stays, and writes "healthy" once that is the verdict.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,28 +35,40 @@ def engine(path: Path, does: str) -> None:
         heart.ended(STEP)
     heart.say(LoopPhase.IDLE)
     if does == "stuck":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         heart.began(STEP)
+        signal.sigwait({signal.SIGUSR1})
+        heart.ended(STEP)
+        heart.say(LoopPhase.IDLE)
     time.sleep(600)
 
 
-def replica(does: str) -> None:
-    witness = Witness()
-    command = [sys.executable, "-m", __spec__.name, does, str(witness.path)]
+def replica(does: str, ends_hung: bool) -> None:
+    witness = Witness(ends_hung)
+    command = [sys.executable, "-m", __spec__.name, does, "engine", str(witness.path)]
     core = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     file = HeartbeatFile(witness.path)
     while file.core.phase is not (LoopPhase.STEP if does == "stuck" else LoopPhase.IDLE):
         time.sleep(0.01)
     (worker,) = processes.with_children(core.pid)[1:]
     print(core.pid, worker, witness.pid, flush=True)
-    while witness.verdict[0] is not EngineHealth.HUNG:
-        witness.beat()
-        time.sleep(0.05)
+    _beat_until(witness, EngineHealth.HUNG)
     print(witness.verdict[1], flush=True)
+    if not ends_hung:
+        _beat_until(witness, EngineHealth.HEALTHY)
+        print("healthy", flush=True)
+        _beat_until(witness, EngineHealth.HUNG)
     os._exit(3)
 
 
+def _beat_until(witness: Witness, health: EngineHealth) -> None:
+    while witness.verdict[0] is not health:
+        witness.beat()
+        time.sleep(0.05)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        engine(Path(sys.argv[2]), sys.argv[1])
+    if sys.argv[2] == "engine":
+        engine(Path(sys.argv[3]), sys.argv[1])
     else:
-        replica(sys.argv[1])
+        replica(sys.argv[1], ends_hung=sys.argv[2] == "restart")

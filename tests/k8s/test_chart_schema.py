@@ -123,6 +123,7 @@ EVERY_KEY: dict[str, Any] = {
             "replicas": 2,
             "warm_replicas": 1,
             "prestart": True,
+            "hung_engine": "restart",
             "autoscaling": {
                 "min_replicas": 0,
                 "max_replicas": 4,

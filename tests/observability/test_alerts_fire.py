@@ -137,6 +137,7 @@ def engines(**up: Sequence[float]) -> Series:
 
 DAY_SO_FAR = 7 * 60
 _HANGS = 'antefix_engine_hangs_total{pool="a", replica="x"}'
+_SUSPECT = 'antefix_engine_suspect{pool="a", replica="x"}'
 _DEATHS = 'antefix_engine_recent_deaths{{pool="a", instance="i", replica="{}", cause="died"}}'
 _FAILURES = 'antefix_loop_failures_total{instance="x", loop="load_board"}'
 _FORGED = 'antefix_redis_forged_total{instance="x", kind="settings"}'
@@ -272,6 +273,11 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
             {_HANGS: shown((GONE, 50), (1, 2), (GONE, 9))},
         ],
         [{_HANGS: counted((0, 60))}, {_HANGS: shown((1, 30), (GONE, 31))}],
+    ),
+    ("AntefixEngineSuspect", "ticket"): (
+        [{_SUSPECT: shown((0, 50), (1, 11))}],
+        # it goes on within a minute, or its replica ends
+        [{_SUSPECT: shown((0, 58), (1, 1), (0, 2))}, {_SUSPECT: shown((1, 30), (GONE, 31))}],
     ),
     ("AntefixEngineDeaths", "ticket"): (
         [

@@ -137,8 +137,20 @@ def test_a_replica_that_has_computed_nothing_has_no_prefill_rate() -> None:
         "antefix_grammar_wait_seconds": 0,
         "antefix_publisher_synced": 1,
         "antefix_engine_suspicions_total": 0,
+        "antefix_engine_suspect": 0,
         "antefix_engine_hangs_total": 0,
     }
+
+
+def test_an_engine_is_suspected_once_until_it_goes_on() -> None:
+    metrics = ReplicaMetrics(startup_s=12.5, calibrated=None)
+    told = []
+    for may_hang in (True, True, False, True):
+        metrics.suspect(may_hang)
+        samples = samples_of(generate_latest(metrics._families.registry).decode())
+        count = samples["antefix_engine_suspicions_total",]
+        told.append((samples["antefix_engine_suspect",], count))
+    assert told == [(1, 1), (1, 1), (0, 1), (1, 2)]
 
 
 def test_a_start_is_told_by_phase() -> None:

@@ -449,5 +449,8 @@ def test_a_suspect_gets_no_traffic_until_it_is_healthy_again() -> None:
     board = LoadBoard(time.monotonic)
     board.update([load(f"r{i}", slot=i, suspect=i == 0) for i in range(2)])
     assert list(board.loads()) == ["r1"] and board.is_live("r0")
+    assert list(board.suspects()) == ["r0"] and not board.leaving()
+    assert board.is_avoided("r0") and not board.is_leaving("r0") and not board.is_avoided("r1")
     board.update([load(f"r{i}", slot=i) for i in range(2)])
     assert list(board.loads()) == ["r0", "r1"]
+    assert not board.suspects() and not board.is_avoided("r0")

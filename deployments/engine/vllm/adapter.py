@@ -208,8 +208,9 @@ class VllmEngine:
     `renderer` says how it turns requests into tokens, None where only vLLM can; `block_size`
     is in tokens, 0 when it caches no prefixes; it has `kv_blocks` of them, 0: unknown. Its KV
     events are at `events_at`. It runs `max_sequences` requests at once, of `max_model_len` tokens
-    each, and computes at most `max_step_tokens` a step, in `dtype`. `can_sleep` where it was
-    started with vLLM's sleep mode. `start_phases`: seconds of its start, by what it did.
+    each, and computes at most `max_step_tokens` a step, in `dtype`; `on_cpu`: not on GPUs.
+    `can_sleep` where it was started with vLLM's sleep mode. `start_phases`: seconds of its start,
+    by what it did.
     """
 
     def __init__(
@@ -236,8 +237,8 @@ class VllmEngine:
         self.max_model_len = int(engine.model_config.max_model_len)
         self.dtype = _dtype_of(engine)
         workers = int(engine.vllm_config.parallel_config.world_size)
-        on_cpu = current_platform.is_cpu()
-        self.engines_at_once = engines_at_once(os.environ, workers) if on_cpu else 0
+        self.on_cpu = bool(current_platform.is_cpu())
+        self.engines_at_once = engines_at_once(os.environ, workers) if self.on_cpu else 0
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
         self.start_phases: Mapping[str, float] = {}
 

@@ -2,7 +2,8 @@
 
     offset  written by    says
     0       EngineCore    process id, beats, phase, the longest the step under way may take
-    128     the replica   beats of its event loop, whether it waits for an answer of the engine's
+    128     the replica   beats of its event loop, whether it waits for an answer of the engine's,
+                          whether an engine that hangs is to be ended
     256     the witness   its verdict, and why
 
 `attach` has a vLLM EngineCore write the first. It wraps methods of the one object, when the loop
@@ -40,7 +41,7 @@ NEW_STEP_S = 300.0
 
 _SIZE = 4096
 _CORE, _CORE_AT = struct.Struct("=qqqd"), 0
-_REPLICA, _REPLICA_AT = struct.Struct("=qq"), 128
+_REPLICA, _REPLICA_AT = struct.Struct("=qq?"), 128
 _VERDICT, _VERDICT_AT = struct.Struct("=q200s"), 256
 
 
@@ -65,6 +66,7 @@ class ReplicaBeat(NamedTuple):
     beats: int
     probe: int
     """Number of the question that the engine has not answered yet; 0: none."""
+    ends_hung: bool
 
 
 class HeartbeatFile:

@@ -148,7 +148,7 @@ class EngineAttempt:
         """
         request, board = self._asked(tokens), self._scheduler.board
         best = next(iter(self._scheduler.consider(request, avoid).ranked), None)
-        if best is None or best.predicted_ttft_s > within_s or board.is_leaving(best.replica_id):
+        if best is None or best.predicted_ttft_s > within_s or board.is_avoided(best.replica_id):
             return None
         return self.again(avoid, tokens)
 

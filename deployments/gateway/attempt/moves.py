@@ -1,4 +1,4 @@
-"""When answers leave an engine that is taken away: a replica says on the board that it leaves.
+"""When answers leave an engine that is taken away, or may hang: its replica says so on the board.
 
 Its answers may stay for a while, in which most end. From then on those that another engine can go
 on with are offered to the others, until each has gone or ended (`deployments.gateway.answer.move`).
@@ -29,13 +29,13 @@ class Moves:
         self._board = board
         self._answers: dict[str, set[Offer]] = {}
         self._begun = asyncio.Event()
-        # replica id -> since when it is known to leave, on the loop's clock
-        self._leaving: dict[str, float] = {}
+        # replica id -> since when it is known to be avoided, on the loop's clock
+        self._avoided: dict[str, float] = {}
 
     @contextmanager
     def offering(self, replica_id: str, offer: Offer) -> Iterator[None]:
         """An answer that may go on elsewhere for as long as the block runs: `offer` is called again
-        and again once that replica is leaving."""
+        and again once that replica is leaving or a suspect."""
         self._answers.setdefault(replica_id, set()).add(offer)
         self._begun.set()
         try:
@@ -48,20 +48,20 @@ class Moves:
 
     async def run(self) -> None:
         """Offer until cancelled."""
-        fails = "answers stay at engines that leave"
+        fails = "answers stay at engines that leave or may hang"
         await forever("moves", self._look, PERIOD_S, fails=fails, logger=logger)
 
     async def _look(self) -> None:
         if not self._answers:
-            self._leaving = {}
+            self._avoided = {}
             self._begun.clear()
             await self._begun.wait()
         now = asyncio.get_running_loop().time()
-        leaving = [replica_id for replica_id in self._answers if self._board.is_leaving(replica_id)]
-        self._leaving = {replica_id: self._leaving.get(replica_id, now) for replica_id in leaving}
+        avoided = [replica_id for replica_id in self._answers if self._board.is_avoided(replica_id)]
+        self._avoided = {replica_id: self._avoided.get(replica_id, now) for replica_id in avoided}
         if self.after_s is None or not self._board.is_read:
             return
-        for replica_id, since in self._leaving.items():
+        for replica_id, since in self._avoided.items():
             if now - since >= self.after_s:
                 for offer in tuple(self._answers[replica_id]):
                     try:

@@ -133,10 +133,12 @@ def _index_status(pool: GatewayPool) -> dict[str, Any]:
 def _replicas(board: LoadBoard, running: Mapping[str, str]) -> list[dict[str, Any]]:
     if not board.is_read:
         return [_unknown_replica(key, running[key]) for key in sorted(running)]
-    active, warm, leaving = board.loads(), board.warm(), board.leaving()
+    active, warm = board.loads(), board.warm()
+    suspects, leaving = board.suspects(), board.leaving()
     return [
         *(_replica_status(active[key], "active") for key in sorted(active)),
         *(_replica_status(load, "asleep" if load.asleep else "warm") for load in warm.values()),
+        *(_replica_status(suspects[key], "suspect") for key in sorted(suspects)),
         *(_replica_status(leaving[key], "leaving") for key in sorted(leaving)),
     ]
 

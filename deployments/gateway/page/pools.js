@@ -210,6 +210,7 @@ const ROLES = {
   active: ["ok", "Takes traffic"],
   warm: ["info", "Loaded and idle: takes traffic at once when the SLO would be missed without it"],
   asleep: ["plain", "Loaded, its GPU memory given back; wakes in seconds"],
+  suspect: ["warn", "Its engine may hang: other replicas take its requests until it goes on"],
   leaving: ["plain", "Its node is drained: it finishes the requests it has"],
   unknown: ["plain", "Ray Serve runs it; what it is busy with is not known while Redis is away"],
 };

@@ -128,6 +128,7 @@ def replica_counts(
         "active": len(board.loads()),
         "warm": len(warm) - asleep,
         "asleep": asleep,
+        "suspect": len(board.suspects()),
         "leaving": len(board.leaving()),
         "starting": sum(n for state, n in serves.items() if state not in _NOT_STARTING),
         "stopping": serves.get("STOPPING", 0),

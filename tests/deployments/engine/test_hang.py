@@ -61,7 +61,15 @@ def test_a_step_that_takes_longer_than_it_may_is_suspected_then_taken_for_hung()
     found += looked.seconds_until(EngineHealth.HUNG)
     assert limits.hung_s <= found <= limits.hung_s + PERIOD_S
     assert "0.80 s" in looked.judge.why
-    assert looked.again(beats=3, phase=LoopPhase.IDLE) is EngineHealth.HUNG
+
+
+def test_an_engine_that_hung_and_goes_on_is_healthy_again() -> None:
+    """Where it was not ended."""
+    looked = Looked()
+    looked.again(phase=LoopPhase.STEP, bound_s=0.1, beats=2)
+    looked.seconds_until(EngineHealth.HUNG)
+    assert looked.again(beats=3) is EngineHealth.HEALTHY
+    assert looked.seconds_until(EngineHealth.HUNG) >= step_limits(0.1).hung_s
 
 
 def test_a_suspect_whose_step_ends_is_healthy_again() -> None:

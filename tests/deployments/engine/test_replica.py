@@ -13,7 +13,8 @@ import pytest
 from cli.local.ports import free_ports
 from common.loops import Loops
 from deployments.engine import start_failures
-from deployments.engine.replica import check_health
+from deployments.engine.hang import EngineHealth
+from deployments.engine.replica import cause_to_leave, check_health
 from deployments.engine.start_failures import EngineFailed, engine_failures
 from router.redis_client import connect
 from tests.router.index_engine import Replica, replica_on
@@ -46,6 +47,24 @@ def test_a_reason_that_vllm_gives_is_raised_as_it_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(start_failures, "ray_logs", lambda: None)
     with pytest.raises(EngineFailed, match=r"^OSError: no file named config\.json$"):
         failing(OSError("no file named config.json"))
+
+
+@pytest.mark.parametrize(
+    ("health", "ends_hung", "leaves"),
+    [
+        (EngineHealth.SUSPECT, True, None),
+        (EngineHealth.HUNG, True, "hung"),
+        (EngineHealth.HUNG, False, None),
+    ],
+)
+def test_a_replica_leaves_an_engine_that_hangs_where_its_pool_says_so(
+    health: EngineHealth, ends_hung: bool, leaves: str | None
+) -> None:
+    assert cause_to_leave(False, health, ends_hung) == leaves
+
+
+def test_a_replica_leaves_an_engine_that_died_whatever_its_pool_says() -> None:
+    assert cause_to_leave(True, EngineHealth.HEALTHY, ends_hung=False) == "died"
 
 
 def of_healthy_engine(published: Replica) -> Any:

@@ -14,6 +14,7 @@ import pytest
 from deployments.engine import processes
 from deployments.engine.hang import STOPPED
 from deployments.engine.witness import ORPHAN_S
+from deployments.fleet.settings.hung_engine import HungEngine
 from tests.waiting import until
 
 LEFT_BY_ITSELF = 3
@@ -41,9 +42,11 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(does: str, folder: Path) -> AsyncIterator[Watched]:
+async def watched(
+    does: str, folder: Path, hung_engine: HungEngine = "restart"
+) -> AsyncIterator[Watched]:
     replica = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.fakes.watched", does),
+        *(sys.executable, "-m", "tests.fakes.watched", does, hung_engine),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(folder)},
     )
@@ -76,6 +79,16 @@ async def test_an_engine_stuck_in_a_step_is_ended(tmp_path: Path) -> None:
         assert "step" in await one.said()
         assert await one.replica.wait() == LEFT_BY_ITSELF
         await until(lambda: one.core_is_gone)
+
+
+async def test_an_engine_that_hangs_is_left_alone_where_its_pool_suspects_only(
+    tmp_path: Path,
+) -> None:
+    async with watched("stuck", tmp_path, "suspect") as one:
+        assert "step" in await one.said()
+        os.kill(one.core, signal.SIGUSR1)
+        assert await one.said() == "healthy\n"
+        assert one.replica.returncode is None and not one.core_is_gone
 
 
 async def test_a_stopped_replica_is_ended_with_its_engine(tmp_path: Path) -> None:

@@ -133,6 +133,31 @@ async def test_a_move_says_where_tokens_may_begin_to_differ(front: Front) -> Non
     await counted(front, "antefix_moved_total", "continued", "moved")
 
 
+async def test_an_answer_leaves_an_engine_that_may_hang(front: Front) -> None:
+    expected = anonymous(await whole(front))
+    answer = await begin(front)
+    there, other = who(front)
+    other.pauses_after = None
+    there.suspect = True
+    assert anonymous(await answer) == expected
+    assert other.went_on_with and there.pauses_after
+
+
+async def test_an_answer_stays_where_every_engine_may_hang(front: Front) -> None:
+    expected = anonymous(await whole(front))
+    answer = await begin(front)
+    there, other = who(front)
+    there.suspect = other.suspect = True
+    board = front.pool.scheduler.board
+    await until(lambda: all(board.is_avoided(one.replica_id) for one in (there, other)))
+    await until(
+        lambda: all(record.moved == "stayed" for record in front.gateway.parts.requests._under_way)
+    )
+    assert not other.went_on_with
+    there.go_on.set()
+    assert anonymous(await answer) == expected
+
+
 async def test_a_move_is_told_and_counted_and_nobody_was_lost(front: Front) -> None:
     answer = await begin(front, stream=True)
     there, other = who(front)

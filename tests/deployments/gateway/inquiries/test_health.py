@@ -234,3 +234,18 @@ async def test_an_engine_whose_node_is_drained_is_shown_as_leaving(front: Front)
         leaving.replica_id: "leaving",
     }
     assert (await front.metrics())["antefix_replicas", "leaving"] == 1
+
+
+async def test_a_replica_whose_engine_may_hang_is_shown_as_a_suspect(front: Front) -> None:
+    healthy = FakeEngine("r0").load(0)
+    suspect = replace(FakeEngine("r1").load(0), suspect=True, slot=1)
+    front.pool.scheduler.board.update([suspect, healthy])
+    async with front.get("/antefix/status") as answer:
+        replicas = (await answer.json())["pools"]["main"]["replicas"]
+    assert {r["replica"]: r["role"] for r in replicas} == {
+        healthy.replica_id: "active",
+        suspect.replica_id: "suspect",
+    }
+    metrics = await front.metrics()
+    found = [metrics["antefix_replicas", state] for state in ("suspect", "leaving")]
+    assert found == [1, 0]
