@@ -37,6 +37,7 @@ from deployments.engine.vllm.answer_kinds import KINDS
 from deployments.engine.vllm.continuing import made_by
 from deployments.engine.vllm.cut_answers import Cutter
 from deployments.engine.vllm.idle_drafts import draft_nothing_while_off
+from tests.runner_v2.hooks_of_core import kv_events, slept, witnessed
 
 PROMPTS = ([10 + i % 90 for i in range(40)], [50, 60, 70, 80])
 TOKENS, CUTS, STEP_TOKENS = 12, (1, 4, 9), 32
@@ -124,16 +125,7 @@ def tapped(engine: TinyEngine) -> dict[str, Any]:
 def cached(engine: TinyEngine) -> dict[str, Any]:
     """KV events of a prompt, and of the same where it is asked for all of them again."""
     ids, params = [4 + 5 * i % 250 for i in range(200)], {"temperature": 0, "max_tokens": 1}
-    events: list[str] = []
-    manager = engine.core.scheduler.kv_cache_manager
-    take = manager.take_events
-
-    def taken() -> Any:
-        found = take()
-        events.extend(type(event).__name__ for event in found or ())
-        return found
-
-    with patch.object(manager, "take_events", taken):
+    with kv_events(engine) as events:
         engine.answers([ids], [SamplingParams(**params)])
         first = list(events)
         engine.answers([ids], [SamplingParams(**params)])
@@ -201,6 +193,8 @@ def parts(models: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"continued {kind}", partial(continued, engine, kind)
         yield "tapped", partial(tapped, engine)
         yield "cached", partial(cached, engine)
+        yield "slept", partial(slept, engine, PROMPTS[1])
+        yield "witnessed", partial(witnessed, engine, PROMPTS[1])
     for method in ("draft_model", "eagle", "ngram"):
         yield f"switched {method}", partial(drafted, models, method)
 

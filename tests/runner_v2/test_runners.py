@@ -13,6 +13,7 @@ import pytest
 
 from common.errors import Problem
 from deployments.engine.vllm.answer_kinds import KINDS
+from deployments.engine.vllm.heartbeat import NEW_STEP_S
 from tests.missing import missing
 from tests.runner_v2 import tiny_models
 from tests.runner_v2.environment import REPOSITORY, RUNNERS, V1, V2, V2_ASYNC, environment
@@ -115,6 +116,33 @@ def test_what_is_cached_is_published_once_and_again_where_that_is_asked(found: F
     assert told["first"] and set(told["first"]) == {"BlockStored"}
     assert told["cached"] == 0
     assert told["reported_again"]
+
+
+def test_a_step_that_compiles_for_a_minute_is_no_hang(found: Found) -> None:
+    told = found.of("witnessed")
+    assert told["new"] == {"verdict": "HEALTHY", "bound_s": NEW_STEP_S, "phase": "STEP"}
+
+
+def test_a_step_of_a_known_kind_that_takes_a_minute_is_a_hang(found: Found) -> None:
+    told = found.of("witnessed")["known"]
+    assert told["verdict"] == "HUNG"
+    assert told["bound_s"] < 1.0
+
+
+def test_the_heartbeat_is_of_two_steps_under_way_where_scheduling_is_asynchronous(
+    all_found: Mapping[str, Found],
+) -> None:
+    under_way = {runner: all_found[runner].of("witnessed")["under_way"] for runner in RUNNERS}
+    assert under_way == {V1: 1, V2: 1, V2_ASYNC: 2}
+
+
+def test_an_engine_sleeps_and_answers_as_before_once_it_is_awake(found: Found) -> None:
+    told = found.of("slept")
+    assert not told["frees_memory"], "test that, too, and say so in docs/upgrading.md"
+    assert told["states"] == [True, True, False, False]
+    assert told["same"]
+    # its prefix cache is gone, and the index hears of it
+    assert told["events"] == ["AllBlocksCleared"]
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle", "ngram"])
