@@ -1,4 +1,6 @@
-"""`prefill_rate` of the files that ship is what `antefix plan` computes for the same engines."""
+"""`prefill_rate` and `speculative_config` of the files that ship are what `antefix plan` computes
+for the same engines.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import pytest
 
 from deployments.fleet.pool import Pool
 from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
+from weights.drafting import Draft, planned_draft
 from weights.gpus import gpu_called
 from weights.known_models import known_config
 from weights.model_shape import shape_of
@@ -32,6 +35,27 @@ def test_a_prefill_rate_that_ships_is_the_plans(pool: Pool) -> None:
     shape = shape_of(known_config(pool.model) or {})
     engine = RooflineEngine(shape, A100, stored_precision(shape), pool.tensor_parallel)
     assert pool.prefill_rate == round(prefill_rate(engine, PROMPT))
+
+
+SPECULATING = {id: pool for id, pool in RATED.items() if pool.speculation is not None}
+
+
+@pytest.mark.parametrize("pool", SPECULATING.values(), ids=SPECULATING)
+def test_a_draft_that_ships_is_the_plans_and_is_bounded(pool: Pool) -> None:
+    shape = shape_of(known_config(pool.model) or {})
+    tp, most = pool.tensor_parallel, pool.engine_args["max_num_seqs"]
+    assert isinstance(most, int)
+    engine = RooflineEngine(shape, A100, stored_precision(shape), tp)
+    draft = planned_draft(engine, Draft("ngram"), batch=64, most=most, context=PROMPT + 200)
+    assert draft is not None
+    assert pool.engine_args["speculative_config"] == draft.speculative_config(tp, most)
+    assert pool.speculation is not None and pool.speculation.when_slower == "stop"
+
+
+@pytest.mark.parametrize("pool", RATED.values(), ids=RATED)
+def test_no_pool_that_ships_drafts_without_a_bound(pool: Pool) -> None:
+    drafts = "speculative_config" in pool.engine_args
+    assert drafts == (pool.speculation is not None)
 
 
 def test_a_plan_has_that_rate_for_the_engine_that_it_chooses() -> None:
