@@ -49,14 +49,14 @@ class Promise:
 
 
 class RequestMetrics:
-    """Of all pools of one gateway: name to promise."""
+    """Of all pools of one gateway: name to promise. `under_way` have come, and not ended."""
 
     def __init__(self, families: Families, promises: Mapping[str, Promise]) -> None:
         self._families = families
         self._buffer = families.buffer
         self._promises: dict[str, Promise] = {}
         self._tenants: set[str] = set()
-        self._under_way: dict[RequestRecord, None] = {}
+        self.under_way: dict[RequestRecord, None] = {}
         self._answered: deque[RequestRecord] = deque()
         self._ended: deque[RequestRecord] = deque()
         # no pool is known yet where a key is wrong
@@ -102,14 +102,14 @@ class RequestMetrics:
 
     def begun(self, record: RequestRecord) -> None:
         """It has come, and `record.pool` is known."""
-        self._under_way[record] = None
+        self.under_way[record] = None
 
     def first_token(self, record: RequestRecord) -> None:
         self._answered.append(record)
 
     def ended(self, record: RequestRecord) -> None:
         """However it went; for one that failed before its pool was known, too."""
-        self._under_way.pop(record, None)
+        self.under_way.pop(record, None)
         self._ended.append(record)
         if len(self._ended) >= AT_ONCE:
             self._count()
@@ -124,7 +124,7 @@ class RequestMetrics:
             self._count()
         finally:
             self._buffer.flush()
-        waiting = [record for record in self._under_way if record.ttft_s is None]
+        waiting = [record for record in self.under_way if record.ttft_s is None]
         queued = Tally(record.pool for record in waiting)
         oldest: dict[str, float] = {}
         for record in waiting:  # oldest first

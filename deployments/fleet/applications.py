@@ -32,7 +32,7 @@ COLD_FOR_GATEWAYS = (
 COLD_FOR_POOL = (
     *("engine_args", "env", "max_ongoing_requests", "max_queued_requests", "model"),
     *("prefill_rate", "prestart", "quality", "resources", "segment_tokens"),
-    *("served_model_name", "speculation"),
+    *("resume", "resume_proof", "served_model_name", "speculation"),
 )
 # A change restarts nothing.
 HOT = (

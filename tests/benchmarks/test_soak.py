@@ -167,7 +167,7 @@ async def test_a_planted_leak_is_found_by_its_name(
         if count["requests"] % LOST:
             return
         if leak == "a record":
-            self._under_way[record] = None
+            self.under_way[record] = None
         else:
             tasks.append(asyncio.ensure_future(asyncio.Event().wait()))
 

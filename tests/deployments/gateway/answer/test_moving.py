@@ -151,7 +151,7 @@ async def test_an_answer_stays_where_every_engine_may_hang(front: Front) -> None
     board = front.pool.scheduler.board
     await until(lambda: all(board.is_avoided(one.replica_id) for one in (there, other)))
     await until(
-        lambda: all(record.moved == "stayed" for record in front.gateway.parts.requests._under_way)
+        lambda: all(record.moved == "stayed" for record in front.gateway.parts.requests.under_way)
     )
     assert not other.went_on_with
     there.go_on.set()
@@ -217,7 +217,7 @@ async def test_where_none_can_take_it_it_ends_where_it_is(
     other.refuses_to_resume = why == "cannot"
     other.dies_after = 0 if why == "dies" else None
     await leaves(front, there)
-    offers = front.gateway.parts.requests._under_way
+    offers = front.gateway.parts.requests.under_way
     await until(lambda: all(record.moved == "stayed" for record in offers))
     if why in ("cannot", "old", "dies"):
         await until(lambda: len(other.bodies) > asked)
