@@ -30,7 +30,7 @@ LOOKUP_S = 1e-3
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftEngine:
     """What guesses: n-grams of the request's own text, an EAGLE-3 head of the model, or a smaller
     model. `model` is its id or path, `engine` its layers on the model's GPUs; None for n-grams."""
 
@@ -62,12 +62,12 @@ class Draft:
 
 def draft_of(
     engine: RooflineEngine, method: Method, model: str | None, shape: ModelShape | None
-) -> Draft:
+) -> DraftEngine:
     """`shape` is the draft's own; a head's may be unknown: one layer like the model's."""
     if method == "ngram":
-        return Draft("ngram")
+        return DraftEngine("ngram")
     own = replace(engine.shape, layers=1) if shape is None else shape
-    return Draft(method, model, replace(engine, shape=own, precision=BF16))
+    return DraftEngine(method, model, replace(engine, shape=own, precision=BF16))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class DraftPlan:
     sequence, and `at_load` of the batch that is planned for (1: not drafted there), where the
     share `accepted` of drafts is right."""
 
-    draft: Draft
+    draft: DraftEngine
     drafted: int
     up_to: int
     speedup: float
@@ -104,7 +104,7 @@ class DraftPlan:
 @dataclass(frozen=True)
 class _Gain:
     engine: RooflineEngine
-    draft: Draft
+    draft: DraftEngine
     context: float
     accepted: float
 
@@ -123,7 +123,7 @@ class _Gain:
 
 def planned_draft(
     engine: RooflineEngine,
-    draft: Draft,
+    draft: DraftEngine,
     *,
     batch: int,
     most: int,

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 from common.errors import Problem
-from weights.drafting import DRAFTS_ACCEPTED, Draft, DraftPlan, Method, draft_of, planned_draft
+from weights.drafting import (
+    DRAFTS_ACCEPTED,
+    DraftEngine,
+    DraftPlan,
+    Method,
+    draft_of,
+    planned_draft,
+)
 from weights.gpus import GPUS, Gpu
 from weights.kernels import LEAST_FOR_FP8
 from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
@@ -232,7 +239,7 @@ def _draft(option: Option, target: SizingTarget, drafter: Drafter) -> DraftPlan 
     )
 
 
-def _has_room(option: Option, target: SizingTarget, draft: Draft) -> bool:
+def _has_room(option: Option, target: SizingTarget, draft: DraftEngine) -> bool:
     """For the draft's weights, and one request of the longest context in both caches."""
     engine = option.engine
     whole = kv_bytes_of(engine.shape, target.context, target.cache, engine.tp)

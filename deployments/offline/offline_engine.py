@@ -72,7 +72,7 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class CutAnswers:
+class CutCounts:
     """Of one kind of request: of `cuts` that were continued, `other` had other tokens; of so many
     `answers`, `reruns` had other tokens when they were asked for once more, uncut. `left_out`: why
     the engine continues none of this kind."""
@@ -180,11 +180,11 @@ class OfflineEngine:
 
     def cut_answers(
         self, kind: str, prompts: list[Tokens], *, max_tokens: int, cuts: list[int]
-    ) -> CutAnswers:
+    ) -> CutCounts:
         """What becomes of answers of this kind that are cut after so many tokens and continued."""
         asked = {"kind": kind, "prompts": prompts, "max_tokens": max_tokens, "cuts": cuts}
         found = self._ask({"do": "cut_answers", **asked})
-        return CutAnswers(
+        return CutCounts(
             answers=len(found["tokens"]),
             cuts=found["cuts"],
             other=len(found["other"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from deployments.offline.offline_engine import CutAnswers, MadeBy, OfflineEngine, Tokens
+from deployments.offline.offline_engine import CutCounts, MadeBy, OfflineEngine, Tokens
 
 PROMPTS, ANSWER_TOKENS, CUTS = 16, 64, (1, 7, 20, 41, 63)
 # Of prompts, in tokens: shorter and longer than a block of a KV cache.
@@ -28,7 +28,7 @@ class Proof:
     """What was found by `kind`, of `engine`."""
 
     engine: MadeBy
-    kinds: Mapping[str, CutAnswers]
+    kinds: Mapping[str, CutCounts]
 
     @property
     def cuts(self) -> int:
@@ -61,7 +61,7 @@ def prove(start: Callable[[], OfflineEngine], show: Callable[[str, float | None]
         room = engine.loaded.max_context - ANSWER_TOKENS
         (text,) = engine.tokens([TEXT])
         prompts = prompts_of(text, max(1, room))
-        found: dict[str, CutAnswers] = {}
+        found: dict[str, CutCounts] = {}
         kinds = engine.kinds_of_answers()
         for number, kind in enumerate(kinds):
             show(kind, number / len(kinds))

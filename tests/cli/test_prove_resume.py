@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from deployments.fleet.fleet import Fleet
-from deployments.offline.offline_engine import CutAnswers, Loaded, MadeBy, OfflineEngine, Tokens
+from deployments.offline.offline_engine import CutCounts, Loaded, MadeBy, OfflineEngine, Tokens
 
 MADE_BY = MadeBy("0123456789012345", "V2", "cuda", "float16")
 LEFT_OUT = "a seed's draws depend on what was drafted"
@@ -40,13 +40,13 @@ class KnownEngine:
 
     def cut_answers(
         self, kind: str, prompts: list[Tokens], *, max_tokens: int, cuts: list[int]
-    ) -> CutAnswers:
+    ) -> CutCounts:
         assert all(0 < len(ids) <= 136 for ids in prompts)
         assert max(cuts) < max_tokens
         if kind == "seeded":
-            return CutAnswers(0, 0, 0, 0, LEFT_OUT)
+            return CutCounts(0, 0, 0, 0, LEFT_OUT)
         moody = kind == "odd" and self._is_moody
-        return CutAnswers(16, 80, 3 * moody, 2 * moody, None)
+        return CutCounts(16, 80, 3 * moody, 2 * moody, None)
 
     def made_by(self) -> MadeBy:
         return MADE_BY

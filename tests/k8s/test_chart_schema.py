@@ -32,6 +32,8 @@ BEYOND_A_SCHEMA = {
     "engine argument in two spellings",
     "GPUs that do not fit",
     "speculation without a draft",
+    "exact answers without a proof",
+    "a proof of what is not asked for",
     "quality without a limit",
     "quality of a model that is no folder",
     "overflow to nowhere",
@@ -147,6 +149,8 @@ EVERY_KEY: dict[str, Any] = {
             "allowed_xargs": ["steer"],
             "engine_args": {"tensor_parallel_size": 2, "speculative-config": {"method": "ngram"}},
             "speculation": {"when_slower": "stop"},
+            "resume": "exact",
+            "resume_proof": "0123456789abcdef",
         },
         "small": {
             "model": "./models/small",

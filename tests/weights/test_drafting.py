@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weights.drafting import Draft, draft_of, planned_draft
+from weights.drafting import DraftEngine, draft_of, planned_draft
 from weights.gpus import gpu_called
 from weights.known_models import known_config
 from weights.memory import W4A16
@@ -26,11 +26,11 @@ def shape(model: str) -> ModelShape:
 LARGE = RooflineEngine(shape("Llama-3.1-70B-Instruct"), GPU, W4A16, 4)
 SMALL = RooflineEngine(shape("Llama-3.1-8B-Instruct"), GPU, W4A16, 1)
 ONE_B = draft_of(LARGE, "draft_model", "1b", shape("Llama-3.2-1B-Instruct"))
-NGRAM, EAGLE = Draft("ngram"), draft_of(LARGE, "eagle3", "head", None)
+NGRAM, EAGLE = DraftEngine("ngram"), draft_of(LARGE, "eagle3", "head", None)
 
 
 @pytest.mark.parametrize("draft", [NGRAM, EAGLE])
-def test_drafts_pay_in_small_batches_and_not_in_large_ones(draft: Draft) -> None:
+def test_drafts_pay_in_small_batches_and_not_in_large_ones(draft: DraftEngine) -> None:
     found = planned_draft(LARGE, draft, batch=64, most=128, context=2000)
     assert found is not None
     assert found.speedup > 1.3

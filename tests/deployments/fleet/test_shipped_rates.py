@@ -10,7 +10,7 @@ import pytest
 
 from deployments.fleet.pool import Pool
 from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
-from weights.drafting import Draft, planned_draft
+from weights.drafting import DraftEngine, planned_draft
 from weights.gpus import gpu_called
 from weights.known_models import known_config
 from weights.model_shape import shape_of
@@ -46,7 +46,7 @@ def test_a_draft_that_ships_is_the_plans_and_is_bounded(pool: Pool) -> None:
     tp, most = pool.tensor_parallel, pool.engine_args["max_num_seqs"]
     assert isinstance(most, int)
     engine = RooflineEngine(shape, A100, stored_precision(shape), tp)
-    draft = planned_draft(engine, Draft("ngram"), batch=64, most=most, context=PROMPT + 200)
+    draft = planned_draft(engine, DraftEngine("ngram"), batch=64, most=most, context=PROMPT + 200)
     assert draft is not None
     assert pool.engine_args["speculative_config"] == draft.speculative_config(tp, most)
     assert pool.speculation is not None and pool.speculation.when_slower == "stop"

@@ -12,6 +12,7 @@ from deployments.gateway.attempt import moves
 from deployments.gateway.attempt.engine_requests import EngineRequests
 from tests.fakes.engine import FIRST_TOKEN_ID, FakeEngine
 from tests.fakes.front import Front, gateway_before
+from tests.some import some
 from tests.waiting import until
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -109,7 +110,7 @@ async def test_wherever_it_is_the_client_gets_what_it_would_have(
 ) -> None:
     usage = {"stream_options": {"include_usage": True}} if stream else {}
     expected = anonymous(await whole(front, path=path, stream=stream, **usage))
-    for after in range(1, TOKENS + 1):
+    for after in some(range(1, TOKENS + 1)):
         answer = await begin(front, after, path=path, stream=stream, **usage)
         there, other = who(front)
         other.pauses_after = None
