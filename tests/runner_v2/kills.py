@@ -141,7 +141,8 @@ class Rig:
         while True:
             with contextlib.suppress(GatewayError):
                 found = await asyncio.to_thread(self.client.explanation, answer.request_id)
-                return bool(found.get("resumed"))
+                if found["outcome"] is not None:  # else it is of while it was under way
+                    return bool(found.get("resumed"))
             await asyncio.sleep(0.1)
 
 
