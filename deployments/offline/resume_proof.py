@@ -51,19 +51,25 @@ def prompts_of(tokens: Tokens, most: int) -> list[Tokens]:
     return [long[i : i + length] for i, length in enumerate(lengths)]
 
 
-def prove(start: Callable[[], OfflineEngine], show: Callable[[str, float | None], None]) -> Proof:
-    """`show` gets what is under way, and how much of all is done, 0 to 1.
+def prove(
+    start: Callable[[], OfflineEngine],
+    show: Callable[[str, float | None], None],
+    answer_tokens: int = ANSWER_TOKENS,
+) -> Proof:
+    """`show` gets what is under way, and how much of all is done, 0 to 1. Answers are cut at those
+    of CUTS that are within `answer_tokens`.
 
     Raises Problem where the engine cannot be loaded, or fails.
     """
     show("loading", None)
     with start() as engine:
-        room = engine.loaded.max_context - ANSWER_TOKENS
+        room = engine.loaded.max_context - answer_tokens
+        cuts = [cut for cut in CUTS if cut < answer_tokens]
         (text,) = engine.tokens([TEXT])
         prompts = prompts_of(text, max(1, room))
         found: dict[str, CutCounts] = {}
         kinds = engine.kinds_of_answers()
         for number, kind in enumerate(kinds):
             show(kind, number / len(kinds))
-            found[kind] = engine.cut_answers(kind, prompts, max_tokens=ANSWER_TOKENS, cuts=[*CUTS])
+            found[kind] = engine.cut_answers(kind, prompts, max_tokens=answer_tokens, cuts=cuts)
         return Proof(engine.made_by(), found)
