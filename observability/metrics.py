@@ -206,7 +206,7 @@ class ReplicaMetrics:
         self._is_suspect = False
         self._grammars.own(dict.fromkeys(GRAMMAR_RESULTS, 0))
         self._families.startup.set(startup_s)
-        self._families.suspect.set(0)  # a gauge that nobody has set is in no collection
+        self._families.suspect.set(0)  # an unset gauge is left out of what is collected
         if calibrated is not None:
             self._families.calibrated.set(calibrated)
 

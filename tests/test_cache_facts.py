@@ -11,7 +11,7 @@ from weights.cache_dtype import CACHE_DTYPES
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 HEAD = 128
-# In a process of its own: vLLM takes half a gigabyte.
+# A separate process, since importing vLLM takes half a gigabyte.
 SCRIPT = """
 import json, os
 

@@ -17,7 +17,7 @@ from weights import kernels
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-# In a process of its own: vLLM takes half a gigabyte, and settings that other tests change.
+# A separate process: importing vLLM takes half a gigabyte and changes settings of other tests.
 SCRIPT = """
 import inspect, json, os, sys
 

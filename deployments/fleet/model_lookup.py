@@ -17,7 +17,7 @@ from weights.model_shape import shape_of
 
 # Where older tools say how they quantized.
 _MORE_CONFIGS = ("quant_config.json", "quantize_config.json")
-# These draft without weights of their own, or with those of the model.
+# Methods whose drafts need no weights, or only the model's.
 _WITHOUT_WEIGHTS = ("ngram", "suffix", "mtp")
 
 

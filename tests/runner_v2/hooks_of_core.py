@@ -19,7 +19,7 @@ from deployments.engine.vllm.heartbeat import HeartbeatFile, attach
 from tests.autoscaling.hand_clock import HandClock
 
 STEP_S, COMPILES_S = 0.01, 60.0
-# Of EngineCoreProc alone: of a core without a process of its own nobody asks anything so.
+# Only EngineCoreProc has these; a core inside our process is called directly.
 _NOT_HERE = ("_process_input_queue", "_handle_client_request", "_notify_idle_state_callbacks")
 
 
