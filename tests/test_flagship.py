@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parent.parent
 START_S, TOKENS = 300.0, 24
-# Nats, of log-probabilities kept as float16. A wrong token is some 10 less likely.
+# Nats, of log-probabilities kept as float16.
 ROUNDING = 0.25
 # Longer than two segments of the prefix index, and three ends.
 RULES = random.Random(7).sample(range(1000, 40000), 300)
