@@ -1,4 +1,4 @@
-"""What the first page and the README say of results: templates, filled in by `benchmarks.summary`.
+"""What pages say of results: templates, filled in by `benchmarks.summary`.
 
 A figure is named as `{benchmark[goals][goal][figure]}`. A line whose figures were not measured is
 left out, so a line about a rule that is new appears with the first result under it.
@@ -64,29 +64,37 @@ LINES: Sequence[str] = (
     " prompt and 64 streamed tokens.",
 )
 
-# What the README has in tables: a benchmark's goals.
+# Which page has the figures of a benchmark between its markers.
+PLACES: Mapping[str, str] = {
+    "peers": "README.md",
+    "overhead": "docs/benchmarks/overhead.md",
+    "overload": "docs/benchmarks/overload.md",
+    "backtest": "docs/autoscaling.md",
+    "simulator": "docs/autoscaling.md",
+}
+# In tables: a benchmark's goals.
 TABLES: Mapping[str, Mapping[str, str]] = {
     "overhead": {
         "added_ttft_ms_p50_at_concurrency_1": "Added to a first token, one request at a time, p50,"
         " ms",
-        "played_added_ttft_ms_p50": "The same with engines that compute nothing, p50, ms",
-        "played_added_ttft_ms_p99": "and p99, ms",
-        "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens a second, 32 requests, of"
-        " direct",
-        "played_gateway_cpu_ms_per_request": "A gateway's CPU for a request of 500 prompt and 64"
-        " streamed tokens, ms",
-        "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "The same for one of 100,000"
-        " prompt tokens, ms",
-        "played_gateway_and_redis_cpu_ms_per_s_idle": "The CPU of an idle gateway and its Redis, ms"
-        " a second",
+        "played_added_ttft_ms_p50": "The same with played engines, p50, ms",
+        "played_added_ttft_ms_p99": "The same with played engines, p99, ms",
+        "streamed_throughput_ratio_at_concurrency_32": "Streamed tokens per second with 32 requests"
+        " at once, divided by direct",
+        "played_gateway_cpu_ms_per_request": "Gateway CPU per request of 500 prompt and 64 streamed"
+        " tokens, ms",
+        "played_gateway_cpu_ms_per_request_of_100000_prompt_tokens": "Gateway CPU per request of"
+        " 100,000 prompt tokens, ms",
+        "played_gateway_and_redis_cpu_ms_per_s_idle": "CPU of an idle gateway and its Redis, ms"
+        " per second",
     },
     "overload": {
-        "answers_that_are_neither_success_nor_429_with_retry_after": "Answers that are neither a"
+        "answers_that_are_neither_success_nor_429_with_retry_after": "Responses that are neither a"
         " success nor a 429 with `Retry-After`",
-        "goodput_of_that_at_the_knee": "Requests a second within the SLO, of those when just the"
-        " knee is offered",
-        "tail_ttft_of_the_slo": "Tail of the time to first token of those let in, of the SLO",
-        "recovery_s": "All well again after the load's end, s",
+        "goodput_of_that_at_the_knee": "Requests per second within the SLO, divided by those at the"
+        " knee",
+        "tail_ttft_of_the_slo": "Tail TTFT of admitted requests, divided by the SLO",
+        "recovery_s": "Recovery after the load ends, s",
     },
 }
 # What stands before a table; the first whose figures there are.
@@ -99,36 +107,36 @@ INTRODUCTIONS: Mapping[str, Sequence[str]] = {
 # And in sentences.
 SENTENCES: Mapping[str, Sequence[str]] = {
     "peers": (
-        "Compared with the best [other router](docs/benchmarks/peers.md), {met} of {judged} goals"
-        " are met, by the median of the seeds. Our mean time to first token is"
-        " {four_gateways_mean_ttft_by_best_other[figure]:.2f} times the other's through four"
-        " gateways, {router_restarted_mean_ttft_by_best_other[figure]:.2f} after the router was"
-        " restarted and {multi_turn_mean_ttft_by_best_other[figure]:.2f} in conversations through"
-        " one gateway. We are behind with short prompts"
-        " ({short_mean_ttft_by_best_other[figure]:.2f}), with a hot prefix"
-        " ({hot_prefix_mean_ttft_by_best_other[figure]:.2f}) and after an engine's cache was reset"
-        " ({cache_reset_mean_ttft_by_best_other[figure]:.2f}).",
+        "Mean time to first token, divided by the best of the [other"
+        " routers](docs/benchmarks/peers.md) in front of the same two engines:"
+        " **{four_gateways_mean_ttft_by_best_other[figure]:.2f}** in conversations through four"
+        " gateways, **{multi_turn_mean_ttft_by_best_other[figure]:.2f}** through one, and"
+        " **{router_restarted_mean_ttft_by_best_other[figure]:.2f}** after a router restart."
+        " It is **{shared_system_mean_ttft_by_best_other[figure]:.2f}** with shared system prompts,"
+        " **{hot_prefix_mean_ttft_by_best_other[figure]:.2f}** with one hot prefix and"
+        " **{short_mean_ttft_by_best_other[figure]:.2f}** with short prompts. Below 1, Antefix is"
+        " faster. {met} of {judged} goals are met.",
     ),
     "simulator": (
-        "Simulated engines stand for real ones only roughly: at 0.8 times what those can do, the"
+        "Simulated engines approximate real ones roughly. At 80% of an engine's capacity, predicted"
         " time to first token is off by {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
         " {error_of_p50_ttft_at_load_08[figure]:.0%} at p50 and"
-        " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90 ([the median of five"
-        " seeds](docs/benchmarks/simulator.md), goal 10%).",
+        " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90. The goal is 10%, by the [median of five"
+        " seeds](benchmarks/simulator.md).",
     ),
     "backtest": (
-        "On [seven traces](docs/benchmarks/backtest.md), with seeds on which nothing was tuned, we"
-        " miss {misses_of_hpa[figure]:.2f} times as many requests as the best tuned HPA, in"
-        " {replica_hours_of_hpa[figure]:.2f} of its replica-hours. Most of that is routing and"
-        " admission. Where the best HPA has both of ours, we miss"
-        " {misses_of_hpa_under_our_routing[figure]:.2f} times as many in"
-        " {replica_hours_of_hpa_under_our_routing[figure]:.2f} of its replica-hours; where Ray"
-        " Serve's default has them,"
-        " {misses_of_serve_default_under_our_routing[figure]:.2f} times as many in"
+        "The [backtest](benchmarks/backtest.md) plays seven traces, with seeds that nothing was"
+        " tuned on. Antefix has {misses_of_hpa[figure]:.2f} times the SLO misses of the best tuned"
+        " HPA and {replica_hours_of_hpa[figure]:.2f} times its replica-hours. Most of that comes"
+        " from routing and admission. Against the best HPA with both of these from Antefix, it has"
+        " {misses_of_hpa_under_our_routing[figure]:.2f} times the misses and"
+        " {replica_hours_of_hpa_under_our_routing[figure]:.2f} times the replica-hours; against Ray"
+        " Serve's default with both,"
+        " {misses_of_serve_default_under_our_routing[figure]:.2f} and"
         " {replica_hours_of_serve_default_under_our_routing[figure]:.2f}. With two warm replicas"
-        " these are {misses_of_hpa_under_our_routing_with_2_warm[figure]:.2f} in"
-        " {replica_hours_of_hpa_under_our_routing_with_2_warm[figure]:.2f} and"
-        " {misses_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} in"
+        " these are {misses_of_hpa_under_our_routing_with_2_warm[figure]:.2f} and"
+        " {replica_hours_of_hpa_under_our_routing_with_2_warm[figure]:.2f}, and"
+        " {misses_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} and"
         " {replica_hours_of_serve_default_under_our_routing_with_2_warm[figure]:.2f}.",
     ),
 }

@@ -1,8 +1,8 @@
 """What was measured, on one page: make bench-summary ARGS="FILE ..."
 
 Each FILE is what a benchmark printed, which ends with its result. It is appended to the results
-that are kept in docs/benchmarks/results. docs/benchmarks/README.md and the figures of some in the
-README are written from them: the last run, with how many there are and their range. A result is
+that are kept in docs/benchmarks/results. docs/benchmarks/README.md and the figures on some other
+pages are written from them: the last run, with how many there are and their range. A result is
 marked as stale where git says that what it measured has changed since. Without a FILE only these
 are written.
 """
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import kept_results, measured
-from benchmarks.headlines import INTRODUCTIONS, LINES, SENTENCES, TABLES
+from benchmarks.headlines import INTRODUCTIONS, LINES, PLACES, SENTENCES, TABLES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
 from benchmarks.stand import report, revision
 from benchmarks.stand.options import parser_of
 from common.errors import Problem
 
-PAGE, README = report.PAGES / "README.md", revision.ROOT / "README.md"
+PAGE = report.PAGES / "README.md"
 # Whose page is not NAME.md.
 OWN_PAGES = {
     "resume": "../resuming.md",
@@ -93,14 +93,15 @@ its command, machine and date.
 """
 
 
-def with_figures(readme: str, history: History, stale: Stale) -> str:
-    """The README with the last kept figures of these benchmarks, marked where they are stale."""
-    for name in (*TABLES, *SENTENCES):
-        before, begin, rest = readme.partition(BEGINS.format(name))
+def with_figures(place: str, text: str, history: History, stale: Stale) -> str:
+    """The `text` of the page at `place` with its benchmarks' last kept figures, marked where they
+    are stale."""
+    for name in (name for name, of in PLACES.items() if of == place):
+        before, begin, rest = text.partition(BEGINS.format(name))
         _, end, after = rest.partition(ENDS)
         told = _table(name, history, stale) if name in TABLES else _sentence(name, history, stale)
-        readme = f"{before}{begin}\n{told}\n\n{end}{after}"
-    return readme
+        text = f"{before}{begin}\n{told}\n\n{end}{after}"
+    return text
 
 
 def _table(name: str, history: History, stale: Stale) -> str:
@@ -228,7 +229,9 @@ def main() -> None:
     stale = measured.stale(kept_results.last(history))
     measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")
     PAGE.write_text(page(history, stale))
-    README.write_text(with_figures(README.read_text(), history, stale))
+    for place in sorted(set(PLACES.values())):
+        file = revision.ROOT / place
+        file.write_text(with_figures(place, file.read_text(), history, stale))
 
 
 if __name__ == "__main__":

@@ -21,54 +21,55 @@ ALL = ("antefix", "serve-default")
 
 def backtest(
     trace: Annotated[
-        str, typer.Option(help="ramp, cliff, tide, bursts, noise, or a recorded trace's path.")
+        str, typer.Option(help="ramp, cliff, tide, bursts, noise, or the path of a recorded trace.")
     ] = "ramp",
     policy: Annotated[
         str,
         typer.Option(
-            help="antefix, fixed:N, all-at:SECONDS (all replicas are asked for then: the most that"
-            " any policy attains that asks no sooner), serve-default or serve-default:TARGET (Ray"
-            " Serve's own),"
-            " hpa-waiting:TARGET, hpa-concurrency:TARGET (Kubernetes' HPA on what waits or is in"
-            " a pod), keda-waiting:TARGET, keda-concurrency:TARGET; another's scaling under our"
-            " routing with +ours behind it; or all: antefix, serve-default and fixed:MAX."
+            help="antefix; fixed:N; all-at:SECONDS, which requests all replicas at that time;"
+            " serve-default[:TARGET] (Ray Serve); hpa-waiting:TARGET or hpa-concurrency:TARGET"
+            " (Kubernetes' HPA); keda-waiting:TARGET or keda-concurrency:TARGET. Append `+ours` for"
+            " Antefix's routing and admission. all: antefix, serve-default and fixed:MAX."
         ),
     ] = "all",
-    ttft_slo: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to the first token that are promised.")
-    ] = 3.0,
+    ttft_slo: Annotated[float, typer.Option(min=0.001, help="TTFT objective, in seconds.")] = 3.0,
     tpot_slo: Annotated[
-        float | None, typer.Option(min=0.0001, help="Seconds a further token, on average.")
+        float | None, typer.Option(min=0.0001, help="TPOT objective, in seconds.")
     ] = None,
-    min_replicas: Annotated[int, typer.Option(min=0, help="Never fewer.")] = 2,
-    max_replicas: Annotated[int, typer.Option(min=1, help="Never more, warm ones included.")] = 8,
+    min_replicas: Annotated[int, typer.Option(min=0, help="Minimum number of replicas.")] = 2,
+    max_replicas: Annotated[
+        int, typer.Option(min=1, help="Maximum number of replicas, including warm ones.")
+    ] = 8,
     initial_replicas: Annotated[
-        int | None, typer.Option(min=0, help="So many serve at first; without, --min-replicas.")
+        int | None, typer.Option(min=0, help="Replicas at the start; default: --min-replicas.")
     ] = None,
-    warm: Annotated[int, typer.Option(min=0, help="Loaded replicas beyond the demand.")] = 0,
+    warm: Annotated[
+        int, typer.Option(min=0, help="Warm replicas: loaded, but without traffic.")
+    ] = 0,
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            help="A file that antefix calibrate wrote; without, an estimate of 70B on four A100."
-        ),
+        typer.Option(help="Output of antefix calibrate; default: estimate of 70B on four A100."),
     ] = None,
     startup_s: Annotated[
         list[float] | None,
         typer.Option(
             min=0.0,
-            help="A replica takes so many seconds to start; without, as the engine's profile says."
-            " Give it several times to see what a faster start buys.",
+            help="Start time of a replica, in seconds; repeatable; default: the profile's.",
         ),
     ] = None,
-    scale: Annotated[float, typer.Option(min=0.001, help="So many times as many requests.")] = 1.0,
+    scale: Annotated[
+        float, typer.Option(min=0.001, help="Multiply the number of requests by this factor.")
+    ] = 1.0,
     limit_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Only the first seconds of the trace.")
+        float | None, typer.Option(min=1.0, help="Play only the first N seconds of the trace.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="Draw the course of it: an SVG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot of the run: an SVG file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Replay a trace on simulated engines, under Antefix's policy and others."""
+    """Replay a trace on simulated engines, with Antefix's and other scaling policies."""
     with answering(as_json):
         first = min_replicas if initial_replicas is None else initial_replicas
         if not min_replicas <= first <= max_replicas:

@@ -32,76 +32,78 @@ def bench(
         str | None,
         typer.Argument(
             help="multi_turn, shared_system, hot_prefix, short, no_reuse, long_documents or"
-            " agents; without, multi_turn."
+            " agents; default: multi_turn."
         ),
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(help="Any OpenAI API's address; without, the running fleet's.")
+        str | None, typer.Option(help="Base URL of any OpenAI API; default: the running fleet.")
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="Its key. Others on this machine can see it, unlike OPENAI_API_KEY."),
+        typer.Option(help="API key. Visible to other users here; OPENAI_API_KEY is not."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name; default: the API's first model.")
+    ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            min=0.001, help="Requests a second, Poisson; without, the workload's, for two cores."
+            min=0.001, help="Requests per second (Poisson); default: the workload's, for two cores."
         ),
     ] = None,
     ramp_to: Annotated[
-        float | None, typer.Option(min=0.001, help="From --rate to so many a second, in a line.")
+        float | None, typer.Option(min=0.001, help="Raise the rate linearly from --rate to this.")
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="Play a recorded trace: Mooncake's *.jsonl or Azure's *.csv."),
     ] = None,
     scale: Annotated[
-        float, typer.Option(min=0.001, help="Of a trace: so many times as many requests.")
+        float, typer.Option(min=0.001, help="Multiply a trace's requests by this factor.")
     ] = 1.0,
     seconds: Annotated[
-        float, typer.Option(min=1.0, help="Arrivals come for so long; of a trace, its first part.")
+        float, typer.Option(min=1.0, help="Duration of arrivals; of a trace, its first part.")
     ] = 60.0,
     lengths: Annotated[
-        float, typer.Option(min=0.001, help="All prompts, and a trace's answers, so many times.")
+        float, typer.Option(min=0.001, help="Scale prompts, and a trace's answers, by this factor.")
     ] = 1.0,
     answer_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of an answer; a trace says its own.")
+        int, typer.Option(min=1, help="Tokens per answer; a trace has its own.")
     ] = 64,
     ttft_slo: Annotated[
-        float | None, typer.Option(min=0.001, help="Goodput: seconds to the first token.")
+        float | None, typer.Option(min=0.001, help="Goodput objective: TTFT, in seconds.")
     ] = None,
     tpot_slo: Annotated[
-        float | None, typer.Option(min=0.0001, help="Goodput: seconds a further token, on average.")
+        float | None, typer.Option(min=0.0001, help="Goodput objective: TPOT, in seconds.")
     ] = None,
     e2e_slo: Annotated[
-        float | None, typer.Option(min=0.001, help="Goodput: seconds to the answer's end.")
+        float | None,
+        typer.Option(min=0.001, help="Goodput objective: end-to-end latency, in seconds."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="An answer that takes more seconds has failed.")
+        float, typer.Option(min=1.0, help="Count an answer as failed after N seconds.")
     ] = 300.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same load.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
     run_id: Annotated[
         str | None,
-        typer.Option(help="Begins every prompt; without, a new one, so that no cache knows them."),
+        typer.Option(help="Prefix of every prompt; default: random, so no cache has it."),
     ] = None,
     body: Annotated[
         str | None,
-        typer.Option(help="Fields for every request, as JSON; null takes one away."),
+        typer.Option(help="Fields to set in every request, as JSON; null removes one."),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write the result with plots: one HTML page.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML report with plots.")] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Write every request and its times: a file of JSON lines.")
+        Path | None, typer.Option(help="Write every request and its times as JSON lines.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
     """Send open-loop load to an OpenAI API; report latencies, goodput, cached tokens and errors.
 
-    Latencies count from when a request was due, not from when it was sent: a slow server delays no
-    arrival and no late client hides it (no coordinated omission). Only a conversation's next turn
-    waits for the answer before it.
+    Latencies start when a request was due, not when it was sent, so a slow server does not delay
+    arrivals (no coordinated omission). Only the next turn of a conversation waits for an answer.
     """
     with answering(as_json):
         from loadgen import load

@@ -17,13 +17,13 @@ from common.errors import Problem
 
 
 def calibrate(
-    out: Annotated[Path, typer.Argument(help="The file to write: for backtest --calibration.")],
-    pool: Annotated[
-        str | None, typer.Option(help="Whose engine to measure; without, the first pool's.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    out: Annotated[Path, typer.Argument(help="File to write, for backtest --calibration.")],
+    pool: Annotated[str | None, typer.Option(help="Pool to measure; default: the first.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Measure the speed of one engine of the running fleet. Keep it idle meanwhile."""
+    """Measure one idle engine of the running fleet, for backtest."""
     with answering(as_json):
         home = Home()
         state = home.state()

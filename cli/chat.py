@@ -25,27 +25,27 @@ MAX_TOKENS = 512
 
 def chat(
     message: Annotated[
-        str | None, typer.Argument(help="One question. Without it, a conversation.")
+        str | None, typer.Argument(help="A single message; default: an interactive conversation.")
     ] = None,
     base_url: Annotated[
         str | None,
         typer.Option(
-            help="An OpenAI API's address. By default this machine's fleet, or OPENAI_BASE_URL."
+            help="Base URL of an OpenAI API; default: this machine's fleet, or OPENAI_BASE_URL."
         ),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(
-            help="Its key. Others on this machine see it here, but not in OPENAI_API_KEY."
-        ),
+        typer.Option(help="API key. Visible to other users here; OPENAI_API_KEY is not."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="By default, the API's first model.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name; default: the API's first model.")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_tokens: Annotated[
-        int, typer.Option(min=1, help="The longest answer, in tokens.")
+        int, typer.Option(min=1, help="Maximum length of an answer, in tokens.")
     ] = MAX_TOKENS,
 ) -> None:
-    """Talk to the fleet on this machine, or to any OpenAI API."""
+    """Chat with the running fleet, or with any OpenAI API."""
     with answering():
         url, key, default_model = where(base_url, api_key)
         client = _client(url, key)

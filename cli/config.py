@@ -15,9 +15,9 @@ from deployments.fleet.fleet_file import check_fleet, load_fleet, raw_fleet
 
 config = CommandLine(help="Check and show fleet files.")
 
-FleetFile = Annotated[str, typer.Argument(help="A path, or the name of a fleet that ships.")]
+FleetFile = Annotated[str, typer.Argument(help="Fleet file path, or built-in fleet name.")]
 NoEngine = Annotated[
-    bool, typer.Option("--no-engine-args", help="Do not ask vLLM about engine_args.")
+    bool, typer.Option("--no-engine-args", help="Skip checking engine_args with vLLM.")
 ]
 
 
@@ -25,9 +25,11 @@ NoEngine = Annotated[
 def check(
     fleet: FleetFile,
     no_engine_args: NoEngine = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Say everything that is wrong with a fleet file, and with its models as far as known here."""
+    """Check a fleet file and its models; report every fault."""
     with answering(as_json):
         checked = check_fleet(fleet, check_engine_args=not no_engine_args)
         if as_json:
@@ -42,14 +44,14 @@ def check(
 
 @config.command()
 def show(fleet: FleetFile) -> None:
-    """Print a fleet file with its defaults filled in and its secrets hidden."""
+    """Print a fleet file with defaults filled in and secrets hidden."""
     with answering():
         typer.echo(load_fleet(fleet, check_engine_args=False).to_yaml(), nl=False)
 
 
 @config.command()
 def serve(fleet: FleetFile) -> None:
-    """Print a fleet file as the configuration that `serve deploy` takes, ${VARIABLES} unread."""
+    """Print a fleet file as a configuration for `serve deploy`."""
     with answering():
         load_fleet(fleet, check_engine_args=False)
         # without YAML's aliases for what is there twice
@@ -59,7 +61,7 @@ def serve(fleet: FleetFile) -> None:
 
 @config.command()
 def reference() -> None:
-    """Print what may be in a fleet file, as Markdown."""
+    """Print the fleet file reference, as Markdown."""
     from deployments.fleet.fleet_reference import reference as page
 
     with answering():

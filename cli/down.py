@@ -13,9 +13,11 @@ from cli.stopping import stop_fleet
 
 def down(
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait for streams in flight to end.")
+        bool, typer.Option("--now", help="Stop without waiting for open streams.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
     """Stop the fleet that `antefix up` started."""
     with answering(as_json):

@@ -12,7 +12,9 @@ from cli.output import answering, not_running, print_json
 
 
 def env(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
     """Print OPENAI_BASE_URL and OPENAI_API_KEY; use it as: eval "$(antefix env)"."""
     with answering(as_json):

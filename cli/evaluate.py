@@ -29,39 +29,46 @@ GPU_SHARE = 0.45
 
 
 def evaluate(
-    reference: Annotated[str, typer.Argument(metavar="A", help="The model to compare with.")],
-    candidate: Annotated[str, typer.Argument(metavar="B", help="The model that is judged.")],
+    reference: Annotated[str, typer.Argument(metavar="A", help="Reference model.")],
+    candidate: Annotated[str, typer.Argument(metavar="B", help="Candidate model.")],
     text: Annotated[
-        Path | None, typer.Option(help="Read this: plain text, or .jsonl. Without: A's answers.")
+        Path | None, typer.Option(help="Text to score (plain or .jsonl); default: A's answers.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Answer these: .jsonl, or plain text, one a line.")
+        Path | None, typer.Option(help="Prompts to answer: .jsonl, or one per line.")
     ] = None,
-    window: Annotated[int, typer.Option(min=16, help="Tokens that are read at once.")] = 512,
-    windows: Annotated[int, typer.Option(min=1, help="Read at most so many.")] = 64,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 64,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, for rates.")] = 8,
-    rounds: Annotated[int, typer.Option(min=0, help="Of measuring rates; 0: none.")] = 5,
+    window: Annotated[int, typer.Option(min=16, help="Window length, in tokens.")] = 512,
+    windows: Annotated[int, typer.Option(min=1, help="Maximum number of windows.")] = 64,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum length of an answer, in tokens.")
+    ] = 64,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Concurrent requests when rates are measured.")
+    ] = 8,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds of rate measurement; 0 skips it.")] = 5,
     engine_arg: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of vLLM, for both; repeat it.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="vLLM argument for both models; repeatable."),
     ] = None,
     apart: Annotated[
-        bool, typer.Option("--apart", help="Load one after the other: both do not fit.")
+        bool, typer.Option("--apart", help="Load the models one after the other.")
     ] = False,
     max_kl: Annotated[
-        float | None, typer.Option(min=0, help="Fail above this mean KL, in nats a token.")
+        float | None, typer.Option(min=0, help="Fail above this mean KL, in nats per token.")
     ] = None,
     max_ppl_increase: Annotated[
-        float | None, typer.Option(min=0, help="Fail above this increase; 0.05 is 5 %.")
+        float | None, typer.Option(min=0, help="Fail above this perplexity increase; 0.05 is 5 %.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Folder of the report. Without: that of B's weights.")
+        Path | None, typer.Option(help="Report folder; default: next to B's weights.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Compare two models on one engine: quality, size and speed; the report is kept beside B.
+    """Compare the quality, size and speed of two models; store a report.
 
-    With a limit, the exit code tells whether B keeps it, at the upper end of the 95 % interval.
+    With a limit, exit 7 if the upper end of the 95 % interval exceeds it.
     """
     with answering(as_json):
         for model in (reference, candidate):

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from observability.grafana import Compared, Dashboard, Grafana
 
 grafana = CommandLine(
-    help="Push the dashboards to a Grafana, compare them with it, and pull edits back. "
-    "Set GRAFANA_URL to its address and GRAFANA_TOKEN to a service account's token.",
+    help="Push the dashboards to Grafana, compare them, and pull edits back. "
+    "Set GRAFANA_URL and GRAFANA_TOKEN (a service account's token).",
 )
 
-Folder = Annotated[str, typer.Option("--folder", help="Grafana's folder, by its title.")]
+Folder = Annotated[str, typer.Option("--folder", help="Title of the Grafana folder.")]
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", help="Dashboards of antefix slo render; without, those that ship."),
+    typer.Option("--dir", help="Output of antefix slo render; default: the built-in dashboards."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @grafana.command()
@@ -36,19 +36,19 @@ def push(
     datasource_url: Annotated[
         str | None,
         typer.Option(
-            help="Make a data source named Antefix of the Prometheus at this address; as Grafana "
-            "reaches it."
+            help="Create a data source named Antefix for the Prometheus at this URL, as seen "
+            "from Grafana."
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace also what was edited in Grafana.")
+        bool, typer.Option("--force", help="Overwrite dashboards that were edited in Grafana.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
+        bool, typer.Option("--dry-run", help="Show what would change, without changing it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create or update the dashboards. What was edited in Grafana since the last push is kept."""
+    """Create or update the dashboards; keep those that were edited in Grafana."""
     with answering(as_json):
         from observability.grafana import DATASOURCE, PushState
 
@@ -82,7 +82,7 @@ def push(
 
 @grafana.command()
 def diff(folder: Folder = "Antefix", directory: Directory = None, as_json: AsJson = False) -> None:
-    """Show what a push would change. Exits 0 when that is nothing, else 1."""
+    """Show what a push would change. Exit 0 if nothing, otherwise 1."""
     with answering(as_json):
         there = _grafana()
         compared = there.compare(_dashboards(directory), there.folder(folder))
@@ -104,11 +104,11 @@ def diff(folder: Folder = "Antefix", directory: Directory = None, as_json: AsJso
 
 @grafana.command()
 def pull(
-    out: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; created if missing.")],
     folder: Folder = "Antefix",
     as_json: AsJson = False,
 ) -> None:
-    """Write Grafana's dashboards to files, without what belongs to that Grafana alone."""
+    """Write Grafana's dashboards to files, without ids of that Grafana."""
     with answering(as_json):
         from observability.grafana import as_text, file_name
 

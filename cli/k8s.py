@@ -36,27 +36,29 @@ if TYPE_CHECKING:
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(
-    help="Check a Kubernetes cluster before an install, and a release in it. Changes nothing.",
+    help="Check a cluster before an install, and a release in it. Changes nothing.",
 )
 
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Instead of the context's own.")
+    str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
 ]
-Context = Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")]
+Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context.")]
 Kubeconfig = Annotated[
-    str | None, typer.Option("--kubeconfig", help="Instead of KUBECONFIG or ~/.kube/config.")
+    str | None,
+    typer.Option("--kubeconfig", help="Kubeconfig file; default: KUBECONFIG or ~/.kube/config."),
 ]
 ValuesFiles = Annotated[
     list[str] | None,
-    typer.Option("--values", "-f", help="Values of the chart; later files over earlier ones."),
+    typer.Option("--values", "-f", help="Values file; repeatable, later files win."),
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="KEY=VALUE, over the files, as for Helm.")
+    list[str] | None, typer.Option("--set", help="KEY=VALUE, overrides files, as in Helm.")
 ]
 SetString = Annotated[
-    list[str] | None, typer.Option("--set-string", help="KEY=VALUE, of a value that is text.")
+    list[str] | None,
+    typer.Option("--set-string", help="KEY=VALUE with a string value, as in Helm."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @k8s.command()
@@ -66,20 +68,20 @@ def preflight(
     set_strings: SetString = None,
     fleet: Annotated[
         str | None,
-        typer.Option("--fleet", help="A fleet file instead of `fleet` in the values."),
+        typer.Option("--fleet", help="Fleet file to use instead of `fleet` in the values."),
     ] = None,
     release: Annotated[
-        str, typer.Option("--release", help="Its pods, where it runs already, take no room.")
+        str, typer.Option("--release", help="Release name; its running pods count as free room.")
     ] = "antefix",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     no_engine_args: Annotated[
-        bool, typer.Option("--no-engine-args", help="Do not ask vLLM about engine_args.")
+        bool, typer.Option("--no-engine-args", help="Skip checking engine_args with vLLM.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what stands in the way of an install, and what to do about it."""
+    """Check a cluster before an install; list problems with remedies."""
     with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.facts import gather
@@ -118,14 +120,14 @@ def preflight(
 @k8s.command()
 def status(
     release: Annotated[
-        str, typer.Option("--release", help="Needed where a namespace has several.")
+        str, typer.Option("--release", help="Release name; required if the namespace has several.")
     ] = "",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a release: its pods, why some wait, its endpoints, Redis and last warnings."""
+    """Show a release: pods and why they wait, endpoints, Redis, warnings."""
     with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.release import seen
@@ -146,7 +148,10 @@ def status(
 @k8s.command()
 def diff(
     release: Annotated[
-        str, typer.Argument(help="Needed where a namespace has several.", show_default=False)
+        str,
+        typer.Argument(
+            help="Release name; required if the namespace has several.", show_default=False
+        ),
     ] = "",
     values: ValuesFiles = None,
     set_values: Set = None,
@@ -156,7 +161,7 @@ def diff(
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what helm upgrade with these values would restart or move, and its cost in GPUs."""
+    """Show what a helm upgrade would restart or move, and its GPUs."""
     with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.needs import needs_of

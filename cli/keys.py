@@ -34,43 +34,43 @@ from deployments.gateway.intake.keys_file import (
     written,
 )
 
-keys = CommandLine(help="Make, list, revoke and rotate API keys.")
+keys = CommandLine(help="Create, list, revoke and rotate API keys.")
 
 DAY_S = 86400.0
 
 KeysFile = Annotated[
     Path | None,
-    typer.Option(
-        "--file", help="The file of keys. By default, the one of fleets that antefix up starts."
-    ),
+    typer.Option("--file", help="Key file; default: the one that antefix up uses."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="As antefix keys list shows it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="Key id, from antefix keys list.")]
 
 
 @keys.command()
 def create(
-    tenant: Annotated[str, typer.Argument(help="The tenant whose requests it authenticates.")],
+    tenant: Annotated[str, typer.Argument(help="Tenant that the key authenticates.")],
     file: KeysFile = None,
     expires_in_days: Annotated[
-        float | None, typer.Option(min=0, help="Days until it expires; by default it does not.")
+        float | None, typer.Option(min=0, help="Days until the key expires; default: never.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="A model it may use, repeatable; by default all.")
+        list[str] | None, typer.Option(help="Model that the key may use; repeatable; default: all.")
     ] = None,
     priority: Annotated[
-        Literal["interactive", "batch"], typer.Option(help="The highest class of its requests.")
+        Literal["interactive", "batch"],
+        typer.Option(help="Highest class that its requests may use."),
     ] = "interactive",
     overflow: Annotated[
         bool, typer.Option(help="Whether another model may answer when the requested one is full.")
     ] = True,
     policy: Annotated[bool, typer.Option(help="Whether it may send x-antefix-policy.")] = True,
     operator: Annotated[
-        bool, typer.Option("--operator", help="It sees all tenants, if its tenant is an operator.")
+        bool,
+        typer.Option("--operator", help="Let it see all tenants, if its tenant is an operator."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key for a tenant and show it, this once."""
+    """Create a key for a tenant and print it once."""
     with answering(as_json):
         if tenant != tenant.strip() or not tenant or set(tenant) & set("=,\n\r#"):
             raise Problem(
@@ -89,7 +89,7 @@ def create(
 
 @keys.command("list")
 def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
-    """List the keys of a file by their ids, and report what is wrong in it."""
+    """List key ids and report faults of the file."""
     with answering(as_json):
         path = _path(file)
         if file is not None and not path.exists():
@@ -110,7 +110,7 @@ def list_keys(file: KeysFile = None, as_json: AsJson = False) -> None:
 
 @keys.command()
 def revoke(key_id: KeyId, file: KeysFile = None, as_json: AsJson = False) -> None:
-    """Revoke a key. Gateways refuse it within seconds."""
+    """Revoke a key. Gateways reject it within seconds."""
     with answering(as_json):
         revoked: list[StoredKey] = []
 
@@ -130,12 +130,10 @@ def revoke(key_id: KeyId, file: KeysFile = None, as_json: AsJson = False) -> Non
 def rotate(
     key_id: KeyId,
     file: KeysFile = None,
-    grace_days: Annotated[
-        float, typer.Option(min=0, help="Days that the old key keeps working.")
-    ] = 7.0,
+    grace_days: Annotated[float, typer.Option(min=0, help="Days until the old key expires.")] = 7.0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new key with the rights of an old one, which expires after a grace period."""
+    """Replace a key; the old one expires after a grace period."""
     with answering(as_json):
         key, until = new_key(), time.time() + grace_days * DAY_S
         made: list[StoredKey] = []

@@ -53,15 +53,13 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")
     ] = False,
-    lines: Annotated[int, typer.Option("-n", min=0, help="How many of the latest lines.")] = 20,
-    component: Annotated[
-        Component, typer.Option(help="Lines of this component only.")
-    ] = Component.ALL,
+    lines: Annotated[int, typer.Option("-n", min=0, help="Number of lines to show.")] = 20,
+    component: Annotated[Component, typer.Option(help="Show this component only.")] = Component.ALL,
     request: Annotated[
-        str, typer.Option(metavar="ID", help="Lines about this request: its x-request-id.")
+        str, typer.Option(metavar="ID", help="Show lines about this x-request-id.")
     ] = "",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Only the JSON lines of gateways and engines, unchanged.")
+        bool, typer.Option("--json", help="Print the JSON lines of gateways and engines unchanged.")
     ] = False,
 ) -> None:
     """Show the logs of the running fleet."""

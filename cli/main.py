@@ -34,16 +34,19 @@ from cli.verify import verify
 
 app = CommandLine(
     name="antefix",
-    help="Serve large language models. Each request goes where its first token is due soonest.",
+    help="Serve large language models with vLLM, and route each request to the best replica.",
     epilog=explained(),
 )
-for command in (up, update, down, status, logs, chat, env, verify, bench, backtest, calibrate):
-    app.command()(command)
-app.command()(quantize)
-app.command()(tune_speculation)
-app.command()(prove_resume)
-app.command()(plan)
-app.command()(evaluate)
+FLEET, KUBERNETES, MODELS = "Fleet", "Kubernetes", "Models"
+LOAD, CONFIGURATION = "Load and simulation", "Configuration"
+PANELS = {
+    FLEET: (up, update, down, status, logs, chat, env, verify),
+    MODELS: (plan, quantize, evaluate, tune_speculation, prove_resume),
+    LOAD: (bench, calibrate, backtest),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,11 +73,9 @@ def version() -> None:
     typer.echo(version_line())
 
 
-app.add_typer(config, name="config")
-app.add_typer(grafana, name="grafana")
-app.add_typer(k8s, name="k8s")
-app.add_typer(keys, name="keys")
-app.add_typer(slo, name="slo")
+app.add_typer(k8s, name="k8s", rich_help_panel=KUBERNETES)
+for name, group in (("config", config), ("keys", keys), ("slo", slo), ("grafana", grafana)):
+    app.add_typer(group, name=name, rich_help_panel=CONFIGURATION)
 
 
 def main() -> None:

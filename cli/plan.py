@@ -20,32 +20,37 @@ def plan(
     model: Annotated[
         str, typer.Option(help="`embedded`, a Hugging Face id, or a folder with a config.json.")
     ],
-    gpu: Annotated[str, typer.Option(help="Such as a100-80g, h100, l4; a wrong one lists all.")],
+    gpu: Annotated[
+        str, typer.Option(help="GPU, such as a100-80g, h100, l4; an unknown one lists all.")
+    ],
     context: Annotated[
         int | None,
-        typer.Option(min=2, help="Tokens of the longest request, prompt and answer; required."),
+        typer.Option(min=2, help="Longest request in tokens, prompt plus answer; required."),
     ] = None,
     prompt: Annotated[
-        int | None, typer.Option(min=1, help="Of the mean prompt; without: the context's rest.")
+        int | None,
+        typer.Option(min=1, help="Mean prompt length in tokens; default: context minus output."),
     ] = None,
     output: Annotated[
-        int | None, typer.Option(min=1, help="Of the mean answer; without: an eighth of context.")
+        int | None,
+        typer.Option(min=1, help="Mean answer length in tokens; default: an eighth of context."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Requests in flight at once, on average.")
+        int | None, typer.Option(min=1, help="Mean number of concurrent requests.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, help="Requests a second, instead or as well.")
+        float | None,
+        typer.Option(min=0.001, help="Requests per second, instead of or with --concurrency."),
     ] = None,
     slo: Annotated[
-        str, typer.Option(help="Seconds to the first token, and for each after it.")
+        str, typer.Option(help="TTFT and TPOT objectives, in seconds.")
     ] = "ttft=2,tpot=0.1",
     draft: Annotated[
         str | None,
-        typer.Option(help="What drafts: ngram, or a draft model or EAGLE-3 head."),
+        typer.Option(help="Draft: ngram, a draft model or an EAGLE-3 head."),
     ] = None,
     drafts_accepted: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of drafts that is right.")
+        float, typer.Option(min=0, max=1, help="Assumed share of drafted tokens accepted.")
     ] = 0.6,
     kv_cache_dtype: Annotated[
         str,
@@ -53,13 +58,17 @@ def plan(
     ] = "auto",
     price_per_gpu_hour: Annotated[
         float | None,
-        typer.Option(min=0, help="In any currency; without, a price of May 2026 where known."),
+        typer.Option(min=0, help="Price in any currency; default: USD as of May 2026, if known."),
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch config.json from the Hub, if it must be.")
+        bool, typer.Option("--download", help="Fetch config.json from the Hub if necessary.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    as_fleet: Annotated[bool, typer.Option("--fleet", help="A fleet file on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
+    as_fleet: Annotated[
+        bool, typer.Option("--fleet", help="Print a fleet file on stdout.")
+    ] = False,
 ) -> None:
     """Recommend weights, GPUs and replicas; estimate speed and cost."""
     with answering(as_json):

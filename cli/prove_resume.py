@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 def prove_resume(
-    fleet: Annotated[str, typer.Argument(help="A path, or the name of a fleet that ships.")],
-    pool: Annotated[str | None, typer.Option(help="Whose; without, the first pool's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    fleet: Annotated[str, typer.Argument(help="Fleet file path, or built-in fleet name.")],
+    pool: Annotated[str | None, typer.Option(help="Pool; default: the first.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Cut answers of one engine, continue them, and compare tokens with the uncut ones."""
+    """Check that continued answers have the same tokens on this hardware."""
     with answering(as_json):
         from deployments.fleet.fleet_file import load_fleet
 

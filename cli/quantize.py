@@ -30,39 +30,41 @@ SAMPLE_TOKENS = 512
 def quantize(
     model: Annotated[
         str,
-        typer.Argument(help="A model folder, a GGUF file, a Hugging Face id, or: embedded."),
+        typer.Argument(help="Model folder, GGUF file, Hugging Face id, or embedded."),
     ] = "",
     scheme: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMES)}.")] = "awq",
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder to write; else <model>-<scheme>, beside the model."),
+        typer.Option(help="Folder to write; default: <model>-<scheme>, next to the model."),
     ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(
-            help="Text like what the model will be asked: .txt, or .jsonl with text, prompt, "
-            "messages or turns. awq, gptq and w8a8-smoothquant need it."
+            help="Text like your users' requests: .txt, or .jsonl with text, prompt, messages "
+            "or turns. Required by awq, gptq and w8a8-smoothquant."
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(min=1, help="At most so many windows of the calibration text.")
+        int, typer.Option(min=1, help="Maximum number of calibration windows.")
     ] = SAMPLES,
     sample_tokens: Annotated[
-        int, typer.Option(min=64, help="Tokens of each window.")
+        int, typer.Option(min=64, help="Window length, in tokens.")
     ] = SAMPLE_TOKENS,
     group_size: Annotated[
         int | None,
-        typer.Option(help="Inputs that share a scale; else the largest of 128 to 16 that fits."),
+        typer.Option(help="Inputs per scale; default: the largest of 128 to 16 that fits."),
     ] = None,
     tensor_parallel: Annotated[
-        int, typer.Option(min=1, help="The groups have to fit so many GPUs.")
+        int, typer.Option(min=1, help="GPUs per replica, which groups must divide.")
     ] = 1,
-    revision: Annotated[str | None, typer.Option(help="Of a Hugging Face model.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is at --out.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Revision of a Hugging Face model.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite --out.")] = False,
     list_schemes: Annotated[
-        bool, typer.Option("--list", help="Show the schemes, and what each is for.")
+        bool, typer.Option("--list", help="List the schemes and their uses.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
     """Quantize a model. Repeat the command to resume after an interruption."""
     with answering(as_json):

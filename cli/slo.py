@@ -14,14 +14,14 @@ from common.errors import Problem
 slo = CommandLine(help="Check SLO files; write rules, alerts, runbooks and dashboards.")
 
 SloPath = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="Without: the one that ships.")
+    Path | None, typer.Argument(metavar="[FILE]", help="SLO file; default: the built-in one.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @slo.command()
 def check(file: SloPath = None, as_json: AsJson = False) -> None:
-    """Say what is wrong with an SLO file. Its queries are read by promtool, where that is."""
+    """Check an SLO file, and its queries if promtool is installed."""
     with answering(as_json):
         from observability import runbooks
         from observability.promtool import complaints
@@ -48,14 +48,14 @@ def check(file: SloPath = None, as_json: AsJson = False) -> None:
 
 @slo.command()
 def render(
-    out: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; created if missing.")],
     file: SloPath = None,
     runbook_folder: Annotated[
-        Path | None, typer.Option("--runbooks", help="Folder of the runbooks; else OUT/runbooks.")
+        Path | None, typer.Option("--runbooks", help="Runbook folder; default: OUT/runbooks.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write rules.yaml, alertmanager.yaml, runbooks/ and dashboards/ of an SLO file."""
+    """Write rules, routes, runbooks and dashboards from an SLO file."""
     with answering(as_json):
         from observability import alertmanager, dashboards, rules, runbooks
         from observability.slo import load

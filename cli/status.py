@@ -45,15 +45,15 @@ def status(
     ] = False,
     base_url: Annotated[
         str | None,
-        typer.Option(help="The address of a fleet elsewhere, such as http://127.0.0.1:8000/v1."),
+        typer.Option(help="Base URL of another fleet, such as http://127.0.0.1:8000/v1."),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(
-            help="Its key. Others on this machine see it here, but not in OPENAI_API_KEY."
-        ),
+        typer.Option(help="API key. Visible to other users here; OPENAI_API_KEY is not."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
     """Show the replicas: queues, KV use and predicted time to first token."""
     with answering(as_json):

@@ -21,39 +21,44 @@ if TYPE_CHECKING:
 
 
 def tune_speculation(
-    fleet: Annotated[str, typer.Argument(help="A path, or the name of a fleet that ships.")],
+    fleet: Annotated[str, typer.Argument(help="Fleet file path, or built-in fleet name.")],
     prompts: Annotated[
-        Path, typer.Option(help="The load's prompts: one a line, or .jsonl with messages or turns.")
+        Path, typer.Option(help="Prompts: one per line, or .jsonl with messages or turns.")
     ],
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once, as in the load.")],
-    pool: Annotated[str | None, typer.Option(help="Whose; without, the first pool's.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Longest answer, in tokens.")] = 128,
-    k: Annotated[str, typer.Option(help="Tokens drafted at once, each tried.")] = "1,2,3,5,8",
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent requests.")],
+    pool: Annotated[str | None, typer.Option(help="Pool; default: the first.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(min=2, help="Maximum length of an answer, in tokens.")
+    ] = 128,
+    k: Annotated[str, typer.Option(help="Draft lengths to try, in tokens.")] = "1,2,3,5,8",
     method: Annotated[
         str | None,
         typer.Option(
-            help="Of ngram, suffix, draft_model; without, the pool's own speculative_config,"
-            " or ngram and suffix."
+            help="ngram, suffix or draft_model; default: the pool's speculative_config, or"
+            " ngram and suffix."
         ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="A draft model: an id, or a path. For draft_model.")
+        str | None, typer.Option(help="Draft model for draft_model: an id or a path.")
     ] = None,
     draft_layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Cut the draft from so many of the model's own first layers."),
+        typer.Option(min=1, help="Make the draft from the model's first N layers."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=2, max=MOST_ROUNDS, help="More make the intervals narrower.")
+        int,
+        typer.Option(
+            min=2, max=MOST_ROUNDS, help="Rounds of measurement; more narrow the intervals."
+        ),
     ] = 3,
-    apart: Annotated[
-        bool, typer.Option("--apart", help="Load one engine at a time: two do not fit.")
-    ] = False,
+    apart: Annotated[bool, typer.Option("--apart", help="Load one engine at a time.")] = False,
     exact: Annotated[
         bool,
-        typer.Option("--exact", help="Load an engine for every length: CUDA graphs are for one."),
+        typer.Option("--exact", help="Load an engine per draft length, each with its CUDA graphs."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
     """Measure speculation methods and draft lengths; recommend one or none."""
     with answering(as_json):

@@ -25,30 +25,30 @@ WATCH_SECONDS = 1.0
 
 def up(
     fleet: Annotated[
-        str, typer.Argument(help="The path of a fleet file, or the name of one that ships.")
+        str, typer.Argument(help="Fleet file path, or built-in fleet name.")
     ] = "laptop",
     host: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Instead of gateway.host. 0.0.0.0 lets other machines in, by plain HTTP.",
+            help="Listen address; default: gateway.host. 0.0.0.0 serves other machines too.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Instead of gateway.port; 0 picks a free one."),
+        typer.Option(min=0, max=65535, help="Port; default: gateway.port; 0 picks a free one."),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Deploy on this Ray cluster instead of starting a Ray here."
+            metavar="HOST:PORT", help="Deploy on this Ray cluster instead of starting one."
         ),
     ] = None,
     with_prometheus: Annotated[
         bool,
         typer.Option(
             "--with-prometheus",
-            help="Also start a Prometheus and an Alertmanager, with Antefix's rules.",
+            help="Also start Prometheus and Alertmanager, with Antefix's rules.",
         ),
     ] = False,
     foreground: Annotated[
@@ -58,9 +58,11 @@ def up(
             help="Stay in the foreground. SIGTERM or Ctrl-C drains and stops the fleet.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Start a fleet, ask it a first question and leave it running."""
+    """Start a fleet, send a first request, and leave it running."""
     with answering(as_json):
         # Ended by systemd or a closed terminal, `up` cleans up as after Ctrl-C.
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -29,12 +29,12 @@ _ANEW = "to change that: antefix down, then antefix up"
 
 
 def update(
-    fleet: Annotated[
-        str, typer.Argument(help="The path of a fleet file, or the name of one that ships.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    fleet: Annotated[str, typer.Argument(help="Fleet file path, or built-in fleet name.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Change the running fleet to what a fleet file says, engine by engine."""
+    """Apply a changed fleet file to the running fleet, step by step."""
     with answering(as_json):
         began = time.monotonic()
         home = Home()

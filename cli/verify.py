@@ -56,21 +56,27 @@ class VerifiedAnswer:
 
 
 def verify(
-    base_url: Annotated[str | None, typer.Option(help="A fleet's address.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Base URL of a fleet; default: the running one.")
+    ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="Its key. Others on this machine can see it, unlike --api-key-file."),
+        typer.Option(help="API key. Visible to other users here; use --api-key-file."),
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Its keys, tenant=key each; the first is used.")
+        Path | None, typer.Option(help="File with tenant=key lines; the first key is used.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Its first model unless given.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name; default: the API's first model.")
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for it to be ready, and for an answer.")
+        float, typer.Option(min=0, help="Seconds to wait for readiness, and for an answer.")
     ] = 300.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Check that the running fleet answers and reuses a prefix, with three to seven questions."""
+    """Check that a fleet answers and reuses prefixes, with up to seven requests."""
     with answering(as_json):
         if api_key_file is not None:
             api_key = _first_key(api_key_file)

@@ -12,6 +12,7 @@ from tests.kubernetes_long.test_kuberay import OLDEST
 ROOT = Path(__file__).parents[1]
 PAGES = (
     "README.md",
+    "docs/kubernetes/quickstart.md",
     "docs/kubernetes/install.md",
     "docs/kubernetes/platforms.md",
     "helm/antefix/README.md",
@@ -44,7 +45,7 @@ def test_a_page_names_no_other_range(page: str) -> None:
     found = re.findall(
         r"KubeRay(?: operator)?(?:'s operator,)? (1\.\d+(?:\.\d+)? (?:to|or)\b \S+)", text
     )
-    assert {one.rstrip(",.") for one in found} == {f"{OLDEST} to 1.7"}
+    assert {one.rstrip(",.;") for one in found} == {f"{OLDEST} to 1.7"}
     drivers = re.findall(r"driver (?:of )?R?(\d+) or later", text)
     assert {*drivers} == {str(OLDEST_DRIVER)}
     assert not re.search(r"R\d{3} or later", text)

@@ -11,6 +11,9 @@ from benchmarks import headlines, kept_results, measured, summary
 from benchmarks.stand import report
 from benchmarks.stand.revision import Revision
 from common.errors import Problem
+from tests.some import some
+
+ROOT = Path(__file__).parents[2]
 
 
 def printed(capsys: pytest.CaptureFixture[str], figure: float) -> dict[str, Any]:
@@ -77,13 +80,19 @@ def test_a_result_of_code_that_has_changed_is_marked_wherever_its_figures_are(
     assert "| **stale**: abc1234 |" in page
 
 
-def test_the_readme_says_which_of_its_figures_are_stale() -> None:
-    readme, history = summary.README.read_text(), kept_results.read()
-    names = [*headlines.TABLES, *headlines.SENTENCES]
-    assert "**Stale**" not in summary.with_figures(readme, history, {})
-    marked = summary.with_figures(readme, history, dict.fromkeys(names, "abc1234"))
-    words = " ".join(marked.split())
-    assert all(f"(`{name}` since abc1234)." in words for name in names)
+def pages_with_figures() -> list[tuple[str, str]]:
+    """Each page, by its path from the repository's root, with its text."""
+    return [(place, (ROOT / place).read_text()) for place in sorted({*headlines.PLACES.values()})]
+
+
+def test_a_page_says_which_of_its_figures_are_stale() -> None:
+    history = kept_results.read()
+    all_stale = dict.fromkeys(headlines.PLACES, "abc1234")
+    for place, text in some(pages_with_figures()):
+        assert "**Stale**" not in summary.with_figures(place, text, history, {})
+        words = " ".join(summary.with_figures(place, text, history, all_stale).split())
+        names = [name for name, of in headlines.PLACES.items() if of == place]
+        assert all(f"(`{name}` since abc1234)." in words for name in some(names))
 
 
 def test_what_is_to_be_known_of_a_result_is_on_the_page(
@@ -115,7 +124,11 @@ def test_the_page_is_that_of_the_results_that_are_kept() -> None:
     """Else: make bench-summary. What is stale is as that found it: later commits change it."""
     history, stale = kept_results.read(), measured.read()
     assert summary.PAGE.read_text() == summary.page(history, stale)
-    readme = summary.README.read_text()
-    assert summary.with_figures(readme, history, stale) == readme
-    names = (*headlines.TABLES, *headlines.SENTENCES)
-    assert all(summary.BEGINS.format(name) in readme for name in names)
+    for place, text in some(pages_with_figures()):
+        assert summary.with_figures(place, text, history, stale) == text
+
+
+def test_each_benchmark_with_a_template_has_its_place_on_that_page() -> None:
+    assert {*headlines.TABLES, *headlines.SENTENCES} == {*headlines.PLACES}
+    texts = dict(pages_with_figures())
+    assert all(summary.BEGINS.format(name) in texts[of] for name, of in headlines.PLACES.items())

@@ -1,0 +1,27 @@
+"""A hook of MkDocs: links from pages to files of the repository lead to the repository.
+
+MkDocs knows the files below docs/ only. A link to a file that exists elsewhere in the repository
+becomes one below `repo_url`; every other link is left for MkDocs, which reports it when it is dead.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """The page's text with those links replaced."""
+    folder = (ROOT / "docs" / page.file.src_uri).parent
+
+    def led_out(link: re.Match[str]) -> str:
+        target = (folder / link[2]).resolve()
+        if target.is_relative_to(ROOT / "docs") or not target.exists():
+            return link[0]
+        return f"{link[1]}{config.repo_url}/blob/main/{target.relative_to(ROOT)}{link[3]}"
+
+    return LINK.sub(led_out, markdown)

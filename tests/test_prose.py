@@ -1,0 +1,114 @@
+"""What people read is plain English: the rules of docs/vale, for those who have no Vale.
+
+A rule is a file in Vale's format, of the kinds `existence`, `substitution` and `occurrence`. Code,
+link targets, comments and what tables separate are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.some import some
+
+ROOT = Path(__file__).parent.parent
+RULES = {
+    file.stem: yaml.safe_load(file.read_text())
+    for file in sorted((ROOT / "docs" / "vale" / "Antefix").glob("*.yml"))
+}
+# Rewritten so far. A page that is listed stays so; a new page is listed at once.
+PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/README.md",
+    "docs/autoscaling.md",
+    "docs/cli.md",
+    "docs/gpu-nodes.md",
+    "docs/laptop.md",
+    "docs/style.md",
+    "docs/troubleshooting.md",
+    "docs/benchmarks/overhead.md",
+    "docs/benchmarks/overload.md",
+    "docs/kubernetes/README.md",
+    "docs/kubernetes/quickstart.md",
+)
+
+
+def prose(text: str) -> str:
+    """The words of a Markdown page; each code span is one word."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text, flags=re.S)
+    return re.sub(r"[*_]{1,2}([^*_\n]+)[*_]{1,2}", r"\1", text)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Of paragraphs, items of lists, headings and the cells of tables."""
+    for block in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.|#+) |\||\n(?=\|)", prose(text), flags=re.M):
+        yield from re.split(r"(?<=[.!?:;])\s+", " ".join(block.split()))
+
+
+def tokens_of(rule: dict[str, Any]) -> list[str]:
+    return list(rule.get("tokens") or rule["swap"])
+
+
+def alerts(text: str) -> list[str]:
+    """Each with the rule's name."""
+    found = []
+    for name, rule in RULES.items():
+        flags = re.I if rule.get("ignorecase") else 0
+        if rule["extends"] == "occurrence":
+            word = re.compile(rule["token"])
+            found += [
+                f"{name}: {sentence}"
+                for sentence in sentences(text)
+                if len(word.findall(sentence)) > rule["max"]
+            ]
+            continue
+        any_of = re.compile(rf"\b(?:{'|'.join(tokens_of(rule))})(?!\w)", flags)
+        found += [
+            f"{name}: {match[0]!r} in {sentence}"
+            for sentence in sentences(text)
+            for match in any_of.finditer(sentence)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_plain_english(page: str) -> None:
+    assert not alerts((ROOT / page).read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Whoever reads Redis cannot test a prompt.", "HeadlessClauses"),
+        ("Redis is not believed.", "Machines"),
+        ("A request that holds its SLO goes first.", "MeetAnSlo"),
+        ("Nobody gets in.", "Persons"),
+        ("The stream was broken off.", "Verbs"),
+        ("It goes there, or else it waits.", "Words"),
+        ("The drills passed.", "PrivateWords"),
+        (f"A sentence {'of many words ' * 9}.", "SentenceLength"),
+    ],
+)
+def test_each_rule_finds_what_it_is_for(text: str, rule: str) -> None:
+    assert [alert.partition(":")[0] for alert in alerts(text)] == [rule]
+
+
+def test_code_and_the_targets_of_links_are_not_read() -> None:
+    text = "Run `make drills`, or see [chaos tests](drills.md).\n\n```sh\nnobody tells\n```\n"
+    assert not alerts(text)
+
+
+def test_the_rules_are_those_that_this_test_tries() -> None:
+    assert {*some(RULES)} == {
+        *("HeadlessClauses", "Machines", "MeetAnSlo", "Persons", "Verbs", "Words"),
+        *("PrivateWords", "SentenceLength"),
+    }
