@@ -25,7 +25,7 @@ class Room(NamedTuple):
 HOUSE = (
     Room(
         "benchmarks",
-        "measures: `make bench-*`, a folder each",
+        "benchmarks: `make bench-*`, one folder each",
         (
             "benchmarks/stand",
             *("cli", "cli/local", "deployments", "deployments/gateway"),
@@ -49,7 +49,7 @@ HOUSE = (
     ),
     Room(
         "cli",
-        "the `antefix` command: a module for each subcommand",
+        "the `antefix` command: one module per subcommand",
         (
             *("cli/local", "deployments/gateway/intake", "deployments/offline", "k8s"),
             *("deployments/fleet", "deployments/models", "deployments/wire", "loadgen"),
@@ -58,7 +58,7 @@ HOUSE = (
     ),
     Room(
         "cli/local",
-        "a fleet on this machine: Ray, Redis, Prometheus, their ports and processes",
+        "a fleet on this machine: Ray, Redis, Prometheus, ports and processes",
         (
             *("deployments", "deployments/gateway", "deployments/fleet"),
             *("deployments/models", "weights", "observability", "common"),
@@ -66,8 +66,8 @@ HOUSE = (
     ),
     Room(
         "deployments",
-        "what Ray Serve runs: `app.py` makes a fleet an application, `autoscaler.py` is in Ray "
-        "Serve's controller, `node_drain.py` in a pod's preStop",
+        "what Ray Serve runs: `app.py` builds its applications, `autoscaler.py` runs in its "
+        "controller, `node_drain.py` in a pod's preStop",
         (
             *("deployments/gateway", "deployments/gateway/inquiries"),
             *("deployments/gateway/intake", "deployments/engine", "deployments/process"),
@@ -76,8 +76,8 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway",
-        "**one gateway process**: the OpenAI API; `gateway.py` has a request's way from room to "
-        "room, `page/` is `/antefix/`",
+        "**one gateway process**: the OpenAI API; `gateway.py` connects the packages below, "
+        "`page/` is `/antefix/`",
         (
             *("deployments/gateway/answer", "deployments/gateway/checks"),
             *("deployments/gateway/inquiries", "deployments/gateway/pool"),
@@ -88,7 +88,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/answer",
-        "an answer on its way to the client, whichever engines make it",
+        "an answer on its way to the client, from one or several engines",
         (
             *("deployments/gateway/pool", "deployments/gateway/attempt"),
             *("deployments/gateway/record", "deployments/gateway/intake"),
@@ -97,7 +97,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/checks",
-        "what is refused before a request is scheduled: fields, sizes, budgets",
+        "checks before a request is scheduled: fields, sizes, budgets",
         (
             *("deployments/gateway/pool", "deployments/gateway/record"),
             *("deployments/gateway/intake", "deployments/fleet", "deployments/wire"),
@@ -106,7 +106,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/inquiries",
-        "what a gateway says of itself, its fleet and past requests, without an engine",
+        "status of the gateway, its fleet and past requests, without an engine",
         (
             *("deployments/gateway/pool", "deployments/gateway/record"),
             *("deployments/gateway/intake", "deployments/fleet", "autoscaling", "router"),
@@ -115,7 +115,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/pool",
-        "the pools of a fleet: their prompts, their replicas, and when a request has its turn",
+        "the pools of a fleet: prompts, replicas, and a request's turn",
         (
             *("deployments/gateway/attempt", "deployments/gateway/record"),
             *("deployments/gateway/intake", "deployments/fleet", "deployments/prompt"),
@@ -132,7 +132,7 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/record",
-        "what is remembered of requests: explanations, log, metrics",
+        "records of requests: explanations, log, metrics",
         (
             *("deployments/gateway/intake", "deployments/process", "deployments/fleet"),
             *("autoscaling", "observability", "router", "common"),
@@ -140,12 +140,12 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/intake",
-        "what comes in: keys, bodies, what a request asks for, and the errors it may get",
+        "input: keys, bodies, a request's options, and its errors",
         ("deployments/fleet", "autoscaling", "observability", "router", "common"),
     ),
     Room(
         "deployments/engine",
-        "**one replica process**: an engine behind its own HTTP server, in a Ray Serve actor",
+        "**one replica process**: an engine and its HTTP server, in a Ray Serve actor",
         (
             *("deployments/engine/vllm", "deployments/process", "deployments/fleet"),
             *("deployments/models", "deployments/wire", "observability", "router", "common"),
@@ -153,7 +153,7 @@ HOUSE = (
     ),
     Room(
         "deployments/engine/vllm",
-        "all that imports vLLM or depends on how one release of it works inside",
+        "all imports of vLLM, and all dependencies on its internals",
         (
             *("deployments/prompt", "deployments/wire"),
             *("autoscaling", "weights", "observability", "common"),
@@ -166,52 +166,52 @@ HOUSE = (
     ),
     Room(
         "k8s",
-        "asks and watches a Kubernetes cluster, writes the chart's schema and README",
+        "queries and watches a Kubernetes cluster, writes the chart's schema and README",
         ("deployments/fleet", "common"),
     ),
     Room(
         "deployments/process",
-        "what gateways and replicas both do: HTTP server, logs, metrics of a node, its drain",
+        "shared by gateways and replicas: HTTP server, logs, metrics and drain of a node",
         ("deployments/fleet", "observability", "common"),
     ),
     Room(
         "deployments/fleet",
-        "the fleet file: what it says, what is wrong with it, its reference",
+        "the fleet file: settings, checks, reference",
         ("deployments/models", "autoscaling", "weights", "observability", "router", "common"),
     ),
     Room("deployments/models", "where weights come from", ("common",)),
     Room("deployments/prompt", "a request's prompt as token ids, the same at both ends"),
-    Room("deployments/wire", "what gateways and replicas say to each other"),
+    Room("deployments/wire", "formats between gateways and replicas"),
     Room(
         "loadgen",
-        "load for any OpenAI API, open loop: workloads, the client, what it measured",
+        "open-loop load for any OpenAI API: workloads, client, results",
         ("simulator", "common"),
     ),
     Room(
         "simulator",
-        "traces, engines and a fleet, played by the code that decides in a real one",
+        "simulated traces, engines and fleets, with the decision code of a real one",
         ("autoscaling", "router", "common"),
     ),
     Room(
         "autoscaling",
-        "decides who is let in, what overflows, how many replicas there are",
+        "decides admission, overflow and the number of replicas",
         ("router",),
     ),
-    Room("weights", "quantizes, plans memory and speed, compares: offline", ("common",)),
+    Room("weights", "offline work on weights: quantization, sizing, comparison", ("common",)),
     Room(
         "observability",
-        "metrics, the SLO file and what is made from it, Grafana, traces",
+        "metrics, the SLO file and everything generated from it, Grafana, traces",
         ("common",),
     ),
     Room(
         "router",
-        "decides where a request goes; the prefix index and the load board in Redis",
+        "decides placement; prefix index and load board in Redis",
         ("common",),
     ),
     Room(
         "common",
-        "what every room may use: errors, why something failed, background loops, YAML files, a "
-        "file lock, child processes, plots",
+        "shared by all: errors, causes of failures, background loops, YAML files, a file lock, "
+        "child processes, plots",
     ),
 )
 FOLDERS = [room.folder for room in HOUSE]
@@ -260,7 +260,9 @@ def table() -> str:
         f"{', '.join(f'`{other}`' for other in room.imports) or 'nothing'} |"
         for room in HOUSE
     ]
-    return "\n".join(["| Folder | Does | Imports of ours |", "| -- | -- | -- |", *rows]) + "\n"
+    return (
+        "\n".join(["| Folder | Purpose | Imports from Antefix |", "| -- | -- | -- |", *rows]) + "\n"
+    )
 
 
 def page() -> str:

@@ -24,9 +24,12 @@ RULES = {
 # Rewritten so far. A page that is listed stays so; a new page is listed at once.
 PAGES = (
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     "docs/README.md",
     "docs/admission.md",
+    "docs/architecture.md",
     "docs/autoscaling.md",
     "docs/budgets.md",
     "docs/cli.md",
