@@ -21,55 +21,52 @@ engines for each pool of the fleet, and a Redis for the prefix index.
 
 ## Install
 
-You need Kubernetes 1.27 or later, Helm 4, the KubeRay operator 1.5.1 to 1.7 with its CRDs and, for
-engines on GPUs, nodes with NVIDIA's device plugin and driver 580 or later. Build and push the
-images first ([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` says what is
-missing.
+You need Kubernetes 1.27 or later, Helm 4, and the KubeRay operator 1.5.1 to 1.7 with its CRDs.
+Nodes of GPU engines need NVIDIA's device plugin and driver 580 or later. Build and push the images first
+([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` lists what is missing.
 
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
   --values helm/antefix/values/single-node-a100.yaml --set image.registry=registry.example.com
 ```
 
-- `values/` has a whole fleet each for kind on a laptop, one node of A100s and several, EKS, GKE and
+- `values/` contains whole fleets for kind on a laptop, one node of A100s and several, EKS, GKE and
   bare metal ([platforms](../../docs/kubernetes/platforms.md)).
-- [docs/kubernetes/](../../docs/kubernetes/) says how to size, upgrade, rotate keys and
-  troubleshoot.
-- `fleet` is a [fleet file](../../docs/fleet-file.md). Keys that the chart does not know are
-  refused; for those that other charts have, the message says what to write instead.
+- [docs/kubernetes/](../../docs/kubernetes/README.md) covers sizing, upgrades, key rotation and
+  troubleshooting.
+- `fleet` is a [fleet file](../../docs/fleet-file.md). The chart rejects unknown keys. For keys of
+  other charts, the message names the right one.
 
 ## Before production
 
-- **Secrets**: `auth.existingSecret` and `redis.existingSecret` from a secret manager. Those that
-  Helm made are in the cluster alone, and [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
+- **Secrets**: `auth.existingSecret` and `redis.existingSecret` from a secret manager. Secrets that
+  Helm created exist in the cluster only. [GitOps](../../docs/kubernetes/gitops.md) cannot use them.
 - **Images by digest**: `image.cpu.digest`, `image.gpu.digest`, `redis.image.digest`. A tag may
-  become another image, and head and workers then differ.
-- **Drivers**: NVIDIA's driver 580 or later on GPU nodes, because the GPU image is of CUDA 13.
-- **Weights**: `models.storage: pvc`, of a class for `ReadWriteMany` where engines run on several
-  nodes, and `models.download.enabled`. Else each pod downloads them at each start, onto its node's
-  disk.
+  change to another image, and head and workers then differ.
+- **Drivers**: NVIDIA's driver 580 or later on GPU nodes, because the GPU image uses CUDA 13.
+- **Weights**: `models.storage: pvc` and `models.download.enabled`, with a class for `ReadWriteMany`
+  if engines run on several nodes. Otherwise each pod downloads them at each start.
 - **Gateways**: `fleet.gateway.replicas` at 2 or more, and `fleet.gateway.drain_timeout_s` equal to
-  `fleet.gateway.request_timeout_s`, or a long answer is cut when its engine stops.
-- **The head**: `gcsFaultTolerance.enabled`, with a Redis that keeps its data. Else losing the
-  head's node restarts the fleet, and nobody may evict the head.
-- **Drains**: `podDisruptionBudget.enabled`, so that one pod of a kind goes at a time.
-- **Ray's ports**, through which code runs: a network plugin that enforces policies,
-  `networkPolicy.operatorNamespace` and `allowedClients`, and `rayAuth.enabled` as it is by default.
-- **Ways out**: `networkPolicy.egress.enabled`, with what your engines read in `allowed`.
-- **Room**: a quota, if any, that a second cluster fits into, since an upgrade that changes pods
-  brings one up; or `upgrade.strategy: None`. `engine.priorityClassName`, for pods of priority 0 are
-  pushed away by any other.
+  `fleet.gateway.request_timeout_s`, otherwise a long answer is cut when its engine stops.
+- **The head**: `gcsFaultTolerance.enabled`, with a persistent Redis. Otherwise a loss of the head's
+  node restarts the fleet, and the head cannot be evicted.
+- **Drains**: `podDisruptionBudget.enabled`, so that one pod of a kind leaves at a time.
+- **Ray's ports**, which allow running code: a network plugin that enforces policies,
+  `networkPolicy.operatorNamespace`, `allowedClients`, and `rayAuth.enabled` (the default).
+- **Egress**: `networkPolicy.egress.enabled`, with your engines' sources in `allowed`.
+- **Capacity**: a quota with room for a second cluster, which an upgrade of pods starts; or
+  `upgrade.strategy: None`. Set `engine.priorityClassName`, since other pods preempt those of
+  priority 0.
 - **The namespace** labelled `pod-security.kubernetes.io/enforce=restricted`.
 - **Alerts**: `metrics.podMonitor.enabled` and `metrics.rules.enabled`.
 
-`antefix k8s preflight` with your values, then `helm test`.
+Run `antefix k8s preflight` with your values, install, and run `helm test`.
 
 ## Upgrade
 
-CRDs and operator of KubeRay first, then `helm upgrade` with the values of the install.
-[upgrade.md](../../docs/kubernetes/upgrade.md) says what a change restarts. Before 1.0 a minor
-version may rename keys: the chart refuses the old name and says the new one, and
-[CHANGELOG.md](../../CHANGELOG.md) lists what else changes.
+Upgrade KubeRay's CRDs and operator first, then run `helm upgrade` with the values of the install.
+See [what a change restarts](../../docs/kubernetes/upgrade.md). Before 1.0 a minor version may rename
+keys. The chart then rejects the old name and names the new one.
 
 ## As a package
 
@@ -80,7 +77,7 @@ helm install antefix oci://registry.example.com/charts/antefix --version 0.1.0 \
   --namespace antefix --create-namespace --values my-values.yaml
 ```
 
-`values/` is in it, `ci/` is not.
+The package contains `values/`, but not `ci/`.
 """
 
 _NO_SECTION = "The fleet, and all objects"

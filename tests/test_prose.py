@@ -49,6 +49,7 @@ PAGES = (
     "docs/benchmarks/overload.md",
     "docs/kubernetes/README.md",
     "docs/kubernetes/quickstart.md",
+    "helm/antefix/README.md",
 )
 
 
