@@ -22,8 +22,8 @@ engines for each pool of the fleet, and a Redis for the prefix index.
 ## Install
 
 You need Kubernetes 1.27 or later, Helm 4, and the KubeRay operator 1.5.1 to 1.7 with its CRDs.
-Nodes of GPU engines need NVIDIA's device plugin and driver 580 or later. Build and push the images first
-([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` lists what is missing.
+Nodes of GPU engines need NVIDIA's device plugin and driver 580 or later. Build and push the images
+first ([how](../../docs/kubernetes/install.md#images)). `antefix k8s preflight` lists problems.
 
 ```sh
 helm install antefix helm/antefix --namespace antefix --create-namespace \\
@@ -65,8 +65,8 @@ Run `antefix k8s preflight` with your values, install, and run `helm test`.
 ## Upgrade
 
 Upgrade KubeRay's CRDs and operator first, then run `helm upgrade` with the values of the install.
-See [what a change restarts](../../docs/kubernetes/upgrade.md). Before 1.0 a minor version may rename
-keys. The chart then rejects the old name and names the new one.
+See [what a change restarts](../../docs/kubernetes/upgrade.md). Before 1.0 a minor version may
+rename keys. The chart then rejects the old name and names the new one.
 
 ## As a package
 

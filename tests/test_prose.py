@@ -48,7 +48,12 @@ PAGES = (
     "docs/benchmarks/overhead.md",
     "docs/benchmarks/overload.md",
     "docs/kubernetes/README.md",
+    "docs/kubernetes/gitops.md",
+    "docs/kubernetes/keys.md",
     "docs/kubernetes/quickstart.md",
+    "docs/kubernetes/uninstall.md",
+    "docs/kubernetes/upgrade.md",
+    "docs/kubernetes/warm-nodes.md",
     "helm/antefix/README.md",
 )
 
