@@ -65,7 +65,7 @@ def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Off
     args = pool.engine_args
     longest = [load.max_model_len for load in loads if load.max_model_len]
     set_length = args.get("max_model_len")
-    if not longest and isinstance(set_length, int):
+    if not longest and isinstance(set_length, int) and set_length > 0:  # -1: vLLM chooses
         longest = [set_length]
     return Offers(
         max_model_len=min(longest, default=None),

@@ -33,13 +33,14 @@ async def limited(
     engine: FakeEngine,
     limits: Mapping[str, Any],
     others: Sequence[FakeEngine] = (),
+    pool_settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[Front]:
     """A gateway whose tenant has these limits."""
     if redis_url != NO_REDIS:
         async with connect(redis_url) as redis:
             await open_up(redis, REDIS_NAME)
-    pool = {"engine_args": {"max_model_len": LENGTH}}
+    pool = pool_settings or {"engine_args": {"max_model_len": LENGTH}}
     tenants = {TENANT: dict(limits)}
     async with gateway_before(
         engine, *others, redis_url=redis_url, pool=pool, tenants=tenants, **more
@@ -92,6 +93,16 @@ async def test_a_tenant_gets_what_it_may_and_is_told_when_there_is_more(redis_ur
         assert headers["x-ratelimit-remaining-requests"] == "0"
         other = {"authorization": f"Bearer {OTHER_KEY}"}
         assert (await ask_chat(front, other))[0] == 200
+
+
+async def test_a_length_that_is_left_to_vllm_makes_no_reservation_smaller(redis_url: str) -> None:
+    """`max_model_len: -1` is vLLM's word for the longest that fits."""
+    limits = {"limits": {"tokens_per_minute": 1000}}
+    pool = {"engine_args": {"max_model_len": -1}}
+    async with limited(redis_url, FakeEngine(), limits, pool_settings=pool) as front:
+        status, _, headers = await ask_chat(front, max_tokens=300)
+        assert status == 200
+        assert int(headers["x-ratelimit-remaining-tokens"]) <= 700
 
 
 async def test_tokens_that_were_not_used_are_there_again(redis_url: str) -> None:

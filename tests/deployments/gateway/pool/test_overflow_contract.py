@@ -52,3 +52,13 @@ def test_a_pool_offers_as_many_logprobs_as_its_engines_give(
     args = {} if set_to is None else {"max_logprobs": set_to}
     pool = POOL.model_copy(update={"engine_args": args})
     assert offers_of(pool, "main", []).max_logprobs == offered
+
+
+@pytest.mark.parametrize(
+    ("set_to", "offered"), [(None, None), (512, 512), (-1, None), ("auto", None)]
+)
+def test_a_pool_offers_the_length_that_it_is_given(
+    set_to: int | str | None, offered: int | None
+) -> None:
+    pool = POOL.model_copy(update={"engine_args": {"max_model_len": set_to}})
+    assert offers_of(pool, "main", []).max_model_len == offered
