@@ -116,6 +116,8 @@ reference: ## Write the reference pages, and the house in docs/architecture.md, 
 	@mv docs/fleet-file.md.new docs/fleet-file.md
 	@$(BIN)/python -m observability.catalogue > docs/metrics.md.new
 	@mv docs/metrics.md.new docs/metrics.md
+	@$(BIN)/antefix config schema > fleets/fleet.schema.json.new
+	@mv fleets/fleet.schema.json.new fleets/fleet.schema.json
 	@$(BIN)/python -m typer cli.main utils docs --name antefix > docs/cli.md.new
 	@mv docs/cli.md.new docs/cli.md
 	@$(BIN)/python -m tests.house

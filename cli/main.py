@@ -19,6 +19,7 @@ from cli.env import env
 from cli.evaluate import evaluate
 from cli.exit_codes import explained
 from cli.grafana import grafana
+from cli.init import init
 from cli.k8s import k8s
 from cli.keys import keys
 from cli.logs import logs
@@ -40,7 +41,7 @@ app = CommandLine(
 FLEET, KUBERNETES, MODELS = "Fleet", "Kubernetes", "Models"
 LOAD, CONFIGURATION = "Load and simulation", "Configuration"
 PANELS = {
-    FLEET: (up, update, down, status, logs, chat, env, verify),
+    FLEET: (init, up, update, down, status, logs, chat, env, verify),
     MODELS: (plan, quantize, evaluate, tune_speculation, prove_resume),
     LOAD: (bench, calibrate, backtest),
 }

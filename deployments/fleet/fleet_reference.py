@@ -3,6 +3,7 @@
 `python -m deployments.fleet.fleet_reference` prints it; `make reference` puts it in its place.
 """
 
+import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
@@ -41,6 +42,15 @@ pools:
 - Passwords in URLs, and values of `env` whose name says KEY, TOKEN, SECRET or PASSWORD, are
   shown as `***`.
 """
+
+SCHEMA_OF_SCHEMAS = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> str:
+    """The JSON Schema of fleet files, as text."""
+    schema = {"$schema": SCHEMA_OF_SCHEMAS, **Fleet.model_json_schema(by_alias=True)}
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
 
 _ENGINE_ARGS = """\
 ## engine_args
