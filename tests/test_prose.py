@@ -24,6 +24,7 @@ RULES = {
 # Rewritten so far. A page that is listed stays so; a new page is listed at once.
 PAGES = (
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
