@@ -112,7 +112,7 @@ def preflight(
             listed = [finding.as_json() for finding in found]
             print_json({"namespace": where, "findings": listed, "fit": fit})
         else:
-            _print_findings(found)
+            print_findings(found)
         if any(finding.severity == "problem" for finding in found):
             raise typer.Exit(ExitCode.FAILED)
 
@@ -252,7 +252,7 @@ def _without_variables(data: Any) -> Any:
     return escaped(data) if isinstance(data, str) else data
 
 
-def _print_findings(found: list[PreflightFinding]) -> None:
+def print_findings(found: list[PreflightFinding]) -> None:
     for finding in found:
         typer.echo(f"{finding.severity:<8} {finding.title}: {finding.seen}")
         if finding.remedy:

@@ -14,6 +14,7 @@ from cli.calibrate import calibrate
 from cli.chat import chat
 from cli.command_line import CommandLine, version_line
 from cli.config import config
+from cli.doctor import doctor
 from cli.down import down
 from cli.env import env
 from cli.evaluate import evaluate
@@ -41,7 +42,7 @@ app = CommandLine(
 FLEET, KUBERNETES, MODELS = "Fleet", "Kubernetes", "Models"
 LOAD, CONFIGURATION = "Load and simulation", "Configuration"
 PANELS = {
-    FLEET: (init, up, update, down, status, logs, chat, env, verify),
+    FLEET: (init, up, update, down, status, logs, chat, env, verify, doctor),
     MODELS: (plan, quantize, evaluate, tune_speculation, prove_resume),
     LOAD: (bench, calibrate, backtest),
 }

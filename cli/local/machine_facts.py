@@ -1,0 +1,74 @@
+"""What `antefix doctor` looks at on this machine. Gathered once; nothing is changed."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from cli.local.ports import LOOPBACK, is_free
+from common.machine import has_cpu_build
+
+PROGRAMS = ("prometheus", "prometheus-alertmanager", "helm", "kubectl")
+SHARED_MEMORY = Path("/dev/shm")
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """Sizes are bytes. `bfloat16`: the CPU's instructions for it, empty where it has none.
+    `drivers`: NVIDIA's, one for each GPU. `taken`: those of the asked ports that are in use."""
+
+    cpu_build: bool
+    has_libnuma: bool
+    bfloat16: str
+    disk_free: int
+    memory_available: int
+    shared_memory: int
+    open_files: int
+    taken: tuple[int, ...]
+    programs: tuple[str, ...]
+    drivers: tuple[str, ...]
+
+
+def gather(folder: Path, ports: tuple[int, ...]) -> MachineFacts:
+    """Of this machine; `folder` is on the disk that weights and state are kept on."""
+    return MachineFacts(
+        cpu_build=has_cpu_build(),
+        has_libnuma=_loads("libnuma.so.1"),
+        bfloat16=_bfloat16(CPU_INFO.read_text()),
+        disk_free=shutil.disk_usage(folder).free,
+        memory_available=psutil.virtual_memory().available,
+        shared_memory=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        taken=tuple(port for port in ports if not is_free(LOOPBACK, port)),
+        programs=tuple(name for name in PROGRAMS if shutil.which(name)),
+        drivers=_drivers(),
+    )
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _bfloat16(cpu_info: str) -> str:
+    flags = cpu_info.partition("flags")[2].partition("\n")[0].split()
+    return next((name for name in ("amx_bf16", "avx512_bf16") if name in flags), "")
+
+
+def _drivers() -> tuple[str, ...]:
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(done.stdout.split())
