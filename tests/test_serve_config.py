@@ -134,7 +134,7 @@ def _keys_file(nodes: TwoNodes) -> Path:
 @pytest.fixture(scope="module")
 def cluster(small_model: Path) -> Iterator[Cluster]:
     # what is proved here is the chart: a model of a few layers will do
-    pools = ("engine", "overflow")
+    pools = ("chat", "small")
     models = [f"--set=fleet.pools.{pool}.model={small_model}" for pool in pools]
     objects = render(CHART / "values" / "laptop-kind.yaml", *VALUES, *models)
     service = of_kind(objects, "RayService")
@@ -205,11 +205,11 @@ def test_helms_test_passes(cluster: Cluster) -> None:
 
 def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster) -> None:
     """New replicas start first, on nodes as Ray's autoscaler adds them; overflow serves on."""
-    overflow = cluster.replicas("overflow")
-    old = {group: cluster.by_group[group].address for group in (GATEWAY, "engine")}
+    small = cluster.replicas("small")
+    old = {group: cluster.by_group[group].address for group in (GATEWAY, "chat")}
     spare = {
         group: _join(cluster.nodes, number, cluster.service, group).address
-        for number, group in ((40, GATEWAY), (41, "engine"))
+        for number, group in ((40, GATEWAY), (41, "chat"))
     }
     port = cluster.gateway("serve").rpartition(":")[2]
     service = Service(
@@ -224,14 +224,14 @@ def test_a_changed_fleet_is_rolled_out_without_losing_a_request(cluster: Cluster
     fleet = fleet_of(yaml.safe_load(cluster.service["spec"]["serveConfigV2"]))
     fleet["surge_percent"] = 100
     fleet["gateway"]["cpus"] = 0.2
-    fleet["pools"]["engine"]["prefill_rate"] = 1000.0
+    fleet["pools"]["chat"]["prefill_rate"] = 1000.0
     began = time.monotonic()
     cluster.dashboard("PUT", json.dumps(serve_config(fleet)).encode())
     while {g: [*cluster.replicas(g).values()] for g in spare} != {g: [spare[g]] for g in spare}:
         assert time.monotonic() - began < START_SECONDS, cluster.dashboard("GET")
         time.sleep(0.5)
     took = time.monotonic() - began
-    assert cluster.replicas("overflow") == overflow
+    assert cluster.replicas("small") == small
     time.sleep(3)
     service.stop = True
     traffic.result(REQUEST_SECONDS + 10)

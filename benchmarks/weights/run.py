@@ -132,7 +132,7 @@ class WeightsBench:
     def speculation(self) -> dict[str, Any]:
         """Of the laptop's engine, with one request at a time."""
         found, _ = _antefix(
-            *("tune-speculation", "laptop", "--pool", "engine", "--concurrency", "1"),
+            *("tune-speculation", "laptop", "--pool", "chat", "--concurrency", "1"),
             *("--method", "ngram,draft_model", "--draft-layers", "6", "--k", "2,4"),
             *("--max-tokens", "48", "--rounds", str(ROUNDS), *self._few_prompts),
         )

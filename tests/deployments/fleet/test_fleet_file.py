@@ -72,10 +72,10 @@ def test_the_laptop_fleet_has_two_engines_and_one_to_overflow_to() -> None:
     pools = load_fleet("laptop", check_engine_args=False).pools
     assert {pool.served_model_name: pool.replicas for pool in pools.values()} == {
         "smollm2-135m-instruct": 2,
-        "smollm2-135m-overflow": 1,
+        "smollm2-135m-small": 1,
     }
-    overflow = pools["engine"].overflow
-    assert overflow is not None and overflow.to == "overflow"
+    overflow = pools["chat"].overflow
+    assert overflow is not None and overflow.to == "small"
 
 
 def test_the_a100_fleet_splits_its_large_model_over_four_gpus() -> None:
