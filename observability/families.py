@@ -121,6 +121,17 @@ class Families:
             "What the pool promises: ttft, ttft_p50, tpot.",
             ["pool", "priority", "objective"],
         )
+        self.busy_rate = self._gauge(
+            "antefix_throughput_floor_tokens_per_second",
+            "Tokens that a busy replica is expected to generate per second "
+            "(`slo.throughput.tokens_per_s`).",
+            ["pool"],
+        )
+        self.busy_from = self._gauge(
+            "antefix_throughput_floor_running_requests",
+            "Requests from which on a replica is busy (`slo.throughput.running`).",
+            ["pool"],
+        )
 
     def _add_reuse(self) -> None:
         self.prompt_tokens = self._counter(

@@ -17,6 +17,7 @@ from math import nan
 from observability.families import Families
 from observability.metrics import PRIORITIES
 from observability.request_record import Phases, RequestRecord
+from observability.slo import Throughput
 
 # So few that counting them holds up nobody.
 AT_ONCE = 32
@@ -46,6 +47,7 @@ class Promise:
 
     objectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prices: Prices | None = None
+    throughput: Throughput | None = None
 
 
 class RequestMetrics:
@@ -78,6 +80,9 @@ class RequestMetrics:
         for priority, thresholds in before.objectives.items():
             for objective in thresholds.keys() - promise.objectives.get(priority, {}).keys():
                 self._families.slo_threshold.labels(pool, priority, objective).set(nan)
+        if before.throughput is not None and promise.throughput is None:
+            for floor in (self._families.busy_rate, self._families.busy_from):
+                floor.labels(pool).set(nan)
 
     def _begin_at_zero(self, pool: str, promise: Promise) -> None:
         of = self._families
@@ -90,6 +95,9 @@ class RequestMetrics:
             of.ttft_phase.labels(pool, phase.name.removesuffix("_s"))
         for priority, outcome in product(PRIORITIES, _OUTCOMES):
             of.requests.labels(pool, priority, outcome)
+        if (floor := promise.throughput) is not None:
+            of.busy_rate.labels(pool).set(floor.tokens_per_s)
+            of.busy_from.labels(pool).set(floor.running)
         for priority in PRIORITIES:
             for histogram in (of.ttft, of.tpot, of.duration):
                 histogram.labels(pool, priority)

@@ -1,9 +1,10 @@
 """The SLO file: what pools promise, how that is counted, and when somebody is told.
 
-One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with two sections of our
-own: `targets`, what a pool promises whose fleet file says `slo: default`, and `levels`, alerts on
-a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager and dashboards all
-follow it. Reading one gives frozen data that is consistent in itself, or raises `FileError`.
+One YAML file in Sloth's vocabulary (https://sloth.dev/specs/default/) with three sections of our
+own: `targets` and `throughput`, what a pool promises whose fleet file says `slo: default`, and
+`levels`, alerts on a level rather than on a budget. Gateways, autoscaler, Prometheus, Alertmanager
+and dashboards all follow it. Reading one gives frozen data that is consistent in itself, or raises
+`FileError`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = [
     "Severity",
     "SloFile",
     "Target",
+    "Throughput",
     "load",
 ]
 
@@ -95,6 +97,21 @@ class Target(Section):
             message = f"ttft_p50_s {self.ttft_p50_s} is above ttft_s {self.ttft_s}"
             raise refuse(message, "Half of the requests cannot come later: lower ttft_p50_s")
         return self
+
+
+class Throughput(Section):
+    """What a busy replica is expected to generate. An idle one is never judged."""
+
+    tokens_per_s: float = Field(
+        gt=0,
+        description="A busy replica is expected to generate at least this many tokens per second. "
+        "AntefixThroughputLow fires where one generates less. Nothing else depends on it.",
+    )
+    running: int = Field(
+        ge=1,
+        description="A replica is busy while it generates the answers of at least this many "
+        "requests, on average over five minutes.",
+    )
 
 
 class Events(Section):
@@ -224,6 +241,7 @@ class SloFile(Section):
     period: Literal["30d"] = PERIOD
     runbook_base: str = "docs/runbooks"
     targets: Mapping[ClassName, Target]
+    throughput: Throughput | None = None
     slos: Annotated[list[RatioSlo], Field(min_length=1)]
     levels: Sequence[Level] = ()
 

@@ -229,6 +229,7 @@ def _times() -> Row:
 def _speed() -> Row:
     seen = highest("antefix_replica_prefill_tokens_per_second", _BY, REPLICA)
     calibrated = highest("antefix_replica_calibrated_prefill_tokens_per_second", _BY, REPLICA)
+    floor = highest("antefix_throughput_floor_tokens_per_second", "pool")
     return Row(
         "Speed",
         [
@@ -240,9 +241,14 @@ def _speed() -> Row:
             ),
             graph(
                 "Generated tokens",
-                "What the engine is paid for.",
-                [(rate("vllm:generation_tokens_total", _BY, REPLICA), _LEGEND)],
+                "What the engine is paid for. A busy replica should stay above the dashed line, "
+                "the pool's `slo.throughput`, where that is set.",
+                [
+                    (rate("vllm:generation_tokens_total", _BY, REPLICA), _LEGEND),
+                    (or_none(floor, "pool", "none set"), "floor {{pool}}"),
+                ],
                 TOKENS_PER_S,
+                dashed="/^floor/",
             ),
             graph(
                 "Tokens per step",

@@ -77,6 +77,7 @@ BEYOND_VALUES = {
 }
 
 OBJECTIVE = {"ttft_s": 2, "ttft_p50_s": 1, "tpot_s": 0.1}
+THROUGHPUT = {"tokens_per_s": 500, "running": 50}
 # Every key of a fleet file, each with a value that is not the default.
 LIMITS = {"requests_per_minute": 60, "tokens_per_minute": 5000, "concurrent_requests": 4}
 EVERY_KEY: dict[str, Any] = {
@@ -133,7 +134,7 @@ EVERY_KEY: dict[str, Any] = {
                 "downscale_hold_s": 10,
                 "idle_s": 60,
             },
-            "slo": {"interactive": OBJECTIVE, "batch": OBJECTIVE},
+            "slo": {"interactive": OBJECTIVE, "batch": OBJECTIVE, "throughput": THROUGHPUT},
             "price": {"prompt": 1, "cached": 0.5, "output": 2},
             "batch_queue": 1,
             "overflow": {"to": "small", "enter": 2, "leave": 1, "max_share": 0.2},

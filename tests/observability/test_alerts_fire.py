@@ -103,6 +103,23 @@ def prefill(learned: float, calibrated: float) -> Series:
     )
 
 
+def generating(tokens_per_s: float, running: float, floor: float | None = 500) -> Series:
+    """One replica of a pool that is busy from 50 requests on."""
+    whose = 'pool="a", replica="r"'
+    series = {
+        f"vllm:generation_tokens_total{{{whose}}}": counted((60 * tokens_per_s, 60)),
+        f"antefix_replica_running_requests{{{whose}}}": constant(running),
+    }
+    if floor is None:
+        return series
+    floors = {"tokens_per_second": floor, "running_requests": 50}
+    return series | {
+        f'antefix_throughput_floor_{name}{{pool="a", instance="{gateway}"}}': constant(value)
+        for name, value in floors.items()
+        for gateway in "xy"
+    }
+
+
 def speculation(losing: int, on: int) -> Series:
     return gauge("antefix_speculation_losing", losing) | gauge("antefix_speculation_on", on)
 
@@ -231,6 +248,15 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         ],
     ),
     ("AntefixPrefillSlow", "ticket"): ([prefill(1500, 3500)], [prefill(2000, 3500)]),
+    ("AntefixThroughputLow", "ticket"): (
+        [generating(400, running=60), generating(0, running=50)],
+        [
+            generating(600, running=60),
+            generating(0, running=0),
+            generating(400, running=49),
+            generating(400, running=60, floor=None),
+        ],
+    ),
     ("AntefixPredictionPoor", "ticket"): (
         [gauge("antefix_ttft_prediction_error_ratio", 0.6)],
         [gauge("antefix_ttft_prediction_error_ratio", 0.3)],

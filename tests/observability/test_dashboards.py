@@ -36,7 +36,7 @@ VARIABLES = {
 # spec_decode metrics, and so on: a panel says so instead of being empty.
 OPTIONAL = re.compile(
     r"antefix_(shadow|overflow|forecast|arrivals|demand|warm|tenant_cost|errors|batch|budget_"
-    r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss|speculation)"
+    r"|replica_calibrated|replica_prefill_tokens|index_lookup|reuse_loss|speculation|throughput)"
     r"|vllm:spec_decode|DCGM"
 )
 LABEL_VALUES = {

@@ -15,6 +15,7 @@ from observability.request_metrics import (
     RequestMetrics,
 )
 from observability.request_record import RequestRecord
+from observability.slo import Throughput
 from tests.fakes.front import samples_of
 
 OBJECTIVES = {"interactive": {"ttft": 0.5, "ttft_p50": 0.1, "tpot": 0.05}}
@@ -179,6 +180,23 @@ def test_tenants_that_come_and_go_make_no_series_for_ever(
     assert found["antefix_tenant_tokens_total", "prompt", OTHER_TENANTS] == 20
     costs = {key[1] for key in found if key[0] == "antefix_tenant_cost_total"}
     assert costs == requests.keys()
+
+
+def test_a_throughput_is_told_until_it_is_taken_back() -> None:
+    families = Families()
+    floor = Throughput(tokens_per_s=500, running=50)
+    of = RequestMetrics(families, {"main": Promise(throughput=floor), "small": Promise()})
+
+    def told() -> dict[str, str]:
+        lines = generate_latest(families.registry).decode().splitlines()
+        prefix = "antefix_throughput_floor_"
+        found = [line for line in lines if line.startswith(prefix)]
+        return dict(line.removeprefix(prefix).split(" ") for line in found)
+
+    expected = {'running_requests{pool="main"}': "50.0", 'tokens_per_second{pool="main"}': "500.0"}
+    assert told() == expected
+    of.promise({"main": Promise()})
+    assert told() == dict.fromkeys(expected, "NaN")
 
 
 def test_the_queue_is_those_without_a_first_token_and_as_old_as_its_oldest(

@@ -55,6 +55,14 @@ WRONG: dict[str, tuple[Change, str]] = {
         "targets.interactive: ttft_p50_s 2.0 is above ttft_s 0.5. Half of the requests cannot come "
         "later: lower ttft_p50_s",
     ),
+    "no throughput": (
+        lambda data: data["throughput"].update(tokens_per_s=0),
+        "throughput.tokens_per_s = 0: too low. Write more than 0.",
+    ),
+    "a throughput at any load": (
+        lambda data: data["throughput"].pop("running"),
+        "throughput.running: missing. Add it: it has no default",
+    ),
     "no time": (
         lambda data: data["targets"]["batch"].update(ttft_s=0),
         "targets.batch.ttft_s = 0: too low. Write more than 0.",
@@ -217,6 +225,14 @@ def test_no_alert_of_the_shipped_file_can_never_fire() -> None:
 
 
 def test_it_is_in_sloths_vocabulary() -> None:
-    # https://sloth.dev/specs/default/, without our two sections, the period and the runbooks
-    sloth = SloFile.model_fields.keys() - {"targets", "levels", "period", "runbook_base"}
-    assert sloth == {"version", "service", "labels", "slos"}
+    # https://sloth.dev/specs/default/, without our three sections, the period and the runbooks
+    ours = {"targets", "throughput", "levels", "period", "runbook_base"}
+    assert SloFile.model_fields.keys() - ours == {"version", "service", "labels", "slos"}
+
+
+def test_the_default_throughput_is_what_the_default_tpot_comes_to() -> None:
+    file = load()
+    assert file.throughput is not None
+    tpot_s = file.targets["interactive"].tpot_s
+    assert tpot_s is not None
+    assert file.throughput.tokens_per_s == pytest.approx(file.throughput.running / tpot_s)

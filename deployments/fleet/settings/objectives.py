@@ -57,6 +57,11 @@ class Objectives(Section):
         description="Requests of the class `batch`, which may wait for their turn, are promised "
         "this.",
     )
+    throughput: slo.Throughput | None = Field(
+        None,
+        description="An alert fires when a busy replica generates fewer tokens than this. With "
+        "null there is no such alert.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -65,13 +70,14 @@ class Objectives(Section):
             return data
         folder: Path = (info.context or {}).get("folder", Path())
         try:
-            targets = slo.load(None if data == DEFAULT else folder / data).targets
+            file = slo.load(None if data == DEFAULT else folder / data)
         except FileError as error:
             *others, last = error.faults
             said = "".join(f"{fault.text(error.source)} " for fault in others)
             said += last.without_remedy(error.source)
             raise refuse(f"no usable SLO file: {said}", last.remedy) from None
-        return {name: target.model_dump() for name, target in targets.items()}
+        targets = {name: target.model_dump() for name, target in file.targets.items()}
+        return {**targets, "throughput": file.throughput}
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -75,4 +75,4 @@ def promise_of(pool: Pool) -> Promise:
     if price is not None:
         cached = price.prompt if price.cached is None else price.cached
         prices = Prices(price.prompt, cached, price.output)
-    return Promise(objectives, prices)
+    return Promise(objectives, prices, pool.slo.throughput)

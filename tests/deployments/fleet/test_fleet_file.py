@@ -220,6 +220,7 @@ def test_slo_default_takes_the_targets_of_the_slo_file_that_ships() -> None:
     slo, target = fleet.pools["engine"].slo, load().targets["interactive"]
     assert slo.interactive is not None and slo.batch is not None
     assert slo.interactive.model_dump() == target.model_dump()
+    assert slo.throughput == load().throughput
     # and so admission and autoscaling do
     assert slo.by_class()["interactive"].ttft_s == target.ttft_s == 0.5
 
