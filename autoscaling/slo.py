@@ -11,8 +11,13 @@ PriorityClass = Literal["interactive", "batch"]
 
 @dataclass(frozen=True)
 class Slo:
-    """Service level objective of one priority class: time to first token from a request's
-    arrival, and time per output token after it (None: not promised), both in seconds."""
+    """Service level objective of one priority class, in seconds; None: not promised.
+
+    Time to first token and end-to-end time count from a request's arrival, `tpot_s` is the time per
+    output token after the first. Nothing is decided by `e2e_s`, which requests are only counted
+    against.
+    """
 
     ttft_s: float
     tpot_s: float | None = None
+    e2e_s: float | None = None

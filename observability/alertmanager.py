@@ -30,7 +30,7 @@ inhibit_rules:
     target_matchers: [service="{service}", severity="ticket"]
     equal: [alertname, slo, pool, Hostname, gpu]
   # late and failed requests have pages of their own
-  - source_matchers: [service="{service}", severity="page", slo=~"ttft|tpot|availability"]
+  - source_matchers: [service="{service}", severity="page", slo=~"ttft|tpot|e2e|availability"]
     target_matchers: [service="{service}", severity="page", slo="goodput"]
     equal: [pool]
   # nothing is seen any more: what else is told is old

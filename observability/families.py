@@ -113,12 +113,12 @@ class Families:
         self.slo_events = self._counter(
             "antefix_slo_events",
             "Requests that kept (good) or missed (bad) an objective of the pool that was asked: "
-            "ttft, ttft_p50, tpot, availability, and goodput, which is all of them at once.",
+            "ttft, ttft_p50, tpot, e2e, availability, and goodput, which is all of them at once.",
             ["pool", "priority", "objective", "result"],
         )
         self.slo_threshold = self._gauge(
             "antefix_slo_threshold_seconds",
-            "What the pool promises: ttft, ttft_p50, tpot.",
+            "What the pool promises: ttft, ttft_p50, tpot, e2e.",
             ["pool", "priority", "objective"],
         )
         self.busy_rate = self._gauge(

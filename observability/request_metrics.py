@@ -43,7 +43,10 @@ class Prices:
 
 @dataclass(frozen=True)
 class Promise:
-    """One pool's: `objectives` by priority class, then by name (ttft, ttft_p50, tpot), seconds."""
+    """One pool's: `objectives` by priority class, then by name, in seconds.
+
+    Their names are ttft, ttft_p50, tpot and e2e.
+    """
 
     objectives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prices: Prices | None = None
@@ -181,6 +184,7 @@ class RequestMetrics:
             self._judge(record, "tpot", tpot_s)
         if len(record.pieces_at) > 1:
             buffer.observe_all(of.inter_token, (pool,), record.gaps_s)
+        self._judge_end(record)
         if record.outcome in ("ok", "failed", "deadline"):
             self._event(record, "availability", record.outcome == "ok")
         if record.outcome in ("ok", "failed", "deadline", "rejected") or self._left_late(record):
@@ -200,22 +204,39 @@ class RequestMetrics:
         if threshold is not None:
             self._event(record, objective, seconds <= threshold)
 
+    def _judge_end(self, record: RequestRecord) -> None:
+        """Judge a whole answer by its end; any other is bad if it was due before it ended."""
+        if self._threshold(record, "e2e") is None or record.outcome in ("invalid", "rejected"):
+            return
+        is_overdue = self._is_overdue(record)
+        if is_overdue or (record.outcome == "ok" and record.resumed != "rejoined"):
+            self._event(record, "e2e", not is_overdue)
+
+    def _is_overdue(self, record: RequestRecord) -> bool:
+        """Whether it took longer than its whole answer may.
+
+        False for the rest of another gateway's stream: when that request arrived is not known here.
+        """
+        due_s = self._threshold(record, "e2e")
+        return due_s is not None and record.resumed != "rejoined" and record.duration_s > due_s
+
     def _event(self, record: RequestRecord, objective: str, good: bool) -> None:
         result = "good" if good else "bad"
         labels = (record.pool, record.priority, objective, result)
         self._buffer.inc(self._families.slo_events, labels)
 
     def _left_late(self, record: RequestRecord) -> bool:
-        """Whether its client left after its first token was due and had not come in time."""
+        """Whether its client left after something that it was promised was due and had not come."""
         due_s = self._threshold(record, "ttft")
         waited_s = record.duration_s if record.ttft_s is None else record.ttft_s
-        return record.outcome == "cancelled" and due_s is not None and waited_s > due_s
+        is_late = (due_s is not None and waited_s > due_s) or self._is_overdue(record)
+        return record.outcome == "cancelled" and is_late
 
     def _kept_all(self, record: RequestRecord, tpot_s: float | None) -> bool:
         ttft, tpot = self._threshold(record, "ttft"), self._threshold(record, "tpot")
         late = ttft is not None and (record.ttft_s is None or record.ttft_s > ttft)
         slow = tpot is not None and tpot_s is not None and tpot_s > tpot
-        return record.outcome == "ok" and not late and not slow
+        return record.outcome == "ok" and not (late or slow or self._is_overdue(record))
 
     def _count_tokens(self, record: RequestRecord, tenant: str, pool: str) -> None:
         of, inc = self._families, self._buffer.inc

@@ -87,15 +87,41 @@ def _of_a_pool(query: str) -> str:
 class Target(Section):
     """What one priority class of a pool's requests is promised, in seconds."""
 
-    ttft_s: Annotated[float, Field(gt=0)]
-    ttft_p50_s: Annotated[float, Field(gt=0)] | None = None
-    tpot_s: Annotated[float, Field(gt=0)] | None = None
+    ttft_s: float = Field(
+        gt=0,
+        description="A request is promised its first token within this many seconds of its "
+        "arrival at the gateway (TTFT).",
+    )
+    ttft_p50_s: float | None = Field(
+        None,
+        gt=0,
+        description="Half of the requests are promised their first token within this many "
+        "seconds. Metrics and alerts watch it, and admission does not. With null nothing is "
+        "promised.",
+    )
+    tpot_s: float | None = Field(
+        None,
+        gt=0,
+        description="A request is promised at most this many seconds per output token after the "
+        "first (TPOT). With null nothing is promised.",
+    )
+    e2e_s: float | None = Field(
+        None,
+        gt=0,
+        description="A request is promised its whole answer, streamed or not, within this many "
+        "seconds of its arrival at the gateway (end to end). Metrics and alerts watch it, and "
+        "admission does not, because the length of an answer is known only at its end. With null "
+        "nothing is promised.",
+    )
 
     @model_validator(mode="after")
-    def _half_come_no_later_than_nearly_all(self) -> Self:
+    def _comes_in_order(self) -> Self:
         if self.ttft_p50_s is not None and self.ttft_p50_s > self.ttft_s:
             message = f"ttft_p50_s {self.ttft_p50_s} is above ttft_s {self.ttft_s}"
             raise refuse(message, "Half of the requests cannot come later: lower ttft_p50_s")
+        if self.e2e_s is not None and self.e2e_s < self.ttft_s:
+            message = f"e2e_s {self.e2e_s} is below ttft_s {self.ttft_s}"
+            raise refuse(message, "An answer cannot end before its first token: raise e2e_s")
         return self
 
 

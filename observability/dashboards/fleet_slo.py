@@ -154,8 +154,10 @@ def _objectives() -> Row:
 def _latency() -> Row:
     by = "pool, priority"
     ttft_objective = (_threshold("ttft|ttft_p50"), "objective {{objective}} {{pool}} {{priority}}")
-    tpot = or_none(_threshold("tpot"), "pool", "none set")
-    tpot_objective = (tpot, "objective {{pool}} {{priority}}")
+    tpot_objective, e2e_objective = (
+        (or_none(_threshold(name), "pool", "none set"), "objective {{pool}} {{priority}}")
+        for name in ("tpot", "e2e")
+    )
     within = portion(_EVENTS, "pool, objective", 'result="good"')
     return Row(
         "Latency",
@@ -178,10 +180,11 @@ def _latency() -> Row:
             ),
             graph(
                 "End to end",
-                "From arrival to the last token. Depends on how long the answers are, so "
-                "it has no objective: compare it with itself.",
-                median_and_tail("antefix_request_duration_seconds", by),
+                "From arrival to the last byte, streamed or not. Depends on how long the answers "
+                "are: compare it with itself, or with the pool's `e2e_s` (dashed) where it is set.",
+                [*median_and_tail("antefix_request_duration_seconds", by), e2e_objective],
                 "s",
+                dashed="/^objective/",
             ),
             graph(
                 "Gaps between tokens",

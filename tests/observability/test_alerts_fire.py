@@ -182,6 +182,14 @@ CASES: Mapping[tuple[str, str], tuple[list[Series], list[Series]]] = {
         [burning("tpot", (4, DAY_SO_FAR)), burning("tpot", (1.5, DAY_SO_FAR))],
         [burning("tpot", (0.5, DAY_SO_FAR))],
     ),
+    ("AntefixE2eBudgetBurn", "page"): (
+        [burning("e2e", (0, 330), (20, 62)), burning("e2e", (8, DAY_SO_FAR))],
+        [burning("e2e", (5, DAY_SO_FAR))],
+    ),
+    ("AntefixE2eBudgetBurn", "ticket"): (
+        [burning("e2e", (4, DAY_SO_FAR)), burning("e2e", (1.5, DAY_SO_FAR))],
+        [burning("e2e", (0.5, DAY_SO_FAR))],
+    ),
     ("AntefixAvailabilityBudgetBurn", "page"): (
         [burning("availability", (0, 330), (2, 62)), burning("availability", (0.8, DAY_SO_FAR))],
         [burning("availability", (0.5, DAY_SO_FAR))],

@@ -21,7 +21,7 @@ from observability.slo import load
 
 logger = logging.getLogger(__name__)
 
-OBJECTIVES = {"ttft": 1.0, "ttft_p50": 1.0, "tpot": 1.0}
+OBJECTIVES = {"ttft": 1.0, "ttft_p50": 1.0, "tpot": 1.0, "e2e": 1.0}
 COUNTED = re.compile(r"\b(antefix_\w+)(?:\{([^}]*)\})?\[")
 
 

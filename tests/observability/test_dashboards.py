@@ -40,7 +40,7 @@ OPTIONAL = re.compile(
     r"|vllm:spec_decode|DCGM"
 )
 LABEL_VALUES = {
-    "objective": ["ttft", "ttft_p50", "tpot", "availability", "goodput"],
+    "objective": ["ttft", "ttft_p50", "tpot", "e2e", "availability", "goodput"],
     "result": ["good", "bad", "ok"],
     "phase": ["upload", "read", "promotion", "wait", "retry", "engine"],
     "kind": ["prompt", "cached", "output"],

@@ -18,7 +18,7 @@ from observability.request_record import RequestRecord
 from observability.slo import Throughput
 from tests.fakes.front import samples_of
 
-OBJECTIVES = {"interactive": {"ttft": 0.5, "ttft_p50": 0.1, "tpot": 0.05}}
+OBJECTIVES = {"interactive": {"ttft": 0.5, "ttft_p50": 0.1, "tpot": 0.05, "e2e": 8.0}}
 PRICES = Prices(prompt=2.0, cached=0.5, output=8.0)
 
 
@@ -68,7 +68,7 @@ def counted() -> Counted:
 
 def test_a_request_within_every_objective_is_good_for_all(counted: Counted) -> None:
     counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, output_tokens=9)
-    for objective in ("ttft", "ttft_p50", "tpot", "availability", "goodput"):
+    for objective in ("ttft", "ttft_p50", "tpot", "e2e", "availability", "goodput"):
         assert counted.events(objective) == (1, 0), objective
 
 
@@ -88,6 +88,37 @@ def test_a_slow_stream_misses_its_tpot(counted: Counted) -> None:
     record = counted.serve(outcome="ok", ttft_s=0.1, duration_s=1.1, output_tokens=11)
     assert record.tpot_s == pytest.approx(0.1)
     assert counted.events("tpot") == counted.events("goodput") == (0, 1)
+
+
+def test_an_answer_that_ends_too_late_misses_its_e2e_alone(counted: Counted) -> None:
+    counted.serve(outcome="ok", ttft_s=0.1, duration_s=8.1, output_tokens=1000)
+    assert counted.events("e2e") == counted.events("goodput") == (0, 1)
+    assert counted.events("ttft") == counted.events("tpot") == (1, 0)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "deadline", "cancelled"])
+def test_what_never_became_whole_misses_its_e2e_once_that_has_passed(
+    counted: Counted, outcome: str
+) -> None:
+    counted.serve(outcome=outcome, ttft_s=0.1, duration_s=7.9)
+    assert counted.events("e2e") == (0, 0)
+    counted.serve(outcome=outcome, ttft_s=0.1, duration_s=8.1)
+    assert counted.events("e2e") == (0, 1)
+
+
+@pytest.mark.parametrize("outcome", ["invalid", "rejected"])
+def test_what_was_refused_misses_no_e2e(counted: Counted, outcome: str) -> None:
+    counted.serve(outcome=outcome, duration_s=8.1)
+    assert counted.events("e2e") == (0, 0)
+
+
+@pytest.mark.parametrize("duration_s", [1.0, 8.1])
+def test_the_rest_of_a_stream_is_not_judged_end_to_end(
+    counted: Counted, duration_s: float
+) -> None:
+    counted.serve(outcome="ok", resumed="rejoined", ttft_s=0.1, duration_s=duration_s)
+    assert counted.events("e2e") == (0, 0)
+    assert counted.events("goodput") == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +150,12 @@ def test_an_error_counts_by_whose_fault_it_is(
 
 @pytest.mark.parametrize(
     ("ttft_s", "duration_s", "goodput"),
-    [(None, 0.4, (0, 0)), (None, 0.6, (0, 1)), (0.4, 9.0, (0, 0)), (0.6, 9.0, (0, 1))],
+    [
+        *((None, 0.4, (0, 0)), (None, 0.6, (0, 1)), (0.4, 7.0, (0, 0)), (0.6, 7.0, (0, 1))),
+        (0.4, 9.0, (0, 1)),
+    ],
 )
-def test_a_client_that_leaves_lowers_the_goodput_once_its_first_token_is_late(
+def test_a_client_that_leaves_lowers_the_goodput_once_what_it_was_promised_is_late(
     counted: Counted, ttft_s: float | None, duration_s: float, goodput: tuple[float, float]
 ) -> None:
     counted.serve(outcome="cancelled", ttft_s=ttft_s, duration_s=duration_s)

@@ -55,6 +55,11 @@ WRONG: dict[str, tuple[Change, str]] = {
         "targets.interactive: ttft_p50_s 2.0 is above ttft_s 0.5. Half of the requests cannot come "
         "later: lower ttft_p50_s",
     ),
+    "an end before the first token": (
+        lambda data: data["targets"]["batch"].update(e2e_s=60),
+        "targets.batch: e2e_s 60.0 is below ttft_s 120.0. An answer cannot end before its first "
+        "token: raise e2e_s",
+    ),
     "no throughput": (
         lambda data: data["throughput"].update(tokens_per_s=0),
         "throughput.tokens_per_s = 0: too low. Write more than 0.",

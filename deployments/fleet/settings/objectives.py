@@ -17,29 +17,6 @@ from observability import slo
 DEFAULT = "default"
 
 
-class Objective(Section):
-    """Service level objective of one priority class."""
-
-    ttft_s: float = Field(
-        gt=0,
-        description="A request is promised its first token within this many seconds of its "
-        "arrival at the gateway (TTFT).",
-    )
-    ttft_p50_s: float | None = Field(
-        None,
-        gt=0,
-        description="Half of the requests are promised their first token within this many "
-        "seconds. Metrics and alerts watch it, and admission does not. With null nothing is "
-        "promised.",
-    )
-    tpot_s: float | None = Field(
-        None,
-        gt=0,
-        description="A request is promised at most this many seconds per output token after the "
-        "first (TPOT). With null nothing is promised.",
-    )
-
-
 class Objectives(Section):
     """What the pool promises. A class without an objective is never refused.
 
@@ -47,12 +24,12 @@ class Objectives(Section):
     those of the one that ships, a path, from the fleet file's folder, those of another.
     """
 
-    interactive: Objective | None = Field(
+    interactive: slo.Target | None = Field(
         None,
         description="Requests that somebody waits for are promised this. These are all that do "
         "not say otherwise.",
     )
-    batch: Objective | None = Field(
+    batch: slo.Target | None = Field(
         None,
         description="Requests of the class `batch`, which may wait for their turn, are promised "
         "this.",
@@ -92,11 +69,11 @@ class Objectives(Section):
 
     def by_class(self) -> dict[PriorityClass, Slo]:
         """Those that are set."""
-        objectives: dict[PriorityClass, Objective | None] = {
+        objectives: dict[PriorityClass, slo.Target | None] = {
             "interactive": self.interactive,
             "batch": self.batch,
         }
-        return {name: Slo(of.ttft_s, of.tpot_s) for name, of in objectives.items() if of}
+        return {name: Slo(of.ttft_s, of.tpot_s, of.e2e_s) for name, of in objectives.items() if of}
 
 
 class OverflowSettings(Section):

@@ -59,6 +59,7 @@ function admission(decision) {
   return [
     chip(verdict, VERDICTS[verdict] ?? "plain"), ` Class ${priority}`,
     decision.slo_ttft_s === null ? ", no objective" : `, first token promised within ${objective(decision.slo_ttft_s)}`,
+    (decision.slo_e2e_s ?? null) === null ? "" : `, the whole answer within ${objective(decision.slo_e2e_s)}`,
     ["refused", "queued"].includes(verdict) ? "" : `, admitted ${seconds(waited)} after it arrived`,
     `: ${reason.replace(/\.$/, "")}.`,
   ];

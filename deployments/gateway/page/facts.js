@@ -18,14 +18,16 @@ export const isRefused = (decision) => verdictOf(decision) === "refused"
 
 export const isFailed = (decision) => ["failed", "deadline", "cancelled"].includes(outcomeOf(decision));
 
-// Whether it missed its objective: its deadline passed, or its first token or the tokens after it
-// came late. A client that left without a first token counts if it had waited longer than promised.
+// Whether it missed an objective: its deadline passed, or its first token, the tokens after it or
+// its end came late. A client that left counts if it had waited longer than promised for its first
+// token or for its end. When the rest of another gateway's stream was due is not known here.
 export function missed(decision) {
   const outcome = outcomeOf(decision);
   if (outcome === "deadline") return true;
   if (isRefused(decision)) return false;
   const waited = observed(decision) ?? (isFailed(decision) ? decision.duration_s : null);
   if (decision.slo_ttft_s !== null && waited !== null && waited > decision.slo_ttft_s) return true;
+  if (!decision.rejoined && decision.duration_s > (decision.slo_e2e_s ?? Infinity)) return true;
   return (decision.slo_tpot_s ?? null) !== null && (decision.tpot_s ?? 0) > decision.slo_tpot_s;
 }
 

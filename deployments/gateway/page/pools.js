@@ -127,6 +127,7 @@ function promise(byClass, decisions) {
       of.slo ? `≤ ${objective(of.slo.ttft_s)}` : "none",
       of.slo?.ttft_p50_s ? el("small", {}, ` p50 ≤ ${objective(of.slo.ttft_p50_s)}`) : null,
       of.slo?.tpot_s ? el("small", { title: "Time per output token after the first" }, ` TPOT ≤ ${objective(of.slo.tpot_s)}`) : null,
+      of.slo?.e2e_s ? el("small", { title: "From arrival to the end of the answer" }, ` E2E ≤ ${objective(of.slo.e2e_s)}`) : null,
     ], "num"],
     ["Goodput", "Share of what arrived that was answered in full and in time", (of) => percent(of.goodput), "num"],
     ["Of served", "Share of those with a first token that were in time", (of) => percent(of.kept), "num"],

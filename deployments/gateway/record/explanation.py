@@ -60,6 +60,7 @@ def _undecided(record: RequestRecord) -> dict[str, Any]:
         "admission": None,
         "slo_ttft_s": None,
         "slo_tpot_s": None,
+        "slo_e2e_s": None,
         "index_answered": False,
         "prompt_known": False,
         "segments": 0,

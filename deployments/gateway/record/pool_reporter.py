@@ -166,6 +166,7 @@ class PoolReporter:
             "admission": {**vars(admitted)},
             "slo_ttft_s": slo.ttft_s if slo else None,
             "slo_tpot_s": slo.tpot_s if slo else None,
+            "slo_e2e_s": slo.e2e_s if slo else None,
             "index_answered": prompt.depths is not None,
             "prompt_known": prompt.known,
             "segments": len(prompt.placement.keys),

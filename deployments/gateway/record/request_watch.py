@@ -65,6 +65,7 @@ def promise_of(pool: Pool) -> Promise:
                 ("ttft", slo.ttft_s),
                 ("ttft_p50", slo.ttft_p50_s),
                 ("tpot", slo.tpot_s),
+                ("e2e", slo.e2e_s),
             )
             if seconds is not None
         }

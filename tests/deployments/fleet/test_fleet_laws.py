@@ -15,13 +15,13 @@ from deployments.fleet.pool import Pool, ReplicaResources
 from deployments.fleet.settings.environment import escaped, resolved
 from deployments.fleet.settings.objectives import (
     Autoscaling,
-    Objective,
     Objectives,
     OverflowSettings,
     Tenant,
 )
 from deployments.fleet.settings.quality import Quality
 from deployments.fleet.settings.speculation import SpeculationSettings
+from observability.slo import Target, Throughput
 
 
 def fleet_of(text: str) -> Fleet:
@@ -34,7 +34,6 @@ KNOWN_KEYS = {
         Autoscaling,
         Fleet,
         GatewaySettings,
-        Objective,
         Objectives,
         OverflowSettings,
         Pool,
@@ -42,7 +41,9 @@ KNOWN_KEYS = {
         RedisSettings,
         ReplicaResources,
         SpeculationSettings,
+        Target,
         Tenant,
+        Throughput,
     )
     for key in section.model_fields
 }

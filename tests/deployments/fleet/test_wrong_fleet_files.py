@@ -277,6 +277,16 @@ WRONG: dict[str, tuple[str, str]] = {
         with_pool("slo: {interactive: {ttft_s: 0}}"),
         ":5: pools.engine.slo.interactive.ttft_s = 0: too low. Write more than 0.",
     ),
+    "a median above the promise": (
+        with_pool("slo: {interactive: {ttft_s: 1, ttft_p50_s: 2}}"),
+        ":5: pools.engine.slo.interactive: ttft_p50_s 2.0 is above ttft_s 1.0. Half of the "
+        "requests cannot come later: lower ttft_p50_s.",
+    ),
+    "an end before the first token": (
+        with_pool("slo: {interactive: {ttft_s: 2, e2e_s: 1}}"),
+        ":5: pools.engine.slo.interactive: e2e_s 1.0 is below ttft_s 2.0. An answer cannot end "
+        "before its first token: raise e2e_s.",
+    ),
     "a class of its own": (
         SMALLEST + "gateway: {tenants: {crawler: {priority: low}}}\n",
         ":5: gateway.tenants.crawler.priority = low: input should be 'interactive' or 'batch'."

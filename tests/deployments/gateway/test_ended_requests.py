@@ -23,7 +23,7 @@ ALWAYS = {
     *("request_id", "tenant", "at", "path", "pool", "model", "policy", "admission", "replica"),
     *("outcome", "status", "error", "stage", "duration_s", "output_tokens", "last_replica"),
     *("prompt_tokens", "candidates", "candidates_not_shown", "phases", "budget", "segments"),
-    *("slo_ttft_s", "slo_tpot_s", "tpot_s", "read_s", "lookup_s", "prompt_known"),
+    *("slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "tpot_s", "read_s", "lookup_s", "prompt_known"),
 }
 STATUS = {
     "ok": 200,

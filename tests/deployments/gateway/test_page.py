@@ -306,6 +306,17 @@ async def test_decisions_are_found_by_text_and_by_what_became_of_them(
     await expect(reader.page.locator("#pools")).to_contain_text("1 late, 1 refused, 0 failed")
 
 
+async def test_an_answer_that_was_complete_too_late_missed_its_slo(
+    reader: Reader, front: Front
+) -> None:
+    await served(front, "first", request_id="long", duration_s=61.0, slo_e2e_s=60.0)
+    await reader.opens()
+    await expect(reader.page.locator("#pools")).to_contain_text("1 late, 0 refused, 0 failed")
+    await reader.decision("long").locator("summary").first.click()
+    body = reader.decision("long").locator(".explanation")
+    await expect(body).to_contain_text("the whole answer within 60 s")
+
+
 async def failed(front: Front, engine: FakeEngine, request_id: str) -> None:
     """A request that runs out of time before its first token."""
     engine.pauses_after = 0
