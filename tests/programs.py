@@ -25,6 +25,8 @@ NEEDED = {
     "chromium": ("chromium", ["chromium", "google-chrome"]),
     # without it Chromium writes every letter as a box
     "a font": ("fonts-dejavu-core", ["/usr/share/fonts/truetype/dejavu"]),
+    # the load balancer of docs/nginx.md
+    "nginx": ("nginx-light", ["nginx", "/usr/sbin/nginx"]),
     # Playwright's driver is linked to it
     "libatomic.so.1": ("libatomic1", ["libatomic.so.1"]),
     # lays the network of the two-node test, where namespaces are allowed
