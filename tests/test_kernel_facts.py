@@ -26,7 +26,7 @@ os.dup2(2, 1)
 from types import SimpleNamespace
 
 from vllm.config.kernel import LinearBackend
-from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+from vllm.config.quantization import _ONLINE_SHORTHANDS, ONLINE_QUANT_SHORTHAND_NAMES
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.kernels.linear import _LINEAR_BACKEND_KERNEL_MAP
 from vllm.model_executor.kernels.linear.mixed_precision.machete import MacheteLinearKernel
@@ -37,6 +37,8 @@ from vllm.model_executor.layers.quantization import (
     get_quantization_config,
 )
 from vllm.model_executor.layers.quantization.compressed_tensors import schemes
+from vllm.model_executor.layers.quantization.online.base import _ONLINE_LINEAR_METHODS
+from vllm.model_executor.layers.quantization.online.fp8 import Fp8PtpcOnlineLinearMethod
 from vllm.model_executor.layers.quantization.utils import marlin_utils
 from vllm.platforms import current_platform
 from vllm.platforms.interface import DeviceCapability
@@ -89,6 +91,9 @@ facts = {
     "names": QUANTIZATION_METHODS,
     "deprecated": DEPRECATED_QUANTIZATION_METHODS,
     "online": list(ONLINE_QUANT_SHORTHAND_NAMES),
+    "experts_alone": [name for name, of in _ONLINE_SHORTHANDS.items() if of.linear is None],
+    "linears_online": sorted({str(key.dtype) for key in _ONLINE_LINEAR_METHODS}),
+    "per_channel": inspect.getsource(Fp8PtpcOnlineLinearMethod.create_weights),
     "groups": marlin_utils.MARLIN_SUPPORTED_GROUP_SIZES,
     "schemes": {
         name: getattr(schemes, name).get_min_capability() for name in asked["schemes"]
@@ -120,7 +125,7 @@ SCHEMES = {
     "CompressedTensorsW8A8Fp8": kernels.LEAST_FOR_FP8,
     "CompressedTensorsW4A4Fp4": kernels.LEAST_FOR_INTEGERS,
 }
-NAMES = (*kernels.NEED_A_CHECKPOINT, "moe_wna16")
+NAMES = (*kernels.NEED_A_CHECKPOINT, *kernels.EXPERTS_WHILE_LOADING, "moe_wna16")
 CHECKPOINTS: tuple[dict[str, Any], ...] = (
     {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
     {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
@@ -235,10 +240,21 @@ def test_vllm_refuses_what_is_refused_and_takes_what_is_right(
     assert right == "" or BY_CONFIGS[at] == "another quantization than the checkpoint's"
 
 
+def test_only_experts_become_int8_while_they_load(facts: dict[str, Any]) -> None:
+    assert facts["linears_online"]
+    assert "torch.int8" not in facts["linears_online"]
+
+
+def test_fp8_by_channel_refuses_the_kernel_of_older_gpus(facts: dict[str, Any]) -> None:
+    assert "isinstance(self.fp8_linear, MarlinFP8ScaledMMLinearKernel)" in facts["per_channel"]
+    assert "Requires SM89+" in facts["per_channel"]
+
+
 def test_the_names_are_those_of_vllm(facts: dict[str, Any]) -> None:
     known = set(facts["names"])
     assert {*NAMES, *kernels.WHILE_LOADING, *kernels.METHODS} <= known
     assert set(kernels.WHILE_LOADING) <= set(facts["online"])
+    assert "int8_per_channel_weight_only" in facts["experts_alone"]
     assert not known & set(kernels.GONE)
     assert set(kernels.DEPRECATED) == set(facts["deprecated"])
     assert set(kernels.SLOW_BACKENDS) <= set(facts["backends"])

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from weights.cache_dtype import CACHE_DTYPES, CacheDtype
 from weights.divisions import degrees
 from weights.finding import Device, EngineConfig, Finding, Model
+from weights.kernels import EXPERTS_WHILE_LOADING, WHILE_LOADING
 from weights.memory import (
     BF16,
     DRIVER_BYTES,
+    FP8,
     GIB,
     RUNTIME_BYTES,
     RUNTIME_BYTES_TP,
+    W8A16,
     Precision,
     activation_bytes,
     kv_bytes_of,
@@ -120,8 +123,12 @@ def _too_long(
 
 
 def weight_bytes_of(model: Model, engine: EngineConfig) -> int | None:
-    """Of one GPU, at least."""
+    """Of one GPU, at least; once loaded, where vLLM quantizes them layer by layer as they load."""
     shape, share = model.shape, engine.tensor_parallel * engine.pipeline_parallel
+    if (loaded := _precisions_while_loading(model, engine)) is not None:
+        linears, experts = loaded
+        whole = weight_bytes(shape, linears, engine.tensor_parallel, experts)
+        return whole // engine.pipeline_parallel
     if model.bytes is not None:
         halved = shape.dtype == "float32" and engine.dtype != "float32" and not model.method
         return model.bytes // (2 if halved else 1) // share
@@ -129,6 +136,17 @@ def weight_bytes_of(model: Model, engine: EngineConfig) -> int | None:
     if precision is None:
         return None
     return weight_bytes(shape, precision, engine.tensor_parallel) // engine.pipeline_parallel
+
+
+def _precisions_while_loading(
+    model: Model, engine: EngineConfig
+) -> tuple[Precision, Precision] | None:
+    """Of the linear layers and of the experts; None where vLLM quantizes nothing as it loads."""
+    if model.method:
+        return None
+    if engine.quantization in WHILE_LOADING:
+        return FP8, FP8
+    return (BF16, W8A16) if engine.quantization in EXPERTS_WHILE_LOADING else None
 
 
 def _precision(model: Model, engine: EngineConfig) -> Precision | None:

@@ -6,7 +6,8 @@ From the sources of vLLM 0.32, below vllm/; tests/test_kernel_facts.py asks that
 - .../quantization/utils/marlin_utils.py: Marlin's group sizes and least capability
 - .../quantization/compressed_tensors/schemes/: the least capability of each scheme; below that of
   FP8 arithmetic the same weights are served by Marlin, which computes in 16 bit
-- config/quantization.py: what can be quantized while it loads
+- config/quantization.py, .../quantization/online/: what can be quantized while it loads. It has
+  INT8 for experts alone; FP8 by channel refuses Marlin, the only kernel before capability 8.9
 - INT8 arithmetic ends before Blackwell: vllm-project/vllm#25935 ("Use FP8 quantization instead, or
   run on older arch (SM < 100)")
 
@@ -35,6 +36,8 @@ METHODS: Mapping[str, tuple[Capability, tuple[str, ...]]] = {
     "modelopt": ((8, 0), _HALF),
     "mxfp4": ((8, 0), ("bfloat16",)),
     "torchao": ((7, 5), ("float32", *_HALF)),
+    "int8_per_channel_weight_only": ((7, 5), _HALF),
+    "experts_int8": ((8, 0), _HALF),
 }
 DEPRECATED = ("fbgemm_fp8", "fp_quant")
 # What older vLLMs had, and this one does not.
@@ -46,6 +49,8 @@ ALSO_CALLED: Mapping[str, tuple[str, ...]] = {
 }
 # Names that quantize weights of 16 bit while they load.
 WHILE_LOADING = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
+# Names that do so with the weights of experts alone, to INT8; inputs stay in 16 bit.
+EXPERTS_WHILE_LOADING = ("int8_per_channel_weight_only", "experts_int8")
 NEED_A_CHECKPOINT = (
     *("awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq"),
     *("compressed-tensors", "fp8"),
@@ -164,7 +169,7 @@ def fits(named: str, method: str) -> bool:
     """
     if method not in ("awq", "gptq", "compressed-tensors", "fp8") or named == method:
         return True
-    if named not in (*NEED_A_CHECKPOINT, *WHILE_LOADING, "moe_wna16"):
+    if named not in (*NEED_A_CHECKPOINT, *WHILE_LOADING, *EXPERTS_WHILE_LOADING, "moe_wna16"):
         return True
     return named in ALSO_CALLED.get(method, ())
 
@@ -181,6 +186,24 @@ def verdicts(stored: Stored, capability: Capability | None) -> Iterator[KernelVe
         yield from _on_cpus(stored)
     else:
         yield from _on_gpus(stored, capability)
+
+
+def verdicts_while_loading(named: str, capability: Capability | None) -> Iterator[KernelVerdict]:
+    """What the kernels are like for 16-bit weights that vLLM quantizes by this name."""
+    if named in EXPERTS_WHILE_LOADING:
+        yield from verdicts(Stored(named), capability)
+    elif named == "fp8_per_channel" and _is_between(LEAST_FOR_INTEGERS, capability, LEAST_FOR_FP8):
+        yield KernelVerdict(
+            True,
+            "vLLM has no kernel for FP8 by channel on this GPU: it begins with capability 8.9",
+            "Write fp8_per_tensor, or quantize first: antefix quantize --scheme w8a8-smoothquant",
+        )
+    elif named in WHILE_LOADING:
+        yield from verdicts(Stored("fp8", "fp8", "fp8"), capability)
+
+
+def _is_between(first: Capability, capability: Capability | None, end: Capability) -> bool:
+    return capability is not None and first <= capability < end
 
 
 def _on_cpus(stored: Stored) -> Iterator[KernelVerdict]:

@@ -58,6 +58,7 @@ W8A8 = Precision("w8a8", 8, None, "int8", "w8a8-smoothquant")
 FP8 = Precision("fp8", 8, None, "fp8", "fp8")
 W4A16 = Precision("w4a16", 4, 128, "bf16", "awq", zero_points=True)
 PRECISIONS = (BF16, FP8, W8A8, W4A16)
+W8A16 = Precision("w8a16", 8, None, "bf16", "w8a16")
 
 
 def linear_bytes(linear: Linear, precision: Precision, tp: int = 1, kv_heads: int = 0) -> int:
@@ -70,9 +71,14 @@ def linear_bytes(linear: Linear, precision: Precision, tp: int = 1, kv_heads: in
     return ceil(whole / split)
 
 
-def weight_bytes(shape: ModelShape, precision: Precision, tp: int = 1) -> int:
-    """Of one GPU: linears by scheme, embeddings and norms in 16 bit."""
-    linears = sum(linear_bytes(each, precision, tp, shape.kv_heads) for each in shape.linears())
+def weight_bytes(
+    shape: ModelShape, precision: Precision, tp: int = 1, experts: Precision | None = None
+) -> int:
+    """Of one GPU: linears by scheme, embeddings and norms in 16 bit. `experts` None: as others."""
+    linears = sum(
+        linear_bytes(each, (experts or precision) if each.expert else precision, tp, shape.kv_heads)
+        for each in shape.linears()
+    )
     rest = ceil(shape.embedding_parameters / tp) + shape.small_parameters
     return linears + rest * SIXTEEN_BIT
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from weights.drafting import DraftPlan
-from weights.memory import GIB
+from weights.kernels import EXPERTS_WHILE_LOADING
+from weights.memory import BF16, GIB, W8A16, weight_bytes
 from weights.plan import Plan
 from weights.sizing import Option
 
@@ -65,6 +66,12 @@ def lines(plan: Plan) -> Iterator[str]:
         )
     yield f"GPUs in all: {plan.gpus}"
     yield by_load(plan)
+    if plan.shape.experts and plan.shape.quantization is None:
+        size = weight_bytes(plan.shape, BF16, engine.tp, experts=W8A16)
+        yield (
+            f"INT8 of the experts while they load ({EXPERTS_WHILE_LOADING[0]}):"
+            f" {size / GIB:.1f} GiB of weights on each of {engine.tp} GPU(s)"
+        )
     yield "drafting would not pay" if plan.draft is None else _drafting(plan.draft)
     if plan.cost_output is not None and plan.cost_all is not None:
         yield (

@@ -18,15 +18,16 @@ from weights.finding import Device, EngineConfig, Finding, Model, Rule
 from weights.fits import memory_findings
 from weights.kernels import (
     DEPRECATED,
+    EXPERTS_WHILE_LOADING,
     LEAST_FOR_BFLOAT16,
     METHODS,
     NEED_A_CHECKPOINT,
     SLOW_BACKENDS,
-    WHILE_LOADING,
-    Stored,
+    KernelVerdict,
     fits,
     is_weight_only,
     verdicts,
+    verdicts_while_loading,
 )
 
 # Kinds of rope that leave max_position_embeddings as the longest, by config/model.py.
@@ -121,6 +122,12 @@ def _named_quantization(
 
 
 def _of_plain_weights(model: Model, engine: EngineConfig, named: str) -> Iterator[Finding]:
+    if named in EXPERTS_WHILE_LOADING and not model.shape.experts:
+        message = "it quantizes experts alone, and the model has none: its weights stay in 16 bit"
+        remedy = (
+            "Leave it out, and quantize the model first: antefix quantize --scheme w8a8-smoothquant"
+        )
+        yield Finding("quantization", False, _QUANTIZATION, named, message, remedy)
     if named not in NEED_A_CHECKPOINT or not model.knows_all:
         return
     if "quantization" in str(engine.args.get("hf_overrides")):
@@ -133,19 +140,23 @@ def _of_plain_weights(model: Model, engine: EngineConfig, named: str) -> Iterato
 
 
 def _kernels(model: Model, engine: EngineConfig, device: Device) -> Iterator[Finding]:
-    online = engine.quantization in WHILE_LOADING and not model.method
-    stored = (Stored("fp8", "fp8", "fp8"),) if online else model.stored
     key, value = (_QUANTIZATION, engine.quantization) if engine.quantization else ("model", "")
     is_slow = False
-    for each in dict.fromkeys(stored):
-        for verdict in verdicts(each, device.capability):
-            is_slow = is_slow or not verdict.refuses
-            rule: Rule = "kernel" if verdict.refuses else "slow kernel"
-            yield Finding(
-                rule, verdict.refuses, key, value or model.name, verdict.message, verdict.remedy
-            )
+    for verdict in _verdicts(model, engine, device):
+        is_slow = is_slow or not verdict.refuses
+        rule: Rule = "kernel" if verdict.refuses else "slow kernel"
+        yield Finding(
+            rule, verdict.refuses, key, value or model.name, verdict.message, verdict.remedy
+        )
     if not is_slow and device.capability is not None:
         yield from _slow_by_choice(model, engine)
+
+
+def _verdicts(model: Model, engine: EngineConfig, device: Device) -> Iterator[KernelVerdict]:
+    if not model.method:
+        yield from verdicts_while_loading(engine.quantization, device.capability)
+    for stored in dict.fromkeys(model.stored):
+        yield from verdicts(stored, device.capability)
 
 
 def _slow_by_choice(model: Model, engine: EngineConfig) -> Iterator[Finding]:

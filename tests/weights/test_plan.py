@@ -15,7 +15,7 @@ from tests.weights.planned import ENGINE_ARGS
 from weights.cache_dtype import CACHE_DTYPES
 from weights.gpus import GPUS, gpu_called
 from weights.known_models import known_config
-from weights.memory import W4A16
+from weights.memory import BF16, GIB, W4A16, W8A8, weight_bytes
 from weights.model_shape import ModelShape, shape_of
 from weights.plan import Drafter, Plan, plan_for
 from weights.plan_fleet import fleet_yaml
@@ -294,6 +294,17 @@ def test_the_table_marks_the_choice_and_the_lines_name_it() -> None:
     told = "\n".join(lines(plan))
     assert "w8a8 on 4 x a100-80g: 3 serving, 1 warm" in told
     assert f"below {plan.crossover} sequences a step, w8a8 from there" in by_load(plan)
+
+
+def test_a_model_with_experts_is_told_what_it_takes_with_int8_ones() -> None:
+    moe = plan_for(SHAPES["Qwen/Qwen3-30B-A3B"], A100, TARGET)
+    (line,) = [line for line in lines(moe) if "int8_per_channel_weight_only" in line]
+    told = float(line.partition("): ")[2].partition(" GiB")[0])
+    # all of it in 8 bit, and nothing of it, on as many GPUs
+    tp = moe.chosen.engine.tp
+    whole = {precision: weight_bytes(moe.shape, precision, tp) / GIB for precision in (W8A8, BF16)}
+    assert whole[W8A8] < told < 0.6 * whole[BF16]
+    assert "int8_per_channel_weight_only" not in "\n".join(lines(plan_for(LLAMA_8B, A100, TARGET)))
 
 
 def test_the_object_has_what_the_table_has() -> None:

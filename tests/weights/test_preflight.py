@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weights.divisions import degrees, uneven_over
 from weights.finding import Device, EngineConfig, Finding, Model, Rule
+from weights.fits import weight_bytes_of
 from weights.kernels import MARLIN_GROUPS, METHODS, Stored, stored_in, verdicts
 from weights.memory import GIB
 from weights.model_shape import ModelShape
@@ -61,6 +63,26 @@ def shapes(**more: Any) -> st.SearchStrategy[ModelShape]:
     )
 
 
+def mistral(experts: int) -> ModelShape:
+    """As wide and deep as Mistral 7B; with `experts` in each layer, as Mixtral."""
+    return ModelShape(
+        architecture="MistralForCausalLM",
+        layers=32,
+        hidden=4096,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        intermediate=14336,
+        vocabulary=32000,
+        tied_embeddings=False,
+        max_context=8192,
+        dtype="bfloat16",
+        experts=experts,
+        experts_per_token=2,
+        expert_intermediate=14336,
+    )
+
+
 def refuses(rule: Rule, found: list[Finding]) -> bool:
     return any(each.rule == rule and each.refuses for each in found)
 
@@ -102,6 +124,28 @@ def test_more_memory_never_fits_less(
     small = findings(model, engine, Device("small", (9, 0), memory * GIB))
     large = findings(model, engine, Device("large", (9, 0), (memory + more) * GIB))
     assert refuses("memory", small) or not refuses("memory", large)
+
+
+@pytest.mark.parametrize(
+    ("named", "experts", "least", "most"),
+    [
+        ("fp8_per_tensor", 0, 0.5, 0.6),
+        ("fp8_per_tensor", 8, 0.5, 0.6),
+        ("int8_per_channel_weight_only", 8, 0.5, 0.6),
+        ("int8_per_channel_weight_only", 0, 1.0, 1.0),
+        ("experts_int8", 8, 0.5, 0.6),
+    ],
+)
+def test_weights_that_are_quantized_as_they_load_count_as_what_they_become(
+    named: str, experts: int, least: float, most: float
+) -> None:
+    shape = mistral(experts)
+    model = Model("m", shape, 2 * shape.parameters)
+    before, after = (
+        weight_bytes_of(model, EngineConfig({"quantization": name}, {})) for name in ("", named)
+    )
+    assert before is not None and after is not None
+    assert least <= after / before <= most
 
 
 @given(shapes(), sizes, lengths, lengths)

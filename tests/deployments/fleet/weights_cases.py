@@ -74,6 +74,20 @@ EXPERTS = {
 SPECULATES = {"method": "draft_model", "num_speculative_tokens": 4}
 
 REFUSED: dict[str, Case] = {
+    "fp8 by channel on Ampere": Case(
+        Pool({"quantization": "fp8_per_channel"}, gpu="A100-80G"),
+        "engine_args.quantization = fp8_per_channel: vLLM has no kernel for FP8 by channel on this "
+        "GPU: it begins with capability 8.9. Write fp8_per_tensor, or quantize first: antefix "
+        "quantize --scheme w8a8-smoothquant.",
+        Pool({"quantization": "fp8_per_channel"}, gpu="H100"),
+    ),
+    "int8 for experts before Ampere": Case(
+        Pool({"quantization": "experts_int8"}, gpu="T4", config={**EXPERTS, "dtype": "float16"}),
+        "engine_args.quantization = experts_int8: vLLM has no kernel for experts_int8 on this GPU: "
+        "it has capability 7.5, 8.0 is needed. Serve unquantized weights in float16, or use a "
+        "newer GPU.",
+        Pool({"quantization": "experts_int8"}, gpu="A100-80G", config=EXPERTS),
+    ),
     "int8 arithmetic on Blackwell": Case(
         Pool(gpu="B200", quantization=INT8),
         "model = {model}: vLLM has no kernel for W8A8 INT8 on this GPU: it has capability 10.0, "
@@ -299,6 +313,13 @@ REFUSED: dict[str, Case] = {
 }
 
 WARNED: dict[str, Case] = {
+    "int8 for experts of a model without any": Case(
+        Pool({"quantization": "int8_per_channel_weight_only"}, gpu="A100-80G"),
+        "engine_args.quantization = int8_per_channel_weight_only: it quantizes experts alone, and "
+        "the model has none: its weights stay in 16 bit. Leave it out, and quantize the model "
+        "first: antefix quantize --scheme w8a8-smoothquant.",
+        Pool({"quantization": "int8_per_channel_weight_only"}, gpu="A100-80G", config=EXPERTS),
+    ),
     "fp8 on Ampere": Case(
         Pool(gpu="A100-80G", quantization=FP8),
         "model = {model}: this GPU has no FP8 arithmetic (it has capability 8.0, 8.9 is needed): "
