@@ -19,6 +19,7 @@ from common.errors import Problem
 from deployments.models.model import EMBEDDED, resolve_model
 from weights.calibration_data import read_samples
 from weights.cautions import four_bit_cautions
+from weights.method_options import OptionValue, defaults_of, options_of
 from weights.model_shape import shape_of
 from weights.quantize_job import QuantizeJob
 from weights.schemes import SCHEMES, Scheme, scheme_called
@@ -54,6 +55,14 @@ def quantize(
         int | None,
         typer.Option(help="Inputs per scale; default: the largest of 128 to 16 that fits."),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Of the scheme's method, such as smoothing=0.85; repeat it. --list shows all.",
+        ),
+    ] = None,
     tensor_parallel: Annotated[
         int, typer.Option(min=1, help="GPUs per replica, which groups must divide.")
     ] = 1,
@@ -74,7 +83,7 @@ def quantize(
         if not model:
             raise CommandError("no model is named", "antefix quantize MODEL", ExitCode.USAGE)
         check_model(model, revision)
-        chosen = _checked(scheme, calibration, group_size)
+        chosen, options = _checked(scheme, calibration, group_size, settings or [])
         began = time.monotonic()
         with Steps() as steps:
             with steps.step("model") as step:
@@ -94,6 +103,7 @@ def quantize(
                 calibration=str(text.absolute()) if text else None,
                 samples=samples,
                 sample_tokens=sample_tokens,
+                options=options,
             )
             with steps.step(chosen.name) as step:
                 run(job, target, packages, step.show, note, replace=force)
@@ -113,7 +123,9 @@ def quantize(
         note(f"what it lost: antefix evaluate {of} {target}")
 
 
-def _checked(name: str, calibration: Path | None, group_size: int | None) -> Scheme:
+def _checked(
+    name: str, calibration: Path | None, group_size: int | None, settings: list[str]
+) -> tuple[Scheme, dict[str, OptionValue]]:
     """Everything that is wrong with the command line before anything is loaded."""
     try:
         scheme = scheme_called(name)
@@ -127,9 +139,10 @@ def _checked(name: str, calibration: Path | None, group_size: int | None) -> Sch
             read_samples(calibration)
         if group_size is not None and not scheme.grouped:
             raise Problem(f"{name} has no groups", "leave --group-size away")
+        options = options_of(scheme, settings)
     except Problem as error:
         raise CommandError(error.message, error.remedy, ExitCode.USAGE) from error
-    return scheme
+    return scheme, options
 
 
 def _target(model: str, source: str, scheme: Scheme, out: Path | None) -> Path:
@@ -156,6 +169,7 @@ def _list(as_json: bool) -> None:
             "weight_bits": s.weight_bits,
             "activation_bits": s.activation_bits,
             "calibration": s.needs_calibration,
+            "options": defaults_of(s),
             "for": s.meant_for,
             "served_by": s.served_by,
         }
@@ -167,12 +181,13 @@ def _list(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("scheme", "bits", "calibration", "for", "served by", box=None)
+    table = Table("scheme", "bits", "calibration", "--set", "for", "served by", box=None)
     for scheme in SCHEMES.values():
         table.add_row(
             scheme.name,
             f"{scheme.weight_bits}/{scheme.activation_bits}",
             "needed" if scheme.needs_calibration else "",
+            " ".join(f"{name}={json.dumps(value)}" for name, value in defaults_of(scheme).items()),
             scheme.meant_for,
             scheme.served_by,
         )

@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,9 @@ from cli.local.overlay_packages import quantizer_packages
 from cli.local.quantizer import quantize
 from deployments.models.model import embedded_model
 from deployments.offline.offline_engine import OfflineEngine
+from weights.method_options import defaults_of
 from weights.quantize_job import QuantizeJob
+from weights.schemes import scheme_called
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -54,6 +58,10 @@ class Killed(Exception):
 
 
 def ignore(fraction: float, what: str) -> None:
+    pass
+
+
+def ignore_text(what: str) -> None:
     pass
 
 
@@ -133,6 +141,45 @@ def test_killed_after_a_layer_the_same_command_goes_on_from_there(
     assert said[0].startswith("going on where an earlier run ended")
     assert weights_of(out) == weights_of(made / "awq" / "model")
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "differs"),
+    [
+        ("awq", {"grid": 3, "symmetric": True}, {"symmetric": True}),
+        ("gptq", {"act_order": False, "damp": 0.1}, {"actorder": None}),
+    ],
+)
+def test_options_change_the_weights_and_are_recorded(
+    made: Path,
+    tiny: Path,
+    text: Path,
+    packages: Path,
+    tmp_path: Path,
+    scheme: str,
+    options: dict[str, Any],
+    differs: dict[str, Any],
+) -> None:
+    out = tmp_path / "out"
+    quantize(replace(job(tiny, text, scheme), options=options), out, packages, ignore, ignore_text)
+    assert weights_of(out) != weights_of(made / scheme / "model")
+    facts = json.loads((out / "antefix-quantization.json").read_text())
+    assert facts["options"] == {**defaults_of(scheme_called(scheme)), **options}
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    weights = config["config_groups"]["group_0"]["weights"]
+    assert {name: weights[name] for name in differs} == differs
+
+
+def test_more_smoothing_makes_other_weights(
+    tiny: Path, text: Path, packages: Path, tmp_path: Path
+) -> None:
+    made = []
+    for smoothing in (0.5, 0.85):
+        out = tmp_path / str(smoothing)
+        asked = replace(job(tiny, text, "w8a8-smoothquant"), options={"smoothing": smoothing})
+        quantize(asked, out, packages, ignore, ignore_text)
+        made.append(weights_of(out))
+    assert made[0] != made[1]
 
 
 def test_the_embedded_model_is_quantized_to_less_than_half_and_served(

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
+
+from weights.method_options import OptionValue
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class QuantizeJob:
     calibration: str | None
     samples: int
     sample_tokens: int
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    """Of `weights.method_options`; those that are missing have their defaults."""
 
     @property
     def gguf(self) -> bool:

@@ -16,6 +16,8 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,6 +55,7 @@ from transformers import (
 
 from common.errors import Problem
 from weights.calibration_data import Sample, read_samples, token_windows
+from weights.method_options import SYMMETRIC, OptionValue, defaults_of
 from weights.quantize_job import QuantizeJob
 from weights.schemes import NOT_QUANTIZED, Scheme, fitting_group, scheme_called
 
@@ -78,6 +81,8 @@ class QuantizingProgress:
 def quantize(folder: Path, progress: QuantizingProgress) -> None:
     job = QuantizeJob.from_json((folder / "job.json").read_text())
     scheme = scheme_called(job.scheme)
+    options = {**defaults_of(scheme), **job.options}
+    scheme = replace(scheme, symmetric=bool(options.get(SYMMETRIC, scheme.symmetric)))
     progress.say(0.02, "reading the model's configuration")
     group_size = _group_size(job, scheme)
     progress.say(0.03, "reading the tokenizer")
@@ -99,14 +104,14 @@ def quantize(folder: Path, progress: QuantizingProgress) -> None:
     oneshot(
         model=model,
         tokenizer=tokenizer,
-        recipe=_recipe(scheme, group_size),
+        recipe=_recipe(scheme, group_size, options),
         dataset=calibration if windows else None,
         pipeline="resumable" if windows else "datafree",
     )
     progress.say(CALIBRATED, "writing the model")
     if model.dtype != kept_in:
         model = model.to(kept_in)
-    _write(model, tokenizer, folder / "model", _facts(job, group_size, windows))
+    _write(model, tokenizer, folder / "model", _facts(job, group_size, options, windows))
     progress.say(1.0, "written")
 
 
@@ -175,18 +180,23 @@ def _load(job: QuantizeJob, folder: Path, calibrating: bool) -> tuple[PreTrained
     return model, kept_in
 
 
-def _recipe(scheme: Scheme, group_size: int | None) -> list[Modifier]:
+def _recipe(
+    scheme: Scheme, group_size: int | None, options: Mapping[str, OptionValue]
+) -> list[Modifier]:
     quantized = {
         "config_groups": {"group_0": scheme.arguments(group_size)},
         "ignore": list(NOT_QUANTIZED),
     }
     match scheme.method:
         case "gptq":
-            return [GPTQModifier(**quantized)]
+            # its own default is to order; None says not to
+            order: dict[str, Any] = {} if options["act_order"] else {"actorder": None}
+            return [GPTQModifier(dampening_frac=options["damp"], **order, **quantized)]
         case "awq":
-            return [AWQModifier(), QuantizationModifier(**quantized)]
+            return [AWQModifier(n_grid=options["grid"]), QuantizationModifier(**quantized)]
         case "smoothquant":
-            return [SmoothQuantModifier(smoothing_strength=0.8), QuantizationModifier(**quantized)]
+            smooth = SmoothQuantModifier(smoothing_strength=options["smoothing"])
+            return [smooth, QuantizationModifier(**quantized)]
         case "round":
             return [QuantizationModifier(**quantized)]
 
@@ -282,7 +292,12 @@ def _write(
     _flush(folder)
 
 
-def _facts(job: QuantizeJob, group_size: int | None, windows: list[list[int]]) -> dict[str, Any]:
+def _facts(
+    job: QuantizeJob,
+    group_size: int | None,
+    options: Mapping[str, OptionValue],
+    windows: list[list[int]],
+) -> dict[str, Any]:
     calibration = None
     if windows:
         assert job.calibration is not None
@@ -299,6 +314,7 @@ def _facts(job: QuantizeJob, group_size: int | None, windows: list[list[int]]) -
         "revision": job.revision,
         "scheme": job.scheme,
         "group_size": group_size,
+        "options": options,
         "tensor_parallel": job.tensor_parallel,
         "calibration": calibration,
         "made_with": {package: version(package) for package in packages},

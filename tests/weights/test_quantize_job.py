@@ -28,6 +28,7 @@ def test_a_job_survives_the_way_to_its_process(job: QuantizeJob) -> None:
 
 def test_another_option_is_another_job(job: QuantizeJob) -> None:
     assert dataclasses.replace(job, samples=5).digest() != job.digest()
+    assert dataclasses.replace(job, options={"grid": 5}).digest() != job.digest()
 
 
 def test_another_text_in_the_same_file_is_another_job(job: QuantizeJob, tmp_path: Path) -> None:
