@@ -26,6 +26,7 @@ from cli.keys import keys
 from cli.logs import logs
 from cli.plan import plan
 from cli.prove_resume import prove_resume
+from cli.quality import quality
 from cli.quantize import quantize
 from cli.slo import slo
 from cli.status import status
@@ -76,6 +77,7 @@ def version() -> None:
 
 
 app.add_typer(k8s, name="k8s", rich_help_panel=KUBERNETES)
+app.add_typer(quality, name="quality", rich_help_panel=MODELS)
 for name, group in (("config", config), ("keys", keys), ("slo", slo), ("grafana", grafana)):
     app.add_typer(group, name=name, rich_help_panel=CONFIGURATION)
 

@@ -237,8 +237,8 @@ class Pool(Section):
     quality: Quality | None = Field(
         None,
         description="The weights must prove this before they are served. The proof is the report "
-        "that `antefix evaluate` writes into their folder; a report about other weights does not "
-        "count. With null nothing has to be proved.",
+        "that `antefix evaluate` or `antefix quality import` writes into their folder; a report "
+        "about other weights does not count. With null nothing has to be proved.",
     )
 
     @model_validator(mode="before")

@@ -155,7 +155,7 @@ EVERY_KEY: dict[str, Any] = {
         },
         "small": {
             "model": "./models/small",
-            "quality": {"max_kl": 0.05, "max_ppl_increase": 0.1},
+            "quality": {"max_kl": 0.05, "max_ppl_increase": 0.1, "min_scores": {"a/acc": 0.5}},
         },
     },
 }

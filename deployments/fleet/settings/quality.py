@@ -1,12 +1,13 @@
 """What a pool's weights have to prove before they are served.
 
-The proof is the report that `antefix evaluate` writes beside them. `prove` is asked where the
-folder is: by whoever reads the fleet file there, and by each engine before it loads.
+The proofs are the report that `antefix evaluate` writes beside them, and the scores that `antefix
+quality import` does. `prove` is asked where the folder is: by whoever reads the fleet file there,
+and by each engine before it loads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -14,12 +15,13 @@ from pydantic import Field, model_validator
 
 from common.errors import Problem
 from common.section import Broken, Section, refuse
-from weights import report
+from weights import report, task_scores
 from weights.checkpoint import weights_digest
 
 
 class Quality(Section):
-    """At the upper end of the 95 % interval that was measured."""
+    """Losses are judged at the upper end of the 95 % interval that was measured, scores at the
+    lower."""
 
     max_kl: float | None = Field(
         None,
@@ -33,14 +35,25 @@ class Quality(Section):
         description="The perplexity may exceed the original model's by at most this share, where "
         "0.05 is 5 %. With null there is no limit.",
     )
+    min_scores: Mapping[str, float] = Field(
+        default_factory=dict,
+        description="Scores on tasks must be at least this at the lower end of their 95 % "
+        "interval, by task and metric such as `hellaswag/acc_norm`. The proof is what `antefix "
+        "quality import` wrote beside the weights from a run of lm-eval.",
+    )
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
-        if self.max_kl is None and self.max_ppl_increase is None:
+        if not self.compares and not self.min_scores:
             raise refuse(
-                "names no limit", "Write max_kl, max_ppl_increase or both, or leave it out"
+                "names no limit", "Write max_kl, max_ppl_increase or min_scores, or leave it out"
             )
         return self
+
+    @property
+    def compares(self) -> bool:
+        """Whether it asks how far the weights are from the original's."""
+        return self.max_kl is not None or self.max_ppl_increase is not None
 
 
 def broken_by_quality(quality: Quality | None, model: str) -> Iterator[Broken]:
@@ -55,10 +68,17 @@ def broken_by_quality(quality: Quality | None, model: str) -> Iterator[Broken]:
 
 
 def prove(folder: Path, quality: Quality) -> None:
-    """Raises Problem unless a report beside the weights keeps the limits, and is of them.
+    """Raises Problem unless reports beside the weights keep the limits, and are of them.
 
     Reads some megabytes at most.
     """
+    if quality.compares:
+        _prove_loss(folder, quality)
+    if quality.min_scores:
+        _prove_scores(folder, quality.min_scores)
+
+
+def _prove_loss(folder: Path, quality: Quality) -> None:
     limits = {"max-kl": quality.max_kl, "max-ppl-increase": quality.max_ppl_increase}
     flags = " ".join(f"--{name} {limit:g}" for name, limit in limits.items() if limit is not None)
     remedy = f"run antefix evaluate ORIGINAL {folder} --text FILE {flags}"
@@ -66,14 +86,33 @@ def prove(folder: Path, quality: Quality) -> None:
     if found is None:
         raise Problem(f"the weights in {folder} have no evaluation report", remedy)
     if found.candidate.digest != weights_digest(folder):
-        raise Problem(
-            f"the weights in {folder} are not those that {report.NAME}.json beside them judges "
-            f"(it is of {found.date})",
-            remedy,
-        )
+        raise _of_others(folder, f"{report.NAME}.json", found.date, remedy)
     if broken := found.exceeded(quality.max_kl, quality.max_ppl_increase):
         raise Problem(
             f"the weights in {folder} lost too much: {'; '.join(broken)}, "
             f"by {report.NAME}.json of {found.date}",
             "serve others, or raise the limit",
         )
+
+
+def _prove_scores(folder: Path, least: Mapping[str, float]) -> None:
+    tasks = ",".join(dict.fromkeys(name.partition("/")[0] for name in least))
+    remedy = f"run lm_eval --tasks {tasks}, then antefix quality import RESULTS {folder}"
+    found = task_scores.read(folder)
+    if found is None:
+        raise Problem(f"the weights in {folder} have no scores on tasks", remedy)
+    if found.digest != weights_digest(folder):
+        raise _of_others(folder, task_scores.NAME, found.date, remedy)
+    if low := found.too_low(least):
+        raise Problem(
+            f"the weights in {folder} score too low: {'; '.join(low)}, "
+            f"by {task_scores.NAME} of {found.date}",
+            "serve others, or lower the limit",
+        )
+
+
+def _of_others(folder: Path, file: str, date: str, remedy: str) -> Problem:
+    return Problem(
+        f"the weights in {folder} are not those that {file} beside them judges (it is of {date})",
+        remedy,
+    )

@@ -9,8 +9,9 @@ from deployments.fleet.fleet_file import FleetError, parse_fleet
 from deployments.fleet.settings.quality import Quality, prove
 from tests.weights.checkpoints import write_model
 from tests.weights.evaluations import evaluation, side
-from weights import report
+from weights import report, task_scores
 from weights.checkpoint import weights_digest
+from weights.task_scores import TaskScore, TaskScores
 
 LIMITS = Quality(max_kl=0.06, max_ppl_increase=0.1)
 
@@ -63,3 +64,51 @@ def test_the_fleet_file_tells_where_it_asks_for_more_than_was_proved(model: Path
 def test_weights_that_are_elsewhere_are_for_the_engine_to_judge(tmp_path: Path) -> None:
     text = fleet_with(tmp_path / "not-here", "{max_kl: 0.01}")
     assert parse_fleet(text, check_engine_args=False).pools["engine"].quality is not None
+
+
+def scored(folder: Path, **scores: TaskScore) -> Path:
+    named = {name.replace("__", "/"): score for name, score in scores.items()}
+    found = TaskScores("2026-11-26", "lm_eval 0.4", "chat", weights_digest(folder), named)
+    task_scores.write(folder, found)
+    return folder
+
+
+def test_weights_that_score_enough_are_served(model: Path) -> None:
+    scored(model, piqa__acc=TaskScore(0.6, 0.05, True, 100))
+    prove(model, Quality(min_scores={"piqa/acc": 0.5}))
+
+
+def test_weights_that_may_score_too_low_are_refused(model: Path) -> None:
+    scored(model, piqa__acc=TaskScore(0.6, 0.06, True, 100))
+    with pytest.raises(
+        Problem, match=r"piqa/acc may be as low as 0\.4824 .* and 0\.5 is asked for"
+    ):
+        prove(model, Quality(min_scores={"piqa/acc": 0.5}))
+
+
+def test_a_score_that_was_never_measured_is_named_with_those_that_were(model: Path) -> None:
+    scored(model, piqa__acc=TaskScore(0.6, 0.06, True, 100))
+    with pytest.raises(Problem, match="no score of piqa/acc_norm, only of piqa/acc"):
+        prove(model, Quality(min_scores={"piqa/acc_norm": 0.5}))
+
+
+def test_a_score_of_which_less_is_better_is_no_least_score(model: Path) -> None:
+    scored(model, wikitext__word_perplexity=TaskScore(20.0, None, False, 100))
+    with pytest.raises(Problem, match="lower is better"):
+        prove(model, Quality(min_scores={"wikitext/word_perplexity": 0.5}))
+
+
+def test_weights_without_scores_are_refused_with_the_commands(model: Path) -> None:
+    with pytest.raises(Problem) as caught:
+        prove(model, Quality(min_scores={"piqa/acc": 0.5, "piqa/acc_norm": 0.5, "mmlu/acc": 0.3}))
+    assert "have no scores on tasks" in caught.value.message
+    assert caught.value.remedy == (
+        f"run lm_eval --tasks piqa,mmlu, then antefix quality import RESULTS {model}"
+    )
+
+
+def test_scores_of_other_weights_do_not_count(model: Path) -> None:
+    scored(model, piqa__acc=TaskScore(0.6, 0.0, True, 100))
+    write_model(model, seed=5)
+    with pytest.raises(Problem, match=r"are not those that antefix-scores\.json"):
+        prove(model, Quality(min_scores={"piqa/acc": 0.5}))

@@ -1,0 +1,48 @@
+"""`antefix quality`: scores that a pool's `quality` asks for, beside the weights they judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+
+from cli.command_line import CommandLine
+from cli.output import answering, note, print_json
+from common.errors import Problem
+from weights import task_scores
+from weights.checkpoint import weights_digest
+
+quality = CommandLine(help="Keep scores of lm-eval beside the weights that they judge.")
+
+
+@quality.command("import")
+def import_results(
+    results: Annotated[Path, typer.Argument(help="The results_*.json that lm_eval wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The weights that answered.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Write the scores of a run of lm-eval beside the weights that answered."""
+    with answering(as_json):
+        digest = weights_digest(folder)
+        try:
+            found = task_scores.imported(results.read_text(encoding="utf-8"), digest)
+        except (OSError, UnicodeDecodeError) as error:
+            raise Problem(f"{results} cannot be read: {error}", "name another file") from error
+        except Problem as problem:
+            raise Problem(f"{results}: {problem.message}", problem.remedy) from None
+        scores = found.with_older(task_scores.read(folder))
+        try:
+            task_scores.write(folder, scores)
+        except OSError as error:
+            raise Problem(
+                f"{folder / task_scores.NAME} cannot be written: {error.strerror}",
+                "run it as a user who may write there",
+            ) from error
+        if as_json:
+            print_json(TypeAdapter(task_scores.TaskScores).dump_python(scores, mode="json"))
+            return
+        for name, score in found.scores.items():
+            typer.echo(f"{name}: {score.value:.4g}, at least {score.low:.4g}")
+        note(f"written to {folder / task_scores.NAME}; a pool asks for it by quality.min_scores")
