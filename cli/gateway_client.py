@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from cli.hints import key_of, logs_of
 from cli.local.home import FleetState, Keys
@@ -21,6 +21,8 @@ from common.errors import Problem
 READY_SECONDS = 60.0
 FIRST_QUESTION = "What is the capital of France?"
 FIRST_ANSWER_TOKENS = 32
+# A gateway waits as long for an engine to write its traces.
+PROFILE_WRITING_S = 600.0
 
 # Not the environment's proxies: the fleet is on this machine or in its network.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -97,6 +99,15 @@ class GatewayClient:
     def explanation(self, request_id: str, timeout_s: float = 10.0) -> dict[str, Any]:
         """Why it went where it went. Raises GatewayError, with 404 for what is not known (yet)."""
         return self._call(f"/antefix/requests/{quote(request_id)}", None, timeout_s)
+
+    def profile(self, pool: str | None, replica: str | None, seconds: float) -> dict[str, Any]:
+        """Profile an engine, and return where its traces are. Raises GatewayError.
+
+        `pool` and `replica` None: the only one.
+        """
+        asked = {"pool": pool, "replica": replica, "seconds": f"{seconds:g}"}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return self._call(f"/antefix/profile?{query}", {}, seconds + PROFILE_WRITING_S)
 
     def stream(self, body: dict[str, Any], headers: dict[str, str], timeout_s: float) -> Streamed:
         """A chat's answer to its end. Raises GatewayError, also for a stream that is cut off.

@@ -25,6 +25,7 @@ from cli.k8s import k8s
 from cli.keys import keys
 from cli.logs import logs
 from cli.plan import plan
+from cli.profile import profile
 from cli.prove_resume import prove_resume
 from cli.quality import quality
 from cli.quantize import quantize
@@ -45,7 +46,7 @@ LOAD, CONFIGURATION = "Load and simulation", "Configuration"
 PANELS = {
     FLEET: (init, up, update, down, status, logs, chat, env, verify, doctor),
     MODELS: (plan, quantize, evaluate, tune_speculation, prove_resume),
-    LOAD: (bench, calibrate, backtest),
+    LOAD: (bench, calibrate, backtest, profile),
 }
 for panel, commands in PANELS.items():
     for command in commands:

@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from deployments.engine.profiling import Profiling
 from deployments.wire.engine_facts import FACTS_PATH, EngineFacts
-from deployments.wire.headers import RENDERER_PATH
+from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
 
 if TYPE_CHECKING:
     from deployments.engine.vllm.adapter import VllmEngine
@@ -46,6 +47,7 @@ def application(
         routes=[
             Route(RENDERER_PATH, renderer),
             Route(FACTS_PATH, facts),
+            Route(PROFILE_PATH, Profiling(engine.profiler).answer, methods=["POST"]),
             Mount("/", answers),
         ]
     )

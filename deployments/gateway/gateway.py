@@ -29,6 +29,7 @@ from deployments.gateway.inference import Inference
 from deployments.gateway.inquiries.health import unheard_s
 from deployments.gateway.inquiries.inquiries import Inquiries
 from deployments.gateway.inquiries.other_releases import SchemaWatch
+from deployments.gateway.inquiries.profiles import Profiles
 from deployments.gateway.intake.in_force import given_fleet
 from deployments.gateway.intake.parameters import INFERENCE_PATHS
 from deployments.gateway.page import PLATFORM, add_page
@@ -233,6 +234,8 @@ class Gateway:
             INFERENCE_PATHS,
         )
         inquiries.add_to(app)
+        holder_of = self._inference.holder_of
+        Profiles(parts.in_force, holder_of, parts.pools, parts.profiles).add_to(app)
         parts.health.add_to(app)
         add_page(app, os.environ.get(PLATFORM, ""))
         answer_errors(app)

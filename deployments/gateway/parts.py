@@ -29,6 +29,7 @@ from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.pool.parts import Connections
 from deployments.gateway.pool.pools import Pools
+from deployments.gateway.pool.profile_requests import ProfileRequests
 from deployments.gateway.pool.serve_controller import ServeController
 from deployments.gateway.record.explanations import Explanations
 from deployments.gateway.record.process_metrics import ProcessMetrics
@@ -80,6 +81,7 @@ class GatewayParts:
     engines: EngineRequests
     counts: FinalCounts
     rejoining: Rejoining
+    profiles: ProfileRequests
     explanations: Explanations
     watch: RequestWatch
     tracing: GatewayTracing
@@ -133,6 +135,7 @@ def parts_of(
         engines=EngineRequests(session),
         counts=FinalCounts(session, secret),
         rejoining=Rejoining(session, secret),
+        profiles=ProfileRequests(session, secret),
         explanations=explanations,
         watch=RequestWatch(requests, explanations, bodies.settle, budgets.settle),
         tracing=tracing_of(os.environ, VERSION),

@@ -88,3 +88,7 @@ NOT_RESERVED = 425
 
 # Where a replica says how it turns requests into tokens (`deployments.prompt.facts`).
 RENDERER_PATH = "/antefix/renderer"
+
+# Where a gateway asks a replica to profile its engine, for `?seconds=`, and for how long at most.
+PROFILE_PATH = "/antefix/profile"
+LONGEST_PROFILE_S = 60.0

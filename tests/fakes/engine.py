@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.engine.confirming import Confirming
 from deployments.engine.held_answers import HeldAnswers
+from deployments.engine.profiling import Profiling
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.tickets import TicketGate, Tickets
@@ -29,7 +30,7 @@ from deployments.prompt import RendererFacts
 from deployments.wire import confirmation, continuation
 from deployments.wire.continuation import Continuation, Known
 from deployments.wire.engine_pass import EnginePasses
-from deployments.wire.headers import RENDERER_PATH
+from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
 from router.load import LoadReport, ReplicaLoad
 
 SECRET = "engine-secret"
@@ -59,6 +60,25 @@ class _Said:
     def is_lost(self) -> None:
         if self.exchange is not None:
             self.exchange.lost = True
+
+
+class FakeProfiler:
+    """Writes a trace of 100 bytes each time. `folder` None: it was started without."""
+
+    def __init__(self, folder: str | None = "/traces") -> None:
+        self.folder = folder
+        self.is_on = False
+        self.profiles = 0
+
+    async def start(self) -> None:
+        self.is_on = True
+
+    async def stop(self) -> None:
+        self.is_on = False
+        self.profiles += 1
+
+    def files(self) -> dict[str, int]:
+        return {f"{number}.pt.trace.json.gz": 100 for number in range(self.profiles)}
 
 
 class FakeEngine:
@@ -118,6 +138,8 @@ class FakeEngine:
         self.cards_told = 0
         self.renderer_answers: Response | None = None
         self._sequence = 0
+        self.profiler = FakeProfiler()
+        self.profiling = Profiling(self.profiler)
         self.tickets = Tickets(limit, TWIN_TIMEOUT_S, places)
         self.sleeper = Sleeper(self, lambda: self.takes_traffic, clock)
         app = Confirming(Awake(self._app(), self.sleeper), self.report)
@@ -195,6 +217,7 @@ class FakeEngine:
                 Route("/openapi.json", self._openapi),
                 Route("/metrics", self._metrics),
                 Route(RENDERER_PATH, self._renderer),
+                Route(PROFILE_PATH, self.profiling.answer, methods=["POST"]),
             ]
         )
 

@@ -56,6 +56,7 @@ from deployments.engine.vllm.grammar_gate import GrammarGate
 from deployments.engine.vllm.grammar_threads import SLOW
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm.profiler import EngineProfiler
 from deployments.engine.vllm.resume_mode import Computing, ResumeMode, resume_of
 from deployments.engine.vllm.stats import EngineStats
 from deployments.engine.vllm.trial_client import TrialClient
@@ -240,6 +241,7 @@ class VllmEngine:
         self.on_cpu = bool(current_platform.is_cpu())
         self.engines_at_once = engines_at_once(os.environ, workers) if self.on_cpu else 0
         self.can_sleep = bool(engine.model_config.enable_sleep_mode)
+        self.profiler = EngineProfiler(engine)
         self.start_phases: Mapping[str, float] = {}
 
     @classmethod

@@ -1,0 +1,34 @@
+"""vLLM's own profiler of one engine: torch's, which writes traces of CPU and GPU into a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vllm.v1.engine.async_llm import AsyncLLM
+
+
+class EngineProfiler:
+    """`folder`: where traces go, a path or a URL; None where the engine was started without."""
+
+    def __init__(self, engine: AsyncLLM) -> None:
+        self._engine = engine
+        config = engine.vllm_config.profiler_config
+        self.folder: str | None = (
+            str(config.torch_profiler_dir) if config.profiler == "torch" else None
+        )
+
+    async def start(self) -> None:
+        """Record all that the engine does from now on, which slows it."""
+        await self._engine.start_profile()
+
+    async def stop(self) -> None:
+        """Write what was recorded; the engine computes nothing meanwhile."""
+        await self._engine.stop_profile()
+
+    def files(self) -> dict[str, int]:
+        """What is in the folder: name to size in bytes; nothing where it is not a folder here."""
+        folder = Path(self.folder or "")
+        if self.folder is None or not folder.is_dir():
+            return {}
+        found = (file for file in folder.rglob("*") if file.is_file())
+        return {str(file.relative_to(folder)): file.stat().st_size for file in found}

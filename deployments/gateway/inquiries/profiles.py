@@ -1,0 +1,83 @@
+"""POST /antefix/profile: an operator has one engine profiled while it serves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from deployments.gateway.intake.api_keys import KeyHolder
+from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.pool.pools import Pools
+from deployments.gateway.pool.profile_requests import ProfileRequests
+
+T = TypeVar("T")
+
+
+class Profiles:
+    """`holder_of` says whose key a request has, and raises ApiError 401."""
+
+    def __init__(
+        self,
+        in_force: InForce,
+        holder_of: Callable[[Request], KeyHolder],
+        pools: Pools,
+        requests: ProfileRequests,
+    ) -> None:
+        self._in_force = in_force
+        self._holder_of = holder_of
+        self._pools = pools
+        self._requests = requests
+
+    def add_to(self, app: Starlette) -> None:
+        app.add_route("/antefix/profile", self.profile, methods=["POST"])
+
+    async def profile(self, request: Request) -> Response:
+        """`?pool=` and `?replica=` may be left out where there is one; `?seconds=` of the profile.
+
+        Answers when the traces are written: on which node, in which folder, under which names.
+        """
+        if not self._holder_of(request).is_operator(self._in_force.fleet.gateway):
+            message = "Only operators may profile an engine. Use the key of such a tenant."
+            raise ApiError(403, message, code="not_an_operator")
+        asked = request.query_params
+        seconds = _seconds(asked.get("seconds", "5"), self._requests.longest_s)
+        pool, board = _one_of(
+            {name: pool.scheduler.board for name, pool in self._pools.by_name.items()},
+            asked.get("pool"),
+            "pool",
+        )
+        replica, load = _one_of(board.loads(), asked.get("replica"), "replica")
+        traces = await self._requests.profile(load.url, seconds)
+        where = {"pool": pool, "replica": replica, "node_ip": load.node_ip}
+        return JSONResponse({**where, "seconds": seconds, **traces})
+
+
+def _seconds(text: str, most: float) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= most:
+        message = f"'seconds' is {text[:20]!r}. Send a number above 0 and up to {most:g}."
+        raise ApiError(400, message, code="invalid_value", param="seconds")
+    return seconds
+
+
+def _one_of(there: Mapping[str, T], name: str | None, kind: str) -> tuple[str, T]:
+    """The one with that name; without a name, the only one. Raises ApiError."""
+    known = ", ".join(map(repr, sorted(there))) or "none"
+    if name is None and len(there) == 1:
+        return next(iter(there.items()))
+    if name is None:
+        message = f"There is more than one {kind}, or none. Send '{kind}'. There is: {known}."
+        raise ApiError(400, message, code="missing_value", param=kind)
+    if name not in there:
+        message = f"No {kind} {name[:128]!r} is there. There is: {known}."
+        raise ApiError(404, message, code=f"unknown_{kind}", param=kind)
+    return name, there[name]

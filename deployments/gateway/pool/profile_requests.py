@@ -1,0 +1,43 @@
+"""Asks a replica to profile its engine (`deployments.engine.profiling`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+
+from deployments.gateway.intake.errors import ApiError
+from deployments.wire.engine_pass import EnginePasses
+from deployments.wire.headers import LONGEST_PROFILE_S, PROFILE_PATH
+
+# A trace of many steps takes longer to write than to record.
+WRITING_S = 600.0
+
+
+class ProfileRequests:
+    longest_s = LONGEST_PROFILE_S
+
+    def __init__(self, session: aiohttp.ClientSession, engine_secret: str) -> None:
+        self._session = session
+        self._passes = EnginePasses(engine_secret)
+
+    async def profile(self, url: str, seconds: float) -> dict[str, Any]:
+        """The `folder` of the traces on the replica's node, and its new `files`.
+
+        Raises ApiError where the engine has no profiler, is being profiled or does not answer.
+        """
+        asked = self._session.post(
+            url + PROFILE_PATH,
+            params={"seconds": str(seconds)},
+            headers=self._passes.headers(url, path=PROFILE_PATH),
+            timeout=aiohttp.ClientTimeout(total=seconds + WRITING_S),
+        )
+        try:
+            async with asked as answer:
+                found: dict[str, Any] = await answer.json()
+                if answer.status == 200:
+                    return {"folder": found["folder"], "files": found["files"]}
+                raise ApiError(answer.status, found["error"]["message"], code="cannot_profile")
+        except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, TimeoutError):
+            message = "The engine could not be profiled. The log of its replica says why."
+            raise ApiError(502, message, code="cannot_profile") from None
