@@ -12,19 +12,25 @@ from cli.output import answering, note, print_json
 
 
 def profile(
-    pool: Annotated[str | None, typer.Option(help="Of which pool; else the only one.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool; default: the only one.")] = None,
     replica: Annotated[
-        str | None, typer.Option(help="By its id in antefix status; else the only one.")
+        str | None, typer.Option(help="Replica id from antefix status; default: the only one.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="For how long, up to 60.")] = 5.0,
-    base_url: Annotated[str | None, typer.Option(help="A fleet's address.")] = None,
+    seconds: Annotated[float, typer.Option(help="Duration in seconds, up to 60.")] = 5.0,
+    base_url: Annotated[
+        str | None, typer.Option(help="Base URL of a fleet; default: the running one.")
+    ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="An operator's. Others on this machine can see it: OPENAI_API_KEY."),
+        typer.Option(
+            help="Operator's API key. Visible to other users here; OPENAI_API_KEY is not."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Profile one engine while it serves, and say where the traces are."""
+    """Profile one serving engine with vLLM's profiler; print where the traces are."""
     with answering(as_json):
         url, key, _ = where(base_url, api_key)
         if not as_json:

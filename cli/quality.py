@@ -14,16 +14,18 @@ from common.errors import Problem
 from weights import task_scores
 from weights.checkpoint import weights_digest
 
-quality = CommandLine(help="Keep scores of lm-eval beside the weights that they judge.")
+quality = CommandLine(help="Store lm-eval scores next to the weights, for `quality`.")
 
 
 @quality.command("import")
 def import_results(
-    results: Annotated[Path, typer.Argument(help="The results_*.json that lm_eval wrote.")],
-    folder: Annotated[Path, typer.Argument(help="The weights that answered.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    results: Annotated[Path, typer.Argument(help="results_*.json of lm_eval.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the evaluated weights.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout.")
+    ] = False,
 ) -> None:
-    """Write the scores of a run of lm-eval beside the weights that answered."""
+    """Store the scores of an lm-eval run next to the evaluated weights."""
     with answering(as_json):
         digest = weights_digest(folder)
         try:
