@@ -19,14 +19,14 @@ _INTRODUCTION = """\
 <!-- Written by `make reference` from observability/families.py and replica_families.py. -->
 
 Every node with a gateway or an engine has one endpoint, `http://HOST:9464/metrics` (`metrics.host`
-and `metrics.port` of the fleet file), without a key: let only Prometheus reach it. It tells what
-all processes of the node have counted, from files that outlive them: a gateway that takes a dead
-one's place goes on counting where that ended, and the counts of a replica that is gone are told
-for another hour. [monitoring.md](monitoring.md) has the scrape configuration.
+and `metrics.port` of the fleet file). It needs no key: let only Prometheus reach it. It reports the
+counts of all processes of the node, from files that outlive them. A gateway that replaces a dead
+one continues its counters. Counts of a removed replica stay for an hour.
+[Monitoring](monitoring.md) has the scrape configuration.
 
-Nodes are told apart by Prometheus's own label `instance`. Counters are added up over them; so are
-gauges of what gateways hold (`_queue_requests`, `_batch_waiting_requests`). Of the
-other gauges every gateway tells the same: take the maximum.
+Prometheus's label `instance` distinguishes nodes. Add up counters over nodes, and gauges of queues
+(`_queue_requests`, `_batch_waiting_requests`). Every gateway reports the same value of the other
+gauges: take the maximum.
 
 Times are seconds. A histogram `x` has the series `x_bucket`, `x_sum` and `x_count`.
 """
@@ -45,8 +45,8 @@ def reference() -> str:
     """The whole document."""
     lines = [_INTRODUCTION]
     for title, registry in (
-        ("Of gateways", Families().registry),
-        ("Of engine replicas", _replica_registry()),
+        ("Gateways", Families().registry),
+        ("Engine replicas", _replica_registry()),
     ):
         lines += [f"## {title}\n", "| metric | type | labels | meaning |", "|--|--|--|--|"]
         lines += [*_rows(registry), ""]
@@ -55,13 +55,13 @@ def reference() -> str:
 
 
 _OTHERS = """\
-Engine replicas have the labels `pool` and `replica` (the name in `antefix status` and in
-`x-antefix-replica`), and so have **all of vLLM's own metrics**, `vllm:*`, through the same
-endpoint: <https://docs.vllm.ai/en/stable/usage/metrics/>.
+Metrics of engine replicas have the labels `pool` and `replica` (the name in `antefix status` and in
+`x-antefix-replica`). **vLLM's metrics**, `vllm:*`, have them too, through the same endpoint:
+<https://docs.vllm.ai/en/stable/usage/metrics/>.
 
-## Of GPUs
+## GPUs
 
-The dashboards and alerts take them from NVIDIA's dcgm-exporter, by its names:
+The dashboards and alerts use the metrics of NVIDIA's dcgm-exporter:
 `DCGM_FI_DEV_GPU_UTIL`, `DCGM_FI_DEV_FB_USED`, `DCGM_FI_DEV_FB_FREE`, `DCGM_FI_DEV_POWER_USAGE`,
 `DCGM_FI_DEV_GPU_TEMP`. <https://docs.nvidia.com/datacenter/dcgm/latest/gpu-telemetry/dcgm-exporter.html>
 """

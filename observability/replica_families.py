@@ -19,17 +19,18 @@ class ReplicaFamilies:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.startup = self._gauge(
-            "antefix_replica_startup_seconds", "From the start of its actor until it was ready."
+            "antefix_replica_startup_seconds",
+            "From the start of the replica's actor until it was ready.",
         )
         self.start_phase = self._gauge(
             "antefix_replica_start_phase_seconds",
-            "Seconds of that start, by what was done: import vLLM, configure it, start the engine "
-            "with its weights, make its server.",
+            "Phases of that start: import vLLM, configure it, start the engine with its weights, "
+            "create its server.",
             ["phase"],
         )
         self.prestarted = self._gauge(
             "antefix_replica_prestarted",
-            "1 when it started from a process that had waited for it (`prestart`), else 0.",
+            "1 if the replica started from a waiting process (`prestart`), otherwise 0.",
         )
         self.waiting = self._gauge(
             "antefix_replica_waiting_requests", "Requests at the replica without a first token."
@@ -39,49 +40,50 @@ class ReplicaFamilies:
         )
         self.queued_tokens = self._gauge(
             "antefix_replica_queued_prefill_tokens",
-            "Prompt tokens of the waiting requests that are still to be computed.",
+            "Prompt tokens of the waiting requests that are not computed yet.",
         )
         self.lag = self._gauge(
             "antefix_publisher_lag_seconds",
-            "Age of the oldest change of the cache that the index does not hold yet.",
+            "Age of the oldest cache change that is not in the index yet.",
         )
         self._add_failures()
         self.grammar_wait = self._gauge(
             "antefix_grammar_wait_seconds",
-            "How long the oldest constraint on an answer (schema, choice, pattern or grammar) has "
-            "waited so far for the compiles of other tenants. 0: none waits.",
+            "Waiting time of the oldest constraint on an answer (schema, choice, pattern or "
+            "grammar), behind compiles of other tenants. 0: none waits.",
         )
         self.grammars = self._counter(
             "antefix_grammars",
-            "Requests whose answer is constrained, by what became of the constraint: plain (not "
-            "tried), known (tried before), fits (tried first), refused (takes too long or too much "
-            "memory to compile), untried (the trial failed; the engine compiled it).",
+            "Requests with a constrained answer, by result: plain (not tried), known (tried "
+            "before), fits (tried first), refused (takes too long or too much memory to compile), "
+            "untried (the trial failed; the engine compiled it).",
             ["result"],
         )
         self.synced = self._gauge(
-            "antefix_publisher_synced", "1 when all that the engine holds is in the index."
+            "antefix_publisher_synced", "1 when the index lists everything that the engine holds."
         )
 
     def _add_failures(self) -> None:
         self.loop_failures = self._counter("antefix_loop_failures", LOOP_FAILURES, ["loop"])
         self.suspicions = self._counter(
             "antefix_engine_suspicions",
-            "Times that an engine was taken out of routing because it may hang. It comes back when "
-            "it goes on; when it does not, it is ended and replaced where `hung_engine` says so.",
+            "Times that an engine left routing because it may hang. It returns when it makes "
+            "progress. If it does not, it is ended and replaced, depending on `hung_engine`.",
         )
         self.suspect = self._gauge(
             "antefix_engine_suspect",
-            "1 while the engine may hang and gets no requests that another can take, else 0.",
+            "1 while the engine may hang and gets only requests that no other replica can serve, "
+            "otherwise 0.",
         )
         self.hangs = self._counter(
             "antefix_engine_hangs",
-            "Engines that hung and were ended, as far as their replicas could still count them.",
+            "Hung engines that were ended, as far as their replicas could still count them.",
         )
         self.deaths = self._gauge(
             "antefix_engine_recent_deaths",
-            "Engines of the pool that ended on this node in the last ten minutes without being "
-            "asked to: it died, it hung, or its replica was killed. Every replica of the pool on "
-            "the node reports the same number. From the third on, starts wait.",
+            "Engines of the pool that ended unexpectedly on this node in the last ten minutes: it "
+            "died, it hung, or its replica was killed. Every replica of the pool on the node "
+            "reports the same number. From the third on, starts wait.",
             ["cause"],
         )
 
@@ -89,14 +91,15 @@ class ReplicaFamilies:
     def prefill(self) -> Gauge:
         return self._gauge(
             "antefix_replica_prefill_tokens_per_second",
-            "Prompt tokens computed a second, learned from the latest prompts.",
+            "Prompt tokens computed per second, learned from recent prompts.",
         )
 
     @cached_property
     def calibrated(self) -> Gauge:
         return self._gauge(
             "antefix_replica_calibrated_prefill_tokens_per_second",
-            "Prompt tokens a replica should compute a second, by the fleet file's `prefill_rate`.",
+            "Prompt tokens that a replica should compute per second, by the fleet file's "
+            "`prefill_rate`.",
         )
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
@@ -113,8 +116,8 @@ class SpeculationFamilies:
         gauge = partial(Gauge, registry=registry, multiprocess_mode="mostrecent")
         self.on = gauge(
             "antefix_speculation_on",
-            "1 while the engine drafts tokens at its present batch size, 0 while it was switched "
-            "off there, because it lost.",
+            "1 while the engine drafts tokens at its current batch size, 0 while drafting is "
+            "switched off there because it is slower.",
         )
         self.losing = gauge(
             "antefix_speculation_losing",
@@ -123,8 +126,8 @@ class SpeculationFamilies:
         )
         self.speedup = gauge(
             "antefix_speculation_speedup_ratio",
-            "Seconds per output token without speculation over those with, measured in turns at "
-            "the latest batch size.",
+            "Seconds per output token without speculation, divided by those with it, measured in "
+            "turns at the latest batch size.",
         )
         self.acceptance = gauge(
             "antefix_speculation_acceptance_ratio",

@@ -89,29 +89,28 @@ class Target(Section):
 
     ttft_s: float = Field(
         gt=0,
-        description="A request is promised its first token within this many seconds of its "
-        "arrival at the gateway (TTFT).",
+        description="A request's first token is due within this many seconds of its arrival at "
+        "the gateway (TTFT).",
     )
     ttft_p50_s: float | None = Field(
         None,
         gt=0,
-        description="Half of the requests are promised their first token within this many "
-        "seconds. Metrics and alerts watch it, and admission does not. With null nothing is "
-        "promised.",
+        description="Half of the requests get their first token within this many seconds. Metrics "
+        "and alerts watch it; admission does not. With null there is no such objective.",
     )
     tpot_s: float | None = Field(
         None,
         gt=0,
-        description="A request is promised at most this many seconds per output token after the "
-        "first (TPOT). With null nothing is promised.",
+        description="A request takes at most this many seconds per output token after the first "
+        "(TPOT). With null there is no such objective.",
     )
     e2e_s: float | None = Field(
         None,
         gt=0,
-        description="A request is promised its whole answer, streamed or not, within this many "
-        "seconds of its arrival at the gateway (end to end). Metrics and alerts watch it, and "
-        "admission does not, because the length of an answer is known only at its end. With null "
-        "nothing is promised.",
+        description="A request's whole answer, streamed or not, is due within this many seconds "
+        "of its arrival at the gateway (end to end). Metrics and alerts watch it. Admission does "
+        "not, because an answer's length is known only at its end. With null there is no such "
+        "objective.",
     )
 
     @model_validator(mode="after")
@@ -130,8 +129,8 @@ class Throughput(Section):
 
     tokens_per_s: float = Field(
         gt=0,
-        description="A busy replica is expected to generate at least this many tokens per second. "
-        "AntefixThroughputLow fires where one generates less. Nothing else depends on it.",
+        description="A busy replica generates at least this many tokens per second. "
+        "AntefixThroughputLow fires when one generates less. It has no other effect.",
     )
     running: int = Field(
         ge=1,

@@ -102,30 +102,29 @@ class GatewaySettings(Section):
         1,
         ge=1,
         le=4,
-        description="A request whose engine fails or is lost is given to this many other replicas, "
-        "one after the other: to go on with its answer, or from the first before there is one. A "
-        "request that is lost with all of them is refused for three minutes.",
+        description="When a request's engine fails, this many other replicas get the request, one "
+        "after another. They continue its answer, or begin it if there is none yet. A request "
+        "that is lost with all of them is rejected for three minutes.",
     )
     drain_timeout_s: float = Field(
         60.0,
         ge=0,
-        description="Answers that are under way when an engine or a gateway is taken away may go "
-        "on there for this many seconds.",
+        description="When an engine or a gateway is removed, its answers may finish there for "
+        "this many seconds.",
     )
     move_after_s: Annotated[float, Field(ge=0)] | None = Field(
         5.0,
-        description="When an engine is taken away, or may hang, its answers may go on there for "
-        "this many seconds. Then other engines with room go on with those that can be gone on "
-        "with, in the same streams. With null none is moved.",
+        description="When an engine is removed, or may hang, its answers stay there for this many "
+        "seconds. Then other engines with room continue them in the same streams, if they can be "
+        "continued. With null none moves.",
     )
     resume_within_s: float = Field(
         0.0,
         ge=0,
         le=600,
-        description="A stream whose gateway was lost is kept for this many seconds in the engine "
-        "that makes it, for its client to get the rest through another gateway with "
-        "`x-antefix-resume`. Meanwhile the engine works for a client that may not come. With 0 "
-        "no stream is kept.",
+        description="When a gateway is lost, engines keep its streams for this many seconds. "
+        "Clients get the rest through another gateway with `x-antefix-resume`. Meanwhile the "
+        "engine works for clients that may not return. With 0 no stream is kept.",
     )
     cpus: float = Field(
         0.1, ge=0, description="Ray reserves this many CPU cores for a gateway process."
@@ -183,8 +182,8 @@ class RedisSettings(Section):
         repr=False,
         description="Redis is reached at this URL, which begins with redis://, rediss:// or "
         "unix://, or with one of the first two and +sentinel or +cluster. It may hold "
-        "user:password@ and ${VARIABLE}. With null, Antefix starts a Redis of its own on "
-        "loopback, for one machine.",
+        "user:password@ and ${VARIABLE}. With null, Antefix starts an embedded Redis on loopback, "
+        "for one machine.",
     )
     lookup_budget_ms: float = Field(
         5.0,

@@ -20,9 +20,8 @@ _INTRODUCTION = """\
 
 <!-- Written by `make reference` from deployments/fleet/fleet.py. Change it there. -->
 
-One YAML file describes a whole fleet: the gateway, Redis and pools of engines. `antefix` takes
-the path of one, or the name of one that ships in `fleets/`: `laptop` stands for
-`fleets/laptop.yaml`.
+One YAML file describes a fleet: the gateway, Redis and pools of engines. `antefix` takes its path,
+or the name of a built-in fleet: `laptop` stands for `fleets/laptop.yaml`.
 
 ```yaml
 name: small
@@ -31,16 +30,16 @@ pools:
     model: embedded
 ```
 
-- Unknown keys, duplicate keys and values of another type are refused. `null` is the default.
+- Unknown keys, duplicate keys and values of another type are rejected. `null` is the default.
 - Times are seconds, sizes bytes, rates tokens per second.
 - `<name>` stands for a name you choose.
-- `${VARIABLE}` is replaced from the environment in `redis.url` and in the values of `env`, and
-  nowhere else. In the user and password of a URL it is percent-encoded for you. `$${` is a
-  plain `${`; inside `{ }` YAML wants quotes around it.
+- `${VARIABLE}` is replaced from the environment, in `redis.url` and in the values of `env` only. In
+  the user and password of a URL it is percent-encoded for you. `$${` is a plain `${`; in `{ }` YAML
+  requires quotes around it.
 - Two pools may not serve the same model name; that counts the names of LoRA adapters.
-- `overflow` may not go round in a circle.
-- Passwords in URLs, and values of `env` whose name says KEY, TOKEN, SECRET or PASSWORD, are
-  shown as `***`.
+- `overflow` may not form a circle.
+- Passwords in URLs, and values of `env` whose name has KEY, TOKEN, SECRET or PASSWORD, are shown
+  as `***`.
 """
 
 SCHEMA_OF_SCHEMAS = "https://json-schema.org/draft/2020-12/schema"
@@ -57,12 +56,12 @@ _ENGINE_ARGS = """\
 
 Every flag of `vllm serve` without its leading `--`, with `-` or `_`. A switch takes `true` or
 `false`, a flag that takes JSON takes a mapping, a flag that takes several values takes a list.
-They are checked by vLLM's own parser when the file is read, without a GPU and without the model;
-on a machine without vLLM that is left to the engine. An answer without complaints is remembered
-in `$ANTEFIX_CACHE`, else `$XDG_CACHE_HOME/antefix`, else `~/.cache/antefix`.
+vLLM's parser checks them when the file is read, without a GPU and without the model. On a machine
+without vLLM the engine checks them. A result without faults is cached in `$ANTEFIX_CACHE`,
+`$XDG_CACHE_HOME/antefix` or `~/.cache/antefix`, in this order.
 
-Without a `seed` each replica has one of its own by chance. vLLM's default is 0 for all: replicas
-would draw the same numbers, and one prompt sampled at two of them get the same answer twice.
+Without a `seed` each replica has a random one. vLLM's default is 0: replicas would draw the same
+numbers, and a prompt sampled at two of them would get the same answer.
 
 ```yaml
 engine_args:
@@ -80,7 +79,7 @@ engine_args:
   # MTP:            {method: mtp, num_speculative_tokens: 1}
 ```
 
-These are Antefix's own, and refused:
+Antefix sets these itself, and rejects them:
 """
 
 _ENV = """\

@@ -44,7 +44,7 @@ class ReplicaResources(Section):
         None,
         ge=0,
         description="A replica reserves this many GPUs. A fraction shares one. With null it "
-        "reserves as many as the engine's parallelism uses, and none if vLLM is its CPU build.",
+        "reserves the number that the engine's parallelism uses, and none with vLLM's CPU build.",
     )
     accelerator_type: str | None = Field(
         None,
@@ -101,21 +101,19 @@ class Pool(Section):
     warm_replicas: int = Field(
         0,
         ge=0,
-        description="This many more engines are kept loaded but idle. A gateway wakes one when "
-        "it predicts that the SLO would be missed without it, so that a spike need not wait for "
-        "a model to load.",
+        description="This many more engines are loaded and idle. A gateway promotes one when the "
+        "SLO would be missed without it. A spike then does not wait for a model to load.",
     )
     prestart: bool = Field(
         False,
-        description="On each node that has an engine of this pool, processes that have imported "
-        "vLLM wait for the next one, which then starts in a fraction of the time. They take about "
-        "1 GB of the node's memory, and none of a GPU's; where more than 90 % of the memory would "
-        "be used there are none.",
+        description="On each node with an engine of this pool, processes that have imported vLLM "
+        "wait for the next engine, which then starts faster. They use about 1 GB of the node's "
+        "memory and no GPU memory. None waits where more than 90 % of the memory would be used.",
     )
     hung_engine: HungEngine | None = Field(
         None,
-        description="This says what becomes of an engine that stands still. `suspect`: it gets no "
-        "requests while another replica can take them, until it goes on. `restart`: it is also "
+        description="This selects what happens to a hung engine. `suspect`: it gets no requests "
+        "while another replica can serve them, until it makes progress. `restart`: it is also "
         "ended, and another one starts. With null it is `restart` on CPUs and `suspect` on GPUs, "
         "where hang detection has not been tried.",
     )
@@ -126,10 +124,10 @@ class Pool(Section):
     )
     slo: Objectives = Field(
         default_factory=Objectives,
-        description="This is the latency that the pool promises. A request that is predicted to "
-        "miss it waits, overflows or is refused. Without a promise every request is accepted. "
-        "Instead of a mapping, the word `default` takes the targets of the SLO file that ships "
-        "with Antefix (docs/slo.md), and a path takes those of your own file.",
+        description="This is the pool's latency objective. A request that is predicted to miss it "
+        "is queued, overflows or is rejected. Without an objective every request is admitted. "
+        "Instead of a mapping, the word `default` selects the targets of the SLO file that ships "
+        "with Antefix (docs/slo.md). A path selects those of another SLO file.",
     )
     price: Price | None = Field(
         None,
@@ -145,20 +143,20 @@ class Pool(Section):
     overflow: OverflowSettings | None = Field(
         None,
         description="Requests that this pool cannot serve in time go to another pool by these "
-        "rules. With null they go nowhere else.",
+        "rules. With null they never do.",
     )
     max_ongoing_requests: int = Field(
         256,
         ge=1,
-        description="A replica works on at most this many requests at once. Ray Serve holds back "
-        "the rest.",
+        description="A replica serves at most this many requests at once. Ray Serve queues the "
+        "rest.",
     )
     max_queued_requests: int = Field(
         1024,
         ge=1,
-        description="A gateway process holds back at most this many requests for this pool. "
-        "Beyond that a request is refused with 429; where tenants wait for their turns, the newest "
-        "of the tenant with most in the queue.",
+        description="A gateway process queues at most this many requests for this pool. Beyond "
+        "that a request is rejected with 429; where tenants take turns, the newest request of the "
+        "tenant with most in the queue.",
     )
     resources: ReplicaResources = Field(
         default_factory=ReplicaResources, description="Ray reserves this for each replica."
@@ -179,8 +177,8 @@ class Pool(Section):
     )
     shadow_policy: PolicyName | None = Field(
         None,
-        description="The choices of this policy are scored and counted beside those of `policy`, "
-        "but not followed. With null there is none.",
+        description="The choices of this policy are computed and counted, but not followed. With "
+        "null there is none.",
     )
     session_header: Annotated[
         str, AfterValidator(rules.usable_header), schema.written_as(rules.HEADER)
@@ -224,21 +222,21 @@ class Pool(Section):
         ]
     ] = Field(
         default_factory=list,
-        description="Requests may hold these keys in `vllm_xargs`, which vLLM hands to its "
-        "plug-ins. Any other is refused.",
+        description="Requests may hold these keys in `vllm_xargs`, which vLLM passes to its "
+        "plug-ins. Any other is rejected.",
     )
     speculation: SpeculationSettings | None = Field(
         None,
-        description="The engines use speculative decoding so, in pools whose `engine_args` have "
-        "a speculative_config. With null the defaults hold.",
+        description="These settings control speculative decoding in pools whose `engine_args` "
+        "have a speculative_config. With null the defaults apply.",
     )
     resume: ResumeMode | None = RESUME
     resume_proof: str = RESUME_PROOF
     quality: Quality | None = Field(
         None,
-        description="The weights must prove this before they are served. The proof is the report "
-        "that `antefix evaluate` or `antefix quality import` writes into their folder; a report "
-        "about other weights does not count. With null nothing has to be proved.",
+        description="The weights must meet these limits before they are served. The proof is the "
+        "report that `antefix evaluate` or `antefix quality import` writes into their folder; a "
+        "report about other weights does not count. With null there is no limit.",
     )
 
     @model_validator(mode="before")

@@ -26,13 +26,12 @@ class Objectives(Section):
 
     interactive: slo.Target | None = Field(
         None,
-        description="Requests that somebody waits for are promised this. These are all that do "
-        "not say otherwise.",
+        description="This is the objective of interactive requests, which are all that name no "
+        "other class.",
     )
     batch: slo.Target | None = Field(
         None,
-        description="Requests of the class `batch`, which may wait for their turn, are promised "
-        "this.",
+        description="This is the objective of requests of the class `batch`, which may be queued.",
     )
     throughput: slo.Throughput | None = Field(
         None,
@@ -111,8 +110,8 @@ class Autoscaling(Section):
         1,
         ge=0,
         description="The pool has at least this many replicas. With 0 it has none while no "
-        "requests come, and the first request then overflows, waits for one to start, or is told "
-        "when to come back.",
+        "requests arrive. The first request then overflows, waits for a start, or is rejected "
+        "with `Retry-After`.",
     )
     max_replicas: int = Field(
         ge=1, description="The pool has at most this many replicas, warm ones included."
@@ -120,7 +119,7 @@ class Autoscaling(Section):
     startup_s: float = Field(
         120.0,
         gt=0,
-        description="A replica is expected to serve this many seconds after it was asked for, "
+        description="A replica is expected to serve this many seconds after it was requested, "
         "until a start has been measured.",
     )
     downscale_hold_s: float = Field(
@@ -143,20 +142,20 @@ class TenantLimits(Section):
     requests_per_minute: int | None = Field(
         None,
         ge=1,
-        description="At most this many requests are let in within any minute. With null there is "
-        "no limit.",
+        description="At most this many requests are admitted within any minute. With null there "
+        "is no limit.",
     )
     tokens_per_minute: int | None = Field(
         None,
         ge=1,
-        description="At most this many tokens are used within any minute. A request first takes "
-        "its prompt's tokens and as many as it may generate, and gives back what it did not "
-        "use. With null there is no limit.",
+        description="At most this many tokens are used within any minute. A request first "
+        "reserves the tokens of its prompt and of its longest answer, and releases the unused "
+        "ones. With null there is no limit.",
     )
     concurrent_requests: int | None = Field(
         None,
         ge=1,
-        description="At most this many requests are served at once, those that wait included. "
+        description="At most this many requests are in progress at once, including queued ones. "
         "With null there is no limit.",
     )
 
@@ -172,26 +171,26 @@ class Tenant(Section):
     cache_group: str | None = Field(
         None,
         min_length=1,
-        description="Tenants of one group find each other's prompts in the engines' prefix "
-        "caches, which makes a system prompt that they have in common cheap. They can also find "
-        "out which prompts the others sent. With null a tenant shares with nobody.",
+        description="Tenants of one group share the engines' prefix caches, which makes a common "
+        "system prompt cheap. They can also find out which prompts the others sent. With null a "
+        "tenant shares with no other.",
     )
     policy_header: bool = Field(
         False,
-        description="The tenant's requests may choose their routing policy with the header "
-        "`x-antefix-policy`, as those of operators and of the only tenant that has keys may.",
+        description="The tenant's requests may select their routing policy with the header "
+        "`x-antefix-policy`. Operators and the only tenant with keys always may.",
     )
     weight: float = Field(
         1.0,
         gt=0,
-        description="Where a pool is full, the tenant is due this many times the engine seconds of "
-        "a tenant with weight 1.",
+        description="In a full pool, the tenant is due this many times the engine seconds of a "
+        "tenant with weight 1.",
     )
     operator: bool = Field(
         False,
         description="An operator sees every tenant's decisions at `/antefix/`, and the addresses "
-        "and loads of replicas. Other tenants see only their own decisions, and what waits of "
-        "their own. The only tenant that has keys sees addresses and loads, too.",
+        "and loads of replicas. Other tenants see only their own decisions and queues. The only "
+        "tenant with keys also sees addresses and loads.",
     )
     limits: TenantLimits = Field(
         default_factory=TenantLimits,

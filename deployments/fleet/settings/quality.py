@@ -38,8 +38,8 @@ class Quality(Section):
     min_scores: Mapping[str, float] = Field(
         default_factory=dict,
         description="Scores on tasks must be at least this at the lower end of their 95 % "
-        "interval, by task and metric such as `hellaswag/acc_norm`. The proof is what `antefix "
-        "quality import` wrote beside the weights from a run of lm-eval.",
+        "interval, by task and metric such as `hellaswag/acc_norm`. The proof is the result of an "
+        "lm-eval run, which `antefix quality import` writes next to the weights.",
     )
 
     @model_validator(mode="after")

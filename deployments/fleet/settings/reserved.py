@@ -13,9 +13,9 @@ _REPLICAS = "Antefix spreads requests over replicas itself. Set replicas of the 
 _ONE_NODE = "A replica lives on one node. Set tensor_parallel_size or pipeline_parallel_size."
 
 RESERVED_ENGINE_ARGS = {
-    "model": "Set model of the pool, beside engine_args.",
-    "model_tag": "Set model of the pool, beside engine_args.",
-    "served_model_name": "Set served_model_name of the pool, beside engine_args.",
+    "model": "Set model of the pool, next to engine_args.",
+    "model_tag": "Set model of the pool, next to engine_args.",
+    "served_model_name": "Set served_model_name of the pool, next to engine_args.",
     "kv_events_config": "Antefix configures the KV events that feed its index. Leave it out.",
     "hf_token": "A secret does not belong here. Set HF_TOKEN in env of the pool to ${HF_TOKEN}.",
     "api_key": "The gateway holds the API keys. Leave it out.",

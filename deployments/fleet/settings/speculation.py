@@ -19,9 +19,9 @@ class SpeculationSettings(Section):
     # not `off`: YAML reads that as false
     when_slower: WhenSlower = Field(
         "keep",
-        description="This says what happens at a batch size where speculation is measured to be "
-        "slower than no speculation. `stop` switches it off there until it is faster again, "
-        "`keep` goes on with it. The metrics show it either way.",
+        description="This selects what happens at batch sizes where speculation is measured to be "
+        "slower. `stop` switches it off there until it is faster again, `keep` continues. The "
+        "metrics show it either way.",
     )
 
 
