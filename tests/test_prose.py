@@ -63,6 +63,7 @@ PAGES = (
     "docs/kubernetes/warm-nodes.md",
     "helm/antefix/README.md",
 )
+RUNBOOKS = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs/runbooks").glob("*.md"))]
 
 
 def prose(text: str) -> str:
@@ -106,7 +107,7 @@ def alerts(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *some(RUNBOOKS)])
 def test_a_page_is_plain_english(page: str) -> None:
     assert not alerts((ROOT / page).read_text())
 
