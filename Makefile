@@ -26,7 +26,7 @@ BENCHES = bench-overhead bench-index bench-routing bench-gateways bench-backtest
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
-.PHONY: help up down test test-cluster fuzz lint format lock audit reference observability \
+.PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
 
 help: ## Say what each target does
@@ -110,6 +110,14 @@ audit: ## Ask the advisories of PyPI about every pinned package, which takes an 
 	@for lock in cpu gpu quantize interpreter dev uv; do echo "$$lock.lock:" && \
 		$(UV) tool run --quiet --from pip-audit==2.10.1 pip-audit --strict --disable-pip --require-hashes \
 		--requirement requirements/$$lock.lock || exit 1; done
+
+docs: ## Build the documentation site into .cache/site; a dead link fails
+	@$(PYTHON) bootstrap.py --dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs-serve: ## Serve the documentation site at http://127.0.0.1:8001, and build it again on changes
+	@$(PYTHON) bootstrap.py --dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
 reference: ## Write the reference pages, and the house in docs/architecture.md, from the code
 	@$(BIN)/antefix config reference > docs/fleet-file.md.new
