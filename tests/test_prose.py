@@ -1,7 +1,7 @@
 """What people read is plain English: the rules of docs/vale, for those who have no Vale.
 
 A rule is a file in Vale's format, of the kinds `existence`, `substitution` and `occurrence`. Code,
-link targets, comments and what tables separate are not read.
+link targets, anchors of former headings, comments and what tables separate are not read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ RUNBOOKS = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs/runbook
 def prose(text: str) -> str:
     """The words of a Markdown page; each code span is one word."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r'<!--.*?-->|<a id="[^"]*"></a>', "", text, flags=re.S)
     text = re.sub(r"`[^`]*`", "code", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text, flags=re.S)
     return re.sub(r"[*_]{1,2}([^*_\n]+)[*_]{1,2}", r"\1", text)
