@@ -100,9 +100,12 @@ def options_of_helm(subcommand: str) -> set[str]:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    """Of its headings, as GitHub makes them, and those of former headings."""
+    text = page.read_text()
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles} | {
+        *re.findall(r'^<a id="([^"]+)"></a>$', text, re.M)
+    }
 
 
 @of_each_page
