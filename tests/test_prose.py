@@ -52,6 +52,7 @@ PAGES = (
     "docs/speculation.md",
     "docs/style.md",
     "docs/troubleshooting.md",
+    "docs/upgrading.md",
     "docs/benchmarks/overhead.md",
     "docs/benchmarks/overload.md",
     "docs/kubernetes/README.md",
