@@ -32,6 +32,7 @@ PAGES = (
     "docs/admission.md",
     "docs/architecture.md",
     "docs/autoscaling.md",
+    "docs/bench.md",
     "docs/budgets.md",
     "docs/cli.md",
     "docs/comparison.md",
