@@ -58,6 +58,7 @@ PAGES = (
     "docs/style.md",
     "docs/troubleshooting.md",
     "docs/upgrading.md",
+    "docs/weights.md",
     "docs/benchmarks/overhead.md",
     "docs/benchmarks/overload.md",
     "docs/kubernetes/README.md",
