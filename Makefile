@@ -26,7 +26,7 @@ BENCHES = bench-overhead bench-index bench-routing bench-gateways bench-backtest
 	bench-grammars bench-resume bench-long-prompts bench-client bench-scale bench-peers \
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
-.PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability \
+.PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
 	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
 
 help: ## Say what each target does
@@ -133,9 +133,13 @@ reference: ## Write the reference pages, and the house in docs/architecture.md, 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml
 	@$(BIN)/antefix slo render --out helm/antefix/files --runbooks docs/runbooks
 
+manifests: ## Render each values file of the chart into k8s/manifests
+	@$(BIN)/python -m tests.helm.manifests
+
 chart: observability ## Write the chart's schema, README and generated files, then lint it
 	@$(BIN)/python -m k8s.chart_schema
 	@$(BIN)/python -m k8s.chart_readme
+	@$(BIN)/python -m tests.helm.manifests
 	@$(BIN)/python -m pytest -q tests/helm/test_kinds.py -k lints
 
 chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
