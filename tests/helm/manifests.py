@@ -1,7 +1,7 @@
 """k8s/manifests/: each values file rendered, for those who apply without Helm.
 
-`python -m tests.helm.manifests` writes them. They make no Secret, which Git must not hold, and leave
-out the hooks that only Helm runs and the dashboards, which `antefix grafana push` sends.
+`python -m tests.helm.manifests` writes them. They make no Secret, which Git must not hold, and
+leave out the hooks that only Helm runs and the dashboards, which `antefix grafana push` sends.
 """
 
 from __future__ import annotations
