@@ -29,6 +29,7 @@ from common.errors import Problem
 PAGE = report.PAGES / "README.md"
 # Whose page is not NAME.md.
 OWN_PAGES = {
+    "index": "prefix-index.md",
     "resume": "../resuming.md",
     "budgets": "../budgets.md",
     "drill-hangs": "../drills.md",
@@ -66,7 +67,7 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 ## Results that are kept
 
-[results/](results) has every run that was kept, a line of JSON each. No line is ever replaced, so a
+The folder `results` has every run that was kept, a line of JSON each. No line is ever replaced, so a
 run that missed a goal stays there. Figures here are of the last run. *Stale* results are of code
 that a later commit changed; the first such commit is named.
 

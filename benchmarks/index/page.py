@@ -1,4 +1,4 @@
-"""docs/benchmarks/index.md and its plot; the same figures give the same bytes."""
+"""docs/benchmarks/prefix-index.md and its plot; the same figures give the same bytes."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def main() -> None:
         uvloop.run(measure_publishing(small_url, results))
     if options.write:
         text = page.page(results.figures, results.goals, report.machine_in_words())
-        (report.PAGES / "index.md").write_text(text)
+        (report.PAGES / "prefix-index.md").write_text(text)
         page.draw(results.figures, results.goals, report.PAGES / "index.svg")
     report.finish("index", results.figures, results.goals, seeds=[])
 

@@ -55,7 +55,7 @@ def test_the_page_has_each_result_and_each_goal_that_was_missed(
 ) -> None:
     page = summary.page({"index": [printed(capsys, 0.75)]}, {"index": ""}, LINES)
     assert "- A lookup takes 0.75 ms.\n" in page and "this." not in page
-    assert "[index](index.md)" in page and "| 1 of 2 | 1 |" in page
+    assert "[index](prefix-index.md)" in page and "| 1 of 2 | 1 |" in page
     assert "| index | lookup ms p50 | 0.75 | at most 0.5 | one |" in page
     assert "hits of oracle" not in page
     assert "| as measured |" in page
