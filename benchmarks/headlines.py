@@ -122,11 +122,12 @@ SENTENCES: Mapping[str, Sequence[str]] = {
         " {met} of {judged} goals are met.",
     ),
     "simulator": (
-        "Simulated engines approximate real ones roughly. At 80% of an engine's capacity, predicted"
-        " time to first token is off by {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
+        "Simulated engines approximate real ones roughly. At 80% of an engine's capacity,"
+        " predicted time to first token is off by"
+        " {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
         " {error_of_p50_ttft_at_load_08[figure]:.0%} at p50 and"
-        " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90. The goal is 10%, by the [median of five"
-        " seeds](benchmarks/simulator.md).",
+        " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90. The goal is 10%, by the [median of"
+        " five seeds](benchmarks/simulator.md).",
     ),
     "backtest": (
         "The [backtest](benchmarks/backtest.md) plays seven traces, with seeds that nothing was"
@@ -137,8 +138,9 @@ SENTENCES: Mapping[str, Sequence[str]] = {
         " {replica_hours_of_hpa_under_our_routing[figure]:.2f} times the replica-hours. Compared"
         " with Ray Serve's default it has"
         " {misses_of_serve_default_under_our_routing[figure]:.2f} and"
-        " {replica_hours_of_serve_default_under_our_routing[figure]:.2f} times these. With two warm"
-        " replicas on both sides the figures are"
+        " {replica_hours_of_serve_default_under_our_routing[figure]:.2f} times these. Most of the"
+        " gain comes from routing and admission. With two warm replicas for Antefix only, the"
+        " figures are"
         " {misses_of_hpa_under_our_routing_with_2_warm[figure]:.2f} and"
         " {replica_hours_of_hpa_under_our_routing_with_2_warm[figure]:.2f} against HPA,"
         " {misses_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} and"

@@ -67,8 +67,8 @@ def page(history: History, stale: Stale, lines: Sequence[str] = LINES) -> str:
 
 ## Results that are kept
 
-The folder `results` has every run that was kept, a line of JSON each. No line is ever replaced, so a
-run that missed a goal stays there. Figures here are of the last run. *Stale* results are of code
+The folder `results` has every run that was kept, a line of JSON each. No line is ever replaced, so
+a run that missed a goal stays there. Figures here are of the last run. *Stale* results are of code
 that a later commit changed; the first such commit is named.
 
 | Benchmark | Command | Goals met | Runs kept | Measured | Code since |

@@ -21,7 +21,8 @@ MEANINGS = {
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_RUNNING: "no fleet is running here",
     ExitCode.CONFLICT: "another fleet runs here, the port is taken, or a change needs a restart",
-    ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, or a pod is not ready",
+    ExitCode.DEGRADED: "the fleet runs, but a pool has no running replica, the gateway does not"
+    " answer, or a pod is not ready",
     ExitCode.INVALID_FLEET: "the fleet file is wrong",
     ExitCode.GATE: "a model lost more than the limits allow",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",

@@ -81,7 +81,7 @@ def preflight(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a cluster before an install; list problems with remedies."""
+    """Check a cluster before an install; list problems with remedies. Needs Helm."""
     with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.facts import gather
@@ -161,7 +161,7 @@ def diff(
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a helm upgrade would restart or move, and its GPUs."""
+    """Show what a helm upgrade would restart or move, and its GPUs. Needs Helm."""
     with answering(as_json):
         from k8s.cluster import Cluster
         from k8s.needs import needs_of

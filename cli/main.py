@@ -64,7 +64,10 @@ def before_any(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print Antefix's and other versions.",
         ),
     ] = False,
 ) -> None:

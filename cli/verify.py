@@ -76,7 +76,7 @@ def verify(
         bool, typer.Option("--json", help="Print one JSON object on stdout.")
     ] = False,
 ) -> None:
-    """Check that a fleet answers and reuses prefixes, with up to seven requests."""
+    """Check that a fleet answers, reuses prefixes and samples, with up to seven requests."""
     with answering(as_json):
         if api_key_file is not None:
             api_key = _first_key(api_key_file)

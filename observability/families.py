@@ -100,7 +100,7 @@ class Families:
         )
         self.inter_token = self._histogram(
             "antefix_inter_token_latency_seconds",
-            "Time between the events of a stream, as sent to the client.",
+            "Time between the chunks of a stream, as sent to the client.",
             ["pool"],
             buckets=_TOKEN_GAP,
         )
@@ -212,8 +212,9 @@ class Families:
         )
         self.outage_admissions = self._counter(
             "antefix_outage_admissions",
-            "Admissions decided while the pool had no running replica: admit and wait for a start "
-            "that is in time, overflow regardless of the share, reject with 503.",
+            "Those of antefix_admissions_total that were decided while the pool had no running "
+            "replica: admit and wait for a start that is in time, overflow regardless of the "
+            "share, reject with 503.",
             ["pool", "priority", "verdict"],
         )
         self.outage = self._gauge(

@@ -89,8 +89,8 @@ class Target(Section):
 
     ttft_s: float = Field(
         gt=0,
-        description="A request's first token is due within this many seconds of its arrival at "
-        "the gateway (TTFT).",
+        description="A request's first token is due within this many seconds of its complete body "
+        "at the gateway (TTFT).",
     )
     ttft_p50_s: float | None = Field(
         None,
@@ -108,9 +108,9 @@ class Target(Section):
         None,
         gt=0,
         description="A request's whole answer, streamed or not, is due within this many seconds "
-        "of its arrival at the gateway (end to end). Metrics and alerts watch it. Admission does "
-        "not, because an answer's length is known only at its end. With null there is no such "
-        "objective.",
+        "of its complete body at the gateway (end to end). Metrics and alerts watch it. Admission "
+        "does not, because an answer's length is known only at its end. With null there is no "
+        "such objective.",
     )
 
     @model_validator(mode="after")

@@ -178,7 +178,8 @@ class Tenant(Section):
     policy_header: bool = Field(
         False,
         description="The tenant's requests may select their routing policy with the header "
-        "`x-antefix-policy`. Operators and the only tenant with keys always may.",
+        "`x-antefix-policy`. Those of operators and of the only tenant with keys may too. A key "
+        "with `policy=no` never may.",
     )
     weight: float = Field(
         1.0,
