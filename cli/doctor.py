@@ -11,7 +11,6 @@ from cli.command_line import version_line
 from cli.exit_codes import ExitCode
 from cli.output import answering, print_json
 from k8s.findings import PreflightFinding
-from k8s.gpus import OLDEST_DRIVER
 
 if TYPE_CHECKING:
     from cli.local.machine_facts import MachineFacts
@@ -82,6 +81,8 @@ def _cpu(facts: MachineFacts) -> PreflightFinding:
 
 
 def _driver(drivers: tuple[str, ...]) -> PreflightFinding:
+    from k8s.gpus import OLDEST_DRIVER  # imports Kubernetes' client
+
     if not drivers:
         remedy = "install NVIDIA's driver; without a GPU, install the CPU build"
         return PreflightFinding("problem", "GPU driver", "nvidia-smi finds no GPU", remedy)

@@ -48,12 +48,12 @@ ENVIRONMENT = {
 
 @pytest.fixture(autouse=True)
 def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_cpu_build", lambda: False)
+    monkeypatch.setattr(app, "has_cpu_build", lambda: False)
 
 
 @pytest.fixture
 def cpu_build(monkeypatch: pytest.MonkeyPatch, gpu_build: None) -> None:
-    monkeypatch.setattr(app, "_cpu_build", lambda: True)
+    monkeypatch.setattr(app, "has_cpu_build", lambda: True)
 
 
 def pool_of(tp: int = 1, pp: int = 1, backend: str | None = None, **more: Any) -> Pool:

@@ -113,9 +113,7 @@ def test_what_was_refused_misses_no_e2e(counted: Counted, outcome: str) -> None:
 
 
 @pytest.mark.parametrize("duration_s", [1.0, 8.1])
-def test_the_rest_of_a_stream_is_not_judged_end_to_end(
-    counted: Counted, duration_s: float
-) -> None:
+def test_the_rest_of_a_stream_is_not_judged_end_to_end(counted: Counted, duration_s: float) -> None:
     counted.serve(outcome="ok", resumed="rejoined", ttft_s=0.1, duration_s=duration_s)
     assert counted.events("e2e") == (0, 0)
     assert counted.events("goodput") == (1, 0)
