@@ -129,9 +129,8 @@ async def test_a_client_that_leaves_stops_the_engine(tmp_path: Path) -> None:
             ) as answer:
                 await answer.content.readline()
                 answer.close()
-            engine.go_on.set()
-            await until(lambda: engine.running == 0)
-            assert (engine.finished, engine.aborted) == (0, 1)
+            await until(lambda: engine.aborted == 1)
+            assert engine.finished == 0
 
 
 async def test_a_gateway_that_is_gone_is_skipped(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ RENAMED = yaml.safe_load((CHART / "renamed.yaml").read_text())
 
 # What stands between keys, in other files, or in the form of a Redis address.
 BEYOND_A_SCHEMA = {
+    "a median above the promise",
+    "an end before the first token",
     "no pools",
     "path without a usable name",
     "unset variable",

@@ -242,7 +242,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "quality without a limit": (
         with_pool("quality: {}"),
         ":5: pools.engine.quality = {}: names no limit."
-        " Write max_kl, max_ppl_increase or both, or leave it out.",
+        " Write max_kl, max_ppl_increase or min_scores, or leave it out.",
     ),
     "quality of a model that is no folder": (
         with_pool("quality: {max_kl: 0.1}"),
