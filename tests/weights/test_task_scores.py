@@ -15,7 +15,10 @@ from weights import task_scores
 from weights.checkpoint import weights_digest
 from weights.task_scores import TaskScore, imported
 
-# As lm_eval 0.4 writes it, without what is not read.
+# What lm_eval 0.4.13 wrote of two tasks of ten questions each, one scored by log-probabilities and
+# one by its answers.
+WRITTEN = Path(__file__).parent / "lm_eval_results.json"
+# As it writes others, without what is not read.
 RESULTS: dict[str, Any] = {
     "results": {
         "hellaswag": {
@@ -62,6 +65,17 @@ def test_every_metric_is_read_with_its_error_and_its_samples() -> None:
     }
     assert (found.harness, found.model, found.digest) == ("lm_eval 0.4.13", "chat", "digest")
     assert found.date == "2023-11-14"
+
+
+def test_a_file_that_lm_eval_wrote_is_read() -> None:
+    found = imported(WRITTEN.read_text(), "digest")
+    choice = TaskScore(0.7, 0.15275252316519466, True, 10)
+    assert found.scores == {
+        "tiny_choice/acc": choice,
+        "tiny_choice/acc_norm": choice,
+        "tiny_words/exact_match,first-word": TaskScore(0.2, 0.13333333333333333, True, 10),
+    }
+    assert (found.harness, found.model, found.date) == ("lm_eval 0.4.13", "chat", "2026-11-26")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": 1}', '{"results": {"a": 1}}'])
