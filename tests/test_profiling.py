@@ -37,7 +37,7 @@ async def main():
     body = {"model": "model", "prompt": asked["prompt"], "max_tokens": 8}
 
     async def profile(http):
-        async with http.post(f"{url}/antefix/profile", params={"seconds": "2"}) as answer:
+        async with http.post(f"{url}/antefix/profile", params={"seconds": "0.5"}) as answer:
             return await answer.json()
 
     async with aiohttp.ClientSession() as http:
@@ -73,6 +73,7 @@ def told(warm_python: str, small_model: Path, traces: Path) -> dict[str, Any]:
             "profiler_config": {
                 "profiler": "torch",
                 "torch_profiler_dir": str(traces),
+                "torch_profiler_with_stack": False,
                 "ignore_frontend": True,
             },
         },
