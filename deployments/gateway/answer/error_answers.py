@@ -49,24 +49,18 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     if error.status_code == 404 and (location := _with_or_without_slash(request)):
         return Response(status_code=307, headers={"location": location})
     path = f"'{quote(request.url.path)[:MOST_SHOWN]}'"
-    messages = {
-        404: (
-            f"{request.method} {path} does not exist. See /openapi.json for what does.",
-            "unknown_url",
-        ),
-        405: (
-            f"{path} does not accept {request.method}. See /openapi.json for what it accepts.",
-            "method_not_allowed",
-        ),
-    }
-    phrase = HTTPStatus(error.status_code).phrase
-    fallback = (
-        f"The request failed: {error.status_code} ({phrase}). See /openapi.json.",
-        "invalid_request",
-    )
-    message, code = messages.get(error.status_code, fallback)
-    api_error = ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
-    return await _answer_api_error(request, api_error)
+    headers = dict(error.headers or {})
+    if error.status_code == 404:
+        message = f"{request.method} {path} does not exist. See /openapi.json for what does."
+        answer = ApiError(404, message, code="unknown_url", headers=headers)
+    elif error.status_code == 405:
+        message = f"{path} does not accept {request.method}. See /openapi.json for what it accepts."
+        answer = ApiError(405, message, code="method_not_allowed", headers=headers)
+    else:
+        status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
+        message = f"The request failed: {status} ({phrase}). See /openapi.json."
+        answer = ApiError(status, message, code="invalid_request", headers=headers)
+    return await _answer_api_error(request, answer)
 
 
 def _with_or_without_slash(request: Request) -> str | None:

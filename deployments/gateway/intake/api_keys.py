@@ -101,21 +101,21 @@ class ApiKeys:
             message = (
                 "The request has no API key. Send the header 'Authorization: Bearer YOUR_KEY'."
             )
-            raise _unauthorized(message, "missing_api_key")
+            raise ApiError(401, message, code="missing_api_key")
         given = key.strip()
         found = self._keys.get(id_of(given), self._nobody)
         # before anything else is known of it: an id alone is no secret
         if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):
             message = "The API key is not known here. Ask the operators for a valid one."
-            raise _unauthorized(message, "invalid_api_key")
+            raise ApiError(401, message, code="invalid_api_key")
         if found.revoked is not None or found.id in self._revoked:
             message = "The API key was revoked. Ask the operators for a new one."
-            raise _unauthorized(message, "revoked_api_key")
+            raise ApiError(401, message, code="revoked_api_key")
         if found.expires is not None and time.time() >= found.expires:
             message = (
                 f"The API key expired at {written(found.expires)}. Ask the operators for a new one."
             )
-            raise _unauthorized(message, "expired_api_key")
+            raise ApiError(401, message, code="expired_api_key")
         return KeyHolder(found.tenant, found.rights, self._alone)
 
     async def follow(self, file: Path, period_s: float = READ_PERIOD_S) -> None:
@@ -203,7 +203,3 @@ def check_file(file: Path) -> None:
     keys, faults = keys_of(read_text(file))
     if faults and not keys:
         raise Problem(f"{file} holds no usable API key: {faults[0]}", "")
-
-
-def _unauthorized(message: str, code: str) -> ApiError:
-    return ApiError(401, message, code=code, headers={"www-authenticate": "Bearer"})

@@ -86,10 +86,11 @@ def from_engine(status: int, body: bytes, request_id: str) -> ApiError:
             f"The engine refused the request: {status} ({phrase}). See /openapi.json.",
             None,
         )
-    code = "context_length_exceeded" if param in _TOO_LONG_A_PROMPT else "invalid_value"
+    if param in _TOO_LONG_A_PROMPT:
+        return ApiError(status, message, code="context_length_exceeded", param=param)
     if isinstance(param, str):
         param = param.removeprefix("body.")
-    return ApiError(status, message, code=code, param=param)
+    return ApiError(status, message, code="invalid_value", param=param)
 
 
 def broken_off() -> ApiError:

@@ -18,6 +18,7 @@ OVERFLOW_HEADER = "x-antefix-overflow"
 TIMEOUT_HEADER = "x-antefix-timeout"
 # https://platform.openai.com/docs/guides/flex-processing; all other tiers leave it to the key.
 _CLASS_OF_TIER: Mapping[str, PriorityClass] = {"flex": "batch", "priority": "interactive"}
+_LEAVE_OUT = "Leave it out, or ask the operators for another key."
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ def options_of(
     right = rights.priority
     policy = headers.get(POLICY_HEADER)
     if policy is not None and not rights.policy:
-        raise _not_allowed(f"This key may not send the header {POLICY_HEADER}.", "policy")
+        message = f"This key may not send the header {POLICY_HEADER}. {_LEAVE_OUT}"
+        raise ApiError(403, message, code="policy_not_allowed", param=POLICY_HEADER)
     if policy is not None and policy not in POLICY_NAMES:
         message = (
             f"The header {POLICY_HEADER} is {policy[:100]!r}, but it must be one of"
@@ -64,16 +66,13 @@ def options_of(
     overflow = _word_of(headers, OVERFLOW_HEADER, get_args(OverflowChoice)) or "allow"
     if not rights.overflow or (overflow_model and not rights.may_use(overflow_model)):
         if overflow == "only":
-            message = f"The header {OVERFLOW_HEADER} is 'only', and this key may not overflow."
-            raise _not_allowed(message, "overflow")
+            message = (
+                f"The header {OVERFLOW_HEADER} is 'only', and this key may not overflow."
+                f" {_LEAVE_OUT}"
+            )
+            raise ApiError(403, message, code="overflow_not_allowed", param=OVERFLOW_HEADER)
         overflow = "never"
     return RequestOptions(priority, cast(OverflowChoice, overflow), policy)
-
-
-def _not_allowed(message: str, what: str) -> ApiError:
-    header = {"policy": POLICY_HEADER, "overflow": OVERFLOW_HEADER}[what]
-    remedy = "Leave it out, or ask the operators for another key."
-    return ApiError(403, f"{message} {remedy}", code=f"{what}_not_allowed", param=header)
 
 
 def _word_of(headers: Mapping[str, str], name: str, words: tuple[str, ...]) -> str | None:

@@ -39,5 +39,7 @@ def why_refused(decision: Decision, slo: Slo | None, overflow_model: str | None)
 def refusal(decision: Decision, why: str) -> ApiError:
     """429, or 503 where the pool has no replica; with when to try again."""
     seconds = decision.verdict.retry_after_s
-    status, code = (503, "no_replica") if decision.verdict.outage else (429, "over_capacity")
-    return ApiError(status, f"{why} Try again in {seconds} s.", code=code, retry_after=seconds)
+    message = f"{why} Try again in {seconds} s."
+    if decision.verdict.outage:
+        return ApiError(503, message, code="no_replica", retry_after=seconds)
+    return ApiError(429, message, code="over_capacity", retry_after=seconds)
