@@ -33,7 +33,7 @@ from deployments.gateway.inquiries.profiles import Profiles
 from deployments.gateway.intake.in_force import given_fleet
 from deployments.gateway.intake.parameters import INFERENCE_PATHS
 from deployments.gateway.page import PLATFORM, add_page
-from deployments.gateway.parts import Secrets, parts_of
+from deployments.gateway.parts import GatewayParts, Secrets, parts_of
 from deployments.gateway.record.request_watch import promise_of
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
@@ -73,7 +73,7 @@ class Gateway:
         self._dropped_told = 0
         self._closes_at = 0.0
         self._listens = False
-        self.server = HttpServer(self._app())
+        self.server = HttpServer(application(self.parts, self._inference))
         self.parts.families.build.labels(VERSION).set(1)
         self._start_loops(secrets)
 
@@ -219,24 +219,25 @@ class Gateway:
             # last: it writes what all have counted
             self.parts.requests.refresh(now)
 
-    def _app(self) -> Starlette:
-        app, parts = Starlette(), self.parts
-        app.router.redirect_slashes = False  # `answer_errors` does
-        for path in INFERENCE_PATHS:
-            app.add_route(path, self._inference.infer, methods=["POST"])
-        inquiries = Inquiries(
-            parts.in_force,
-            parts.keys,
-            self._inference.holder_of,
-            parts.pools,
-            parts.controller,
-            parts.explanations,
-            INFERENCE_PATHS,
-        )
-        inquiries.add_to(app)
-        holder_of = self._inference.holder_of
-        Profiles(parts.in_force, holder_of, parts.pools, parts.profiles).add_to(app)
-        parts.health.add_to(app)
-        add_page(app, os.environ.get(PLATFORM, ""))
-        answer_errors(app)
-        return app
+
+def application(parts: GatewayParts, inference: Inference) -> Starlette:
+    """Every endpoint of a gateway."""
+    app = Starlette()
+    app.router.redirect_slashes = False  # `answer_errors` does
+    for path in INFERENCE_PATHS:
+        app.add_route(path, inference.infer, methods=["POST"])
+    inquiries = Inquiries(
+        parts.in_force,
+        parts.keys,
+        inference.holder_of,
+        parts.pools,
+        parts.controller,
+        parts.explanations,
+        INFERENCE_PATHS,
+    )
+    inquiries.add_to(app)
+    Profiles(parts.in_force, inference.holder_of, parts.pools, parts.profiles).add_to(app)
+    parts.health.add_to(app)
+    add_page(app, os.environ.get(PLATFORM, ""))
+    answer_errors(app)
+    return app

@@ -13,7 +13,8 @@ from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
 from common.release import VERSION
 from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
-from deployments.gateway.gateway import Gateway
+from deployments.gateway.gateway import Gateway, application
+from deployments.gateway.inference import Inference
 from deployments.gateway.pool import serve_controller
 from deployments.gateway.record import explanations
 from deployments.process.http_server import HttpServer
@@ -528,7 +529,7 @@ async def test_a_gateway_that_goes_is_told_and_its_return_is_seen(
     await gateway.server.drain()
     notice = reader.page.get_by_role("status").filter(has_text="The gateway does not answer")
     await expect(notice).to_contain_text("What you see is of")
-    gateway.server = HttpServer(gateway._app())
+    gateway.server = HttpServer(application(gateway.parts, Inference(gateway.parts)))
     await gateway.server.start("127.0.0.1", int(front.url.rpartition(":")[2]))
     await expect(notice).to_have_count(0)
 
