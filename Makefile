@@ -128,6 +128,8 @@ reference: ## Write the reference pages, and the house in docs/architecture.md, 
 	@mv fleets/fleet.schema.json.new fleets/fleet.schema.json
 	@$(BIN)/python -m typer cli.main utils docs --name antefix > docs/cli.md.new
 	@mv docs/cli.md.new docs/cli.md
+	@$(BIN)/python -m deployments.gateway.reference.api_reference > docs/api.md.new
+	@mv docs/api.md.new docs/api.md
 	@$(BIN)/python -m tests.house
 
 observability: ## Write rules, alerts, runbooks and dashboards from observability/slo.yaml

@@ -30,6 +30,7 @@ PAGES = (
     "SECURITY.md",
     "docs/README.md",
     "docs/admission.md",
+    "docs/api.md",
     "docs/architecture.md",
     "docs/autoscaling.md",
     "docs/bench.md",

@@ -221,7 +221,7 @@ class Gateway:
 
 
 def application(parts: GatewayParts, inference: Inference) -> Starlette:
-    """Every endpoint of a gateway."""
+    """Every endpoint of a gateway, which `deployments.gateway.reference.endpoints` lists."""
     app = Starlette()
     app.router.redirect_slashes = False  # `answer_errors` does
     for path in INFERENCE_PATHS:

@@ -15,7 +15,7 @@ from deployments.gateway.intake.parameters import RESPONSES, RequestParameters, 
 from deployments.wire.headers import RESUME_FIELD
 
 # What engines tell each other of their caches, and gateways them of a lost engine's answer.
-_OF_ENGINES = ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD)
+OF_ENGINES = ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD)
 
 
 def refuse_engine_fields(
@@ -28,7 +28,7 @@ def refuse_engine_fields(
 
     `allowed_xargs`: what `vllm_xargs` may hold. Never raises anything else.
     """
-    for name in _OF_ENGINES:
+    for name in OF_ENGINES:
         if fields.get(name) is not None:
             message = f"{name!r} is for engines alone, and clients may not set it. Leave it out."
             raise ApiError(400, message, code="field_not_allowed", param=name)

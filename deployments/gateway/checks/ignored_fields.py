@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.parameters import CHAT, GENERATING, RESPONSES
 
-_CONSTRAINTS = {
+CONSTRAINTS = {
     "guided_json": "Send 'structured_outputs': {'json': ...}, or 'response_format'.",
     "guided_json_object": "Send 'response_format': {'type': 'json_object'}.",
     "guided_regex": "Send 'structured_outputs': {'regex': ...}.",
@@ -21,19 +21,19 @@ _CONSTRAINTS = {
     "guided_grammar": "Send 'structured_outputs': {'grammar': ...}.",
 }
 _OTHER_CONSTRAINT = "Use 'structured_outputs' or 'response_format'."
-_OF_CHATS = {
+OF_CHATS = {
     "functions": "Send 'tools', each {'type': 'function', 'function': {...}}.",
     "function_call": "Send 'tools' and 'tool_choice'.",
     "web_search_options": "No engine searches the web. Leave it out, and send what was found.",
 }
-_OF_RESPONSES = {
+OF_RESPONSES = {
     "conversation": "No conversations are kept here. Send what was said so far in 'input'.",
     "prompt": "No prompt templates are kept here. Send their text in 'instructions' and 'input'.",
 }
 # `function_call` without functions: a client's default.
 _NO_CALL = ("none", "auto")
 # What OpenAI runs itself, or its models know without a description. vLLM drops these.
-_BUILT_IN_TOOLS = (
+BUILT_IN_TOOLS = (
     *("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "container"),
     *("computer", "local_shell", "shell", "apply_patch", "programmatic_tool_calling"),
 )
@@ -48,11 +48,11 @@ def refuse_ignored_fields(
     if path not in GENERATING:
         return
     remedies = {name: _OTHER_CONSTRAINT for name in fields if name.startswith("guided_")}
-    remedies |= _CONSTRAINTS
+    remedies |= CONSTRAINTS
     if path == CHAT:
-        remedies |= _OF_CHATS
+        remedies |= OF_CHATS
     if path == RESPONSES:
-        remedies |= _OF_RESPONSES
+        remedies |= OF_RESPONSES
         _refuse_built_in_tools(fields, bool(engine_args.get("tool_server")))
     for name, remedy in remedies.items():
         value = fields.get(name)
@@ -69,7 +69,7 @@ def _refuse_built_in_tools(fields: Mapping[str, Any], has_tool_server: bool) -> 
         if not isinstance(kind, str) or (has_tool_server and kind in _OF_A_TOOL_SERVER):
             continue
         # `web_search_2025_08_26`, `computer_use_preview`
-        if any(kind == built_in or kind.startswith(f"{built_in}_") for built_in in _BUILT_IN_TOOLS):
+        if any(kind == built_in or kind.startswith(f"{built_in}_") for built_in in BUILT_IN_TOOLS):
             why = f"{name!r} has the built-in tool {kind[:100]!r}, which nothing here runs."
             _refuse(name, why, "Describe it as a tool of type 'function', and run it yourself.")
 

@@ -79,5 +79,7 @@ def _one_of(there: Mapping[str, T], name: str | None, kind: str) -> tuple[str, T
         raise ApiError(400, message, code="missing_value", param=kind)
     if name not in there:
         message = f"No {kind} {name[:128]!r} is there. There is: {known}."
-        raise ApiError(404, message, code=f"unknown_{kind}", param=kind)
+        if kind == "pool":
+            raise ApiError(404, message, code="unknown_pool", param=kind)
+        raise ApiError(404, message, code="unknown_replica", param=kind)
     return name, there[name]

@@ -29,7 +29,8 @@ NO_RETRY = {"x-should-retry": "false"}
 class ApiError(Exception):
     """An answer other than success, for the client to read.
 
-    `param` names the field at fault, `code` is stable for programs, `retry_after` is seconds.
+    `param` names the field at fault, `retry_after` is seconds. `code` is stable for programs, and
+    `deployments.gateway.reference.error_codes` lists every one.
     """
 
     def __init__(

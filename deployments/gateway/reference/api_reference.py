@@ -1,0 +1,186 @@
+"""docs/api.md, written from the tables beside it.
+
+`python -m deployments.gateway.reference.api_reference` prints it; `make reference` puts it in its
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deployments.gateway.intake.errors import error_type
+from deployments.gateway.reference.client_headers import (
+    REQUEST_HEADERS,
+    RESPONSE_HEADERS,
+    ClientHeader,
+)
+from deployments.gateway.reference.endpoints import ENDPOINTS
+from deployments.gateway.reference.error_code import ErrorCode, Retry
+from deployments.gateway.reference.error_codes import ERROR_CODES
+from deployments.gateway.reference.request_fields import READ, refused
+
+_INTRODUCTION = """\
+# The HTTP API
+
+<!-- Written by `make reference` from deployments/gateway/reference/. Change it there. -->
+
+Every gateway serves the OpenAI API at `gateway.host` and `gateway.port` of the
+[fleet file](fleet-file.md), without TLS. It reads the fields it needs, and the pool's engine
+validates all others. So every feature of vLLM's API works, except what
+[the gateway refuses](#fields-that-the-gateway-refuses).
+
+Bodies and answers are JSON, except [streams](#streams) and the page for people. Metrics have
+[another port](metrics.md).
+
+## Endpoints
+
+Endpoints for *any key* and for *operators* need the header `Authorization: Bearer KEY`. Operators
+are tenants with `operator: true` in the fleet file. A `GET` path also answers `HEAD`.
+"""
+
+_REQUEST_HEADERS = """\
+## Request headers
+
+Times are seconds. The gateway ignores other headers, and sends none of them to the engine.
+"""
+
+_RESPONSE_HEADERS = """\
+## Response headers
+
+The headers of a stream arrive with its first token, because most of them are known only then.
+"""
+
+_READ = """\
+## Fields that the gateway reads
+
+The engine's own description of all fields is at `/openapi.json`. A field that is `null` is treated
+like one that is absent. The *generating* endpoints are chat completions, completions and responses.
+"""
+
+_REFUSED = """\
+## Fields that the gateway refuses
+
+The engine would ignore most of these silently, or serve them at other tenants' cost. For fields of
+other APIs, an empty or false value passes.
+"""
+
+_STREAMS = """\
+## Streams
+
+With `"stream": true`, chat completions, completions and responses answer with server-sent events,
+`Content-Type: text/event-stream`:
+
+```
+data: {"id": "chatcmpl-1", "object": "chat.completion.chunk", ...}
+
+data: [DONE]
+```
+
+- Each event ends with an empty line. The gateway sends whole events only.
+- Chat completions and completions end with `data: [DONE]`. A response's events also have a line
+  `event: TYPE`, and the last one is `response.completed`.
+- Blocks that begin with a colon are comments. Clients ignore them. `: antefix-resumed continued`
+  means that another engine continues the answer, and that its tokens may differ from there on.
+- An error before the first token is an ordinary answer with its HTTP status. A later error is the
+  stream's last event:
+
+| API | Last event |
+| -- | -- |
+| chat completions, completions | `data: {"error": {"message", "type", "param", "code"}}` |
+| responses | `event: error` with `type`, `code`, `message`, `param`, `sequence_number`, `error` |
+
+A stream that ends without `data: [DONE]`, `response.completed` or an error is incomplete. Send the
+request again, or [resume the stream](resuming.md#when-a-gateway-is-lost). For an answer that is not
+a stream, the gateway closes the connection before the end of the body.
+"""
+
+_ERRORS = """\
+## Errors
+
+```json
+{"error": {"message": "...", "type": "rate_limit_error", "param": null, "code": "queue_full"}}
+```
+
+`message` says what is wrong and what to do. Programs should read `code`, because messages may
+change in any release. `type` follows from the status. `param` names the field or header at fault,
+or is `null`. `antefix_errors_total` counts errors by code.
+
+The last column says whether to send the same request again:
+
+| Retry | Meaning |
+| -- | -- |
+| no | The same request fails again. |
+| yes | It may succeed. Wait a little longer after each failure. |
+| `Retry-After` | It may succeed after the seconds in that header. |
+| no, `x-should-retry: false` | OpenAI's clients retry by the status, and this header stops them. |
+"""
+
+_BEFORE_CONNECTIONS = """\
+The gateway closes the connection after one of these errors, which it makes before it reads a key.
+`antefix_connections_refused_total` counts them by code.
+"""
+
+_RETRIES: dict[Retry, str] = {
+    "no": "no",
+    "yes": "yes",
+    "Retry-After": "`Retry-After`",
+    "stop": "no, `x-should-retry: false`",
+    "Retry-After, stop": "`Retry-After`, `x-should-retry: false`",
+}
+
+
+def reference() -> str:
+    """The whole page, as Markdown."""
+    endpoints = ((each.method, _code(each.path), each.clients, each.does) for each in ENDPOINTS)
+    read = ((", ".join(map(_code, each.names)), each.paths, each.use) for each in READ)
+    sections = [
+        _INTRODUCTION,
+        _table(("Method", "Path", "Who", "What it does"), endpoints),
+        _REQUEST_HEADERS,
+        _headers(REQUEST_HEADERS),
+        _RESPONSE_HEADERS,
+        _headers(RESPONSE_HEADERS),
+        _READ,
+        _table(("Fields", "Endpoints", "Use"), read),
+        _REFUSED,
+        _table(
+            ("Field", "Endpoints", "Code", "Instead"),
+            ((each.what, each.paths, _code(each.code), each.remedy) for each in refused()),
+        ),
+        _STREAMS,
+        _ERRORS,
+    ]
+    for title, codes in ERROR_CODES.items():
+        sections.append(f"### {title}\n")
+        if title == "Connections":
+            sections.append(_BEFORE_CONNECTIONS)
+        header = ("Code", "Status", "Type", "Occurs when", "Remedy", "Retry")
+        sections.append(_table(header, map(_row, codes)))
+    return "\n".join(sections)
+
+
+def _row(error: ErrorCode) -> tuple[str, ...]:
+    status = str(error.status)
+    if error.also:
+        status += f", or {error.also}"
+    words = _RETRIES[error.retry]
+    kind = _code(error_type(error.status))
+    return _code(error.code), status, kind, error.occurs, error.remedy, words
+
+
+def _headers(headers: Iterable[ClientHeader]) -> str:
+    rows = ((_code(header.name), header.type, header.meaning) for header in headers)
+    return _table(("Header", "Value", "Meaning"), rows)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, ("--",) * len(header), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

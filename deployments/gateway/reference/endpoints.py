@@ -1,0 +1,106 @@
+"""Every endpoint of a gateway, as docs/api.md lists them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from deployments.gateway.pool.profile_requests import ProfileRequests
+from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
+
+
+class GatewayEndpoint(NamedTuple):
+    """`clients`: who may call it. `does`: whole sentences."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    clients: Literal["any client", "any key", "operators"]
+    does: str
+
+
+ENDPOINTS = (
+    GatewayEndpoint(
+        "POST",
+        "/v1/chat/completions",
+        "any key",
+        "Generates the next message of a chat.",
+    ),
+    GatewayEndpoint("POST", "/v1/completions", "any key", "Continues a text."),
+    GatewayEndpoint("POST", "/v1/responses", "any key", "Generates a response. None is stored."),
+    GatewayEndpoint("POST", "/v1/embeddings", "any key", "Computes the embeddings of texts."),
+    GatewayEndpoint("POST", "/tokenize", "any key", "Returns the token ids of a prompt."),
+    GatewayEndpoint("POST", "/detokenize", "any key", "Returns the text of token ids."),
+    GatewayEndpoint("GET", "/v1/models", "any key", "Lists the models that the key may use."),
+    GatewayEndpoint("GET", "/v1/models/{model}", "any key", "Describes one model."),
+    GatewayEndpoint(
+        "GET",
+        "/antefix/status",
+        "any key",
+        "Returns pools, replicas, queues and predicted TTFT. Only operators, and a tenant that is "
+        "the only one with keys, see addresses, loads and other tenants' queues.",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/antefix/requests/{request_id}",
+        "any key",
+        "Explains a request of the key's tenant, for "
+        f"{EXPLANATION_TTL_S} s after its end. Operators may ask about any tenant's requests. "
+        "See [routing.md](routing.md#every-decision-explained).",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/antefix/decisions",
+        "any key",
+        f"Lists the last {DECISIONS} explanations of the key's tenant, newest first, or of all "
+        f"tenants for operators. `?limit=N` returns the last N, from 1 to {DECISIONS}. "
+        "`?only=failed` returns only failed requests.",
+    ),
+    GatewayEndpoint(
+        "POST",
+        "/antefix/profile",
+        "operators",
+        f"Profiles one engine for `?seconds=`, up to {ProfileRequests.longest_s:g}. `?pool=` and "
+        "`?replica=` are optional where there is only one. "
+        "See [profiling.md](profiling.md).",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/openapi.json",
+        "any client",
+        "Describes the endpoints and the engines' fields in OpenAPI.",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/health/live",
+        "any client",
+        "Returns 200 while the gateway and its background loops run. Otherwise it returns 503 and "
+        "names the loop that ended.",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/health/ready",
+        "any client",
+        "Returns 200 while every pool that should have a replica has one. Otherwise it returns "
+        "503 and names the other pools.",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/health/serving",
+        "any client",
+        "Returns 200 from the first ready pool until the gateway shuts down, and 503 otherwise. "
+        "Load balancers use it.",
+    ),
+    GatewayEndpoint(
+        "GET",
+        "/antefix/",
+        "any client",
+        "Serves the [page](page.md) for people. It holds no data, and calls the API with the "
+        "reader's key.",
+    ),
+    GatewayEndpoint("GET", "/antefix/assets/{file}", "any client", "Serves the page's files."),
+    GatewayEndpoint(
+        "GET",
+        "/",
+        "any client",
+        "Redirects browsers to `/antefix/`. Clients whose `Accept` does not name HTML get 404.",
+    ),
+)

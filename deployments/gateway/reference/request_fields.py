@@ -1,0 +1,202 @@
+"""The body fields that a gateway reads or refuses, as docs/api.md lists them.
+
+The engine reads and validates all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from deployments.gateway.checks.engine_fields import OF_ENGINES
+from deployments.gateway.checks.ignored_fields import (
+    BUILT_IN_TOOLS,
+    CONSTRAINTS,
+    OF_CHATS,
+    OF_RESPONSES,
+)
+from deployments.gateway.checks.kept_elsewhere import FILES
+
+
+class FieldsRead(NamedTuple):
+    """`paths`: where they are read. `use`: whole sentences."""
+
+    names: tuple[str, ...]
+    paths: str
+    use: str
+
+
+class RefusedField(NamedTuple):
+    """`what`: the field or value, as Markdown. `remedy`: whole sentences."""
+
+    what: str
+    paths: str
+    code: str
+    remedy: str
+
+
+# Chat completions, completions and responses.
+_GENERATING = "generating"
+
+READ = (
+    FieldsRead(("model",), "all", "Selects the pool. Required."),
+    FieldsRead(("stream",), _GENERATING, "Selects a [stream](#streams) or one JSON answer."),
+    FieldsRead(
+        ("service_tier",),
+        "all",
+        "`flex` means the class `batch`, `priority` means `interactive`. Other values leave the "
+        "class to the key. The header `x-antefix-priority` comes first.",
+    ),
+    FieldsRead(
+        ("n", "use_beam_search"),
+        "chat completions, completions",
+        "`gateway.max_n` limits `n`. Budgets reserve tokens for each answer.",
+    ),
+    FieldsRead(
+        ("prompt", "prompt_embeds", "input", "messages"),
+        "completions, embeddings",
+        "A list of prompts counts as that many sequences. `gateway.max_sequences` limits them.",
+    ),
+    FieldsRead(
+        ("max_tokens", "max_completion_tokens", "max_output_tokens"),
+        _GENERATING,
+        "Budgets reserve this many tokens for each answer. The overflow pool must have room.",
+    ),
+    FieldsRead(
+        (
+            *("logprobs", "top_logprobs", "prompt_logprobs", "logprob_token_ids"),
+            *("echo", "include"),
+        ),
+        _GENERATING,
+        "`gateway.max_answer_logprobs` limits the logprobs that one answer may hold.",
+    ),
+    FieldsRead(
+        ("stop", "stop_token_ids", "bad_words"),
+        "all",
+        "`gateway.max_list_items` limits each list.",
+    ),
+    FieldsRead(
+        ("cache_salt",),
+        "all but `/tokenize` and `/detokenize`",
+        "Separates cached prompts further. The engine gets a salt that also depends on the tenant "
+        "or its `cache_group`.",
+    ),
+    FieldsRead(
+        ("priority",),
+        f"{_GENERATING}, embeddings",
+        "Sets vLLM's own priority. Only tenants with `engine_priority` may set it.",
+    ),
+    FieldsRead(
+        ("vllm_xargs",),
+        "all",
+        "May hold only the names in the pool's `allowed_xargs`.",
+    ),
+    FieldsRead(
+        (
+            *("tools", "tool_choice", "response_format", "structured_outputs", "logit_bias"),
+            "allowed_token_ids",
+        ),
+        "chat completions, completions",
+        "Decide whether the overflow model may answer instead.",
+    ),
+    FieldsRead(
+        (
+            *("messages", "prompt", "input", "instructions", "tools", "tool_choice", "documents"),
+            *("chat_template", "chat_template_kwargs", "reasoning", "reasoning_effort"),
+            *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+            *("truncate_prompt_tokens", "truncation_side", "truncation", "suffix"),
+        ),
+        _GENERATING,
+        "The gateway renders and tokenizes the prompt from these, to find cached prefixes. If it "
+        "cannot, it estimates the length, and the engine still serves the request.",
+    ),
+)
+
+
+def refused() -> Iterator[RefusedField]:
+    """What a gateway refuses, whatever the engine would do with it."""
+    refused, resp = "field_not_allowed", "responses"
+    for name in OF_ENGINES:
+        yield RefusedField(f"`{name}`", "all", refused, "Only engines may set it. Omit it.")
+    yield RefusedField(
+        "names in `vllm_xargs`",
+        "all",
+        refused,
+        "Omit them, or ask the operators to list them in the pool's `allowed_xargs`.",
+    )
+    yield RefusedField(
+        "`priority` other than 0",
+        f"{_GENERATING}, embeddings",
+        "priority_not_allowed",
+        "Omit it, or ask the operators for `engine_priority`.",
+    )
+    yield from _with_remedies(CONSTRAINTS, _GENERATING)
+    yield RefusedField(
+        "other `guided_*`", _GENERATING, refused, "Use `structured_outputs` or `response_format`."
+    )
+    yield from _with_remedies(OF_CHATS, "chat completions")
+    yield from _with_remedies(OF_RESPONSES, resp)
+    yield RefusedField(
+        "`previous_response_id`",
+        resp,
+        refused,
+        "No responses are stored. Send the conversation so far in `input`.",
+    )
+    yield RefusedField(
+        "`background`",
+        resp,
+        refused,
+        "No responses are stored. Set `stream` if an answer takes long.",
+    )
+    yield RefusedField(
+        f"built-in tools: {_listed(BUILT_IN_TOOLS)}, and their versions",
+        resp,
+        refused,
+        "Describe them as tools of type `function`, and run them yourself. Engines with a "
+        "`tool_server` run some of them.",
+    )
+    yield RefusedField(
+        f"message parts of type {_listed(FILES)}",
+        "all",
+        refused,
+        "Engines read no files. Send the text, or an image as a `data:` URL.",
+    )
+    yield RefusedField(
+        "a `file_id`, a reference to a stored item, or a spoken answer by its id, without content",
+        "all",
+        refused,
+        "Nothing is stored. Send the content itself.",
+    )
+    yield RefusedField(
+        "`image_url`, `audio_url`, `video_url` of a host that the pool does not allow",
+        "all",
+        "media_url_not_allowed",
+        "Send a `data:` URL, or ask the operators to list the host in `allowed_media_domains`.",
+    )
+    yield RefusedField(
+        "a number of more than 64 bits",
+        "all",
+        "invalid_value",
+        "Send a smaller number.",
+    )
+    yield RefusedField(
+        "`structured_outputs` that is not an object",
+        "all",
+        "invalid_value",
+        "Send an object, such as `{'choice': ['yes', 'no']}`.",
+    )
+    yield RefusedField(
+        "an assistant's message in `input` that does not begin with text",
+        "all",
+        "invalid_value",
+        "Send text first, or omit the message.",
+    )
+
+
+def _with_remedies(remedies: Mapping[str, str], paths: str) -> Iterator[RefusedField]:
+    for name, remedy in remedies.items():
+        yield RefusedField(f"`{name}`", paths, "field_not_allowed", remedy)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
