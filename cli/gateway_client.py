@@ -7,7 +7,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -38,10 +38,13 @@ class GatewayError(Problem):
 
 @dataclass(frozen=True)
 class Streamed:
-    """A streamed answer; `ttft_s` is from sending the request to its first event."""
+    """A streamed answer; `ttft_s` is from sending the request to its first event. `usage` is empty
+    unless `stream_options` asked for it."""
 
     request_id: str
     ttft_s: float
+    text: str
+    usage: Mapping[str, Any]
 
 
 class GatewayClient:
@@ -109,27 +112,45 @@ class GatewayClient:
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return self._call(f"/antefix/profile?{query}", {}, seconds + PROFILE_WRITING_S)
 
-    def stream(self, body: dict[str, Any], headers: dict[str, str], timeout_s: float) -> Streamed:
+    def decisions(self, limit: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+        """The last explanations, newest first. Raises GatewayError."""
+        found = self._call(f"/antefix/decisions?limit={limit}", None, timeout_s)
+        return list(found["decisions"])
+
+    def stream(
+        self,
+        body: dict[str, Any],
+        headers: dict[str, str],
+        timeout_s: float,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> Streamed:
         """A chat's answer to its end. Raises GatewayError, also for a stream that is cut off.
 
-        `timeout_s` is for each event, not for the whole.
+        `timeout_s` is for each event, not for the whole. `on_event` gets the id of the replica that
+        began the answer, for each event.
         """
         path, began = "/v1/chat/completions", time.monotonic()
-        ttft_s, whole = 0.0, False
+        ttft_s, whole, text = 0.0, False, ""
+        usage: Mapping[str, Any] = {}
         with self._answer(path, {**body, "stream": True}, timeout_s, headers) as response:
             for line in response:
                 data = line.removeprefix(b"data: ").strip()
                 if not line.startswith(b"data: ") or (whole := data == b"[DONE]"):
                     continue
-                if error := json.loads(data).get("error"):
+                event = json.loads(data)
+                if error := event.get("error"):
                     raise GatewayError(
                         f"the stream broke: {error['message']}", logs_of(self._base_url)
                     )
                 ttft_s = ttft_s or time.monotonic() - began
+                usage = event.get("usage") or usage
+                deltas = [choice.get("delta", {}) for choice in event.get("choices", ())]
+                text += "".join(delta.get("content") or "" for delta in deltas)
+                on_event(response.headers.get("x-antefix-replica", ""))
             request_id = response.headers.get("x-request-id", "")
         if not (ttft_s and whole):
             raise GatewayError("the stream ended early", logs_of(self._base_url))
-        return Streamed(request_id, ttft_s)
+        return Streamed(request_id, ttft_s, text, usage)
 
     def _call(self, path: str, body: dict[str, Any] | None, timeout_s: float) -> dict[str, Any]:
         with self._answer(path, body, timeout_s) as response:

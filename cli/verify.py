@@ -79,7 +79,7 @@ def verify(
     """Check that a fleet answers, reuses prefixes and samples, with up to seven requests."""
     with answering(as_json):
         if api_key_file is not None:
-            api_key = _first_key(api_key_file)
+            api_key = first_key(api_key_file)
         url, key, default_model = where(base_url, api_key)
         client = GatewayClient(url, key)
         began = time.monotonic()
@@ -88,7 +88,7 @@ def verify(
         model = model or default_model or _first_model(client, url)
         if not as_json:
             typer.echo(f"ready       after {ready_s:.1f} s, {model} at {url}")
-        system = _new_system_prompt()
+        system = new_system_prompt()
 
         def ask(
             question: str, sampling: Mapping[str, float] = GREEDY
@@ -122,7 +122,7 @@ def verify(
         print_json({"base_url": url, "model": model, "ready_after_s": ready_s, **answers})
 
 
-def _first_key(file: Path) -> str:
+def first_key(file: Path) -> str:
     """Of those that stand there as they are: a hash cannot be sent."""
     try:
         keys = plain_keys(read_text(file))
@@ -160,12 +160,12 @@ def _first_model(client: GatewayClient, url: str) -> str:
     return models[0]
 
 
-def _new_system_prompt() -> str:
+def new_system_prompt(rules: int = RULES) -> str:
     """New at its first words, so that no cache has any of it."""
-    rules = " ".join(
-        f"Rule {number}: keep the answer to one short sentence." for number in range(1, RULES + 1)
+    text = " ".join(
+        f"Rule {number}: keep the answer to one short sentence." for number in range(1, rules + 1)
     )
-    return f"Conversation {secrets.token_hex(8)}. {rules}"
+    return f"Conversation {secrets.token_hex(8)}. {text}"
 
 
 def _ask(
@@ -182,7 +182,7 @@ def _ask(
     ]
     body = {"model": model, "messages": messages, "max_tokens": ANSWER_TOKENS, **sampling}
     answer = client.stream(body, HEADERS, timeout_s)
-    told = _explanation(client, answer.request_id)
+    told = explained(client, answer.request_id, EXPLAINED_WITHIN_S)
     cached = told["cached_tokens"]
     asked = VerifiedAnswer(
         request_id=answer.request_id,
@@ -198,12 +198,16 @@ def _ask(
     return asked, told
 
 
-def _explanation(client: GatewayClient, request_id: str) -> Mapping[str, Any]:
-    """It is written in the background, after the answer."""
-    deadline = time.monotonic() + EXPLAINED_WITHIN_S
+def explained(client: GatewayClient, request_id: str, within_s: float) -> Mapping[str, Any]:
+    """The explanation of a request that ended, which is written in the background. Raises
+    GatewayError."""
+    deadline = time.monotonic() + within_s
     while True:
         try:
-            return client.explanation(request_id)
+            told = client.explanation(request_id)
+            # until then it is what was known while the answer was under way
+            if told.get("outcome") is not None or time.monotonic() > deadline:
+                return told
         except GatewayError as error:
             if error.status != 404 or time.monotonic() > deadline:
                 raise
