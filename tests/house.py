@@ -166,7 +166,7 @@ HOUSE = (
     ),
     Room(
         "k8s",
-        "queries and watches a Kubernetes cluster, writes the chart's schema and README",
+        "queries, watches and tries a Kubernetes cluster, writes the chart's schema and README",
         ("deployments/fleet", "common"),
     ),
     Room(

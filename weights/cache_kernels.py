@@ -41,7 +41,7 @@ def _with_scales(
     named: str, model: Model, engine: EngineConfig, device: Device
 ) -> Iterator[Finding]:
     capability = device.capability
-    key, backend = _backend(engine)
+    key, backend = named_backend(engine)
     if capability is None:
         message = "vLLM's CPU build has no attention kernel that reads such a cache"
         yield Finding("kv cache", True, _KEY, named, message, "Write auto or fp8")
@@ -60,7 +60,7 @@ def _with_scales(
 def _fp8(
     named: str, engine: EngineConfig, device: Device, capability: Capability
 ) -> Iterator[Finding]:
-    key, backend = _backend(engine)
+    key, backend = named_backend(engine)
     if capability < LEAST_FOR_BFLOAT16:
         message = f"no attention kernel of vLLM reads an FP8 cache on the {device.name}"
         yield Finding("kv cache", True, _KEY, named, message, "Write auto")
@@ -81,7 +81,7 @@ def _fp8(
         )
 
 
-def _backend(engine: EngineConfig) -> tuple[str, str]:
+def named_backend(engine: EngineConfig) -> tuple[str, str]:
     """The attention backend that is named, and where; empty where vLLM chooses it."""
     if named := engine.args.get("attention_backend"):
         return "engine_args.attention_backend", str(named).upper()

@@ -36,7 +36,7 @@ _SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
 
 
 def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Iterator[Finding]:
-    cache = _cache_dtype(engine)
+    cache = cache_dtype_of(engine)
     context = engine.context(model.shape)
     if cache is None or context is None:
         return
@@ -71,7 +71,7 @@ def memory_unknown(model: Model, engine: EngineConfig, device: Device) -> str | 
     """Why `memory_findings` cannot look, in words; None where it does or nothing is to be seen."""
     if engine.context(model.shape) is None:
         return None
-    if _cache_dtype(engine) is None:
+    if cache_dtype_of(engine) is None:
         return f"the size of a KV cache of {engine.args.get('kv_cache_dtype')} is not known"
     if device.capability is None or reserved_for_cache(engine, device) is not None:
         return None
@@ -162,7 +162,7 @@ def _precision(model: Model, engine: EngineConfig) -> Precision | None:
     return Precision(weights, int(weights.lstrip("intfp")), group, "bf16", None)
 
 
-def _cache_dtype(engine: EngineConfig) -> CacheDtype | None:
+def cache_dtype_of(engine: EngineConfig) -> CacheDtype | None:
     """Of the KV cache; None where it is of a kind that is not known here."""
     named = str(engine.args.get("kv_cache_dtype") or "auto")
     return CACHE_DTYPES.get((engine.dtype or "bfloat16") if named == "auto" else named)
