@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LONGEST_VALUE = 80
 
 k8s = CommandLine(
-    help="Check a cluster before an install, and a release in it. Changes nothing.",
+    help="Check a cluster before an install, and a release in it. Only `accept` changes something.",
 )
 
 Namespace = Annotated[
@@ -134,7 +134,7 @@ def status(
         from k8s.status import report
 
         cluster = Cluster(kubeconfig, context)
-        service = _release(cluster, namespace or cluster.namespace, release)
+        service = named_release(cluster, namespace or cluster.namespace, release)
         picture = report(seen(cluster, service))
         if as_json:
             print_json(picture.as_json())
@@ -174,7 +174,7 @@ def diff(
         checked = _checked(computed, None, given, False)
         cluster = Cluster(kubeconfig, context)
         where = namespace or cluster.namespace
-        service = _release(cluster, where, release)
+        service = named_release(cluster, where, release)
         objects = rendered(given, release_name(service), where)
         needs = needs_of(objects, checked.fleet, computed)
         if not needs.images_named:
@@ -201,7 +201,8 @@ def _given(
     ]
 
 
-def _release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
+def named_release(cluster: Cluster, namespace: str, release: str) -> dict[str, Any]:
+    """Its RayService. Raises CommandError where there is none."""
     from k8s.release import release_of
 
     service = release_of(cluster, namespace, release)

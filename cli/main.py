@@ -22,6 +22,7 @@ from cli.exit_codes import explained
 from cli.grafana import grafana
 from cli.init import init
 from cli.k8s import k8s
+from cli.k8s_accept import accept
 from cli.keys import keys
 from cli.logs import logs
 from cli.plan import plan
@@ -51,6 +52,7 @@ PANELS = {
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+k8s.command()(accept)
 
 
 def _print_version(wanted: bool) -> None:

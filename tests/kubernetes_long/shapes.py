@@ -9,6 +9,7 @@ from tests.kubernetes_long.volumes import STORAGE
 HOST = "kubernetes.io/hostname"
 
 ONE_OF_EACH: dict[str, Any] = {}
+TWO_ENGINES: dict[str, Any] = {"fleet": {"pools": {"engine": {"replicas": 2}}}}
 
 
 def two_of_each(first_node: str) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""`antefix k8s accept`: what an operator runs on the first real cluster, and sends back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exit_codes import ExitCode
+from cli.gateway_client import GatewayClient
+from cli.k8s import AsJson, Context, Kubeconfig, Namespace, named_release
+from cli.named_pool import named_pool
+from cli.output import CommandError, answering, note, print_json
+from cli.verify import first_key
+
+if TYPE_CHECKING:
+    from k8s.status import Report
+
+
+def accept(
+    release: Annotated[
+        str, typer.Option("--release", help="Needed where a namespace has several.")
+    ] = "",
+    pool: Annotated[str | None, typer.Option(help="This pool alone; without, all.")] = None,
+    keep_engines: Annotated[
+        bool, typer.Option("--keep-engines", help="Kill no engine and drain none.")
+    ] = False,
+    under_traffic: Annotated[
+        bool, typer.Option("--under-traffic", help="Go on although others use the release.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before it begins.")] = False,
+    report: Annotated[Path, typer.Option(help="Writes REPORT.json and REPORT.txt.")] = Path(
+        "antefix-accept"
+    ),
+    recover: Annotated[
+        float, typer.Option(min=1, help="Seconds that an engine may take to come back.")
+    ] = 900.0,
+    base_url: Annotated[
+        str | None, typer.Option(help="A gateway's address, instead of kubectl port-forward.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="An operator's key, tenant=key; without, the release's.")
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try a release: kernels, memory, speed, prefix hits, a killed engine, a drain. It disturbs."""
+    with answering(as_json):
+        from cli.acceptance import AcceptedRelease, PoolAcceptance
+        from cli.acceptance_report import report_of, write
+        from cli.accepted_release import (
+            address_of,
+            back_as_before,
+            fleet_of,
+            idle_engines,
+            key_of,
+            ready_release,
+        )
+        from k8s.cluster import Cluster
+        from k8s.kubectl import Kubectl
+
+        def show(line: str) -> None:
+            if not as_json:
+                typer.echo(line)
+
+        began = time.time()
+        if not report.absolute().parent.is_dir():
+            raise CommandError(
+                f"--report {report} is in no folder", "name one that exists", ExitCode.USAGE
+            )
+        cluster = Cluster(kubeconfig, context)
+        where = namespace or cluster.namespace
+        service = named_release(cluster, where, release)
+        before, fleet = ready_release(cluster, service), fleet_of(service)
+        pools = fleet.pools if pool is None else dict([named_pool(fleet.pools, pool)])
+        key = first_key(api_key_file) if api_key_file else key_of(cluster, service, fleet)
+        kubectl = Kubectl(where, kubeconfig, context)
+        with address_of(base_url, kubectl, cluster, service) as url:
+            client = GatewayClient(url, key)
+            engines = idle_engines(client, under_traffic)
+            _say({name: engines[name] for name in pools}, before, keep_engines, report)
+            if not yes:
+                _confirm()
+            reached = AcceptedRelease(
+                client, kubectl, cluster, namespace=where, recover_s=recover, show=show
+            )
+            tried = [PoolAcceptance(reached, name, of_it) for name, of_it in pools.items()]
+            for one in tried:
+                show(f"pool {one.name}")
+                one.run(losses=not keep_engines)
+        end = back_as_before(cluster, service, before, recover)
+        show(end.line)
+        told = report_of(cluster, before, tried, end=end, began=began, busy=under_traffic)
+        write(told, report)
+        if as_json:
+            print_json(told)
+        note(f"{told['failed']} checks failed; the report is in {report}.json and {report}.txt")
+        if told["failed"]:
+            raise typer.Exit(ExitCode.FAILED)
+
+
+def _confirm() -> None:
+    try:
+        agreed = typer.confirm("Go on?", err=True)
+    except typer.Abort:
+        agreed = False
+    if not agreed:
+        raise CommandError("nothing was done", "answer y, or give --yes", ExitCode.USAGE)
+
+
+def _say(engines: Mapping[str, int], before: Report, keep_engines: bool, report: Path) -> None:
+    """What will be done; `engines`: how many, by pool."""
+    note(f"{before.name} in {before.namespace}: for each of the pools {', '.join(engines)}")
+    note("- run a command in an engine's pod that reads its log and its GPUs")
+    note("- ask about a dozen questions, one after the other")
+    if not keep_engines:
+        note("- kill one engine in the middle of an answer, and wait until another is up")
+        note("- delete the pod of one engine, which drains first, while two clients ask")
+        for name in (name for name, count in engines.items() if count == 1):
+            note(f"  pool {name} has one engine: it is only killed, and nothing answers meanwhile")
+    note(f"Then {report}.json and {report}.txt are written.")
