@@ -1,13 +1,15 @@
 """Whether a model's weights and the smallest useful KV cache, one request's, fit a replica.
 
-What is counted is less than what vLLM takes, so that what is refused cannot work: layers that are
-left in 16 bit and a draft model's weights are not added, and blocks are not rounded up. vLLM's own
-check: v1/core/kv_cache_utils.py `_check_enough_kv_cache_memory`.
+A draft's weights and KV cache are added; those of a head (EAGLE and the like) without its tables of
+tokens, which it may share with the model. What is counted is less than what vLLM takes, so that
+what is refused cannot work: layers that are left in 16 bit are not added, and blocks are not
+rounded up. vLLM's own check: v1/core/kv_cache_utils.py `_check_enough_kv_cache_memory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from weights.cache_dtype import CACHE_DTYPES, CacheDtype
 from weights.divisions import degrees
@@ -24,7 +26,8 @@ from weights.memory import (
     Precision,
     activation_bytes,
     kv_bytes_of,
-    kv_tokens,
+    kv_bytes_per_token,
+    linear_bytes,
     weight_bytes,
 )
 
@@ -33,36 +36,65 @@ UTILIZATION = 0.92
 # Of a step and of a batch, where the fleet file says nothing: vLLM's smallest.
 _STEP_TOKENS, _SEQUENCES = 2048, 128
 _SMALLER = "use fewer bits (antefix quantize) or a GPU with more memory"
+_BLOCK = 16
+_DRAFT_KEY = "engine_args.speculative_config.model"
 
 
-def memory_findings(model: Model, engine: EngineConfig, device: Device) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class _Need:
+    """Bytes of one GPU, at least. `kv`: of one request of `context` tokens; `kv_token`: of one."""
+
+    weights: int = 0
+    kv: int = 0
+    kv_token: float = 0.0
+
+    def __add__(self, other: _Need) -> _Need:
+        return _Need(
+            self.weights + other.weights, self.kv + other.kv, self.kv_token + other.kv_token
+        )
+
+
+def memory_findings(
+    model: Model, engine: EngineConfig, device: Device, draft: Model | None = None
+) -> Iterator[Finding]:
+    """`draft`: the model or head that drafts, where its config is known."""
     cache = cache_dtype_of(engine)
     context = engine.context(model.shape)
     if cache is None or context is None:
         return
-    need = _kv_bytes(model, engine, context, cache)
+    weights = weight_bytes_of(model, engine)
+    stages = engine.pipeline_parallel
+    own = _Need(
+        weights or 0,
+        kv_bytes_of(model.shape, context, cache, engine.tensor_parallel) // stages,
+        kv_bytes_per_token(model.shape, cache, engine.tensor_parallel) / stages,
+    )
+    drafts = _Need() if draft is None else _draft_need(draft, engine, context, cache)
+    whole = own + drafts
     reserved = reserved_for_cache(engine, device)
     if reserved is not None:
-        if need > reserved[1]:
-            yield _too_long(model, engine, context, need, reserved, cache)
+        if whole.kv > reserved[1]:
+            yield _too_long(engine, context, whole, reserved)
         return
-    weights = weight_bytes_of(model, engine)
     if device.memory_bytes is None or device.capability is None or weights is None:
         return
     usable = _usable(engine, device.memory_bytes)
-    if weights >= usable:
-        yield _too_heavy(model, engine, device, weights, usable)
-    elif weights + need > usable:
-        left = (f"{_gib(usable)} less {_gib(weights)} of weights", usable - weights)
-        yield _too_long(model, engine, context, need, left, cache)
-    elif (over := weights + need + _step_bytes(model, engine) - usable) > 0:
+    if own.weights >= usable:
+        yield _too_heavy(model, engine, device, own.weights, usable)
+    elif draft is not None and own.weights + own.kv <= usable < whole.weights + whole.kv:
+        yield _no_room_for_draft(draft, drafts, own, usable)
+    elif own.weights + own.kv > usable:
+        left = (f"{_gib(usable)} less {_gib(whole.weights)} of weights", usable - whole.weights)
+        yield _too_long(engine, context, whole, left)
+    elif (over := whole.weights + whole.kv + _step_bytes(model, engine) - usable) > 0:
         yield Finding(
             "memory",
             False,
             "engine_args.max_model_len",
             engine.max_model_len,
-            f"{_gib(weights)} of weights, {_gib(need)} of KV cache for one request and what a step "
-            f"works with are likely {_gib(over)} more than the {_gib(usable)} of the {device.name}",
+            f"{_gib(whole.weights)} of weights, {_gib(whole.kv)} of KV cache for one request and "
+            f"what a step works with are likely {_gib(over)} more than the {_gib(usable)} of the "
+            f"{device.name}",
             "Lower it, or use more GPUs: antefix plan says what fits",
         )
 
@@ -99,27 +131,51 @@ def _too_heavy(
     )
 
 
-def _too_long(
-    model: Model,
-    engine: EngineConfig,
-    context: int,
-    need: int,
-    room: tuple[str, int],
-    cache: CacheDtype,
-) -> Finding:
+def _too_long(engine: EngineConfig, context: int, need: _Need, room: tuple[str, int]) -> Finding:
     words, left = room
-    stages = engine.pipeline_parallel
-    fits = kv_tokens(model.shape, left * stages, cache, tp=engine.tensor_parallel)
+    fits = int(max(left, 0) / need.kv_token / _BLOCK) * _BLOCK
     remedy = f"Set max_model_len to at most {fits}" if fits else "Lower max_model_len"
     return Finding(
         "memory",
         True,
         "engine_args.max_model_len",
         engine.max_model_len,
-        f"the KV cache of one request of {context} tokens takes {_gib(need)}, and there is "
+        f"the KV cache of one request of {context} tokens takes {_gib(need.kv)}, and there is "
         f"{_gib(left)} ({words})",
         f"{remedy}, or give it more memory",
     )
+
+
+def _no_room_for_draft(draft: Model, drafts: _Need, own: _Need, usable: int) -> Finding:
+    left = usable - own.weights - own.kv
+    return Finding(
+        "memory",
+        True,
+        _DRAFT_KEY,
+        draft.name,
+        f"its weights take {_gib(drafts.weights)} of each GPU and its KV cache {_gib(drafts.kv)} "
+        f"for one request, and the model leaves {_gib(left)}",
+        "Take a smaller draft, or method: ngram, or lower max_model_len",
+    )
+
+
+def _draft_need(draft: Model, engine: EngineConfig, context: int, cache: CacheDtype) -> _Need:
+    """The stage that drafts has all of it, so stages do not divide it."""
+    degree = engine.speculation.get("draft_tensor_parallel_size")
+    tp = degree if isinstance(degree, int) and degree > 0 else engine.tensor_parallel
+    shape = draft.shape
+    if is_a_head(draft):
+        weights = sum(linear_bytes(each, BF16, tp, shape.kv_heads) for each in shape.linears())
+    else:
+        weights = weight_bytes_of(draft, EngineConfig({}, {}, tensor_parallel=tp)) or 0
+    kv_token = kv_bytes_per_token(shape, cache, tp)
+    return _Need(weights, kv_bytes_of(shape, context, cache, tp), kv_token)
+
+
+def is_a_head(draft: Model) -> bool:
+    """Whether vLLM takes it for EAGLE, MTP or the like, which draft from the model's own states."""
+    words = f"{draft.name} {draft.shape.architecture}".lower()
+    return any(kind in words for kind in ("eagle", "mtp", "medusa", "speculator", "dflash"))
 
 
 def weight_bytes_of(model: Model, engine: EngineConfig) -> int | None:
@@ -166,11 +222,6 @@ def cache_dtype_of(engine: EngineConfig) -> CacheDtype | None:
     """Of the KV cache; None where it is of a kind that is not known here."""
     named = str(engine.args.get("kv_cache_dtype") or "auto")
     return CACHE_DTYPES.get((engine.dtype or "bfloat16") if named == "auto" else named)
-
-
-def _kv_bytes(model: Model, engine: EngineConfig, tokens: int, cache: CacheDtype) -> int:
-    whole = kv_bytes_of(model.shape, tokens, cache, engine.tensor_parallel)
-    return whole // engine.pipeline_parallel
 
 
 def reserved_for_cache(engine: EngineConfig, device: Device) -> tuple[str, int] | None:

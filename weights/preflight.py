@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from weights.cache_kernels import cache_findings
 from weights.divisions import dimension_findings, uneven_over
 from weights.finding import Device, EngineConfig, Finding, Model, Rule
-from weights.fits import memory_findings
+from weights.fits import is_a_head, memory_findings
 from weights.kernels import (
     DEPRECATED,
     EXPERTS_WHILE_LOADING,
@@ -32,6 +32,8 @@ from weights.kernels import (
 
 # Kinds of rope that leave max_position_embeddings as the longest, by config/model.py.
 _LENGTHEN_NOTHING = ("yarn", "longrope", "llama3")
+# Methods that draft from the text alone.
+_WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 _QUANTIZATION = "engine_args.quantization"
 _DTYPE = "engine_args.dtype"
 _DRAFT = "engine_args.speculative_config.model"
@@ -52,7 +54,7 @@ def findings(
         found += _kernels(model, engine, device)
         found += _bfloat16(engine, device)
         found += cache_findings(model, engine, device)
-        found += memory_findings(model, engine, device)
+        found += memory_findings(model, engine, device, draft)
     return found
 
 
@@ -213,18 +215,25 @@ def _bfloat16(engine: EngineConfig, device: Device) -> Iterator[Finding]:
 
 
 def _draft_degree(engine: EngineConfig) -> Iterator[Finding]:
-    degree = engine.speculation.get("draft_tensor_parallel_size")
-    is_draft_model = engine.speculation.get("method") == "draft_model"
-    if is_draft_model and isinstance(degree, int) and degree != engine.tensor_parallel:
-        key = "engine_args.speculative_config.draft_tensor_parallel_size"
-        message = f"vLLM runs a draft model on as many GPUs as the model, {engine.tensor_parallel}"
-        yield Finding("draft", True, key, degree, message, "Leave it out")
+    """By config/speculative.py `_verify_and_get_draft_tp`, and v1/spec_decode/draft_model.py for a
+    draft model, below vllm/."""
+    config, whole = engine.speculation, engine.tensor_parallel
+    method, degree = config.get("method"), config.get("draft_tensor_parallel_size")
+    is_model = method == "draft_model"
+    has_weights = is_model or ("model" in config and method not in _WITHOUT_WEIGHTS)
+    allowed = (whole,) if is_model else (1, whole)
+    if not isinstance(degree, int) or degree in allowed or not has_weights:
+        return
+    what = "a draft model on" if is_model else "a draft on one GPU or on"
+    message = f"vLLM runs {what} as many GPUs as the model, {whole}"
+    key = "engine_args.speculative_config.draft_tensor_parallel_size"
+    yield Finding("draft", True, key, degree, message, "Leave it out")
 
 
 def _draft(model: Model, draft: Model, engine: EngineConfig) -> Iterator[Finding]:
     config = engine.speculation
     method = config.get("method")
-    if method not in (None, "draft_model") or (method is None and _is_a_head(draft)):
+    if method not in (None, "draft_model") or (method is None and is_a_head(draft)):
         return
     ours, theirs = model.shape.vocabulary, draft.shape.vocabulary
     if ours != theirs and not config.get("use_heterogeneous_vocab"):
@@ -235,9 +244,3 @@ def _draft(model: Model, draft: Model, engine: EngineConfig) -> Iterator[Finding
         message = f"tensor_parallel_size {engine.tensor_parallel} {uneven}"
         remedy = "Take another draft, or method: ngram"
         yield Finding("draft", True, _DRAFT, draft.name, message, remedy)
-
-
-def _is_a_head(draft: Model) -> bool:
-    """Whether vLLM takes it for EAGLE, MTP or the like, which draft from the model's own states."""
-    words = f"{draft.name} {draft.shape.architecture}".lower()
-    return any(kind in words for kind in ("eagle", "mtp", "medusa", "speculator", "dflash"))

@@ -1,5 +1,7 @@
 """Laws of the check of weights, and that its page tells every rule."""
 
+from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -8,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weights.divisions import degrees, uneven_over
+from weights.drafting import Method, draft_of
 from weights.finding import Device, EngineConfig, Finding, Model, Rule
 from weights.fits import weight_bytes_of
+from weights.gpus import GPUS
 from weights.kernels import MARLIN_GROUPS, METHODS, Stored, stored_in, verdicts
-from weights.memory import GIB
-from weights.model_shape import ModelShape
+from weights.known_models import known_config
+from weights.memory import BF16, GIB
+from weights.model_shape import ModelShape, shape_of
 from weights.preflight import findings, overflow_findings
+from weights.roofline import RooflineEngine
 
 PAGE = Path(__file__).parents[2] / "docs" / "preflight.md"
 
@@ -81,6 +87,35 @@ def mistral(experts: int) -> ModelShape:
         experts_per_token=2,
         expert_intermediate=14336,
     )
+def least_memory(model: Model, engine: EngineConfig, draft: Model | None) -> int:
+    """Bytes of a GPU with which the model, with its draft, is no longer refused."""
+
+    def is_refused(memory: int) -> bool:
+        device = Device("GPU", (8, 0), memory)
+        return refuses("memory", findings(model, engine, device, draft))
+
+    return bisect_left(range(200 * GIB), True, key=lambda memory: not is_refused(memory))
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_a_draft_takes_the_memory_that_the_plan_counts_for_it(method: Method) -> None:
+    target, small = (
+        shape_of(known_config(f"meta-llama/Llama-3.{name}-Instruct") or {})
+        for name in ("1-70B", "2-1B")
+    )
+    shape = small if method == "draft_model" else replace(target, layers=1)
+    draft = Model("draft" if method == "draft_model" else "eagle3-head", shape)
+    context, tp = 8192, 2
+    args = {"max_model_len": context, "speculative_config": {"method": method}}
+    engine = EngineConfig({**args, "gpu_memory_utilization": 1.0}, {}, tp)
+    more = least_memory(Model("model", target), engine, draft) - least_memory(
+        Model("model", target), engine, None
+    )
+    planned = draft_of(RooflineEngine(target, GPUS[0], BF16, tp), method, "draft", shape)
+    tables = 0 if method == "draft_model" else shape.embedding_parameters // tp * 2
+    small_ones = 0 if method == "draft_model" else shape.small_parameters * 2
+    counted = planned.weight_bytes - tables - small_ones + planned.kv_token_bytes * context
+    assert abs(more - counted) < 1 << 10
 
 
 def refuses(rule: Rule, found: list[Finding]) -> bool:

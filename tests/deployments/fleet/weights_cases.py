@@ -72,6 +72,7 @@ EXPERTS = {
     "num_key_value_heads": 8,
 }
 SPECULATES = {"method": "draft_model", "num_speculative_tokens": 4}
+HEAD = {"method": "eagle3", "num_speculative_tokens": 4}
 
 REFUSED: dict[str, Case] = {
     "fp8 by channel on Ampere": Case(
@@ -223,6 +224,23 @@ REFUSED: dict[str, Case] = {
             size=14 * GB,
         ),
     ),
+    "a draft beyond the memory": Case(
+        Pool(
+            {"max_model_len": 4096, "speculative_config": SPECULATES},
+            gpu="L4",
+            size=20 * GB,
+            draft={},
+        ),
+        "engine_args.speculative_config.model = {draft}: its weights take 0.9 GiB of each GPU and "
+        "its KV cache 0.5 GiB for one request, and the model leaves 1.2 GiB. Take a smaller draft, "
+        "or method: ngram, or lower max_model_len.",
+        Pool(
+            {"max_model_len": 4096, "speculative_config": SPECULATES},
+            gpu="L4",
+            size=16 * GB,
+            draft={},
+        ),
+    ),
     "one request's cache beyond what a CPU sets aside": Case(
         Pool(
             {"max_model_len": 8192}, env={"VLLM_CPU_KVCACHE_SPACE": "1"}, config={"head_dim": 256}
@@ -285,6 +303,24 @@ REFUSED: dict[str, Case] = {
         "engine_args.speculative_config.draft_tensor_parallel_size = 1: vLLM runs a draft model on "
         "as many GPUs as the model, 2. Leave it out.",
         Pool({"tensor_parallel_size": 2, "speculative_config": SPECULATES}, draft={}),
+    ),
+    "a head on fewer GPUs": Case(
+        Pool(
+            {
+                "tensor_parallel_size": 4,
+                "speculative_config": {**HEAD, "draft_tensor_parallel_size": 2},
+            },
+            draft={"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1},
+        ),
+        "engine_args.speculative_config.draft_tensor_parallel_size = 2: vLLM runs a draft on one "
+        "GPU or on as many GPUs as the model, 4. Leave it out.",
+        Pool(
+            {
+                "tensor_parallel_size": 4,
+                "speculative_config": {**HEAD, "draft_tensor_parallel_size": 1},
+            },
+            draft={"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1},
+        ),
     ),
     "a type that no kernel computes in": Case(
         Pool({"dtype": "float32"}, quantization=quantized("awq")),
