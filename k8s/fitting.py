@@ -12,6 +12,8 @@ from typing import Any
 
 from k8s.needs import Amounts, Object, PodGroup, amounts, requests_of, total
 
+# Why a node is left out that matches no term of the required node affinity.
+NO_TERM = "not what nodeAffinity requires"
 _BLOCKING = ("NoSchedule", "NoExecute")
 
 
@@ -97,9 +99,9 @@ def against(group: PodGroup, node: Node) -> str:
     for label, value in group.node_selector.items():
         if node.labels.get(label) != value:
             return f"no label {label}={value}"
-    terms = _required(group.affinity)
+    terms = required_terms(group.affinity)
     if terms and not any(_term_matches(term, node) for term in terms):
-        return "not what nodeAffinity requires"
+        return NO_TERM
     for taint in node.taints:
         if taint["effect"] in _BLOCKING and not any(
             _tolerates(t, taint) for t in group.tolerations
@@ -107,6 +109,14 @@ def against(group: PodGroup, node: Node) -> str:
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"taint {taint['key']}{value}:{taint['effect']}"
     return ""
+
+
+def required_terms(affinity: Object) -> list[Object]:
+    """The node selector terms of which a node must match one; none where any node will do."""
+    rules = affinity.get("nodeAffinity") or {}
+    required = rules.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms: list[Object] = required.get("nodeSelectorTerms", [])
+    return terms
 
 
 def _node(node: Object, used: list[Amounts]) -> Node:
@@ -142,13 +152,6 @@ def _gpus(node: Node) -> Decimal:
 def _size(group: PodGroup, nodes: Sequence[Node]) -> tuple[Any, ...]:
     choices = sum(not against(group, node) for node in nodes)
     return -group.gpus, choices, -group.requests.get("memory", Decimal(0))
-
-
-def _required(affinity: Object) -> list[Object]:
-    rules = affinity.get("nodeAffinity") or {}
-    required = rules.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms: list[Object] = required.get("nodeSelectorTerms", [])
-    return terms
 
 
 def _term_matches(term: Object, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Which GPU a node has, from its labels or from a pod's nodeSelector, by Ray's name for its kind.
+"""Which GPU a node has, from its labels, or those that a pod asks for, by Ray's name for its kind.
 
     nvidia.com/gpu.product               NVIDIA's feature discovery: the name that nvidia-smi has
     cloud.google.com/gke-accelerator     GKE
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from deployments.fleet.devices import OfferedGpu
-from k8s.fitting import Node, against
+from k8s.fitting import Node, against, required_terms
 from k8s.needs import PodGroup
 
 Labels = Mapping[str, str]
@@ -83,14 +83,32 @@ def gpu_of(labels: Labels) -> OfferedGpu | None:
 
 
 def gpus_for(group: PodGroup, nodes: Sequence[Node]) -> tuple[OfferedGpu, ...]:
-    """The GPUs of the nodes that the group's pods may be on; without such nodes, what its
-    nodeSelector asks for. Empty where one of them is not known.
+    """The GPUs of the nodes that the group's pods may be on; without such nodes, those that its
+    nodeSelector or its required node affinity names. Empty where one of them is not known.
     """
     may = [n for n in nodes if n.allocatable.get(group.gpu_resource) and not against(group, n)]
-    found = [gpu_of(node.labels) or gpu_of(group.node_selector) for node in may]
-    found = found or [gpu_of(group.node_selector)]
+    named = list(_named_by(group))
+    found = [gpu_of(node.labels) or (named[0] if len(named) == 1 else None) for node in may]
+    found = found or named
     known = tuple(gpu for gpu in dict.fromkeys(found) if gpu is not None)
     return known if None not in found else ()
+
+
+def _named_by(group: PodGroup) -> Iterator[OfferedGpu | None]:
+    """What the nodeSelector names, or each term of the affinity; None where one names nothing."""
+    chosen = gpu_of(group.node_selector)
+    terms = required_terms(group.affinity)
+    if chosen or not terms:
+        yield chosen
+        return
+    for term in terms:
+        wanted = [
+            (of["key"], value)
+            for of in term.get("matchExpressions", ())
+            if of["operator"] == "In" and of["key"] in (*MODEL_LABELS, *INSTANCE_LABELS)
+            for value in of["values"]
+        ]
+        yield from (gpu_of({key: value}) for key, value in wanted or [("", "")])
 
 
 def selectors_of(nodes: Sequence[Node]) -> Iterator[tuple[str, list[str]]]:

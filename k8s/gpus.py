@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from k8s.findings import PreflightFinding, some
-from k8s.fitting import Node, against
+from k8s.fitting import Node, against, required_terms
 from k8s.gpu_kinds import MODEL_LABELS
 from k8s.needs import Amounts, ClusterNeeds
 
@@ -52,7 +52,8 @@ def gpu_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Preflig
         words.append(f"{model}: {some(each)} ({free} free)")
     yield PreflightFinding("ok", "GPUs", "; ".join(words))
     for group in wanting:
-        if group.accelerator and not group.node_selector and len(by_model) > 1:
+        chooses = group.node_selector or required_terms(group.affinity)
+        if group.accelerator and not chooses and len(by_model) > 1:
             yield PreflightFinding(
                 "warning",
                 f"GPU of {group.name}",

@@ -15,6 +15,7 @@ from k8s.gpus import driver_findings, gpu_findings
 from k8s.hub import licence_findings
 from k8s.images import pull_findings, registry_findings
 from k8s.kuberay import kuberay_findings
+from k8s.links import link_findings
 from k8s.needs import HTTPROUTES, ClusterNeeds
 from k8s.own_namespace import pod_security_findings, quota_findings, reference_findings
 from k8s.room import room_findings
@@ -38,6 +39,7 @@ def findings(facts: Facts, needs: ClusterNeeds) -> list[PreflightFinding]:
     if facts.nodes is not None:
         found += gpu_findings(needs, nodes)
         found += driver_findings(needs, nodes)
+        found += link_findings(needs, nodes)
         found += room_findings(needs, nodes, facts.nodes_come)
         found += one_node_findings(needs, nodes)
         found += disk_findings(needs, nodes)

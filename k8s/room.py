@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from k8s.findings import PreflightFinding, Severity, some
-from k8s.fitting import Fit, Node, PlacedPods, against, lacking, place
+from k8s.fitting import NO_TERM, Fit, Node, PlacedPods, against, lacking, place
 from k8s.gpu_kinds import selectors_of
 from k8s.gpus import gpu_count, model_of
 from k8s.needs import ClusterNeeds, PodGroup
@@ -148,11 +148,21 @@ def _matching(group: PodGroup, nodes: Sequence[Node]) -> str:
     """What to change where no node takes the group's pods."""
     settings = _settings_for(group)
     otherwise = ".tolerations to what the nodes have, or change the nodes"
-    lacks_label = [node for node in nodes if against(group, node).startswith("no label")]
-    proposed = [f"{selector} ({some(names, 3)})" for selector, names in selectors_of(lacks_label)]
+    without_term = [node for node in nodes if against(group, node) == NO_TERM]
+    if group.gpus and (terms := _proposed(without_term)):
+        return (
+            f"let a term of {settings}.affinity match {terms}, as the files in "
+            f"helm/antefix/values/gpus do for A100s, or set {settings}{otherwise}"
+        )
+    proposed = _proposed([n for n in nodes if against(group, n).startswith("no label")])
     if not group.gpus or not proposed:
         return f"set {settings}.nodeSelector or {otherwise}"
-    return f"set {settings}.nodeSelector to {' or '.join(proposed)}, or {otherwise}"
+    return f"set {settings}.nodeSelector to {proposed}, or {otherwise}"
+
+
+def _proposed(nodes: Sequence[Node]) -> str:
+    """Labels that choose a kind of GPU, each with the nodes that have it; empty where none do."""
+    return " or ".join(f"{label} ({some(names, 3)})" for label, names in selectors_of(nodes))
 
 
 def _too_large(group: PodGroup, nodes: Sequence[Node]) -> tuple[str, str]:

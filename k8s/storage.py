@@ -16,6 +16,8 @@ _MODELS = "models.pvc"
 _EPHEMERAL = "ephemeral-storage"
 # file systems of which every volume is as large as the whole
 _HEED_NO_SIZE = ("efs.csi.aws.com", "nfs.csi.k8s.io", "rancher.io/local-path")
+# of the documentation's storage classes, and nobody's
+_EXAMPLES = ("fs-0123456789abcdef0",)
 # beyond the weights: tokenizers, and a revision that a later one replaces file by file
 _SPARE = Decimal("1.1")
 
@@ -45,6 +47,13 @@ def claim_findings(facts: Facts, claims: Sequence[Claim]) -> Iterator[PreflightF
                 f"{chosen} is not there; there is {some(list(classes)) or 'none'}",
                 f"set {claim.value} to one that is",
             )
+        elif example := _example_in(classes[chosen]):
+            yield PreflightFinding(
+                "problem",
+                _TITLE,
+                f"{chosen} has {example}, which is the documentation's example",
+                "make the class again with your own",
+            )
         elif claim.is_shared:
             yield PreflightFinding(
                 "note",
@@ -69,8 +78,8 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
         driver = drivers.get(storage_class["provisioner"])
         # the API's own default, for which a shared volume is as None
         policy = (driver or {}).get("spec", {}).get("fsGroupPolicy", "ReadWriteOnceWithFSType")
-        owner = storage_class.get("parameters", {}).get("uid")
-        if driver is None or policy == "File" or owner == str(needs.run_as):
+        parameters = storage_class.get("parameters", {})
+        if driver is None or policy == "File" or _lets_write(parameters, needs.run_as):
             continue
         yield PreflightFinding(
             "warning",
@@ -79,7 +88,8 @@ def ownership_findings(facts: Facts, needs: ClusterNeeds) -> Iterator[PreflightF
             f"{policy}), so podSecurity.fsGroup has no effect, and user {needs.run_as} may not "
             "be able to write there",
             f"let the class make volumes of user {needs.run_as}: EFS with uid and gid in its "
-            f"parameters, an NFS export with anonuid={needs.run_as}; or change the owner once, "
+            f"parameters, Azure Files with mountPermissions, an NFS export with "
+            f"anonuid={needs.run_as}; or change the owner once, "
             f"by a pod of root that runs chown -R {needs.run_as} on the claim",
         )
 
@@ -161,6 +171,18 @@ def disk_findings(needs: ClusterNeeds, nodes: Sequence[Node]) -> Iterator[Prefli
         "at every start, to its node's disk",
         "set models.storage: pvc with models.download.enabled",
     )
+
+
+def _example_in(storage_class: Object) -> str:
+    """The parameter that is left as the documentation has it; empty where none is."""
+    parameters = storage_class.get("parameters", {})
+    return next((f"{key} {value}" for key, value in parameters.items() if value in _EXAMPLES), "")
+
+
+def _lets_write(parameters: Mapping[str, str], user: int) -> bool:
+    """Whether a class makes volumes of the user (EFS), or that all may write (NFS, Azure Files)."""
+    permissions = parameters.get("mountPermissions", "")
+    return parameters.get("uid") == str(user) or permissions.endswith(("2", "3", "6", "7"))
 
 
 def _default_of(classes: Mapping[str, Object]) -> str:

@@ -1,7 +1,8 @@
 """The GPUs a plan can be made for: what their makers state, dense, without sparsity.
 
 By NVIDIA:
-- A100 (SXM), H100 (SXM), H200, L4, L40S: their datasheets at nvidia.com/en-us/data-center/
+- A100, H100 (SXM), H200, L4, L40S: their datasheets at nvidia.com/en-us/data-center/. A100s are SXM
+  modules but for the PCIe card, whose link is PCIe 4.0's; bridges join two cards at NVLink's 300
 - B200: an eighth of an HGX B200 board, half of the figures with sparsity; its bandwidth as its
   driver has it (github.com/pytorch/ao/pull/4002, 2026-03-05)
 - A10G, which only Amazon has: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference
@@ -64,6 +65,7 @@ HOPPER = {"bf16": 989.4, "int8": 1978.9, "fp8": 1978.9}
 GPUS: tuple[Gpu, ...] = (
     _gpu("a100-80g", "A100-80G", 81920, 2039, AMPERE, (8, 0), 300, 1.30),
     _gpu("a100-40g", "A100-40G", 40960, 1555, AMPERE, (8, 0), 300),
+    _gpu("a100-80g-pcie", "A100-80G", 81920, 1935, AMPERE, (8, 0), 32),
     _gpu("h100", "H100", 81559, 3352, HOPPER, (9, 0), 450, 3.00),
     _gpu("h200", "H200", 143771, 4800, HOPPER, (9, 0), 450, 4.00),
     _gpu("b200", "B200", 183359, 7672, {"bf16": 2250, "fp8": 4500}, (10, 0), 900),
