@@ -46,6 +46,7 @@ from tests.k8s.objects import (
 from tests.k8s.release import cluster_of
 from tests.kubernetes_long import measured
 from tests.shell_blocks import shell_blocks
+from tests.shipped import filled_in
 from tests.some import some
 
 DOCS = ROOT / "docs" / "kubernetes"
@@ -63,7 +64,8 @@ of_each_page = pytest.mark.parametrize(
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+    """As a reader would type them, with names of their own."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", filled_in(page.read_text()), re.M | re.S)
 
 
 def commands(page: Path, program: str) -> Iterator[list[str]]:
@@ -123,7 +125,7 @@ def test_each_page_says_which_of_its_shell_blocks_no_cluster_runs_and_why() -> N
     for page in PAGES:
         marked = [block for block in shell_blocks(page) if block.not_run]
         assert len(marked) == page.read_text().count("<!-- not run"), page
-        assert [b.text for b in shell_blocks(page)] == blocks(page, "sh"), page
+        assert [filled_in(b.text) for b in shell_blocks(page)] == blocks(page, "sh"), page
 
 
 def test_every_test_of_releases_has_its_line_among_the_figures() -> None:
@@ -301,7 +303,7 @@ def test_what_a_diff_tells_is_what_the_page_shows(
         for i in range(of["replicas"])
     ]
     after = tmp_path / "my-values.yaml"
-    after.write_text("image: {registry: registry.example.com, gpu: {tag: 0.2.0}}")
+    after.write_text("image: {registry: registry.acme.internal, gpu: {tag: 0.2.0}}")
     ((command, (text,)),) = [
         (command, texts) for command, texts in outputs(UPGRADE).items() if "k8s diff" in command
     ]

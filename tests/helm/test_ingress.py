@@ -12,7 +12,7 @@ LONG = {"gateway": {"request_timeout_s": 900.5, "drain_timeout_s": 30}}
 
 
 def ingress(fleet: dict[str, Any] | None = None, **given: Any) -> Object:
-    settings = {"enabled": True, "hosts": ["llm.example.com"], **given}
+    settings = {"enabled": True, "hosts": ["llm.acme.internal"], **given}
     (found,) = render(values(fleet=fleet, ingress=settings), show_only="templates/ingress.yaml")
     return found
 
@@ -57,8 +57,8 @@ def test_own_annotations_go_before_the_charts() -> None:
 
 
 def test_each_host_leads_to_the_service() -> None:
-    spec = ingress(hosts=["a.example.com", "b.example.com"], className="nginx")["spec"]
-    assert [rule["host"] for rule in spec["rules"]] == ["a.example.com", "b.example.com"]
+    spec = ingress(hosts=["a.acme.internal", "b.acme.internal"], className="nginx")["spec"]
+    assert [rule["host"] for rule in spec["rules"]] == ["a.acme.internal", "b.acme.internal"]
     for rule in spec["rules"]:
         (path,) = rule["http"]["paths"]
         assert path["backend"]["service"] == {"name": "afx-antefix", "port": {"name": "serve"}}
@@ -67,7 +67,7 @@ def test_each_host_leads_to_the_service() -> None:
 
 
 def test_a_certificate_is_for_all_hosts() -> None:
-    hosts = ["a.example.com", "b.example.com"]
+    hosts = ["a.acme.internal", "b.acme.internal"]
     assert ingress(hosts=hosts, tlsSecret="certificate")["spec"]["tls"] == [
         {"hosts": hosts, "secretName": "certificate"}
     ]
@@ -84,9 +84,9 @@ def test_a_route_waits_as_long_as_the_longest_request() -> None:
 
 
 def test_a_route_leads_to_the_services_port() -> None:
-    spec = route(hostnames=["llm.example.com"])["spec"]
+    spec = route(hostnames=["llm.acme.internal"])["spec"]
     assert spec["parentRefs"] == [{"name": "public"}]
-    assert spec["hostnames"] == ["llm.example.com"]
+    assert spec["hostnames"] == ["llm.acme.internal"]
     assert spec["rules"][0]["backendRefs"] == [{"name": "afx-antefix", "port": 80}]
 
 

@@ -11,27 +11,32 @@ import yaml
 
 from tests.helm.helm import CHART, RELEASE, Object, render, run
 from tests.helm.pod_security import containers, violations
+from tests.shipped import INSTALLS, combined, values_of
 from tests.some import some
 
 VERSIONS = ("1.30.0", "1.32.0", "1.34.0", "1.36.0")
-FILES = sorted([*CHART.glob("ci/*-values.yaml"), *CHART.glob("values/*.yaml")])
+RENDERED: dict[str, Object] = {
+    **{file.stem: values_of(file) for file in sorted(CHART.glob("ci/*-values.yaml"))},
+    **{name: combined(files) for name, files in INSTALLS.items()},
+}
 # Custom resources: Kubernetes' own schemas do not know them.
 CUSTOM = {"RayService", "PodMonitor", "PrometheusRule", "HTTPRoute"}
 
 
-@pytest.fixture(scope="module", params=FILES, ids=lambda file: file.stem)
-def file(request: pytest.FixtureRequest) -> Path:
-    chosen: Path = request.param
-    return chosen
+@pytest.fixture(scope="module", params=RENDERED)
+def values(request: pytest.FixtureRequest) -> Object:
+    return RENDERED[request.param]
 
 
 @pytest.fixture(scope="module")
-def rendered(file: Path) -> dict[str, list[Object]]:
+def rendered(values: Object) -> dict[str, list[Object]]:
     """The objects by the version of Kubernetes."""
-    return {version: render(file, kubernetes=version) for version in VERSIONS}
+    return {version: render(values, kubernetes=version) for version in VERSIONS}
 
 
-def test_helm_lints_it_without_a_warning(file: Path) -> None:
+def test_helm_lints_it_without_a_warning(values: Object, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
     assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), "--values", str(file))
 
 
@@ -57,10 +62,10 @@ def test_no_two_objects_have_one_name(rendered: dict[str, list[Object]]) -> None
 
 
 def test_every_pod_keeps_to_the_restricted_standard(
-    file: Path, rendered: dict[str, list[Object]]
+    values: Object, rendered: dict[str, list[Object]]
 ) -> None:
     # the only storage of the chart that the standard forbids, which values.yaml says
-    on_hosts = yaml.safe_load(file.read_text()).get("models", {}).get("storage") == "hostPath"
+    on_hosts = values.get("models", {}).get("storage") == "hostPath"
     expected = {"volume models: hostPath"} if on_hosts else set()
     for name, pod in some(pods(rendered[VERSIONS[-1]])):
         assert set(violations(pod)) <= expected, name

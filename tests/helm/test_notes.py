@@ -47,7 +47,7 @@ def test_without_a_way_in_the_question_goes_through_a_port_forward(minimal: str)
 
 
 def test_with_one_it_goes_to_the_host(full: str) -> None:
-    assert "curl -N https://llm.example.com/v1/chat/completions" in full
+    assert "curl -N https://llm.acme.internal/v1/chat/completions" in full
     assert "port-forward" not in full
 
 
@@ -98,7 +98,7 @@ def test_that_ray_has_no_token_is_warned_of(minimal: str, tmp_path: Path) -> Non
 
 
 def test_grafana_is_a_link(full: str, minimal: str) -> None:
-    assert "Grafana: https://grafana.example.com/dashboards?tag=antefix\n" in full
+    assert "Grafana: https://grafana.acme.internal/dashboards?tag=antefix\n" in full
     assert "Grafana:" not in minimal
 
 

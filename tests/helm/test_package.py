@@ -26,7 +26,7 @@ def test_it_has_all_but_what_only_tests_need(package: Path) -> None:
 
 
 def test_what_it_renders_is_what_the_folder_does(package: Path) -> None:
-    values = (*REGISTRY, "--values", str(CHART / "values" / "gke-a100.yaml"))
+    values = (*REGISTRY, "--values", str(CHART / "values" / "single-node-a100.yaml"))
     own = ("--set", "auth.generate=false,auth.existingSecret=a,redis.existingSecret=b")
     packed, folder = (run("template", "afx", str(c), *values, *own) for c in (package, CHART))
     assert packed == folder

@@ -89,7 +89,7 @@ def test_containers_are_merged_by_name_and_rays_stays_the_first(chat: Object) ->
     ray, sidecar = chat["containers"]
     assert (ray["name"], sidecar["name"]) == ("ray-engine", "sidecar")
     assert ray["workingDir"] == "/fast"
-    assert ray["image"] == "registry.example.com/antefix-gpu:0.1.0"
+    assert ray["image"] == "registry.acme.internal/antefix-gpu:0.1.0"
     assert ray["resources"]["limits"] == {
         "hugepages-2Mi": "1Gi",
         "memory": "64Gi",

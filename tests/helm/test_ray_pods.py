@@ -153,10 +153,10 @@ def test_existing_secrets_are_used_everywhere(existing: Object) -> None:
 
 def test_images_are_pulled_as_told(existing: Object) -> None:
     assert re.fullmatch(
-        r"registry.example.com/antefix-cpu@sha256:\w+", container(head(existing))["image"]
+        r"registry.acme.internal/antefix-cpu@sha256:\w+", container(head(existing))["image"]
     )
     image = container(groups(existing)["chat"])["image"]
-    assert image == "registry.example.com/vllm/antefix-gpu:0.1.0-1"
+    assert image == "registry.acme.internal/vllm/antefix-gpu:0.1.0-1"
     assert pod(head(existing))["imagePullSecrets"] == [{"name": "registry"}]
 
 
@@ -164,7 +164,7 @@ def test_a_registry_goes_before_both_repositories(full: Object) -> None:
     for name, group in some(every_group(full).items()):
         kind = "gpu" if name == "chat" else "cpu"
         image = container(group)["image"]
-        assert image == f"registry.example.com:5000/llm/antefix-{kind}:0.1.0"
+        assert image == f"registry.acme.internal:5000/llm/antefix-{kind}:0.1.0"
 
 
 def test_a_laptop_runs_what_was_built_there_and_pulls_nothing() -> None:

@@ -88,7 +88,7 @@ class TestTheApplication:
     def test_an_external_redis_is_in_the_fleet_unless_its_address_is_secret(
         self, existing: Object
     ) -> None:
-        assert fleet(ray_service("external-redis"))["redis"]["url"].endswith("example.com:6380/2")
+        assert fleet(ray_service("external-redis"))["redis"]["url"].endswith("acme.internal:6380/2")
         assert "redis" not in fleet(existing)
 
 
@@ -145,7 +145,7 @@ class TestGroups:
 
     def test_engines_without_gpus_have_the_cpu_image_and_no_gpu(self, cpu_only: Object) -> None:
         engine = groups(cpu_only)["engine"]
-        assert container(engine)["image"] == "registry.example.com/antefix-cpu:0.1.0"
+        assert container(engine)["image"] == "registry.acme.internal/antefix-cpu:0.1.0"
         assert container(engine)["resources"]["requests"] == {"cpu": "1", "memory": "3Gi"}
         assert engine["rayStartParams"]["num-gpus"] == "0"
 
@@ -217,7 +217,7 @@ class TestFaultTolerance:
         options = ray_service("external-redis")["spec"]["rayClusterConfig"][
             "gcsFaultToleranceOptions"
         ]
-        assert options == {"redisAddress": "rediss://redis.example.com:6380"}
+        assert options == {"redisAddress": "rediss://redis.acme.internal:6380"}
 
     def test_it_is_off_unless_asked_for(self, minimal: Object) -> None:
         assert "gcsFaultToleranceOptions" not in minimal["spec"]["rayClusterConfig"]

@@ -91,13 +91,13 @@ def test_a_load_balancer_is_told_whom_it_lets_in_and_how() -> None:
     (spec,) = [s["spec"] for s in objects if s["metadata"]["name"] == "afx-antefix"]
     assert spec["externalTrafficPolicy"] == "Local"
     assert spec["loadBalancerClass"] == "service.k8s.aws/nlb"
-    assert spec["loadBalancerSourceRanges"] == ["203.0.113.0/24"]
+    assert spec["loadBalancerSourceRanges"] == ["10.20.0.0/16"]
     (port,) = spec["ports"]
     assert port == {"name": "serve", "port": 80, "targetPort": "serve", "nodePort": 30080}
 
 
 def test_a_cluster_ip_has_nothing_of_a_load_balancer() -> None:
-    lets_in = {"loadBalancerSourceRanges": ["203.0.113.0/24"], "externalTrafficPolicy": "Local"}
+    lets_in = {"loadBalancerSourceRanges": ["10.20.0.0/16"], "externalTrafficPolicy": "Local"}
     objects = render(values(service=lets_in), show_only="templates/service.yaml")
     for service in some(objects):
         assert set(service["spec"]) <= {"type", "selector", "ports"}

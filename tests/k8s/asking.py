@@ -21,7 +21,7 @@ READY = (RAYSERVICES, operator(), node("cpu-1"), namespace(NAMESPACE))
 _DEFAULTS = defaults()
 # what the chart wants where an Ingress or a route is enabled
 _ELSEWHERE = {
-    "ingress": {"hosts": ["llm.example.com"]},
+    "ingress": {"hosts": ["llm.acme.internal"]},
     "httpRoute": {"parentRefs": [{"name": "public"}]},
 }
 EIGHT = node("a100-1", 8)
@@ -36,6 +36,15 @@ def needs(pools: Mapping[str, Object] | None = None, values: Object | None = Non
     given = merged({**_ELSEWHERE, "fleet": fleet}, values or {})
     objects = _objects(json.dumps(given))
     return needs_of(objects, Fleet.model_validate(fleet), merged(_DEFAULTS, given))
+
+
+def asked_of_values(values: Object, *objects: Object) -> list[PreflightFinding]:
+    """Of whole values, fleet included."""
+    fleet = Fleet.model_validate(values["fleet"])
+    wanted = needs_of(_objects(json.dumps(values)), fleet, merged(_DEFAULTS, values))
+    with Api(*objects) as api:
+        facts = gather(Cluster(str(api.kubeconfig)), wanted, NAMESPACE, "antefix")
+    return findings(facts, wanted)
 
 
 @functools.cache

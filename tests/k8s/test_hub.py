@@ -46,7 +46,7 @@ def test_a_token_must_be_of_an_account_that_accepted_it() -> None:
     "engine",
     [
         {"envFrom": [{"secretRef": {"name": "env"}}]},
-        {"extraEnv": [{"name": "HF_ENDPOINT", "value": "https://mirror.example.com"}]},
+        {"extraEnv": [{"name": "HF_ENDPOINT", "value": "https://mirror.acme.internal"}]},
     ],
     ids=["a token may be there", "a mirror"],
 )

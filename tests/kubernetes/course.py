@@ -23,7 +23,7 @@ RELEASE = "afx"
 OPERATOR = "kuberay-operator"  # as an owner of fields
 CHANGED = ("--values", str(Path(__file__).with_name("changed-values.yaml")))
 # Nobody publishes the images, so values files name none.
-IMAGES = ("--set", "image.registry=registry.example.com")
+IMAGES = ("--set", "image.registry=registry.acme.internal")
 # Without a look at the cluster the chart would make other Secrets each time.
 GENERATES_NOTHING = (
     *("--set", "auth.generate=false", "--set", "auth.existingSecret=own-auth"),

@@ -198,7 +198,7 @@ def test_a_diff_tells_nothing_of_the_same_values_and_a_second_cluster_of_another
     put_on_path(monkeypatch)
     kubeconfig = release.kubernetes.kubeconfig if who == "admin" else str(of_namespace)
     images, other = tmp_path / "images.yaml", tmp_path / "other.yaml"
-    images.write_text("image: {registry: registry.example.com}")
+    images.write_text("image: {registry: registry.acme.internal}")
     files = ("--values", str(VALUES), "--values", str(images))
     same = (RELEASE, *files, "--namespace", release.namespace)
 

@@ -8,24 +8,28 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import yaml
 
-from tests.helm.helm import CHART
+from tests.helm.helm import CHART, Object
 from tests.kubernetes import course
 from tests.kubernetes.api import Kubernetes
 from tests.kubernetes.conftest import KUBERAYS, KubeRay, kuberays_name
 from tests.kubernetes.course import Course
+from tests.shipped import INSTALLS, combined, values_of
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
 
 
-def by_name(files: list[Path]) -> dict[str, Path]:
-    return {file.stem.removesuffix("-values"): file for file in sorted(files)}
-
-
-GIVEN = by_name([*CHART.glob("values/*.yaml"), CHART / "ci" / "full-values.yaml"])
-OF_TESTS = by_name([file for file in CHART.glob("ci/*.yaml") if file not in GIVEN.values()])
+OF_TESTS = {
+    file.stem.removesuffix("-values"): values_of(file) for file in sorted(CHART.glob("ci/*.yaml"))
+}
+GIVEN = {
+    **{name: combined(files) for name, files in INSTALLS.items()},
+    "full": OF_TESTS.pop("full"),
+}
 # API server, KubeRay and Helm wait for each other most of the time
 AT_ONCE = 4
 
@@ -35,9 +39,12 @@ under_the_newest = pytest.mark.parametrize(
 )
 
 
-def of_each(files: dict[str, Path], take: Callable[[Path], Course]) -> Courses:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(files, pool.map(take, files.values()), strict=True))
+def of_each(given: dict[str, Object], take: Callable[[Path], Course]) -> Courses:
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        files = [Path(folder) / f"{number}.yaml" for number, _ in enumerate(given)]
+        for file, values in zip(files, given.values(), strict=True):
+            file.write_text(yaml.safe_dump(values))
+        return dict(zip(given, pool.map(take, files), strict=True))
 
 
 @pytest.fixture(scope="module")
