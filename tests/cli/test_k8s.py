@@ -19,7 +19,7 @@ from tests.k8s.objects import NAMESPACE, RAYSERVICES, namespace, node, operator
 from tests.k8s.release import ACTIVE, VALUES, ray_pod, release
 
 FLEET = {"name": "test", "pools": {"llama": {"model": "org/model", "replicas": 2}}}
-REGISTRY = {"image": {"registry": "registry.example.com"}}
+REGISTRY = {"image": {"registry": "registry.acme.internal"}}
 ONE_POOL = "fleet: {name: t, pools: {a: {model: b/c}}}"
 
 
@@ -90,6 +90,13 @@ def test_a_program_gets_findings_and_what_fits_where(api: Api, values: str) -> N
 def test_the_charts_own_values_can_be_asked_about(api: Api, file: Path) -> None:
     done = preflight("--values", str(file), "--json")
     assert "error" not in json.loads(done.stdout)
+
+
+def test_a_placeholder_ends_preflight_with_its_key_and_the_remedy(api: Api, values: str) -> None:
+    platform = str(CHART / "values" / "platforms" / "bare-metal.yaml")
+    done = preflight("--values", values, "--values", platform)
+    assert done.exit_code == 1
+    assert "ingress.hosts is llm.example.com, which is a placeholder: write the" in done.stderr
 
 
 def test_a_fleet_file_alone_takes_the_charts_defaults(api: Api, tmp_path: Path) -> None:
@@ -297,5 +304,5 @@ def test_a_diff_that_may_not_ask_says_for_what(api: Api, tmp_path: Path) -> None
 
 def released_values(folder: Path) -> str:
     """Those of tests/k8s/release.py, which has its images from tests/helm/registry.yaml."""
-    registry = {"registry": "registry.example.com"}
+    registry = {"registry": "registry.acme.internal"}
     return written(folder, {**VALUES, "image": registry}, "released.yaml")

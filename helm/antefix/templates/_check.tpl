@@ -5,6 +5,7 @@
   (include "antefix.wrongInPools" . | fromJsonArray)
   (include "antefix.wrongAround" . | fromJsonArray)
   (include "antefix.wrongMemory" . | fromJsonArray)
+  (include "antefix.wrongPlaceholders" . | fromJsonArray)
 -}}
 {{- if $wrong -}}
 {{- $wrong | join "\n" | printf "\n%s" | fail -}}
