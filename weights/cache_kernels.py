@@ -76,7 +76,7 @@ def _fp8(
             _KEY,
             named,
             f"the {device.name} has no FP8 arithmetic, and FlashAttention reads no such cache "
-            "there: vLLM falls back to FlashInfer, and does not start where that is not installed",
+            "there: vLLM falls back to FlashInfer, and does not start where that finds no nvcc",
             "Write auto, or int8_per_token_head, unless the memory is worth more than the time",
         )
 

@@ -437,8 +437,8 @@ WARNED: dict[str, Case] = {
         Pool({"kv_cache_dtype": "fp8"}, gpu="A100-80G"),
         "engine_args.kv_cache_dtype = fp8: the A100-80G has no FP8 arithmetic, and FlashAttention "
         "reads no such cache there: vLLM falls back to FlashInfer, and does not start where that "
-        "is not installed. Write auto, or int8_per_token_head, unless the memory is worth more "
-        "than the time.",
+        "finds no nvcc. Write auto, or int8_per_token_head, unless the memory is worth more than "
+        "the time.",
         Pool({"kv_cache_dtype": "fp8"}, gpu="H100"),
     ),
 }
