@@ -1,10 +1,10 @@
 """One replica's engine outside Ray, asked once: python -m tests.one_engine
 
-Takes {"model", "engine_args", "prompts", "max_tokens"} as JSON on stdin; writes, as one line of
-JSON, the greedy answers' token ids, the titles of the engine's processes, by their ids, and how
-many such engines it says that its node computes at once. Where
-"freeze" has one of these titles, that process is then stopped and asked the same again: this ends
-with what the engine's witness made of that.
+Takes {"model", "engine_args", "prompts", "max_tokens"} as JSON on stdin, and "folders" where models
+lie elsewhere; writes, as one line of JSON, the greedy answers' token ids, the titles of the
+engine's processes, by their ids, and how many such engines it says that its node computes at once.
+Where "freeze" has one of these titles, that process is then stopped and asked the same again: this
+ends with what the engine's witness made of that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from deployments.process.http_server import HttpServer
 async def answer(asked: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
     witness = Witness(ends_hung=True)
     engine = await VllmEngine.start(
-        asked["model"], "model", asked["engine_args"], heartbeat=witness.path
+        asked["model"],
+        "model",
+        asked["engine_args"],
+        folders=asked.get("folders"),
+        heartbeat=witness.path,
     )
     server = HttpServer(engine.app)
     url = await server.start("127.0.0.1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from deployments.engine.application import application
 from deployments.engine.confirming import Confirming
 from deployments.engine.held_answers import HeldAnswers
 from deployments.engine.lease_text import LeaseText
+from deployments.engine.local_models import local_models
 from deployments.engine.serve_places import ServePlaces
 from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.snapshots import QueueReports, ReplicaFacts, ReplicaState, Snapshots
@@ -176,6 +178,9 @@ async def _start_engine(
 ) -> tuple[VllmEngine, dict[str, float]]:
     """The engine, and how many seconds each phase of its start took."""
     began, pool = time.monotonic(), given.pool
+    local = local_models(pool, os.environ)
+    if local.is_offline:  # read when the Hub's client is imported, which vLLM does
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # vLLM is imported by replicas alone: a gateway that did would take 500 MB more.
     with without_gc():
         from deployments.engine.vllm.adapter import VllmEngine
@@ -196,6 +201,7 @@ async def _start_engine(
             pool.served_model_name,
             pool.engine_args,
             when_slower,
+            folders=local.folders,
             heartbeat=heartbeat,
             resume=pool.resume,
             resume_proof=pool.resume_proof,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deployments.models.hub_snapshots import whole_snapshot
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import HelmError, Object, all_of_kind, of_kind, render, template
 from tests.some import some
@@ -145,6 +146,36 @@ def test_a_volume_that_cannot_be_written_is_told(on_claim: list[Object], tmp_pat
     done = bash(container, tmp_path)
     assert done.returncode == 1
     assert "cannot be written by user" in done.stderr
+
+
+# What the Hub's own client leaves in its cache.
+_LIKE_THE_HUB = """
+repository="$HF_HOME/hub/models--${2//\\//--}"
+mkdir -p "$repository/snapshots/c0ffee" "$(dirname "$repository/refs/$4")"
+printf c0ffee > "$repository/refs/$4"
+"""
+
+
+def test_an_engine_loads_the_commit_that_was_downloaded_whole(
+    on_claim: list[Object], tmp_path: Path
+) -> None:
+    container = job(on_claim)["spec"]["template"]["spec"]["containers"][0]
+    assert run(container, tmp_path, hf=_LIKE_THE_HUB) == 0
+    environ = {"HF_HOME": f"{tmp_path}/hub"}
+    # the next download has begun, and has no files yet
+    (tmp_path / "hub/hub/models--meta--Small/refs/main").write_text("bad")
+    for model, revision in some([line.split() for line in MODELS]):
+        folder = whole_snapshot(model, revision, environ)
+        assert folder is not None and folder.parts[-1] == "c0ffee"
+        assert folder.parts[-3] == f"models--{model.replace('/', '--')}"
+
+
+def test_a_commit_which_the_hubs_cache_keeps_no_ref_of_is_marked_as_itself(
+    on_claim: list[Object], tmp_path: Path
+) -> None:
+    container = job(on_claim)["spec"]["template"]["spec"]["containers"][0]
+    assert run(container, tmp_path) == 0
+    assert (tmp_path / "hub/.antefix/meta--Large@v1--a").read_text() == "v1/a\n"
 
 
 def test_an_engine_waits_until_the_job_has_marked_all(

@@ -38,7 +38,7 @@ from deployments.engine.vllm import (
     speculation,
     streams,
 )
-from deployments.engine.vllm.args import parse, with_own_seed
+from deployments.engine.vllm.args import parse, with_folders, with_own_seed
 from deployments.engine.vllm.call_tokens import CallTokens
 from deployments.engine.vllm.constraint_fields import remember_fields
 from deployments.engine.vllm.continuing import Continuing, made_by, tell_chunks
@@ -251,18 +251,21 @@ class VllmEngine:
         served_model_name: str,
         engine_args: Mapping[str, Any],
         when_slower: WhenSlower = "keep",
+        folders: Mapping[str, str] | None = None,
         heartbeat: Path | None = None,
         resume: ResumeMode | None = None,
         resume_proof: str = "",
     ) -> VllmEngine:
-        """Load the model; `when_slower` says what becomes of speculation that loses; into the file
+        """Load the model; `when_slower` says what becomes of speculation that loses; `folders` has
+        the folder of each model that is named by an id and was downloaded before; into the file
         `heartbeat` the engine's process says what it does (`heartbeat.py`); `resume` and
         `resume_proof` say how other engines continue its answers (`resume_mode.py`).
 
         Raises what vLLM raises: a replica that cannot load must not start.
         """
         began = time.monotonic()
-        args = parse(model, served_model_name, with_own_seed(engine_args))
+        named, here = with_own_seed(engine_args), folders or {}
+        args = parse(here.get(model, model), served_model_name, with_folders(named, here))
         _import_parser_plugins(args)
         stats = EngineStats()
         # private to this user, and no port: events carry prompts

@@ -91,6 +91,16 @@ def with_own_seed(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     return {**engine_args, "seed": secrets.randbelow(2**32)}
 
 
+def with_folders(engine_args: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments, with the draft model's folder in place of its id where `folders` has it."""
+    found = dict(engine_args)
+    for key in ("speculative_config", "speculative-config"):
+        config = found.get(key)
+        if isinstance(config, Mapping) and config.get("model") in folders:
+            found[key] = {**config, "model": folders[config["model"]]}
+    return found
+
+
 def refusals(engine_args: Mapping[str, Any]) -> Iterator[RefusedArg]:
     """Everything vLLM refuses: each argument by itself, then, if all pass, all together."""
     from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args

@@ -117,9 +117,19 @@ list of models is a ConfigMap, so that another model is no change of pods. */}}
   readOnly: true
 {{- end -}}
 
-{{/* A file for each model that is there. Slashes are no part of a file's name. */}}
+{{/* A file for each model that is there. Slashes are no part of a file's name. It holds the commit, which engines
+load (deployments/models/hub_snapshots.py): the Hub's client writes refs before it has the files. */}}
 {{- define "antefix.modelMarker" -}}
 marker() { local name="$1@$2"; echo "$HF_HOME/.antefix/${name//\//--}"; }
+{{- end -}}
+
+{{/* A revision that is a commit has no file in refs. */}}
+{{- define "antefix.markModel" -}}
+mark() {
+  local ref="$HF_HOME/hub/models--${1//\//--}/refs/$2"
+  if [ -e "$ref" ]; then cat "$ref"; else echo "$2"; fi > "$HF_HOME/.antefix/marking"
+  mv "$HF_HOME/.antefix/marking" "$(marker "$1" "$2")"
+}
 {{- end -}}
 
 {{/* With "once" in a pod that others are beside: one at a time, only what is not there, and what fails is tried
@@ -127,6 +137,7 @@ again. Such a pod that ended would be made again at once, and take its log along
 {{- define "antefix.downloadModels" -}}
 set -euo pipefail
 {{ include "antefix.modelMarker" . }}
+{{ include "antefix.markModel" . }}
 unwritable="$HF_HOME cannot be written by user $(id -u): give the volume to that user, or set podSecurity"
 {{- if .once }}
 once_more() { echo "$1; once more in 30 s" >&2; sleep 30; }
@@ -150,7 +161,7 @@ while read -r model revision; do
     once_more "the download of $model failed"
   done
   {{- end }}
-  touch "$(marker "$model" "$revision")"
+  mark "$model" "$revision"
 done < /etc/antefix/models/list
 {{- end -}}
 

@@ -1,0 +1,55 @@
+"""Where a model of the Hub lies that was downloaded before engines start."""
+
+from pathlib import Path
+
+from deployments.models.hub_snapshots import whole_snapshot
+from tests.fakes.hub_cache import COMMIT, downloaded, marker_of
+
+MODEL = "acme/chat-7b"
+
+
+def found(home: Path, revision: str | None = None, **more: str) -> Path | None:
+    return whole_snapshot(MODEL, revision, {"HF_HOME": str(home), **more})
+
+
+def test_a_model_that_is_marked_is_where_the_marker_says(tmp_path: Path) -> None:
+    assert found(tmp_path) is None
+    folder = downloaded(tmp_path, MODEL)
+    assert found(tmp_path) == folder
+
+
+def test_without_a_marker_a_download_may_be_under_way(tmp_path: Path) -> None:
+    downloaded(tmp_path, MODEL)
+    marker_of(tmp_path, MODEL).unlink()
+    assert found(tmp_path) is None
+
+
+def test_a_marker_of_another_revision_counts_for_nothing(tmp_path: Path) -> None:
+    downloaded(tmp_path, MODEL)
+    assert found(tmp_path, "v2") is None
+    assert found(tmp_path, "main") is not None
+
+
+def test_a_marker_that_says_nothing_counts_for_nothing(tmp_path: Path) -> None:
+    """As the chart wrote it before it wrote commits."""
+    downloaded(tmp_path, MODEL)
+    marker_of(tmp_path, MODEL).write_text("")
+    assert found(tmp_path) is None
+
+
+def test_a_marker_leads_out_of_no_cache(tmp_path: Path) -> None:
+    downloaded(tmp_path, MODEL)
+    marker_of(tmp_path, MODEL).write_text(f"../snapshots/{COMMIT}")
+    assert found(tmp_path) is None
+
+
+def test_a_cache_that_was_cleared_counts_for_nothing(tmp_path: Path) -> None:
+    downloaded(tmp_path, MODEL).rename(tmp_path / "elsewhere")
+    assert found(tmp_path) is None
+
+
+def test_the_hubs_cache_may_lie_elsewhere(tmp_path: Path) -> None:
+    folder = downloaded(tmp_path, MODEL)
+    (tmp_path / "hub").rename(tmp_path / "cache")
+    moved = found(tmp_path, HF_HUB_CACHE=str(tmp_path / "cache"))
+    assert moved == tmp_path / "cache" / folder.relative_to(tmp_path / "hub")
