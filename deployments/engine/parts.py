@@ -25,6 +25,7 @@ from deployments.engine.sleep_mode import Awake, Sleeper
 from deployments.engine.snapshots import QueueReports, ReplicaFacts, ReplicaState, Snapshots
 from deployments.engine.start_failures import engine_failures
 from deployments.engine.tickets import TicketGate, Tickets
+from deployments.engine.vllm.compile_cache import keep_compiled
 from deployments.engine.vllm.core_process import without_gc
 from deployments.engine.witness import Witness
 from deployments.fleet.fleet import MetricsSettings
@@ -178,6 +179,7 @@ async def _start_engine(
 ) -> tuple[VllmEngine, dict[str, float]]:
     """The engine, and how many seconds each phase of its start took."""
     began, pool = time.monotonic(), given.pool
+    keep_compiled(os.environ)
     local = local_models(pool, os.environ)
     if local.is_offline:  # read when the Hub's client is imported, which vLLM does
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deployments.engine.vllm.compile_cache import FOLDER
 from deployments.models.hub_snapshots import whole_snapshot
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import HelmError, Object, all_of_kind, of_kind, render, template
@@ -57,6 +58,29 @@ def test_an_engine_finds_the_hubs_cache_on_the_claim(on_claim: list[Object]) -> 
     claim = {"claimName": "afx-antefix-models"}
     assert {"name": "models", "persistentVolumeClaim": claim} in pod["volumes"]
     assert env(pod["containers"][0])["HF_HOME"]["value"] == "/models/hub"
+
+
+@pytest.mark.parametrize("storage", ["pvc", "hostPath"])
+def test_engines_on_gpus_keep_what_they_compile_on_the_volume(storage: str) -> None:
+    pod = engine(rendered(storage=storage))
+    assert env(pod["containers"][0])[FOLDER]["value"] == "/models/compiled"
+
+
+def test_without_a_volume_nothing_that_is_compiled_is_kept() -> None:
+    assert FOLDER not in env(engine(rendered())["containers"][0])
+
+
+def test_what_is_compiled_for_one_nodes_cores_is_kept_for_no_others() -> None:
+    objects = rendered({"chat": {**SMALL, "resources": {"gpus": 0}}}, storage="pvc")
+    assert FOLDER not in env(engine(objects)["containers"][0])
+
+
+def test_only_engines_keep_what_they_compile(on_claim: list[Object]) -> None:
+    cluster = of_kind(on_claim, "RayService")["spec"]["rayClusterConfig"]
+    (gateway,) = [g for g in cluster["workerGroupSpecs"] if g["groupName"] == "gateway"]
+    for group in (cluster["headGroupSpec"], gateway):
+        container = group["template"]["spec"]["containers"][0]
+        assert FOLDER not in env(container)
 
 
 def test_the_charts_claim_outlives_it(on_claim: list[Object]) -> None:

@@ -83,6 +83,15 @@ only one node may, the Job could hold the volume from the engines' node, or they
 {{- end }}
 {{- end -}}
 
+{{/* Items for `env` of an engine on GPUs. Its build compiles for minutes; that of CPUs makes code for the cores of its
+own node, which those of another may lack. */}}
+{{- define "antefix.compileCacheEnv" -}}
+{{- if and .gpus (ne .root.Values.models.storage "none") }}
+- name: ANTEFIX_COMPILE_CACHE
+  value: {{ .root.Values.models.mountPath }}/compiled
+{{- end }}
+{{- end -}}
+
 {{/* Items for `initContainers` of an engine's pod; takes what antefix.rayPod takes. They wait for the Job that
 downloads, or download by themselves where no Job could for all of them. The
 list of models is a ConfigMap, so that another model is no change of pods. */}}

@@ -64,6 +64,9 @@ spec:
         {{- with and $engine (include "antefix.modelEnv" .root) }}
         {{- . | nindent 8 }}
         {{- end }}
+        {{- with and $engine (include "antefix.compileCacheEnv" .) }}
+        {{- . | nindent 8 }}
+        {{- end }}
       resources:
         {{- include "antefix.podResources" . | nindent 8 }}
       securityContext:

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import itertools
 import logging
+import os
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,7 +20,7 @@ import msgspec
 import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
-from deployments.engine.vllm import core_process, prompt_length, stats
+from deployments.engine.vllm import compile_cache, core_process, prompt_length, stats
 from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.continuing import _OF_SCHEDULING, made_by, why_not
@@ -553,3 +554,46 @@ def test_engines_that_schedule_otherwise_answer_alike() -> None:
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     assert known >= _OF_SCHEDULING, "vLLM has renamed one"
+
+
+def test_triton_keeps_its_kernels_where_we_say_and_inductor_below_vllms_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compile_cache` points both to one folder, that all pods share."""
+    from vllm import envs
+    from vllm.compilation.compiler_interface import InductorAdaptor
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    environ = {compile_cache.FOLDER: str(tmp_path)}
+    compile_cache.keep_compiled(environ)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    root = Path(envs.VLLM_CACHE_ROOT)
+    assert root == tmp_path / "vllm"
+    backbone = Path(root, "torch_compile_cache/0123456789/rank_0_0/backbone")
+    InductorAdaptor().initialize_cache(str(backbone), prefix="backbone")
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
+    assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent == backbone.parent
+
+
+def test_vllm_fails_on_a_list_of_compiled_graphs_that_was_cut_short(tmp_path: Path) -> None:
+    """When it does not, drop `compile_cache._remove_broken_lists`."""
+    from vllm.compilation.backends import CompilerManager
+    from vllm.config import CompilationConfig
+
+    backbone = tmp_path / "torch_compile_cache/0123456789/rank_0_0/backbone"
+    backbone.mkdir(parents=True)
+    (backbone / "vllm_compile_cache.py").write_text("{((1, 64), 0, 'inductor'): ")
+    manager = CompilerManager(CompilationConfig(backend="inductor"))
+    with pytest.raises(SyntaxError):
+        manager.initialize_cache(str(backbone), prefix="backbone")
+
+
+def test_no_entry_of_vllms_caches_depends_on_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import envs
+
+    before = envs.compile_factors()
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    assert envs.compile_factors() == before
