@@ -14,7 +14,11 @@ OF_buildah = --format docker --layers
 image = $(or $(BUILDER),$(error docker, podman and buildah are all missing: install one of them)) \
 	build $(OF_$(notdir $(BUILDER))) --file docker/$(1).Dockerfile \
 	--tag docker.io/antefix/antefix-$(1):$(VERSION) --build-arg VERSION=$(VERSION) \
-	--build-arg REVISION=$(shell git rev-parse HEAD) $(ARGS) .
+	--build-arg REVISION=$(shell git rev-parse HEAD) $(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
+# What the image holds is looked at from inside: buildah runs containers, the others images.
+GPU_IMAGE = docker.io/antefix/antefix-gpu:$(VERSION)
+CHECK = --volume $(CURDIR)/tests/in_gpu_image:/check/tests/in_gpu_image:ro --env PYTHONPATH=/check $(ARGS)
+IN_IMAGE = python -m tests.in_gpu_image.check
 
 # uv compiles nothing: without .pyc files each process of an engine compiles vLLM for ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +31,7 @@ BENCHES = bench-overhead bench-index bench-routing bench-gateways bench-backtest
 	bench-summary
 MEASUREMENTS = $(BENCHES) soak drills drill-hangs
 .PHONY: help up down test test-cluster fuzz lint format lock audit docs docs-serve reference observability manifests \
-	chart chart-package image-cpu image-gpu installed $(MEASUREMENTS) clean
+	chart chart-package image-cpu image-gpu check-image-gpu installed $(MEASUREMENTS) clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,11 +151,19 @@ chart: observability ## Write the chart's schema, README and generated files, th
 chart-package: chart ## Pack the chart into build/, ready for `helm push` to an OCI registry
 	@helm package helm/antefix --destination build
 
-image-cpu: ## Build the image of all that needs no GPU (ARGS= goes to docker, podman or buildah)
+image-cpu: ## Build the image of all that needs no GPU (BASE= another base; ARGS= goes to the builder)
 	@$(call image,cpu)
 
-image-gpu: ## Build the image of engines on GPUs (ARGS= goes to docker, podman or buildah)
+image-gpu: ## Build the image of engines on GPUs (BASE= another base; ARGS= goes to the builder)
 	@$(call image,gpu)
+
+check-image-gpu: ## Check the GPU image from inside, without a GPU (ARGS= goes to the builder)
+ifeq ($(notdir $(BUILDER)),buildah)
+	@container=$$(buildah from --pull=never $(GPU_IMAGE)) && \
+	{ buildah run $(CHECK) "$$container" -- $(IN_IMAGE); failed=$$?; buildah rm "$$container" > /dev/null; exit $$failed; }
+else
+	@$(BUILDER) run --rm $(CHECK) $(GPU_IMAGE) $(IN_IMAGE)
+endif
 
 installed:
 	@$(PYTHON) bootstrap.py

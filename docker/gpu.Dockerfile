@@ -11,13 +11,19 @@ ARG BASE=python:3.11.14-slim-bookworm
 FROM ${BASE} AS dependencies
 RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+# Where pip finds wheels: its own index, or --no-index --find-links and a folder mounted there.
+ARG WHEELS_FROM=""
 WORKDIR /build
 COPY requirements/gpu.lock ./
-# Wheels alone: nothing is compiled here, and no package's setup.py runs.
-RUN pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r gpu.lock
-# Gigabytes each: as layers of their own they are pulled side by side.
-WORKDIR /opt/venv/lib/python3.11/site-packages
-RUN mkdir /opt/large && mv nvidia torch vllm /opt/large
+# Wheels alone: nothing is compiled here, and no package's setup.py runs. The CUDA toolkit of the
+# wheels gets the names that compilers look for. Gigabytes each, nvidia, torch and vllm become layers
+# of their own, which are pulled side by side.
+# hadolint ignore=SC2086,DL3003 # options and their values
+RUN pip install --no-cache-dir --no-deps --only-binary :all: ${WHEELS_FROM} --require-hashes -r gpu.lock \
+    && cd /opt/venv/lib/python3.11/site-packages \
+    && ln -s lib nvidia/cu13/lib64 && ln -s libcudart.so.13 nvidia/cu13/lib/libcudart.so \
+    && ln -s lib/python3.11/site-packages/nvidia/cu13 /opt/venv/cuda \
+    && mkdir /opt/large && mv nvidia torch vllm /opt/large
 
 FROM ${BASE}
 # Triton and torch.compile call a compiler when an engine starts; KubeRay before 1.6 asks with wget
@@ -34,14 +40,13 @@ COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /opt/large/nvidia /opt/venv/lib/python3.11/site-packages/nvidia
 COPY --from=dependencies /opt/large/torch /opt/venv/lib/python3.11/site-packages/torch
 COPY --from=dependencies /opt/large/vllm /opt/venv/lib/python3.11/site-packages/vllm
-# GKE mounts the node's driver into /usr/local/nvidia and leaves it to the image to look there.
-# FlashInfer compiles its sampler with nvcc when an engine starts. The nvcc that is here came with
-# humming-kernels, is newer than the rest of CUDA and not on PATH: vLLM's own sampler samples instead.
+# Why each is set: docs/kubernetes/gpu-image.md
 ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin \
     LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib \
     HOME=/home/antefix \
     USER=antefix \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NCCL_CUMEM_HOST_ENABLE=0 \
     VLLM_USE_FLASHINFER_SAMPLER=0 \
     PYTHONUNBUFFERED=1 \
     DO_NOT_TRACK=1 \

@@ -155,6 +155,13 @@ def test_an_engine_on_gpus_samples_without_a_compiler_of_cuda() -> None:
     assert precompiled or environment("gpu")["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
 
 
+def test_the_compiler_of_cuda_is_not_on_the_path() -> None:
+    """With it vLLM would choose FlashInfer's kernels, and compile them while it starts."""
+    told = environment("gpu")
+    assert not {"CUDA_HOME", "CUDA_PATH"} & told.keys()
+    assert "/opt/venv/cuda/bin" not in told["PATH"].split(":")
+
+
 def test_the_driver_is_found_where_gke_mounts_it() -> None:
     """In the last stage: Google's device plugin mounts it and sets neither of the two."""
     told = environment("gpu")
@@ -246,13 +253,31 @@ def test_it_is_built_with_what_is_there(
     assert f"--tag docker.io/antefix/antefix-{image}:{version} " in said
 
 
+def test_another_base_is_a_variable(tmp_path: Path) -> None:
+    done = make(tmp_path, "image-gpu", ["docker"], "BASE=localhost/python:3.11")
+    assert "--build-arg BASE=localhost/python:3.11 " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("installed", "runs"),
+    [("docker", "docker run --rm"), ("podman", "podman run --rm"), ("buildah", "buildah run")],
+)
+def test_the_gpu_image_is_checked_from_inside(tmp_path: Path, installed: str, runs: str) -> None:
+    done = make(tmp_path, "check-image-gpu", [installed])
+    assert f"{runs} --volume {ROOT}/tests/in_gpu_image:/check/tests/in_gpu_image:ro" in done.stdout
+    assert f"antefix-gpu:{PROJECT['project']['version']}" in done.stdout
+    assert "python -m tests.in_gpu_image.check" in done.stdout
+
+
 def test_without_a_builder_make_says_which_there_are(tmp_path: Path) -> None:
     done = make(tmp_path, "image-cpu", [])
     assert done.returncode
     assert "docker, podman and buildah are all missing: install one of them" in done.stderr
 
 
-def make(tmp_path: Path, target: str, installed: list[str]) -> subprocess.CompletedProcess[str]:
+def make(
+    tmp_path: Path, target: str, installed: list[str], *variables: str
+) -> subprocess.CompletedProcess[str]:
     """What it would run, on a machine with these programs."""
     for name in ("sh", "sed", "git"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
@@ -260,7 +285,7 @@ def make(tmp_path: Path, target: str, installed: list[str]) -> subprocess.Comple
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     return subprocess.run(
-        [str(shutil.which("make")), "--dry-run", "--no-print-directory", target],
+        [str(shutil.which("make")), "--dry-run", "--no-print-directory", target, *variables],
         cwd=ROOT,
         env={"PATH": str(tmp_path)},
         capture_output=True,
