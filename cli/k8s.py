@@ -338,7 +338,8 @@ def _diff_lines(found: UpgradeDiff) -> Iterator[str]:
         yield from map(_change_line, found.cold)
     gpus = found.gpus
     both = "while both clusters run" if found.moves else "meanwhile"
-    yield f"GPUs: {gpus.now} now, {gpus.meanwhile} {both}, {gpus.after} after it, at first"
+    after = f"{gpus.after} after it{', at first' if found.moves else ''}"
+    yield f"GPUs: {gpus.now} now, {gpus.meanwhile} {both}, {after}"
     yield from _not_shown(found.denied)
 
 

@@ -32,7 +32,8 @@ _SETTINGS = {"warm-nodes": "warmNodes"}
 class PodGroup:
     """Pods that are alike. `settings` is where the values say where they may run.
 
-    A pod's GPUs are all on one node. `count` pods are there at first, `most` at most.
+    A pod's GPUs are all on one node. `count` pods are there at first, `least` and `most` are the
+    bounds of the autoscaler; a replica is `pods_per_replica` of them.
     """
 
     name: str
@@ -49,6 +50,8 @@ class PodGroup:
     in_ray: bool = True
     is_engine: bool = False
     accelerator: str = ""
+    least: int = 0
+    pods_per_replica: int = 1
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,16 @@ def needs_of(objects: Sequence[Object], fleet: Fleet, values: Object) -> Cluster
     )
 
 
+def surge_pods(group: PodGroup, pods: int, surge_percent: int) -> int:
+    """How many pods Ray Serve asks for beyond `pods` before it stops the first of them.
+
+    It rounds up, in replicas: `_surge_replicas_to_start` in ray/serve/_private/deployment_state.py,
+    2.60.
+    """
+    replicas = pods // group.pods_per_replica
+    return -(-replicas * surge_percent // 100) * group.pods_per_replica
+
+
 def amounts(quantities: Object | None) -> dict[str, Decimal]:
     """Of a Kubernetes mapping such as {cpu: 200m, memory: 4Gi}."""
     return {
@@ -214,10 +227,13 @@ def _ray_groups(cluster: Object, fleet: Fleet, values: Object) -> Iterator[PodGr
         group = _group(name, count, spec)
         if pool := fleet.pools.get(name):
             replicas = pool.first_replicas if autoscaled else pool.most_replicas
+            pods = count // replicas
             group = replace(
                 group,
                 settings=f"pools.{name}" if values["pools"].get(name) else "engine",
-                most=count // replicas * pool.most_replicas,
+                least=pods * pool.least_replicas if autoscaled else count,
+                most=pods * pool.most_replicas,
+                pods_per_replica=pods,
                 gpu_resource=resource,
                 gpus=int(group.requests.get(resource, 0)),
                 is_engine=True,
@@ -269,6 +285,7 @@ def _group(name: str, count: int, spec: Object) -> PodGroup:
         name=name,
         settings=name,
         count=count,
+        least=count,
         most=count,
         requests=requests_of(spec),
         limits=limits_of(spec),

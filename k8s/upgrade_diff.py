@@ -5,6 +5,7 @@ some pools' engines, or the gateways: `deployments.fleet.applications` knows. An
 the pods' specs: where they differ it makes a second cluster, in which all starts anew.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,19 +15,21 @@ import yaml
 from deployments.fleet.applications import GATEWAYS_APPLICATION, fleet_of, restarts
 from k8s.cluster import Object
 from k8s.kuberay import version_of
-from k8s.needs import ClusterNeeds, requests_of
+from k8s.needs import ClusterNeeds, PodGroup, requests_of, surge_pods
 from k8s.release import ClusterObjects, parts_of
 from k8s.spec_changes import Change, SpecChanges, differences, spec_changes
 
 _VERSION = "ray.io/kuberay-version"
+_POOL = "antefix/pool"
 # what is not printed: fleets may hold a token or a password there
 _SECRETS = (".env.", ".redis.url.")
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """`now` the release's pods have, `after` is what the fleet has at first; `meanwhile` both
-    clusters, or with what `surge_percent` starts before it stops others.
+    """`now` the release's pods have. `after` a second cluster has at first, or the pods that stay.
+    `meanwhile` both clusters have, or the pods with what `surge_percent` starts before it stops
+    others.
     """
 
     now: int
@@ -161,16 +164,24 @@ def _pod_changes(service: Object, cluster: Object | None, wanted: Object) -> Spe
 
 
 def _gpus(pods: Sequence[Object], needs: ClusterNeeds, told: ServeChanges, moves: bool) -> Gpus:
-    resources = {group.gpu_resource for group in needs.groups if group.gpus}
+    engines = [group for group in needs.groups if group.gpus]
+    resources = {group.gpu_resource for group in engines}
     requested = [requests_of(pod["spec"]) for pod in pods]
     now = int(sum(of.get(resource, 0) for of in requested for resource in resources))
-    engines = [group for group in needs.groups if group.gpus]
-    after = sum(group.count * group.gpus for group in engines)
     if moves:
-        return Gpus(now, now + after, after)
+        first = sum(group.count * group.gpus for group in engines)
+        return Gpus(now, now + first, first)
+    there = Counter(pod["metadata"].get("labels", {}).get(_POOL) for pod in pods)
+    stay = [(group, _stay(group, there[group.name])) for group in engines]
+    after = sum(count * group.gpus for group, count in stay)
     surge = sum(
-        max(group.count * told.surge_percent // 100, 1) * group.gpus
-        for group in engines
-        if group.name in told.pools and told.surge_percent
+        surge_pods(group, count, told.surge_percent) * group.gpus
+        for group, count in stay
+        if group.name in told.pools
     )
     return Gpus(now, max(now, after) + surge, after)
+
+
+def _stay(group: PodGroup, there: int) -> int:
+    """Pods of a pool whose cluster stays: the autoscaler keeps its number, within the bounds."""
+    return max(group.least, min(there, group.most)) if there else group.count

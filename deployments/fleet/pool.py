@@ -276,6 +276,11 @@ class Pool(Section):
         return max(self.autoscaling.min_replicas, min(wanted, self.autoscaling.max_replicas))
 
     @property
+    def least_replicas(self) -> int:
+        """Fewest engines that autoscaling leaves; without it, all of them."""
+        return self.autoscaling.min_replicas if self.autoscaling else self.first_replicas
+
+    @property
     def most_replicas(self) -> int:
         """Engines that there may be at once, warm ones included."""
         return self.autoscaling.max_replicas if self.autoscaling else self.first_replicas

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,22 +36,29 @@ def pools(**changed: Any) -> Object:
 
 
 def diff(
-    change: Object, made_by: str = "v1.6.2", forbidden: tuple[str, str] | None = None
+    change: Object,
+    made_by: str = "v1.6.2",
+    forbidden: tuple[str, str] | None = None,
+    values: Object = VALUES,
+    pods: Sequence[Object] = (),
 ) -> UpgradeDiff:
-    """Of the values with the change, in a cluster that KubeRay made of them without it."""
-    service = of_kind(render(VALUES), "RayService")
+    """Of the values with the change, in a cluster that KubeRay made of them without it.
+
+    Its pods are one of four GPUs, unless told.
+    """
+    service = of_kind(render(values), "RayService")
     service["metadata"]["namespace"] = NAMESPACE
     service["status"] = {"activeServiceStatus": {"rayClusterName": ACTIVE}}
     cluster = as_go_has_it(cluster_of(service, ACTIVE))
     cluster["metadata"]["annotations"] = {"ray.io/kuberay-version": made_by}
-    with Api(RAYSERVICES, RAYCLUSTERS, service, cluster, gpu_pod()) as api:
+    with Api(RAYSERVICES, RAYCLUSTERS, service, cluster, *(pods or [gpu_pod()])) as api:
         if forbidden:
             api.forbid(*forbidden)
         asked = Cluster(str(api.kubeconfig))
         there = release_of(asked, NAMESPACE, "")
         assert there is not None
         objects = seen(asked, there)
-    values = merged(VALUES, change)
+    values = merged(values, change)
     after = render(values)
     needs = needs_of(after, Fleet.model_validate(values["fleet"]), merged(defaults(), values))
     return upgrade_diff(objects, of_kind(after, "RayService"), needs)
@@ -87,6 +95,73 @@ def test_a_change_of_pods_is_a_second_cluster_with_its_gpus() -> None:
     assert {change.where for change in found.pods} == {"large", "small"}
     assert {change.path for change in found.pods} == {"containers.ray-engine.image"}
     assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (4, 10, 6)
+
+
+def engines(pool: str, count: int, gpus: int) -> list[Object]:
+    labels = {**LABELS, "antefix/pool": pool}
+    return [
+        pod(f"{pool}-{i}", "a100-1", namespace=NAMESPACE, gpus=gpus, labels=labels)
+        for i in range(count)
+    ]
+
+
+AUTOSCALED = {"autoscaling": {"min_replicas": 1, "max_replicas": 8}, "slo": SLO}
+ARGUMENT = {"engine_args": {"max_model_len": 1024}}
+
+
+def surging(percent: int, **of_small: Any) -> Object:
+    """One pool, that starts engines before it stops others."""
+    fleet = {"name": "test", "surge_percent": percent, "pools": {"small": {**SMALL, **of_small}}}
+    return {"fleet": fleet}
+
+
+@pytest.mark.parametrize(
+    "replicas, percent, more", [(1, 20, 1), (5, 20, 1), (6, 20, 2), (7, 50, 4), (6, 0, 0)]
+)
+def test_a_surge_is_rounded_up_as_ray_serve_does(replicas: int, percent: int, more: int) -> None:
+    found = diff(
+        pools(small=ARGUMENT),
+        values=surging(percent, replicas=replicas),
+        pods=engines("small", replicas, 1),
+    )
+    assert found.gpus.meanwhile == replicas + more
+
+
+def test_a_surge_takes_all_stages_of_a_replica() -> None:
+    staged = {"replicas": 3, "engine_args": {"pipeline_parallel_size": 2, **FOUR}}
+    found = diff(
+        pools(small={"engine_args": {"max_model_len": 1024}}),
+        values=surging(20, **staged),
+        pods=engines("small", 6, 4),
+    )
+    assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (24, 32, 24)
+
+
+def test_a_pool_that_has_grown_surges_from_there_and_stays_so_large() -> None:
+    found = diff(
+        pools(small=ARGUMENT),
+        values=surging(20, replicas=2, **AUTOSCALED),
+        pods=engines("small", 6, 1),
+    )
+    assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 8, 6)
+
+
+def test_a_pool_that_may_not_be_so_large_any_more_gives_its_gpus_back() -> None:
+    found = diff(
+        pools(small={"autoscaling": {"max_replicas": 3}}),
+        values=surging(0, replicas=2, **AUTOSCALED),
+        pods=engines("small", 6, 1),
+    )
+    assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 6, 3)
+
+
+def test_a_second_cluster_begins_as_small_as_the_first_did() -> None:
+    found = diff(
+        {"image": {"gpu": {"tag": "0.2.0"}}},
+        values=surging(0, replicas=2, **AUTOSCALED),
+        pods=engines("small", 6, 1),
+    )
+    assert (found.gpus.now, found.gpus.meanwhile, found.gpus.after) == (6, 8, 2)
 
 
 def test_without_a_second_cluster_a_change_of_pods_waits() -> None:

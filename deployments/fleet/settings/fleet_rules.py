@@ -256,7 +256,7 @@ def broken_by_budget(fleet: Any) -> Iterator[Broken]:
     if fleet.gpu_budget is None:
         return
     needed = {
-        name: (pool.autoscaling.min_replicas if pool.autoscaling else pool.first_replicas)
+        name: pool.least_replicas
         * (pool.world_size if pool.resources.gpus is None else pool.resources.gpus)
         for name, pool in fleet.pools.items()
     }
