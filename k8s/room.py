@@ -9,6 +9,7 @@ from k8s.fitting import NO_TERM, Fit, Node, PlacedPods, against, lacking, place
 from k8s.gpu_kinds import selectors_of
 from k8s.gpus import gpu_count, model_of
 from k8s.needs import ClusterNeeds, PodGroup
+from k8s.room_later import later_findings
 
 _BYTES = {"memory", "ephemeral-storage"}
 
@@ -16,7 +17,7 @@ _BYTES = {"memory", "ephemeral-storage"}
 def room_findings(
     needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
 ) -> Iterator[PreflightFinding]:
-    """For every group whether its first pods fit, then growth and upgrades where they do."""
+    """For every group whether its first pods fit, and where they do what `k8s.room_later` says."""
     first = place([(group, group.count) for group in needs.groups], nodes)
     for placed in first.placed:
         title = f"room for {placed.group.name}"
@@ -39,8 +40,7 @@ def room_findings(
             severity, title, f"needs {_needs_in_words(placed.group, placed.wanted)}; {why}", remedy
         )
     if not first.short:
-        yield from _growth(needs, nodes, nodes_come)
-        yield from _upgrade(needs, nodes, nodes_come)
+        yield from later_findings(needs, nodes, nodes_come)
 
 
 def fit_as_json(needs: ClusterNeeds, nodes: Sequence[Node]) -> dict[str, Any]:
@@ -67,38 +67,6 @@ def fit_as_json(needs: ClusterNeeds, nodes: Sequence[Node]) -> dict[str, Any]:
             if gpu_count(node.allocatable, resources)
         ],
     }
-
-
-def _growth(
-    needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
-) -> Iterator[PreflightFinding]:
-    grown = place([(group, group.most) for group in needs.groups], nodes)
-    for placed in grown.placed:
-        if placed.missing and not nodes_come:
-            yield PreflightFinding(
-                "note",
-                f"growth of {placed.group.name}",
-                f"autoscaling may ask for {placed.group.most} pods, and there is room for "
-                f"{placed.wanted - placed.missing} while the others grow too",
-                f"add nodes, or lower fleet.pools.{placed.group.name}.autoscaling.max_replicas",
-            )
-
-
-def _upgrade(
-    needs: ClusterNeeds, nodes: Sequence[Node], nodes_come: bool
-) -> Iterator[PreflightFinding]:
-    if not needs.twice:
-        return
-    twice = place([(g, g.count * 2 if g.in_ray else g.count) for g in needs.groups], nodes)
-    if twice.short:
-        yield PreflightFinding(
-            "note" if nodes_come else "warning",
-            "room for an upgrade",
-            "a change of pods brings up a second cluster, and there is no room for a second "
-            f"{some(twice.short)}: the upgrade would wait, the old cluster serving on",
-            "keep spare nodes for it, or set upgrade.strategy: None and delete the old RayCluster "
-            "by hand",
-        )
 
 
 def _misfit(placed: PlacedPods, fit: Fit, nodes: Sequence[Node]) -> tuple[str, str]:

@@ -31,8 +31,12 @@ def llama(**settings: Any) -> Object:
     return {"model": "org/model", **settings}
 
 
-def needs(pools: Mapping[str, Object] | None = None, values: Object | None = None) -> ClusterNeeds:
-    fleet = {"name": "test", "pools": pools or {"llama": llama()}}
+def needs(
+    pools: Mapping[str, Object] | None = None,
+    values: Object | None = None,
+    fleet: Object | None = None,
+) -> ClusterNeeds:
+    fleet = {"name": "test", "pools": pools or {"llama": llama()}, **(fleet or {})}
     given = merged({**_ELSEWHERE, "fleet": fleet}, values or {})
     objects = _objects(json.dumps(given))
     return needs_of(objects, Fleet.model_validate(fleet), merged(_DEFAULTS, given))
@@ -56,6 +60,7 @@ def asked(
     *objects: Object,
     pools: Mapping[str, Object] | None = None,
     values: Object | None = None,
+    fleet: Object | None = None,
     forbidden: tuple[str, str] | None = None,
     version: str = "1.34",
     release: str = "antefix",
@@ -63,7 +68,7 @@ def asked(
     with Api(*objects, version=version) as api:
         if forbidden:
             api.forbid(*forbidden)
-        wanted = needs(pools, values)
+        wanted = needs(pools, values, fleet)
         return findings(gather(Cluster(str(api.kubeconfig)), wanted, NAMESPACE, release), wanted)
 
 

@@ -145,6 +145,85 @@ def test_what_may_grow_beyond_the_nodes_is_a_note_when_no_nodes_come() -> None:
     assert "12 pods, and there is room for 8" in finding.seen
 
 
+SLO = {"interactive": {"ttft_s": 1}}
+# as values/multi-node-a100.yaml: 14 GPUs at first, 24 if all could grow
+TWO_POOLS = {
+    "large": llama(
+        served_model_name="large",
+        slo=SLO,
+        replicas=2,
+        warm_replicas=1,
+        autoscaling={"min_replicas": 2, "max_replicas": 5},
+        engine_args={"tensor_parallel_size": 4},
+    ),
+    "small": llama(
+        served_model_name="small",
+        slo=SLO,
+        replicas=2,
+        autoscaling={"min_replicas": 1, "max_replicas": 4},
+    ),
+}
+
+
+def roomy(*gpus: int) -> list[Object]:
+    """Nodes with so many GPUs each, and plenty of all else."""
+    return [node(f"a100-{i}", n, cpu="256", memory="2Ti") for i, n in enumerate(gpus, 1)]
+
+
+def growth(*gpus: int, budget: float | None) -> dict[str, str]:
+    fleet = {"gpu_budget": budget}
+    found = asked(*READY, *roomy(*gpus), pools=TWO_POOLS, fleet=fleet)
+    return {one.title: one.seen for one in found if one.title.startswith("growth of")}
+
+
+def test_growth_is_counted_within_the_fleets_gpu_budget() -> None:
+    assert growth(8, 8, 4, budget=20) == {}
+    assert "4 pods, and there is room for 0" in growth(8, 8, budget=20)["growth of small"]
+    assert set(growth(8, 8, 4, budget=None)) == {"growth of small"}
+
+
+def test_a_pool_that_takes_the_whole_budget_may_find_nodes_that_are_split() -> None:
+    # 20 GPUs, and whole fours in them for 3 engines only
+    assert "room for 3" in growth(7, 7, 6, budget=20)["growth of large"]
+
+
+@pytest.mark.parametrize(
+    "gpus, short",
+    [([8, 8], {"large"}), ([8, 8, 1], {"large"}), ([8, 8, 4], set()), ([8, 6], {"large", "small"})],
+    ids=str,
+)
+def test_a_rollout_that_starts_an_engine_more_needs_room_for_it(
+    gpus: list[int], short: set[str]
+) -> None:
+    fleet = {"surge_percent": 20}
+    found = asked(*READY, *roomy(*gpus), pools=TWO_POOLS, fleet=fleet)
+    titles = {f"room for a rollout of {name}" for name in short}
+    assert titles == {one.title for one in found if "rollout" in one.title}
+    assert all(of(found, title).severity == "warning" for title in titles)
+
+
+def test_a_rollout_that_stops_an_engine_first_needs_no_room() -> None:
+    found = asked(*READY, *roomy(8, 6), pools=TWO_POOLS)
+    assert not [one for one in found if "rollout" in one.title]
+
+
+def test_what_a_pool_lacks_when_a_node_is_lost_is_a_note() -> None:
+    found = asked(*READY, *roomy(8, 8), pools=TWO_POOLS)
+    finding = of(found, "loss of a node and small")
+    assert finding.severity == "note"
+    assert finding.seen.startswith("when one of a100-1, a100-2 is lost")
+    assert finding.remedy.endswith("lower fleet.pools.small.autoscaling.min_replicas")
+    assert not [one for one in found if one.title == "loss of a node and large"]
+
+
+@pytest.mark.parametrize("gpus", [[8, 8, 8], [16]], ids=str)
+def test_a_lost_node_is_no_news_where_the_others_have_room_or_there_is_no_other(
+    gpus: list[int],
+) -> None:
+    found = asked(*READY, *roomy(*gpus), pools=TWO_POOLS)
+    assert not [one for one in found if one.title.startswith("loss of a node")]
+
+
 def test_an_upgrade_that_would_wait_for_gpus_is_a_warning_unless_it_makes_no_second_cluster() -> (
     None
 ):
