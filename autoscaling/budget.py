@@ -10,13 +10,31 @@ from dataclasses import dataclass
 class GpuRequest:
     """What one pool would have, in replicas of `gpus` GPUs each.
 
-    `minimum` <= `demand` (to take traffic) <= `target` (warm ones included).
+    `minimum` <= `demand` (to take traffic) <= `target` (warm ones included). The pool has `current`
+    replicas, those that start included, and `leaving` more that still use their GPUs.
     """
 
     minimum: int
     demand: int
     target: int
     gpus: float
+    current: int = 0
+    leaving: int = 0
+
+
+def granted_now(requests: Mapping[str, GpuRequest], name: str, budget: float) -> int:
+    """Replicas that one pool may have at this moment, of its share by `grants`.
+
+    It grows only into GPUs that no replica uses: one that leaves may take minutes.
+    """
+    share, own = grants(requests, budget), requests[name]
+    used = sum(
+        (max(share[other], request.current) + request.leaving) * request.gpus
+        for other, request in requests.items()
+        if other != name
+    )
+    fits = int((budget - used) // own.gpus) - own.leaving
+    return min(share[name], max(own.current, fits))
 
 
 def grants(requests: Mapping[str, GpuRequest], budget: float) -> dict[str, int]:

@@ -20,7 +20,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,13 +28,14 @@ from msgspec import structs
 from ray import cloudpickle
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from autoscaling.budget import GpuRequest, grants
+from autoscaling.budget import GpuRequest
 from autoscaling.rates import rates_of
 from autoscaling.scaling import Limits, Signals, State, decide
 from common.loops import Loops, Trouble, failures, forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.scaling_bounds import ScalingBounds, ask_serve, bounds_of
+from deployments.shared_gpus import SharedGpus, requests_at_first
 from router import active
 from router.demand import Decided, DemandReader, GrowingSum, tell_decided
 from router.fleet_settings import SettingsReader
@@ -73,6 +73,7 @@ class Watch:
     signals: Signals | None = None
     demand: int | None = None
     decided: Decided | None = None
+    leaving: int = 0
     bounds: ScalingBounds | None = None
     keep_s: float = KEEP_S
     _thread: threading.Thread | None = None
@@ -144,7 +145,7 @@ class Watch:
     ) -> None:
         await self._read_settings(settings)
         if self.pool is None or limits_of(self.pool) is None:  # nothing is decided
-            self.signals = None
+            self.signals, self.leaving = None, 0
             return
         demand = await reader.read()
         with contextlib.suppress(*REDIS_FAILURES):  # as for the demand, which logs it
@@ -164,6 +165,7 @@ class Watch:
             waiting=demand.waiting,
         )
         if board.is_read:
+            self.leaving = len(board.leaving())
             queued = sum(load.queued_prefill_tokens for load in loads.values())
             signals = replace(
                 signals,
@@ -221,22 +223,6 @@ class Watch:
             logger.warning("the demand of %s is not published: %s", self.board, error)
 
 
-class SharedGpus:
-    """What the pools of each fleet asked for last, and when."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._requests: dict[str, dict[str, tuple[float, GpuRequest]]] = {}
-
-    def granted(self, board: BoardName, request: GpuRequest, budget: float) -> int:
-        """The pool's replicas, of a `budget` of GPUs for all pools of its fleet."""
-        now, requests = self._clock(), self._requests.setdefault(board.fleet_board, {})
-        requests[board.pool] = (now, request)
-        # a pool that is not decided any more has gone
-        current = {name: request for name, (at, request) in requests.items() if now - at <= KEEP_S}
-        return grants(current, budget)[board.pool]
-
-
 # Pools that share a budget are decided in one process, Ray Serve's controller.
 _SHARED_GPUS = SharedGpus()
 
@@ -287,6 +273,8 @@ class PoolAutoscaler:
             if (limits := limits_of(pool)) is None:
                 watch.demand = watch.decided = None
                 self._target, state = self._bounded(watch, pool.first_replicas, context), {}
+                always = GpuRequest(*(self._target,) * 3, self._gpus, self._target)
+                _SHARED_GPUS.tell(self._board, always)
             elif watch.signals is not None:
                 self._decided_at = now  # also where that fails
                 state = self._decide(watch, limits, watch.signals, context)
@@ -308,11 +296,15 @@ class PoolAutoscaler:
             known,
             limits,
         )
-        budget = watch.fleet.gpu_budget
-        granted = decision.target
-        if budget is not None and self._gpus > 0:
-            request = GpuRequest(limits.min_replicas, decision.demand, granted, self._gpus)
-            granted = _SHARED_GPUS.granted(self._board, request, budget)
+        request = GpuRequest(
+            minimum=limits.min_replicas,
+            demand=decision.demand,
+            target=decision.target,
+            gpus=self._gpus,
+            current=max(context.target_num_replicas, signals.running or 0),
+            leaving=watch.leaving,
+        )
+        granted = _granted(self._board, request, watch.fleet)
         granted = self._bounded(watch, granted, context)
         if granted != self._target:
             logger.info(
@@ -336,6 +328,14 @@ class PoolAutoscaler:
     def _bounded(self, watch: Watch, target: int, context: AutoscalingContext) -> int:
         bounds, current = watch.bounds, context.target_num_replicas
         return target if bounds is None else bounds.clipped(target, current)
+
+
+def _granted(board: BoardName, request: GpuRequest, fleet: Fleet) -> int:
+    """The pool's replicas, with what it takes of the fleet's GPUs counted."""
+    if fleet.gpu_budget is None or request.gpus <= 0:
+        _SHARED_GPUS.tell(board, request)
+        return request.target
+    return _SHARED_GPUS.granted(board, request, fleet.gpu_budget, requests_at_first(fleet))
 
 
 def autoscaling_config(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaling.budget import GpuRequest, grants
+from autoscaling.budget import GpuRequest, granted_now, grants
 
 
 @st.composite
@@ -66,3 +68,50 @@ def test_all_minimums_are_granted_where_they_fit(
     needed = sum(request.minimum * request.gpus for request in requested.values())
     granted = grants(requested, needed + more)
     assert all(granted[name] >= request.minimum for name, request in requested.items())
+
+
+def test_a_pool_grows_only_into_gpus_that_no_replica_uses() -> None:
+    calm = GpuRequest(1, 1, 1, gpus=4.0, current=3)
+    busy = GpuRequest(1, 4, 4, gpus=4.0, current=1)
+    # three of the calm pool still run, then two of them leave, then they have gone
+    assert granted_now({"busy": busy, "calm": calm}, "busy", 16.0) == 1
+    leaving = replace(calm, current=1, leaving=2)
+    assert granted_now({"busy": busy, "calm": leaving}, "busy", 16.0) == 1
+    gone = replace(calm, current=1)
+    assert granted_now({"busy": busy, "calm": gone}, "busy", 16.0) == 3
+
+
+def test_a_pools_own_replicas_that_leave_use_gpus_as_well() -> None:
+    own = GpuRequest(1, 4, 4, gpus=4.0, current=2, leaving=2)
+    assert granted_now({"own": own}, "own", 16.0) == 2
+    assert granted_now({"own": replace(own, leaving=1)}, "own", 16.0) == 3
+
+
+@st.composite
+def present(draw: st.DrawFn) -> GpuRequest:
+    current, leaving = draw(st.tuples(*[st.integers(0, 8)] * 2))
+    return replace(draw(requests()), current=current, leaving=leaving)
+
+
+def used(requested: dict[str, GpuRequest]) -> float:
+    return sum((one.current + one.leaving) * one.gpus for one in requested.values())
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), present(), min_size=1), st.floats(0, 50))
+def test_whoever_follows_its_grant_keeps_all_within_the_budget(
+    requested: dict[str, GpuRequest], more: float
+) -> None:
+    budget = used(requested) + more
+    for name, one in requested.items():
+        target = granted_now(requested, name, budget)
+        leaving = one.leaving + max(0, one.current - target)
+        assert used({**requested, name: replace(one, current=target, leaving=leaving)}) <= budget
+
+
+@given(many_requests, st.floats(0, 100))
+def test_when_nothing_leaves_each_gets_its_whole_share(
+    requested: dict[str, GpuRequest], budget: float
+) -> None:
+    shares = grants(requested, budget)
+    there = {name: replace(one, current=shares[name]) for name, one in requested.items()}
+    assert {name: granted_now(there, name, budget) for name in there} == shares

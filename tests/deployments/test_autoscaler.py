@@ -15,18 +15,16 @@ import msgspec
 import pytest
 from ray.serve.config import AutoscalingContext
 
-from autoscaling.budget import GpuRequest
 from autoscaling.scaling import Signals
 from common import loops
 from deployments import autoscaler
-from deployments.autoscaler import PoolAutoscaler, SharedGpus, Watch, limits_of
+from deployments.autoscaler import PoolAutoscaler, Watch, limits_of
 from deployments.fleet.applications import settings_of
 from deployments.fleet.fleet import Fleet
 from router.demand import DemandCounters, demand_key
 from router.fleet_settings import GivenSettings, settings_key
 from router.redis_keys import BoardName
 from router.signature import Signer, signed
-from tests.autoscaling.hand_clock import HandClock
 from tests.ports import free_ports
 from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess, running
@@ -51,21 +49,6 @@ def context_of(replicas: int, state: dict[str, Any]) -> AutoscalingContext:
     return context  # type: ignore[no-any-return]
 
 
-def test_pools_share_a_budget_of_gpus() -> None:
-    clock = HandClock()
-    shared = SharedGpus(clock)
-
-    def granted(pool: str) -> int:
-        request = GpuRequest(minimum=1, demand=4, target=5, gpus=4.0)
-        return shared.granted(BoardName.of("test", pool), request, budget=20.0)
-
-    # five replicas of four GPUs each: who has least of its demand comes next
-    assert [granted(pool) for pool in "aba"] == [5, 2, 3]
-    # the other is gone, for nobody decides it any more
-    clock.now += 2 * autoscaler.KEEP_S
-    assert granted("a") == 5
-
-
 @pytest.mark.parametrize("on_the_board", [1, 2, 3])
 def test_engines_that_are_replaced_are_not_taken_for_more(
     on_the_board: int, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +60,35 @@ def test_engines_that_are_replaced_are_not_taken_for_more(
     watch.signals = Signals(now=time.monotonic(), running=on_the_board)
     context: Any = SimpleNamespace(current_num_replicas=1, target_num_replicas=2, policy_state={})
     assert policy(context)[0] == 2
+
+
+def test_a_pool_that_is_not_scaled_takes_its_gpus_out_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Watch, "keep", lambda self: None)
+    slo = {"interactive": {"ttft_s": 2.0}}
+    two = {"tensor_parallel_size": 2}
+    pools = {
+        "fixed": {"model": "org/fixed", "replicas": 3, "engine_args": two},
+        "scaled": {
+            "model": "org/scaled",
+            "slo": slo,
+            "autoscaling": {"max_replicas": 9},
+            "engine_args": two,
+        },
+    }
+    fleet = Fleet.model_validate({"name": "gpus", "gpu_budget": 10, "pools": pools})
+
+    def targets(pool: str, waiting: int) -> int:
+        board = fleet.board_of(pool)
+        policy = PoolAutoscaler(board, NO_REDIS, fleet, 2.0, signer=None)
+        policy.watch = watch = Watch(board, NO_REDIS, fleet, is_current=True)
+        watch.signals = Signals(now=time.monotonic(), running=waiting, in_flight=waiting)
+        return policy(context_of(waiting, {}))[0]
+
+    assert targets("fixed", 3) == 3
+    # each of nine that run has one request
+    assert targets("scaled", 9) == 2
 
 
 def test_what_cannot_be_decided_leaves_the_number_and_is_counted(
