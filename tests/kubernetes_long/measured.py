@@ -63,12 +63,20 @@ def tests() -> list[str]:
     ]
 
 
-def figures(lines: list[dict[str, Any]]) -> str:
-    """A table of every test: how it ended last, and what it measured then."""
+def figures(lines: list[dict[str, Any]], before: str = "") -> str:
+    """A table of every test: how it ended last, and what it measured then.
+
+    Tests that `lines` know nothing of keep their row of the table `before`.
+    """
     rows = ["| Test | Last run | Measured |", "| -- | -- | -- |"]
+    kept = {row.split(" | ")[0]: row for row in before.splitlines() if row.startswith("| ")}
     for name in tests():
+        sentence = name.removeprefix("test_").replace("_", " ")
         of_test = [line for line in lines if line.get("test", "").partition("[")[0] == name]
         last = {line["test"]: line for line in of_test if "outcome" in line}
+        if not last and (row := kept.get(f"| {sentence}")):
+            rows.append(row)
+            continue
         ends = "; ".join(
             " ".join(part for part in (_parameters(test), end["outcome"], end["when"][:10]) if part)
             for test, end in last.items()
@@ -80,10 +88,10 @@ def figures(lines: list[dict[str, Any]]) -> str:
             for test, values in runs.items()
             if values
         )
-        sentence = name.removeprefix("test_").replace("_", " ")
         rows.append(f"| {sentence} | {ends or 'not yet'} | {told} |")
-    on = [f"On {line['cluster']}:\n\n" for line in lines if "cluster" in line]
-    return "".join(on[-1:]) + "\n".join(rows) + "\n"
+    on = [line for line in before.splitlines() if line.startswith("On ")]
+    on += [f"On {line['cluster']}:" for line in lines if "cluster" in line]
+    return "\n".join([*on[-1:], *([""] if on else []), *rows, ""])
 
 
 def _of_last_run(lines: list[dict[str, Any]], test: str) -> list[dict[str, Any]]:
@@ -108,8 +116,9 @@ def _told(line: dict[str, Any]) -> str:
 def main() -> None:
     lines = [json.loads(line) for line in FILE.read_text().splitlines()]
     text = PAGE.read_text()
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}{figures(lines)}{END}{after}")
+    before, _, rest = text.partition(BEGIN)
+    table, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}{figures(lines, table)}{END}{after}")
 
 
 if __name__ == "__main__":

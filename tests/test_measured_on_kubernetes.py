@@ -1,0 +1,39 @@
+"""The table of docs/kubernetes/tested.md, from what the last runs noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kubernetes_long.measured import figures, tests
+
+FIRST, SECOND, *_ = tests()
+WHEN = "2026-01-02T03:04:05+00:00"
+
+
+def sentence(test: str) -> str:
+    return test.removeprefix("test_").replace("_", " ")
+
+
+def passed(test: str) -> dict[str, Any]:
+    return {"when": WHEN, "test": test, "outcome": "passed"}
+
+
+def rows(table: str) -> list[str]:
+    return [row for row in table.splitlines() if row.startswith("| ")][2:]
+
+
+def test_a_test_that_has_not_run_keeps_its_row() -> None:
+    before = f"On a cluster:\n\n| {sentence(SECOND)} | passed 2025-12-31 | until ready 5 s |\n"
+    table = figures([passed(FIRST)], before)
+    assert table.startswith("On a cluster:\n\n| Test |")
+    assert rows(table)[0] == f"| {sentence(FIRST)} | passed 2026-01-02 |  |"
+    assert rows(table)[1] == f"| {sentence(SECOND)} | passed 2025-12-31 | until ready 5 s |"
+
+
+def test_a_test_that_has_never_run_says_so() -> None:
+    assert rows(figures([]))[0] == f"| {sentence(FIRST)} | not yet |  |"
+
+
+def test_the_cluster_of_the_last_run_is_told() -> None:
+    lines = [{"when": WHEN, "cluster": "the new one"}]
+    assert figures(lines, "On the old one:\n").startswith("On the new one:\n\n| Test |")
