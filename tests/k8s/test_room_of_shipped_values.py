@@ -1,0 +1,82 @@
+"""What preflight says of room for values/multi-node-a100.yaml on a few clusters of A100s."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import yaml
+
+from deployments.fleet.fleet import Fleet
+from k8s.cluster import Cluster
+from k8s.facts import gather
+from k8s.findings import Severity
+from k8s.needs import ClusterNeeds, needs_of
+from k8s.preflight import findings
+from tests.helm.helm import CHART, defaults, merged, render
+from tests.k8s.api import Api
+from tests.k8s.asking import READY
+from tests.k8s.objects import NAMESPACE, Object, node, pod
+
+FILE = CHART / "values" / "multi-node-a100.yaml"
+ROOM = ("room for", "growth of", "loss of a node")
+
+
+@cache
+def needs() -> ClusterNeeds:
+    values = merged(defaults(), yaml.safe_load(FILE.read_text()))
+    return needs_of(render(FILE), Fleet.model_validate(values["fleet"]), values)
+
+
+def nodes(*gpus: int, **more: bool) -> list[Object]:
+    return [
+        node(f"a100-{i}", count, cpu="256", memory="2Ti", **more)  # type: ignore[arg-type]
+        for i, count in enumerate(gpus, 1)
+    ]
+
+
+def of_room(*objects: Object) -> dict[str, Severity]:
+    """Findings that are not fine, by their titles."""
+    with Api(*READY, *objects) as api:
+        facts = gather(Cluster(str(api.kubeconfig)), needs(), NAMESPACE, "antefix")
+    found = findings(facts, needs())
+    return {
+        one.title: one.severity
+        for one in found
+        if one.title.startswith(ROOM) and one.severity != "ok"
+    }
+
+
+UPGRADE: dict[str, Severity] = {"room for an upgrade": "warning"}
+
+
+def test_two_nodes_of_eight_hold_it_as_it_begins() -> None:
+    assert of_room(*nodes(8, 8)) == {
+        "growth of llama-8b": "note",
+        "loss of a node and llama-8b": "note",
+        "room for a rollout of llama-70b": "warning",
+        **UPGRADE,
+    }
+
+
+@pytest.mark.parametrize("gpus", [(8, 8, 8), (12, 12)], ids=str)
+def test_24_gpus_hold_all_but_a_second_cluster(gpus: tuple[int, ...]) -> None:
+    assert of_room(*nodes(*gpus)) == UPGRADE
+
+
+def test_four_nodes_of_eight_hold_a_second_cluster_as_well() -> None:
+    assert of_room(*nodes(8, 8, 8, 8)) == {}
+
+
+def test_four_gpus_that_another_has_leave_the_small_pool_without_any() -> None:
+    assert of_room(*nodes(8, 8), pod("other", "a100-2", gpus=4)) == {"room for llama-8b": "problem"}
+
+
+def test_gpus_on_nodes_that_are_split_are_not_enough_for_engines_of_four() -> None:
+    others = [pod(f"other-{i}", f"a100-{i}", gpus=5) for i in (1, 2, 3)]
+    assert of_room(*nodes(8, 8, 8, 8), *others) == {"room for llama-70b": "problem"}
+
+
+def test_a_node_that_takes_no_pods_is_no_room() -> None:
+    cordoned = node("a100-9", 8, cordoned=True)
+    assert "room for llama-70b" in of_room(*nodes(8), cordoned)
