@@ -31,6 +31,10 @@ def plan(
         int | None,
         typer.Option(min=1, help="Mean prompt length in tokens; default: context minus output."),
     ] = None,
+    long_prompt: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that one prompt in 100 exceeds; default: the mean."),
+    ] = None,
     output: Annotated[
         int | None,
         typer.Option(min=1, help="Mean answer length in tokens; default: an eighth of context."),
@@ -43,7 +47,7 @@ def plan(
         typer.Option(min=0.001, help="Requests per second, instead of or with --concurrency."),
     ] = None,
     slo: Annotated[
-        str, typer.Option(help="TTFT and TPOT objectives, in seconds.")
+        str, typer.Option(help="Objectives in seconds: TTFT of 99 in 100 requests, and TPOT.")
     ] = "ttft=2,tpot=0.1",
     draft: Annotated[
         str | None,
@@ -105,6 +109,7 @@ def plan(
             rate=rate,
             cache=CACHE_DTYPES[kv_cache_dtype],
             price_per_gpu_hour=price,
+            long_prompt=long_prompt,
         )
         drafter = _drafter(draft or "ngram", drafts_accepted, download)
         found = plan_for(shape_of(config), kind, target, drafter)
@@ -117,6 +122,8 @@ def plan(
             if found.chosen.engine.precision.bits == 4:
                 for caution in four_bit_cautions(model, found.shape.parameters):
                     note(caution)
+            if prompt is not None and long_prompt is None:
+                note("every prompt counts as the mean one; --long-prompt says how long some are")
             if price_per_gpu_hour is None and price is not None:
                 note("the price is of May 2026, in US dollars; --price-per-gpu-hour sets yours")
             note("an estimate by a roofline: docs/planning.md says how far off it may be")

@@ -24,13 +24,12 @@ from weights.kernels import LEAST_FOR_FP8
 from weights.memory import GIB, PRECISIONS, W4A16, Precision, fitted, kv_bytes_of
 from weights.model_shape import ModelShape
 from weights.roofline import (
-    OfferedLoad,
     RooflineEngine,
     crossover_batch,
     prefill_rate,
     speed_of,
 )
-from weights.sizing import Option, SizingTarget, sized, stored_precision
+from weights.sizing import Option, SizingTarget, option_for, sized, stored_precision
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def plan_for(
         crossover=_crossover(shape, gpu, chosen.engine, target),
         draft=_draft(chosen, target, drafter or Drafter()),
         warm=_warm(chosen),
-        overflow=_overflow(options, chosen),
+        overflow=_overflow(options, chosen, target),
         cost_output=cost and cost / target.output * 1e6,
         cost_all=cost and cost / (target.prompt + target.output) * 1e6,
     )
@@ -141,6 +140,14 @@ def _check(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> None:
             f"a prompt of {target.prompt} and an output of {target.output} tokens are more than the"
             f" context of {target.context}",
             "ask for a longer context, or for shorter ones",
+        )
+    if target.long_prompt is not None and not (
+        target.prompt <= target.long_prompt < target.context
+    ):
+        raise Problem(
+            f"a long prompt of {target.long_prompt} tokens is not between the mean one of"
+            f" {target.prompt} and the context of {target.context}",
+            "name the length that one prompt of a hundred exceeds",
         )
     if target.cache.name == "fp8" and gpu.capability < LEAST_FOR_FP8:
         raise Problem(
@@ -204,8 +211,8 @@ def _fits(shape: ModelShape, gpu: Gpu, target: SizingTarget) -> bool:
 
 
 def _too_slow(fitting: list[Option], target: SizingTarget) -> Problem:
-    alone = [speed_of(o.engine, OfferedLoad(1, target.prompt, target.output)) for o in fitting]
-    ttft, tpot = min(s.ttft_s for s in alone), min(s.tpot_s for s in alone)
+    alone = [speed_of(option.engine, target.load(1, 1)) for option in fitting]
+    ttft, tpot = min(s.ttft_p99_s for s in alone), min(s.tpot_s for s in alone)
     asked = f"ttft={target.ttft_s:g}" + (f",tpot={target.tpot_s:g}" if target.tpot_s else "")
     return Problem(
         f"no replica keeps {asked}, not with one request at a time: the best reachable"
@@ -254,13 +261,17 @@ def _warm(option: Option) -> int:
     return max(1, ceil(peak / option.concurrency) - option.replicas)
 
 
-def _overflow(options: list[Option], chosen: Option) -> OverflowReplicas | None:
+def _overflow(
+    options: list[Option], chosen: Option, target: SizingTarget
+) -> OverflowReplicas | None:
     """One standard deviation more, in 4 bit; None where a replica of those takes no fewer GPUs
     than one more of the pool's."""
     light = next((o for o in options if o.engine.precision.name == W4A16.name), None)
     if light is None or light.engine.tp >= chosen.engine.tp:
         return None
-    return OverflowReplicas(light, ceil(sqrt(chosen.in_flight) / light.concurrency))
+    more = replace(target, concurrency=ceil(sqrt(chosen.in_flight)), rate=None)
+    option = option_for(light.engine, more)
+    return OverflowReplicas(option, option.replicas)
 
 
 def _cost_per_request(option: Option, target: SizingTarget) -> float | None:

@@ -18,7 +18,7 @@ COLUMNS = (
     "KV cache, GiB/GPU",
     "at full context",
     "in flight, at most",
-    "TTFT, s",
+    "TTFT p99, s",
     "TPOT, ms",
     "replicas",
     "GPUs",
@@ -36,7 +36,7 @@ def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
             f"{option.budget.kv / GIB:.1f}",
             str(option.at_full_context),
             str(option.concurrency),
-            f"{speed.ttft_s:.2f}",
+            f"{speed.ttft_p99_s:.2f}",
             f"{speed.tpot_s * 1e3:.1f}",
             str(option.replicas),
             str(option.gpus),
@@ -52,6 +52,8 @@ def lines(plan: Plan) -> Iterator[str]:
         f"* {engine.precision.name} on {where}: {chosen.replicas} serving, {plan.warm} warm"
         f" ({chosen.in_flight} requests in flight, mean {target.prompt} + {target.output} tokens)"
     )
+    if target.long_prompt is not None:
+        yield f"99 of 100 prompts have at most {target.long_prompt} tokens"
     for refused in plan.refused:
         yield f"not {refused.precision.name}: {refused.reason}"
     yield (
@@ -108,6 +110,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "options": [_option(option, option is plan.chosen) for option in plan.options],
         "refused": {refused.precision.name: refused.reason for refused in plan.refused},
         "crossover_batch": plan.crossover,
+        "long_prompt": plan.target.long_prompt,
         "draft": plan.draft and _draft(plan.draft),
         "warm_replicas": plan.warm,
         "overflow": overflow
@@ -156,6 +159,7 @@ def _option(option: Option, chosen: bool) -> dict[str, Any]:
         "replicas": option.replicas,
         "gpus": option.gpus,
         "ttft_s": option.speed.ttft_s,
+        "ttft_p99_s": option.speed.ttft_p99_s,
         "tpot_s": option.speed.tpot_s,
         "step_s": option.speed.step_s,
         "requests_s_per_replica": option.speed.requests_s,

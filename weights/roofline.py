@@ -15,6 +15,7 @@ from weights.cache_dtype import SIXTEEN_BIT_CACHE, CacheDtype
 from weights.gpus import Gpu
 from weights.memory import SIXTEEN_BIT, Precision, kv_bytes_of, weight_bytes
 from weights.model_shape import ModelShape
+from weights.queueing import mean_wait, wait_percentile
 
 # Fitted by hand, to two digits, to tests/weights/published.yaml: of the datasheet's bandwidth, and
 # of its operations a second in the matrix products of a prompt. 8 bit reaches less of twice as
@@ -129,38 +130,51 @@ def prefill_rate(engine: RooflineEngine, prompt: int) -> float:
 
 @dataclass(frozen=True)
 class OfferedLoad:
-    """What a replica is asked: requests in flight, and their mean lengths in tokens."""
+    """What each of `replicas` is asked: requests in flight, and their mean lengths in tokens.
+
+    One prompt of a hundred is longer than `long_prompt`; None: all are like the mean one.
+    """
 
     concurrency: int
     prompt: int
     output: int
+    long_prompt: int | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True)
 class Speed:
-    """`ttft_s` and `tpot_s` of a mean request; `requests_s` that one replica finishes."""
+    """`ttft_s` and `tpot_s` of a mean request, `ttft_p99_s` of the 99th of a hundred; `requests_s`
+    that one replica finishes."""
 
     ttft_s: float
+    ttft_p99_s: float
     tpot_s: float
     step_s: float
     requests_s: float
 
 
 def speed_of(engine: RooflineEngine, load: OfferedLoad) -> Speed:
-    """A replica with `concurrency` requests always in flight.
+    """Replicas with `concurrency` requests always in flight on each.
 
     In the time that one request decodes, all the others' prompts are computed by the same GPUs,
-    so a cycle lasts output x step + concurrency x prefill. A prompt waits for those before it as
-    in an M/D/1 queue with the prefills' share of that time (Kleinrock, "Queueing Systems", 1975).
+    so a cycle lasts output x step + concurrency x prefill. A prompt waits for others with the
+    prefills' share of that time (weights.queueing). The 99th of a hundred requests is the slower
+    one of two: a long prompt that waits as the mean one does, and a mean one that waits as the 99th
+    does. Both at once are rarer than one of a hundred.
     """
     prompt_s = prefill_s(engine, load.prompt)
     step_s = decode_step_s(engine, load.concurrency, load.prompt + load.output / 2)
     others = (load.concurrency - 1) * prompt_s
     cycle = load.output * step_s + load.concurrency * prompt_s
     share = others / cycle
-    waits = share * prompt_s / (2 * (1 - share))
+    mean = mean_wait(load.replicas, share) * prompt_s
+    late = wait_percentile(load.replicas, share) * prompt_s
+    long_s = prefill_s(engine, load.long_prompt or load.prompt)
+    first_step = step_s if load.concurrency > 1 else 0.0
     return Speed(
-        ttft_s=prompt_s + waits + (step_s if load.concurrency > 1 else 0.0),
+        ttft_s=prompt_s + mean + first_step,
+        ttft_p99_s=max(long_s + mean, prompt_s + late) + first_step,
         tpot_s=step_s + others / load.output,
         step_s=step_s,
         requests_s=load.concurrency / cycle,

@@ -35,10 +35,13 @@ STEP_TOKENS = 8192
 
 @dataclass(frozen=True)
 class SizingTarget:
-    """`context` is the longest request, prompt and answer; `prompt` and `output` the mean one's.
+    """`context` is the longest request, prompt and answer; `prompt` and `output` the mean one's;
+    one prompt of a hundred is longer than `long_prompt` (None: all are like the mean one).
 
-    Tokens and seconds. `concurrency` is of requests in flight on average, `rate` of requests that
-    arrive in a second; one of them is needed, and of two the one that takes more replicas counts.
+    Tokens and seconds. 99 of 100 requests are to get their first token within `ttft_s`, and the
+    mean one each token after it within `tpot_s`. `concurrency` is of requests in flight on average,
+    `rate` of requests that arrive in a second; one of them is needed, and of two the one that takes
+    more replicas counts.
     """
 
     context: int
@@ -51,14 +54,19 @@ class SizingTarget:
     cache: CacheDtype = SIXTEEN_BIT_CACHE
     utilization: float = 0.9
     price_per_gpu_hour: float | None = None
+    long_prompt: int | None = None
+
+    def load(self, concurrency: int, replicas: int) -> OfferedLoad:
+        """Of one of `replicas`, with `concurrency` requests in flight on each."""
+        return OfferedLoad(concurrency, self.prompt, self.output, self.long_prompt, replicas)
 
 
 @dataclass(frozen=True)
 class Option:
     """One precision with its best tensor parallelism.
 
-    `at_full_context` sequences of the longest context fit in memory. One replica takes up to
-    `concurrency` mean requests at once, within memory and SLO; 0: it keeps the SLO for none. All
+    `at_full_context` sequences of the longest context fit in memory. Each of the replicas takes up
+    to `concurrency` mean requests at once, within memory and SLO; 0: it keeps the SLO for none. All
     replicas have `in_flight` of them, evenly, at `speed`.
     """
 
@@ -112,13 +120,14 @@ def _split(precision: Precision, shape: ModelShape, tp: int) -> Precision | None
 def sized(shape: ModelShape, gpu: Gpu, precision: Precision, target: SizingTarget) -> list[Option]:
     """One option for each number of GPUs that the model can be split over."""
     return [
-        _option(RooflineEngine(shape, gpu, split, tp, target.cache), target)
+        option_for(RooflineEngine(shape, gpu, split, tp, target.cache), target)
         for tp in TENSOR_PARALLEL
         if (split := _split(precision, shape, tp))
     ]
 
 
-def _option(engine: RooflineEngine, target: SizingTarget) -> Option:
+def option_for(engine: RooflineEngine, target: SizingTarget) -> Option:
+    """As many replicas of that engine as the target needs."""
     shape, tp = engine.shape, engine.tp
     budget = budget_of(
         *(shape, engine.gpu, engine.precision, tp),
@@ -126,8 +135,9 @@ def _option(engine: RooflineEngine, target: SizingTarget) -> Option:
     )
     whole = kv_bytes_of(shape, target.context, target.cache, tp)
     mean = kv_bytes_of(shape, target.prompt + target.output, target.cache, tp)
-    most = _within_slo(engine, target, min(max(budget.kv, 0) // mean, MOST_SEQUENCES))
-    replicas, in_flight = _replicas(engine, target, most) if most else (0, 0)
+    room = min(max(budget.kv, 0) // mean, MOST_SEQUENCES)
+    replicas, most = _replicas(engine, target, room)
+    in_flight = _in_flight(engine, target, replicas, most) if replicas else 0
     each = ceil(in_flight / replicas) if replicas else 1
     return Option(
         engine=engine,
@@ -137,35 +147,56 @@ def _option(engine: RooflineEngine, target: SizingTarget) -> Option:
         concurrency=most,
         in_flight=in_flight,
         replicas=replicas,
-        speed=speed_of(engine, OfferedLoad(each, target.prompt, target.output)),
+        speed=speed_of(engine, target.load(each, max(replicas, 1))),
     )
 
 
-def _replicas(engine: RooflineEngine, target: SizingTarget, most: int) -> tuple[int, int]:
-    """How many are needed, and how many requests all of them have in flight, `most` each."""
+def _replicas(engine: RooflineEngine, target: SizingTarget, room: int) -> tuple[int, int]:
+    """How many are needed, and how many requests in flight each then takes: the more there are, the
+    shorter a prompt waits. (0, 0) where one request alone is too slow, or there is no room."""
+    rate, wanted = target.rate or 0.0, target.concurrency or 0
+    least = _within_slo(engine, target, room, 1)
+    if not least:
+        return 0, 0
+
+    def suffice(replicas: int) -> bool:
+        most = _within_slo(engine, target, room, replicas)
+        return replicas * most >= wanted and replicas * _finished_s(engine, target, most) >= rate
+
+    enough = max(ceil(wanted / least), ceil(rate / _finished_s(engine, target, least)))
+    replicas = bisect_left(range(1, enough), True, key=suffice) + 1
+    return replicas, _within_slo(engine, target, room, replicas)
+
+
+def _in_flight(engine: RooflineEngine, target: SizingTarget, replicas: int, most: int) -> int:
+    """On all replicas. By Little's law as many as let a replica finish what comes to it."""
+    rate = (target.rate or 0.0) / replicas
 
     def finished_s(each: int) -> float:
-        return speed_of(engine, OfferedLoad(each, target.prompt, target.output)).requests_s
+        return _finished_s(engine, target, each)
 
-    rate, wanted = target.rate or 0.0, target.concurrency or 0
-    replicas = max(ceil(wanted / most), ceil(rate / finished_s(most)))
-    # by Little's law as many are in flight as let a replica finish what comes to it
-    arriving = bisect_left(range(1, most), rate / replicas, key=finished_s) + 1
-    return replicas, max(wanted, arriving * replicas)
+    arriving = bisect_left(range(1, most), rate, key=finished_s) + 1
+    return max(target.concurrency or 0, arriving * replicas)
+
+
+def _finished_s(engine: RooflineEngine, target: SizingTarget, each: int) -> float:
+    """Requests a second of one replica."""
+    return speed_of(engine, target.load(each, 1)).requests_s
 
 
 def _keeps(speed: Speed, target: SizingTarget) -> bool:
-    return speed.ttft_s <= target.ttft_s and (
+    return speed.ttft_p99_s <= target.ttft_s and (
         target.tpot_s is None or speed.tpot_s <= target.tpot_s
     )
 
 
-def _within_slo(engine: RooflineEngine, target: SizingTarget, room: int) -> int:
-    """The most requests in flight, up to `room`, that keep the SLO: both times grow with them."""
+def _within_slo(engine: RooflineEngine, target: SizingTarget, room: int, replicas: int) -> int:
+    """The most requests in flight on each of `replicas`, up to `room`, that keep the SLO: both
+    times grow with them."""
     low, high = 0, room
     while low < high:
         middle = (low + high + 1) // 2
-        if _keeps(speed_of(engine, OfferedLoad(middle, target.prompt, target.output)), target):
+        if _keeps(speed_of(engine, target.load(middle, replicas)), target):
             low = middle
         else:
             high = middle - 1

@@ -75,6 +75,18 @@ def test_a_draft_is_counted_by_its_own_shape() -> None:
     assert large["draft"]["weight_bytes_per_gpu"] > 500 << 20
 
 
+def test_a_long_prompt_is_told_with_the_time_that_it_takes() -> None:
+    lengths = ("--prompt", "1000", "--output", "256")
+    short, long = (
+        json.loads(plan(*LOAD, *lengths, *more, "--json").stdout)["options"][0]["ttft_p99_s"]
+        for more in ((), ("--long-prompt", "3000"))
+    )
+    assert short < long
+    told = plan(*LOAD, *lengths, "--long-prompt", "3000").stdout
+    assert "99 of 100 prompts have at most 3000" in told
+    assert "--long-prompt" in plan(*LOAD, *lengths).stderr
+
+
 def test_a_draft_that_is_not_known_is_named() -> None:
     done = plan(*LOAD, "--draft", "a/draft")
     assert done.exit_code == ExitCode.FAILED

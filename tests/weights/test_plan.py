@@ -20,8 +20,8 @@ from weights.model_shape import ModelShape, shape_of
 from weights.plan import Drafter, Plan, plan_for
 from weights.plan_fleet import fleet_yaml
 from weights.plan_text import as_json, by_load, lines, rows
-from weights.roofline import decode_step_s
-from weights.sizing import SizingTarget
+from weights.roofline import RooflineEngine, decode_step_s
+from weights.sizing import SizingTarget, option_for
 
 SHAPES = {
     name: shape_of(known_config(name) or {})
@@ -49,6 +49,7 @@ targets = st.builds(
     tpot_s=st.one_of(st.none(), st.floats(0.01, 0.2)),
     concurrency=st.integers(1, 2000),
     rate=st.one_of(st.none(), st.floats(0.1, 100)),
+    long_prompt=st.one_of(st.none(), st.integers(1500, 2000)),
 )
 shapes = st.sampled_from(list(SHAPES.values()))
 gpus = st.sampled_from(GPUS)
@@ -66,7 +67,7 @@ def planned(shape: ModelShape, gpu: Any, target: SizingTarget) -> Plan | None:
 def test_every_option_keeps_the_promise(shape: ModelShape, gpu: Any, target: SizingTarget) -> None:
     plan = planned(shape, gpu, target)
     for option in plan.options if plan else ():
-        assert option.speed.ttft_s <= target.ttft_s
+        assert option.speed.ttft_p99_s <= target.ttft_s
         assert target.tpot_s is None or option.speed.tpot_s <= target.tpot_s
         assert option.replicas * option.concurrency >= (target.concurrency or 0)
         assert option.replicas * option.speed.requests_s >= (target.rate or 0) * (1 - 1e-9)
@@ -116,7 +117,7 @@ def test_of_equally_many_gpus_the_weights_with_more_bits_are_chosen() -> None:
 
 
 def test_a_small_load_of_a_large_model_is_for_four_bits() -> None:
-    plan = plan_for(LLAMA_70B, A100, replace(TARGET, concurrency=4))
+    plan = plan_for(LLAMA_70B, A100, replace(TARGET, concurrency=1))
     assert plan.chosen.engine.precision.name == "w4a16"
 
 
@@ -140,6 +141,29 @@ def test_a_rate_takes_as_many_replicas_as_finish_it() -> None:
     plan = plan_for(LLAMA_8B, A100, by_rate)
     twice = plan_for(LLAMA_8B, A100, replace(by_rate, rate=40.0))
     assert 2 * plan.chosen.gpus - 1 <= twice.chosen.gpus <= 2 * plan.chosen.gpus
+
+
+def test_of_more_replicas_each_takes_more_requests() -> None:
+    """A prompt goes to the replica that begins it first."""
+    engine = RooflineEngine(LLAMA_70B, A100, W8A8, 2)
+    few, many = (option_for(engine, replace(TARGET, concurrency=n)) for n in (8, 64))
+    assert few.replicas < many.replicas
+    assert few.concurrency < many.concurrency
+
+
+def test_long_prompts_take_more_gpus_a_replica() -> None:
+    """What one of a hundred takes counts: the SLO is met by 99 of them."""
+    short, long = (
+        plan_for(LLAMA_70B, A100, replace(TARGET, concurrency=1, long_prompt=tokens)).chosen
+        for tokens in (None, 7000)
+    )
+    assert short.engine.tp < long.engine.tp
+
+
+@pytest.mark.parametrize("tokens", [1999, 8192])
+def test_a_long_prompt_that_cannot_be_is_refused(tokens: int) -> None:
+    with pytest.raises(Problem, match=f"a long prompt of {tokens} tokens"):
+        plan_for(LLAMA_8B, A100, replace(TARGET, long_prompt=tokens))
 
 
 def test_one_replica_is_always_warm_and_more_for_larger_loads() -> None:

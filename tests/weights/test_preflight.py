@@ -87,6 +87,8 @@ def mistral(experts: int) -> ModelShape:
         experts_per_token=2,
         expert_intermediate=14336,
     )
+
+
 def least_memory(model: Model, engine: EngineConfig, draft: Model | None) -> int:
     """Bytes of a GPU with which the model, with its draft, is no longer refused."""
 

@@ -59,6 +59,20 @@ def test_more_requests_in_flight_finish_faster_and_each_waits_longer(
     assert two.requests_s >= one.requests_s * (1 - 1e-9)
     assert two.tpot_s >= one.tpot_s
     assert two.ttft_s >= one.ttft_s
+    assert two.ttft_p99_s >= one.ttft_p99_s >= one.ttft_s
+
+
+@given(engines, batches, lengths, st.integers(1, 4000), st.integers(1, 400), st.integers(0, 9999))
+def test_more_replicas_answer_sooner_and_longer_prompts_later(
+    engine: RooflineEngine, concurrency: int, prompt: int, output: int, replicas: int, longer: int
+) -> None:
+    load = OfferedLoad(concurrency, prompt, output, replicas=replicas)
+    alone, more = speed_of(engine, load), speed_of(engine, replace(load, replicas=replicas + 1))
+    longest = speed_of(engine, replace(load, long_prompt=prompt + longer))
+    assert more.ttft_s <= alone.ttft_s * (1 + 1e-9)
+    assert more.ttft_p99_s <= alone.ttft_p99_s * (1 + 1e-9)
+    assert longest.ttft_p99_s >= alone.ttft_p99_s
+    assert longest.ttft_s == alone.ttft_s
 
 
 @given(engines, st.integers(1, 2000))

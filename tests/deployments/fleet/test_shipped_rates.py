@@ -1,71 +1,145 @@
-"""`prefill_rate` and `speculative_config` of the files that ship are what `antefix plan` computes
-for the same engines.
+"""Shipped files for GPUs have the engines that `antefix plan` chooses for their load: the GPUs of a
+replica, its `prefill_rate` and its `speculative_config`.
+
+A file may have other GPUs a replica, with a comment that begins "antefix plan chooses N GPUs" and
+says why.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from deployments.fleet.model_lookup import draft_model
 from deployments.fleet.pool import Pool
-from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
-from weights.drafting import DraftEngine, planned_draft
-from weights.gpus import gpu_called
+from k8s.gpu_kinds import gpu_of
+from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in, values_of
+from weights.drafting import DraftPlan, draft_of, planned_draft
+from weights.gpus import Gpu, gpu_called
 from weights.known_models import known_config
 from weights.model_shape import shape_of
-from weights.plan import plan_for
+from weights.plan import Plan, plan_for
 from weights.roofline import RooflineEngine, prefill_rate
 from weights.sizing import SizingTarget, stored_precision
 
-A100 = gpu_called("a100-80g")
-# tokens, as the files' comments say
-PROMPT = 2000
+# What fleets/a100.yaml says of its load, in tokens and requests in flight; two replicas share it.
+PROMPT, LONG_PROMPT, OUTPUT = 2000, 7200, 400
+LOAD, REPLICAS = 64, 2
+A100_80G = "A100-80G"
 
-RATED = {
-    f"{file.stem}: {name}": pool
+
+@dataclass(frozen=True)
+class ShippedPool:
+    """A pool on GPUs of a file."""
+
+    file: Path
+    name: str
+    pool: Pool
+
+    @property
+    def gpu(self) -> Gpu:
+        """As the chart's nodeSelector has it; fleets/ are for the larger A100."""
+        values = values_of(self.file)
+        if "engine" not in values:
+            return gpu_called(A100_80G)
+        own = (values.get("pools") or {}).get(self.name) or {}
+        offered = gpu_of(own.get("nodeSelector") or values["engine"]["nodeSelector"])
+        assert offered is not None
+        return gpu_called(offered.accelerator)
+
+    @property
+    def engine(self) -> RooflineEngine:
+        shape = shape_of(known_config(self.pool.model) or {})
+        return RooflineEngine(shape, self.gpu, stored_precision(shape), self.pool.tensor_parallel)
+
+    @property
+    def plan(self) -> Plan:
+        context, slo = self.pool.engine_args["max_model_len"], self.pool.slo.interactive
+        assert isinstance(context, int) and slo is not None
+        target = SizingTarget(
+            context=context,
+            prompt=PROMPT,
+            output=OUTPUT,
+            ttft_s=slo.ttft_s,
+            tpot_s=slo.tpot_s,
+            concurrency=LOAD,
+            long_prompt=LONG_PROMPT,
+        )
+        return plan_for(self.engine.shape, self.gpu, target)
+
+    @property
+    def draft(self) -> DraftPlan | None:
+        """With the head that the file names, or n-grams."""
+        most = self.pool.engine_args["max_num_seqs"]
+        assert isinstance(most, int)
+        name = named.name if (named := draft_model(self.pool)) else None
+        shape = shape_of(known_config(name) or {}) if name else None
+        return planned_draft(
+            self.engine,
+            draft_of(self.engine, "eagle3" if name else "ngram", name, shape),
+            batch=LOAD // REPLICAS,
+            most=most,
+            context=PROMPT + OUTPUT / 2,
+        )
+
+    def says(self, tp: int) -> bool:
+        """Whether a comment gives the reason for other GPUs than the plan's."""
+        return re.search(rf"# antefix plan chooses {tp} GPUs?\b", self.file.read_text()) is not None
+
+
+SHIPPED = {
+    f"{file.stem}: {name}": ShippedPool(file, name, pool)
     for file in [*FLEET_FILES, *VALUES_FILES]
     for name, pool in fleet_in(file).pools.items()
-    if pool.prefill_rate is not None
+    if pool.engine_args.get("quantization")
 }
+WITH_WARM = [each for each in SHIPPED.values() if each.pool.warm_replicas]
+SPECULATING = {id: each for id, each in SHIPPED.items() if each.pool.speculation}
+each_pool = pytest.mark.parametrize("shipped", SHIPPED.values(), ids=SHIPPED)
 
 
-@pytest.mark.parametrize("pool", RATED.values(), ids=RATED)
-def test_a_prefill_rate_that_ships_is_the_plans(pool: Pool) -> None:
-    shape = shape_of(known_config(pool.model) or {})
-    engine = RooflineEngine(shape, A100, stored_precision(shape), pool.tensor_parallel)
-    assert pool.prefill_rate == round(prefill_rate(engine, PROMPT))
+@each_pool
+def test_a_pool_that_ships_has_the_gpus_that_the_plan_chooses(shipped: ShippedPool) -> None:
+    chosen = shipped.plan.chosen.engine.tp
+    assert shipped.pool.tensor_parallel == chosen or shipped.says(chosen)
 
 
-SPECULATING = {id: pool for id, pool in RATED.items() if pool.speculation is not None}
+@pytest.mark.parametrize("shipped", WITH_WARM, ids=lambda each: each.file.stem)
+def test_the_flagship_has_the_replicas_that_the_plan_chooses(shipped: ShippedPool) -> None:
+    plan, pool = shipped.plan, shipped.pool
+    assert (plan.chosen.replicas, plan.warm) == (REPLICAS, 1)
+    assert (pool.first_replicas, pool.warm_replicas) == (REPLICAS + 1, 1)
 
 
-@pytest.mark.parametrize("pool", SPECULATING.values(), ids=SPECULATING)
-def test_a_draft_that_ships_is_the_plans_and_is_bounded(pool: Pool) -> None:
-    shape = shape_of(known_config(pool.model) or {})
-    tp, most = pool.tensor_parallel, pool.engine_args["max_num_seqs"]
-    assert isinstance(most, int)
-    engine = RooflineEngine(shape, A100, stored_precision(shape), tp)
-    draft = planned_draft(engine, DraftEngine("ngram"), batch=64, most=most, context=PROMPT + 200)
-    assert draft is not None
-    assert pool.engine_args["speculative_config"] == draft.speculative_config(tp, most)
+def test_the_flagship_is_not_of_the_smallest_gpus_because_some_prompts_are_long() -> None:
+    shipped = SHIPPED["a100: llama-70b"]
+    plan = shipped.plan
+    short = plan_for(plan.shape, plan.gpu, replace(plan.target, long_prompt=PROMPT))
+    two = [
+        plan_for(plan.shape, plan.gpu, replace(plan.target, long_prompt=tokens)).chosen.engine.tp
+        for tokens in (4800, 4900)
+    ]
+    assert (short.chosen.engine.tp, two, plan.chosen.engine.tp) == (1, [2, 4], 4)
+
+
+@each_pool
+def test_a_prefill_rate_that_ships_is_the_plans(shipped: ShippedPool) -> None:
+    assert shipped.pool.prefill_rate == round(prefill_rate(shipped.engine, PROMPT))
+
+
+@pytest.mark.parametrize("shipped", SPECULATING.values(), ids=SPECULATING)
+def test_a_draft_that_ships_is_the_plans_and_is_bounded(shipped: ShippedPool) -> None:
+    pool, draft = shipped.pool, shipped.draft
+    most = pool.engine_args["max_num_seqs"]
+    assert draft is not None and isinstance(most, int)
+    given = pool.engine_args["speculative_config"]
+    assert given == draft.speculative_config(pool.tensor_parallel, most)
     assert pool.speculation is not None and pool.speculation.when_slower == "stop"
 
 
-@pytest.mark.parametrize("pool", RATED.values(), ids=RATED)
-def test_no_pool_that_ships_drafts_without_a_bound(pool: Pool) -> None:
-    drafts = "speculative_config" in pool.engine_args
-    assert drafts == (pool.speculation is not None)
-
-
 def test_a_plan_has_that_rate_for_the_engine_that_it_chooses() -> None:
-    shape = shape_of(known_config("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4") or {})
-    target = SizingTarget(32768, PROMPT, 400, ttft_s=2.0, concurrency=16)
-    plan = plan_for(shape, A100, target)
+    plan = SHIPPED["a100: llama-8b"].plan
     assert plan.prefill_rate == prefill_rate(plan.chosen.engine, PROMPT)
-
-
-@pytest.mark.parametrize("file", [*FLEET_FILES, *VALUES_FILES], ids=lambda file: file.stem)
-def test_every_pool_on_gpus_has_a_prefill_rate(file: Path) -> None:
-    pools = fleet_in(file).pools.values()
-    assert all(pool.prefill_rate for pool in pools if pool.engine_args.get("quantization"))
