@@ -156,8 +156,9 @@ def _drafter(draft: str, accepted: float, download: bool) -> Drafter:
     if draft == "ngram":
         return Drafter(accepted=accepted)
     config = _config_of(draft, download)
-    is_head = any("Eagle3" in name for name in config.get("architectures") or ())
-    return Drafter("eagle3" if is_head else "draft_model", draft, shape_of(config), accepted)
+    shape = shape_of(config)
+    is_head = shape.is_eagle3_head or "Eagle3" in shape.architecture
+    return Drafter("eagle3" if is_head else "draft_model", draft, shape, accepted)
 
 
 def _config_of(model: str, download: bool) -> dict[str, Any]:

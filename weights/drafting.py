@@ -49,7 +49,7 @@ class DraftEngine:
 
     @property
     def weight_bytes(self) -> int:
-        """On each GPU. A head's own token table is the model's."""
+        """On each GPU."""
         engine = self.engine
         return weight_bytes(engine.shape, engine.precision, engine.tp) if engine else 0
 
@@ -66,7 +66,8 @@ def draft_of(
     """`shape` is the draft's own; a head's may be unknown: one layer like the model's."""
     if method == "ngram":
         return DraftEngine("ngram")
-    own = replace(engine.shape, layers=1) if shape is None else shape
+    like_the_model = replace(engine.shape, layers=1, is_eagle3_head=method == "eagle3")
+    own = like_the_model if shape is None else shape
     return DraftEngine(method, model, replace(engine, shape=own, precision=BF16))
 
 

@@ -68,6 +68,9 @@ class ModelShape:
     full_attention_layers: int | None = None
     quantization: Mapping[str, Any] | None = None
     gated_mlp: bool = True
+    # One layer over three hidden states of another model, whose token table it looks up, and fewer
+    # tokens to choose from: vLLM 0.32's model_executor/models/llama_eagle3.py.
+    is_eagle3_head: bool = False
 
     @property
     def is_mla(self) -> bool:
@@ -78,9 +81,14 @@ class ModelShape:
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
+    def table_parameters(self) -> int:
+        """Of a token table that is looked up alone: no output head, and not another model's."""
+        return 0 if self.tied_embeddings or self.is_eagle3_head else self.vocabulary * self.hidden
+
+    @property
     def embedding_parameters(self) -> int:
         """The token table, and the output head where it is a matrix of its own."""
-        return self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
+        return self.vocabulary * self.hidden + self.table_parameters
 
     @property
     def small_parameters(self) -> int:
@@ -123,10 +131,14 @@ class ModelShape:
 
     def _attention(self) -> tuple[Linear, ...]:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        # a head's layer reads the token beside the states, which are three before
+        width = self.hidden * (2 if self.is_eagle3_head else 1)
+        states = Linear("fc", 3 * self.hidden, self.hidden, 1, shard="none")
         return (
-            Linear("q_proj", self.hidden, queries, self.layers),
-            Linear("k_proj", self.hidden, keys, self.layers),
-            Linear("v_proj", self.hidden, keys, self.layers),
+            *((states,) if self.is_eagle3_head else ()),
+            Linear("q_proj", width, queries, self.layers),
+            Linear("k_proj", width, keys, self.layers),
+            Linear("v_proj", width, keys, self.layers),
             Linear("o_proj", queries, self.hidden, self.layers, shard="inputs"),
         )
 
@@ -173,6 +185,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     layers = _number(config, "num_hidden_layers")
     window, full = _attention_layers(config, layers)
+    drafted_from = _first(config, "draft_vocab_size")
     experts = _first(config, "num_experts", "n_routed_experts", "num_local_experts")
     expert_width = _first(config, "moe_intermediate_size", "intermediate_size") if experts else 0
     return ModelShape(
@@ -183,7 +196,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         kv_heads=_first(config, "num_key_value_heads") or heads,
         head_dim=_first(config, "head_dim") or hidden // heads,
         intermediate=_number(config, "intermediate_size"),
-        vocabulary=_number(config, "vocab_size"),
+        vocabulary=drafted_from or _number(config, "vocab_size"),
         # what Hugging Face takes where the key is missing
         tied_embeddings=bool(config.get("tie_word_embeddings", True)),
         max_context=_max_context(config, kind),
@@ -202,6 +215,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         full_attention_layers=full,
         quantization=config.get("quantization_config"),
         gated_mlp=kind not in PLAIN_MLPS,
+        is_eagle3_head=drafted_from > 0,
     )
 
 

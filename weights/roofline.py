@@ -46,7 +46,7 @@ class RooflineEngine:
     def weights(self) -> int:
         """Bytes of one GPU that a step reads: the token table is looked up, not read."""
         shape = self.shape
-        table = 0 if shape.tied_embeddings else shape.vocabulary * shape.hidden // self.tp
+        table = shape.table_parameters // self.tp
         return weight_bytes(shape, self.precision, self.tp) - table * SIXTEEN_BIT
 
     @cached_property

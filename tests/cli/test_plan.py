@@ -75,6 +75,12 @@ def test_a_draft_is_counted_by_its_own_shape() -> None:
     assert large["draft"]["weight_bytes_per_gpu"] > 500 << 20
 
 
+def test_a_head_of_the_model_drafts_as_one() -> None:
+    head = "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+    told = json.loads(plan(*LOAD, "--json", "--draft", head).stdout)
+    assert (told["draft"]["method"], told["draft"]["model"]) == ("eagle3", head)
+
+
 def test_a_long_prompt_is_told_with_the_time_that_it_takes() -> None:
     lengths = ("--prompt", "1000", "--output", "256")
     short, long = (

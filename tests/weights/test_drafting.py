@@ -90,6 +90,16 @@ def test_where_it_pays_at_every_size_the_largest_has_none(most: int, sizes: list
     assert [size[:2] for size in config["num_speculative_tokens_per_batch_size"]] == sizes
 
 
+def test_a_head_costs_its_own_tokens_and_no_table() -> None:
+    head = shape_of(known_config("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B") or {})
+    known, unknown = (draft_of(SMALL, "eagle3", "head", each) for each in (head, None))
+    table = SMALL.shape.vocabulary * SMALL.shape.hidden * 2
+    assert known.weight_bytes == 2 * head.parameters
+    # as many tokens as the model's, where the shape is not known
+    assert unknown.weight_bytes - known.weight_bytes == table - 32_000 * 4096 * 2
+    assert known.passes_s(2, 8, 2000) < unknown.passes_s(2, 8, 2000)
+
+
 def test_a_draft_takes_memory_for_weights_and_cache() -> None:
     assert ONE_B.weight_bytes > 500 << 20  # 2.5 GB on four GPUs
     assert ONE_B.kv_token_bytes == 2 * 2 * 16 * 64 * 2  # two heads a GPU, 16 layers, 64 wide

@@ -61,8 +61,15 @@ def test_a_mixture_multiplies_a_token_with_few_of_its_parameters(
 @pytest.mark.parametrize("model", known_models())
 def test_every_model_that_ships_can_be_described(model: str) -> None:
     shape = shape_of(known_config(model) or {})
-    assert shape.parameters > 1e9
+    assert shape.parameters > (4e8 if shape.is_eagle3_head else 1e9)
     assert shape.max_context is not None
+
+
+def test_an_eagle3_head_has_the_bytes_that_its_card_says() -> None:
+    """850 MB in 16 bit. Its token table is the model's."""
+    shape = shape_of(known_config("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B") or {})
+    assert shape.is_eagle3_head
+    assert 2 * shape.parameters / 1e6 == pytest.approx(850, abs=0.7)
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "vocab_size"])

@@ -15,8 +15,7 @@ import pytest
 
 from deployments.fleet.model_lookup import draft_model
 from deployments.fleet.pool import Pool
-from k8s.gpu_kinds import gpu_of
-from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in, values_of
+from tests.shipped import FLEET_FILES, VALUES_FILES, fleet_in
 from weights.drafting import DraftPlan, draft_of, planned_draft
 from weights.gpus import Gpu, gpu_called
 from weights.known_models import known_config
@@ -41,14 +40,8 @@ class ShippedPool:
 
     @property
     def gpu(self) -> Gpu:
-        """As the chart's nodeSelector has it; fleets/ are for the larger A100."""
-        values = values_of(self.file)
-        if "engine" not in values:
-            return gpu_called(A100_80G)
-        own = (values.get("pools") or {}).get(self.name) or {}
-        offered = gpu_of(own.get("nodeSelector") or values["engine"]["nodeSelector"])
-        assert offered is not None
-        return gpu_called(offered.accelerator)
+        """Files of fleets/, and sizes of the chart, are for the larger A100."""
+        return gpu_called(A100_80G)
 
     @property
     def engine(self) -> RooflineEngine:
@@ -96,8 +89,11 @@ SHIPPED = {
     for name, pool in fleet_in(file).pools.items()
     if pool.engine_args.get("quantization")
 }
-WITH_WARM = [each for each in SHIPPED.values() if each.pool.warm_replicas]
-SPECULATING = {id: each for id, each in SHIPPED.items() if each.pool.speculation}
+FLAGSHIPS = [
+    each
+    for each in SHIPPED.values()
+    if each.name == "llama-70b" and each.file.stem in ("a100", "multi-node-a100")
+]
 each_pool = pytest.mark.parametrize("shipped", SHIPPED.values(), ids=SHIPPED)
 
 
@@ -107,7 +103,7 @@ def test_a_pool_that_ships_has_the_gpus_that_the_plan_chooses(shipped: ShippedPo
     assert shipped.pool.tensor_parallel == chosen or shipped.says(chosen)
 
 
-@pytest.mark.parametrize("shipped", WITH_WARM, ids=lambda each: each.file.stem)
+@pytest.mark.parametrize("shipped", FLAGSHIPS, ids=lambda each: each.file.stem)
 def test_the_flagship_has_the_replicas_that_the_plan_chooses(shipped: ShippedPool) -> None:
     plan, pool = shipped.plan, shipped.pool
     assert (plan.chosen.replicas, plan.warm) == (REPLICAS, 1)
@@ -130,7 +126,7 @@ def test_a_prefill_rate_that_ships_is_the_plans(shipped: ShippedPool) -> None:
     assert shipped.pool.prefill_rate == round(prefill_rate(shipped.engine, PROMPT))
 
 
-@pytest.mark.parametrize("shipped", SPECULATING.values(), ids=SPECULATING)
+@each_pool
 def test_a_draft_that_ships_is_the_plans_and_is_bounded(shipped: ShippedPool) -> None:
     pool, draft = shipped.pool, shipped.draft
     most = pool.engine_args["max_num_seqs"]
