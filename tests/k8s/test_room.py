@@ -189,11 +189,11 @@ def test_a_pool_that_takes_the_whole_budget_may_find_nodes_that_are_split() -> N
 
 @pytest.mark.parametrize(
     "gpus, short",
-    [([8, 8], {"large"}), ([8, 8, 1], {"large"}), ([8, 8, 4], set()), ([8, 6], {"large", "small"})],
+    [([8, 8], ["large"]), ([8, 8, 1], ["large"]), ([8, 8, 4], []), ([8, 6], ["large", "small"])],
     ids=str,
 )
 def test_a_rollout_that_starts_an_engine_more_needs_room_for_it(
-    gpus: list[int], short: set[str]
+    gpus: list[int], short: list[str]
 ) -> None:
     fleet = {"surge_percent": 20}
     found = asked(*READY, *roomy(*gpus), pools=TWO_POOLS, fleet=fleet)
