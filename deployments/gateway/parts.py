@@ -23,13 +23,13 @@ from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.checks.budgets import TenantBudgets
 from deployments.gateway.checks.fatal_requests import FatalRequests
 from deployments.gateway.inquiries.health import Health
+from deployments.gateway.inquiries.profile_requests import ProfileRequests
 from deployments.gateway.intake.api_keys import ApiKeys, WrongKeys
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.pool.parts import Connections
 from deployments.gateway.pool.pools import Pools
-from deployments.gateway.pool.profile_requests import ProfileRequests
 from deployments.gateway.pool.serve_controller import ServeController
 from deployments.gateway.record.explanations import Explanations
 from deployments.gateway.record.process_metrics import ProcessMetrics

@@ -10,11 +10,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from deployments.gateway.inquiries.profile_requests import ProfileRequests
 from deployments.gateway.intake.api_keys import KeyHolder
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.pool.pools import Pools
-from deployments.gateway.pool.profile_requests import ProfileRequests
 
 T = TypeVar("T")
 

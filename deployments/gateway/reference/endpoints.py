@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from deployments.gateway.pool.profile_requests import ProfileRequests
+from deployments.gateway.inquiries.profile_requests import ProfileRequests
 from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
 
 
