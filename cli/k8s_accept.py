@@ -122,5 +122,5 @@ def _say(engines: Mapping[str, int], before: Report, keep_engines: bool, report:
         note("- kill one engine in the middle of an answer, and wait until another is up")
         note("- delete the pod of one engine, which drains first, while two clients ask")
         for name in (name for name, count in engines.items() if count == 1):
-            note(f"  pool {name} has one engine: it is only killed, and nothing answers meanwhile")
+            note(f"  pool {name} has one engine: it is killed idle, and nothing answers meanwhile")
     note(f"Then {report}.json and {report}.txt are written.")

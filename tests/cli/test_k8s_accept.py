@@ -142,9 +142,10 @@ def test_a_lone_engine_is_killed_and_not_drained(release: FakeRelease) -> None:
     (_, pod) = release.replicas.popitem()
     release.api.remove("Pod", pod, NAMESPACE)
     done = accept("--yes")
-    assert "has one engine: it is only killed" in done.stderr
+    assert "has one engine: it is killed idle" in done.stderr
     assert verdicts()["engine killed"] == "passed"
     assert verdicts()["resume"] == verdicts()["drain"] == "not applicable"
+    assert not [one for one in release.explanations.values() if "resumed" in one]
 
 
 def test_an_answer_that_is_lost_fails(release: FakeRelease) -> None:
