@@ -92,6 +92,6 @@ def ask(hub: str, home: Path, local: LocalModels) -> subprocess.CompletedProcess
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
