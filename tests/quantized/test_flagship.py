@@ -1,19 +1,18 @@
 """What Antefix is for, as a whole: AWQ weights, a draft model, tensor parallelism and KV events
 behind the prefix router give the tokens that the same weights give without any of them.
 
-The CPU's kernel for 4 bits computes bfloat16, in which two workers add in another order than one:
-each token must be the likeliest one up to rounding, given those before it.
+The model is one that says nothing by a narrow margin (tests.quantized.walking_model): the CPU's
+kernel for 4 bits computes bfloat16, in which two workers add in another order than one.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +22,26 @@ import pytest
 
 from benchmarks.stand import lone_gateway, own_redis
 from benchmarks.stand.launched import Launched
-from cli.local.overlay_packages import quantizer_packages
 from cli.local.ports import LOOPBACK, free_ports
 from deployments.fleet.fleet import Fleet
 from deployments.gateway.parts import Secrets
 from deployments.offline.offline_engine import OfflineEngine, Tokens
-from tests.split_model import split_model
+from tests.quantized.walking_model import edge, graph, walk
 from weights.drafts import first_layers
-from weights.quantize_job import QuantizeJob
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parent.parent
 START_S, TOKENS = 300.0, 24
-# Nats, of log-probabilities kept as float16.
-ROUNDING = 0.25
-# Longer than two segments of the prefix index, and three ends.
-RULES = random.Random(7).sample(range(1000, 40000), 300)
-PROMPTS = [[*RULES, *random.Random(end).sample(range(1000, 40000), 30)] for end in range(3)]
-QUANTIZE = """
-import sys
-from pathlib import Path
-from weights.quantizing import QuantizingProgress, quantize
-
-quantize(Path(sys.argv[1]), QuantizingProgress(sys.stdout))
-"""
+# Nats. Transformers finds 16 and more before quantizing, in float32 and in bfloat16.
+DECISIVE = 5.0
+GRAPHS = [graph(number) for number in range(3)]
+# Edges that all graphs have, longer than two segments of the prefix index, and those that differ.
+RULES = random.Random(7).sample([edge(n, GRAPHS[0][n]) for n in range(24)] * 13, 300)
+PROMPTS = [
+    [*RULES, *random.Random(7).sample([edge(n, nodes[n]) for n in range(24, 32)] * 4, 30)]
+    for nodes in GRAPHS
+]
+WALKS = [walk(nodes, ids[-1], TOKENS) for nodes, ids in zip(GRAPHS, PROMPTS, strict=True)]
 PLAIN: dict[str, Any] = {
     "dtype": "bfloat16",
     "max_model_len": 1024,
@@ -62,55 +56,51 @@ ENV = {
 }
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What one engine says without draft, parallelism and router: to each prompt alone, and to all
+    at once. `margin`: by how many nats the likeliest token is ahead of the next, at least."""
+
+    alone: list[Tokens]
+    together: list[Tokens]
+    margin: float
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`awq/model` is quantized, `draft` has the first layer of what it was made of."""
-    folder = tmp_path_factory.mktemp("flagship")
-    (folder / "whole").mkdir()
-    split_model(folder / "whole")
-    first_layers(folder / "whole", 1, folder / "draft")
-    (folder / "awq").mkdir()
-    job = QuantizeJob(str(folder / "whole"), None, "awq", 32, 1, str(ROOT / "README.md"), 4, 64)
-    (folder / "awq" / "job.json").write_text(job.to_json())
-    packages = quantizer_packages(lambda *progress: None)
-    done = subprocess.run(
-        [sys.executable, "-c", QUANTIZE, str(folder / "awq")],
-        env={**os.environ, "PYTHONPATH": f"{packages}:{ROOT}", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def draft(walking: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layer of the model, which is right about a third of the targets."""
+    folder = tmp_path_factory.mktemp("draft") / "model"
+    first_layers(walking, 1, folder)
     return folder
 
 
-def nats_behind(folder: Path, answers: list[Tokens]) -> float:
-    """By how much, at most, a token of the answers is less likely than the likeliest, in one engine
-    without draft, parallelism, cache and router."""
-    args = {**PLAIN, "enable_prefix_caching": False}
-    behind = []
-    with OfflineEngine.start(str(folder / "awq" / "model"), args, folder / "log", ENV) as engine:
-        for prompt, answer in zip(PROMPTS, answers, strict=True):
+@pytest.fixture(scope="module")
+def plain(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    folder, args = tmp_path_factory.mktemp("plain"), {**PLAIN, "enable_prefix_caching": False}
+    with OfflineEngine.start(str(made / "awq" / "model"), args, folder / "log", ENV) as engine:
+        alone = [
+            engine.generate([prompt], TOKENS, ignore_eos=True).outputs[0] for prompt in PROMPTS
+        ]
+        together = engine.generate(PROMPTS, TOKENS, ignore_eos=True).outputs
+        margins = []
+        for prompt, answer in zip(PROMPTS, alone, strict=True):
             engine.write_logprobs([*prompt, *answer], folder / "logprobs.npz")
             with np.load(folder / "logprobs.npz") as found:
-                rows = found["logprobs"][len(prompt) - 1 :]
-            behind += [
-                float(row.max() - row[token]) for row, token in zip(rows, answer, strict=True)
-            ]
-    assert len(behind) == len(PROMPTS) * TOKENS
-    return max(behind)
+                best = np.sort(found["logprobs"][len(prompt) - 1 :], axis=1)
+            margins.append(float((best[:, -1] - best[:, -2]).min()))
+    return Plain(alone, together, min(margins))
 
 
-def fleet_of(folder: Path) -> Fleet:
+def fleet_of(model: Path, draft: Path) -> Fleet:
     metrics_port, port = free_ports(2)
-    draft = {"method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": 3}
+    drafts = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 3}
     pool = {
-        "model": str(folder / "awq" / "model"),
+        "model": str(model),
         "served_model_name": "flagship",
         "engine_args": {
             **PLAIN,
             "tensor_parallel_size": 2,
-            "speculative_config": {**draft, "draft_tensor_parallel_size": 2},
+            "speculative_config": {**drafts, "draft_tensor_parallel_size": 2},
         },
     }
     return Fleet.model_validate(
@@ -144,10 +134,18 @@ def replica(folder: Path, fleet: Fleet, secret: str) -> Iterator[str]:
             engine.stop()
 
 
-async def test_awq_draft_tensor_parallelism_and_router_change_no_token(folder: Path) -> None:
+def test_rounding_decides_no_token(plain: Plain) -> None:
+    assert plain.alone == plain.together == WALKS
+    assert plain.margin > DECISIVE
+
+
+async def test_awq_draft_tensor_parallelism_and_router_change_no_token(
+    made: Path, draft: Path, plain: Plain, tmp_path: Path
+) -> None:
     answers: list[Tokens] = []
-    fleet, secret, key = fleet_of(folder), secrets.token_hex(16), secrets.token_hex(16)
-    with replica(folder, fleet, secret) as redis_url:
+    fleet = fleet_of(made / "awq" / "model", draft)
+    secret, key = secrets.token_hex(16), secrets.token_hex(16)
+    with replica(tmp_path, fleet, secret) as redis_url:
         known = Secrets({key: "tests"}, secret, redis_url)
         async with (
             lone_gateway.serving(fleet, known, 1, START_S),
@@ -175,4 +173,4 @@ async def test_awq_draft_tensor_parallelism_and_router_change_no_token(folder: P
                 answers.append(said["choices"][0]["token_ids"])
     # the first computes the rules, the others are known to find them
     assert cached[0] == 0 and min(cached[1:]) >= 128
-    assert nats_behind(folder, answers) < ROUNDING
+    assert answers == plain.alone
