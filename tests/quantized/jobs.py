@@ -44,7 +44,7 @@ def job(model: Path, text: Path, scheme: str, options: Options | None = None) ->
 
 
 def make(folder: Path, model: Path, text: Path, schemes: Sequence[str], packages: Path) -> None:
-    """Fills `folder`: a folder a scheme, one of what it makes when resumed, one each of OPTIONED."""
+    """Fills `folder`: one a scheme, one of what that makes when resumed, one each of OPTIONED."""
     jobs = {scheme: job(model, text, scheme) for scheme in schemes}
     jobs |= {name: job(model, text, *optioned) for name, optioned in OPTIONED.items()}
     for name, one in jobs.items():
