@@ -64,6 +64,7 @@ PAGES = (
     "docs/benchmarks/overload.md",
     "docs/kubernetes/README.md",
     "docs/kubernetes/gitops.md",
+    "docs/kubernetes/install.md",
     "docs/kubernetes/keys.md",
     "docs/kubernetes/quickstart.md",
     "docs/kubernetes/uninstall.md",
