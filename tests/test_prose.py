@@ -66,6 +66,7 @@ PAGES = (
     "docs/kubernetes/gitops.md",
     "docs/kubernetes/install.md",
     "docs/kubernetes/keys.md",
+    "docs/kubernetes/platforms.md",
     "docs/kubernetes/quickstart.md",
     "docs/kubernetes/uninstall.md",
     "docs/kubernetes/upgrade.md",
