@@ -68,6 +68,7 @@ PAGES = (
     "docs/kubernetes/keys.md",
     "docs/kubernetes/platforms.md",
     "docs/kubernetes/quickstart.md",
+    "docs/kubernetes/size.md",
     "docs/kubernetes/uninstall.md",
     "docs/kubernetes/upgrade.md",
     "docs/kubernetes/warm-nodes.md",
