@@ -106,11 +106,11 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway/inquiries",
-        "status of the gateway, its fleet and past requests, without an engine",
+        "status of the gateway, its fleet and past requests; profiles of engines",
         (
             *("deployments/gateway/pool", "deployments/gateway/record"),
-            *("deployments/gateway/intake", "deployments/fleet", "autoscaling", "router"),
-            "common",
+            *("deployments/gateway/intake", "deployments/fleet", "deployments/wire"),
+            *("autoscaling", "router", "common"),
         ),
     ),
     Room(
