@@ -136,6 +136,7 @@ def test_before_the_nodes_are_there_the_affinity_tells_which_gpu_they_have() -> 
 def test_tensor_parallelism_over_four_cards_is_warned_of() -> None:
     wide = Install("single-node", "bare-metal", "server-with-8-cards", gpu="a100-pcie")
     values = wide.values
+    values["fleet"]["gpu_budget"] = 16
     values["fleet"]["pools"]["llama-70b"]["engine_args"]["tensor_parallel_size"] = 4
     found = asked_of_values(values, *wide.objects())
     assert "in pairs at most" in bad(found)["links of llama-70b"]

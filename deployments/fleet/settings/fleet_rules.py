@@ -252,22 +252,30 @@ def broken_by_ports(fleet: Any) -> Iterator[Broken]:
 
 
 def broken_by_budget(fleet: Any) -> Iterator[Broken]:
-    """The GPUs that pools always have must fit into what they share."""
+    """The GPUs that pools always have, and those that they begin with, must fit into the budget."""
     if fleet.gpu_budget is None:
         return
-    needed = {
-        name: pool.least_replicas
-        * (pool.world_size if pool.resources.gpus is None else pool.resources.gpus)
-        for name, pool in fleet.pools.items()
-    }
-    if sum(needed.values()) > fleet.gpu_budget:
-        shares = " + ".join(f"{name} {gpus:g}" for name, gpus in needed.items())
-        yield Broken(
-            ("gpu_budget",),
-            fleet.gpu_budget,
-            f"the pools always have {sum(needed.values()):g} ({shares})",
-            "Raise it, or lower their min_replicas",
-        )
+    least = {name: pool.least_replicas for name, pool in fleet.pools.items()}
+    first = {name: pool.first_replicas for name, pool in fleet.pools.items()}
+    for replicas, verb, keys in (
+        (least, "always have", "min_replicas"),
+        (first, "begin with", "replicas or warm_replicas"),
+    ):
+        gpus = {name: count * _gpus_of(fleet.pools[name]) for name, count in replicas.items()}
+        if sum(gpus.values()) > fleet.gpu_budget:
+            shares = " + ".join(f"{name} {needed:g}" for name, needed in gpus.items())
+            yield Broken(
+                ("gpu_budget",),
+                fleet.gpu_budget,
+                f"the pools {verb} {sum(gpus.values()):g} ({shares})",
+                f"Raise it, or lower their {keys}",
+            )
+            return
+
+
+def _gpus_of(pool: Any) -> float:
+    """Of one replica."""
+    return float(pool.world_size if pool.resources.gpus is None else pool.resources.gpus)
 
 
 def _broken_by_autoscaling(pool: Any) -> Iterator[Broken]:

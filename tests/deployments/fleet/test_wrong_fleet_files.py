@@ -263,6 +263,15 @@ WRONG: dict[str, tuple[str, str]] = {
         ":7: gpu_budget = 6: the pools always have 8 (engine 8)."
         " Raise it, or lower their min_replicas.",
     ),
+    "a budget that the beginning exceeds": (
+        with_pool(
+            "replicas: 3\nautoscaling: {min_replicas: 1, max_replicas: 4}\n"
+            "slo: {interactive: {ttft_s: 2}}"
+        )
+        + "gpu_budget: 2\n",
+        ":8: gpu_budget = 2: the pools begin with 3 (engine 3)."
+        " Raise it, or lower their replicas or warm_replicas.",
+    ),
     "warm replicas without an SLO": (
         with_pool("warm_replicas: 2"),
         ":5: pools.engine.warm_replicas = 2: without an SLO nothing would ever give them traffic."
