@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import LONGEST_PROFILE_S, PROFILE_PATH
 
@@ -37,7 +37,12 @@ class ProfileRequests:
                 found: dict[str, Any] = await answer.json()
                 if answer.status == 200:
                     return {"folder": found["folder"], "files": found["files"]}
-                raise ApiError(answer.status, found["error"]["message"], code="cannot_profile")
+                raise ApiError(
+                    answer.status,
+                    found["error"]["message"],
+                    code="cannot_profile",
+                    headers=NO_RETRY,
+                )
         except (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, TimeoutError):
             message = "The engine could not be profiled. The log of its replica says why."
-            raise ApiError(502, message, code="cannot_profile") from None
+            raise ApiError(502, message, code="cannot_profile", headers=NO_RETRY) from None

@@ -221,7 +221,7 @@ _REQUESTS = (
         502,
         "The engine has no profiler, is being profiled or failed.",
         "See [profiling.md](profiling.md), and the replica's log.",
-        retry="yes",
+        retry="stop",
         also="the replica's 400 or 409 (`invalid_request_error`)",
     ),
     ErrorCode(

@@ -80,6 +80,17 @@ async def test_an_engine_without_a_profiler_says_what_to_set(
     assert "profiler_config" in told["error"]["message"]
 
 
+async def test_no_client_repeats_a_profile_by_itself(
+    front: Front, engines: tuple[FakeEngine, FakeEngine]
+) -> None:
+    engines[0].profiler.folder = None
+    headers = {"authorization": f"Bearer {KEY}"}
+    query = {"replica": "r0", "seconds": "0.01"}
+    url = f"{front.url}/antefix/profile"
+    async with front.http.post(url, params=query, headers=headers) as answer:
+        assert answer.headers["x-should-retry"] == "false"
+
+
 async def test_an_engine_that_is_gone_is_told(
     front: Front, engines: tuple[FakeEngine, FakeEngine]
 ) -> None:
