@@ -38,9 +38,9 @@ KEY = "sk-of-the-chart-0"
 START_SECONDS = 400
 VALUES = [
     # two engines and a gateway are enough, and Redis is the test's own
-    *("--set", "fleet.pools.engine.replicas=1"),
+    *("--set", "fleet.pools.chat.replicas=1"),
     # two cores that load another engine beside this one hold no SLO
-    *("--set", "fleet.pools.engine.slo.interactive.ttft_s=60"),
+    *("--set", "fleet.pools.chat.slo.interactive.ttft_s=60"),
     *("--set", "redis.enabled=false", "--set", "redis.external.existingSecret=its-url"),
 ]
 
