@@ -43,11 +43,13 @@ def _is_json(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Kind:
-    """`is_valid`: whether a choice's text keeps what the request demands."""
+    """`is_valid`: whether a choice's text keeps what the request demands. `may_be_cut`: its grammar
+    lets a number go on for ever, so a choice that `max_tokens` ended need not be valid."""
 
     path: str
     body: Mapping[str, Any]
     is_valid: Callable[[str], bool] = lambda text: True
+    may_be_cut: bool = False
 
     @property
     def streams(self) -> bool:
@@ -79,8 +81,8 @@ KINDS: Mapping[str, Kind] = {
     "completion": Kind(COMPLETIONS, _WHOLE | _STREAM | {"frequency_penalty": 0.6}),
     "completion in one piece": Kind(COMPLETIONS, _WHOLE),
     "response": Kind(RESPONSES, _RESPONSE | {"stream": True}),
-    "tool": Kind(CHAT, _BOUND | _STREAM | _TOOL, _is_json),
-    "tool in one piece": Kind(CHAT, _BOUND | _TOOL, _is_json),
+    "tool": Kind(CHAT, _BOUND | _STREAM | _TOOL, _is_json, may_be_cut=True),
+    "tool in one piece": Kind(CHAT, _BOUND | _TOOL, _is_json, may_be_cut=True),
     "JSON schema": Kind(CHAT, _BOUND | _STREAM | {"response_format": _JSON}, _is_harbour),
     "regex": Kind(
         COMPLETIONS,

@@ -98,7 +98,7 @@ def judge(request: Request, answer: ClientAnswer, hit: bool) -> Judged:
         return Judged(request.name, hit, labelled, True, [f"not whole: {reason}"])
     expected, wrong = request.alone.whole, []
     said = whole["said"]
-    if "choices" in said and not all(map(request.kind.is_valid, texts(said))):
+    if "choices" in said and not _is_valid(request.kind, said):
         wrong.append(f"not valid: {texts(said)}")
     usage, before = whole["usage"], expected["usage"]
     key = "input_tokens" if "input_tokens" in usage else "prompt_tokens"
@@ -106,6 +106,13 @@ def judge(request: Request, answer: ClientAnswer, hit: bool) -> Judged:
         wrong.append(f"wrong usage: {usage}")
     differs = answer.token_ids != request.alone.token_ids or not near(said, expected["said"])
     return Judged(request.name, hit, labelled, differs, wrong)
+
+
+def _is_valid(kind: Kind, said: Mapping[str, Any]) -> bool:
+    choices = said["choices"]
+    each = choices.values() if isinstance(choices, dict) else choices
+    cut = [kind.may_be_cut and choice.get("finish_reason") == "length" for choice in each]
+    return all(is_cut or kind.is_valid(text) for is_cut, text in zip(cut, texts(said), strict=True))
 
 
 def _counts_its_tokens(usage: Mapping[str, Any], answer: ClientAnswer) -> bool:
