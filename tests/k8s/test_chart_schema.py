@@ -47,6 +47,7 @@ BEYOND_A_SCHEMA = {
     "one port for two servers",
     "an SLO file that is not there",
     "a budget that is too small",
+    "a budget that the beginning exceeds",
     "warm replicas without an SLO",
     "autoscaling without an SLO",
     "one model name in two pools",
