@@ -9,7 +9,7 @@ from autoscaling.budget import GpuRequest, granted_now
 from deployments.fleet.fleet import Fleet
 from router.redis_keys import BoardName
 
-# A pool that is not of the fleet any more counts until its policy has been silent for so long.
+# A pool removed from the fleet counts until its policy has not asked for this many seconds.
 KEEP_S = 10.0
 
 

@@ -1,7 +1,7 @@
 """Profiles the running engine of a replica for a gateway: POST /antefix/profile?seconds=N.
 
-One profile at a time, for LONGEST_PROFILE_S at most. It ends in time even where its gateway has
-left: a profiler that nobody stops would slow the engine until it ends.
+One profile at a time, for LONGEST_PROFILE_S at most. It stops on time even if its gateway
+disconnects: a profiler that keeps running would slow the engine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tests.k8s.release import ACTIVE, LABELS, ray_pod, release
 POOL = "llama"
 KEY = "sk-of-the-operator"
 PROMPT_TOKENS = 1000
-# The second answer of so many tokens to a prompt waits here until its engine is killed.
+# The second answer of LONG tokens waits after CUT_AT of them until its engine is killed.
 LONG, CUT_AT = 1000, 20
 KUBECTL = """#!{python}
 import json, sys, time, urllib.parse, urllib.request

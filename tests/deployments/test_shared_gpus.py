@@ -25,7 +25,7 @@ def test_pools_share_a_budget_of_gpus() -> None:
 
     # five replicas of four GPUs each: who has least of its demand comes next
     assert [granted(pool) for pool in "aba"] == [5, 2, 3]
-    # the other is gone, for nobody decides it any more
+    # the other pool no longer counts, because its policy has stopped asking
     clock.now += 2 * KEEP_S
     assert granted("a") == 5
 

@@ -1,5 +1,5 @@
-{{/* Placeholders of the documentation, left where a reader's own names belong: an install with them fails later,
-     or serves nobody. Each is a name that nobody can have, or a word in angle brackets. */}}
+{{/* Placeholders from the documentation that a reader has not replaced. With them an install fails later, or
+     cannot be reached. Each is a reserved name, or a word in angle brackets. */}}
 
 {{/* A JSON list of sentences. Takes the root context. */}}
 {{- define "antefix.wrongPlaceholders" -}}
