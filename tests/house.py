@@ -76,14 +76,14 @@ HOUSE = (
     ),
     Room(
         "deployments/gateway",
-        "**one gateway process**: the OpenAI API; `gateway.py` connects the packages below, "
-        "`page/` is `/antefix/`",
+        "**one gateway process**: OpenAI's and Anthropic's APIs; `gateway.py` connects the "
+        "packages below, `page/` is `/antefix/`",
         (
             *("deployments/gateway/answer", "deployments/gateway/checks"),
             *("deployments/gateway/inquiries", "deployments/gateway/pool"),
             *("deployments/gateway/attempt", "deployments/gateway/record"),
             *("deployments/gateway/intake", "deployments/process", "deployments/fleet"),
-            *("observability", "router", "common"),
+            *("deployments/wire", "observability", "router", "common"),
         ),
     ),
     Room(
@@ -141,7 +141,10 @@ HOUSE = (
     Room(
         "deployments/gateway/intake",
         "input: keys, bodies, a request's options, and its errors",
-        ("deployments/fleet", "autoscaling", "observability", "router", "common"),
+        (
+            *("deployments/fleet", "deployments/wire", "autoscaling", "observability"),
+            *("router", "common"),
+        ),
     ),
     Room(
         "deployments/engine",

@@ -36,6 +36,7 @@ PAGES = (
     "docs/bench.md",
     "docs/budgets.md",
     "docs/cli.md",
+    "docs/clients.md",
     "docs/comparison.md",
     "docs/drills.md",
     "docs/fleet-file.md",

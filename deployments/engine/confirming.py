@@ -16,7 +16,6 @@ from deployments.engine.final_counts import ExchangeCounts
 from deployments.wire import continuation, tenant
 from deployments.wire.confirmation import Confirmation, current
 from deployments.wire.continuation import (
-    RESPONSES_PATH,
     Continuation,
     NotContinuable,
     taken_from,
@@ -33,10 +32,8 @@ from deployments.wire.headers import (
     TICKET_HEADER,
     TOKENS_PATH,
 )
+from deployments.wire.inference_paths import GENERATING, RESPONSES
 from router.load import LoadReport
-
-# Whose answers the engine can go on with. A stream of the last begins before its engine is asked.
-_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", RESPONSES_PATH})
 
 
 class Confirming:
@@ -78,12 +75,12 @@ class Confirming:
             return
         try:
             body, known = taken_from(body)
-            if known is not None and scope["path"] not in _PATHS:
+            if known is not None and scope["path"] not in GENERATING:
                 raise NotContinuable(f"The engine cannot go on with an answer of {scope['path']}.")
         except NotContinuable as error:
             await _refuse(send, str(error))
             return
-        exchange = Continuation(known, scope["path"]) if scope["path"] in _PATHS else None
+        exchange = Continuation(known, scope["path"]) if scope["path"] in GENERATING else None
         confirmation.known_tokens = exchange.known_tokens if exchange else 0
         answer = (
             _ContinuableAnswer(send, confirmation, self._load, exchange)
@@ -187,7 +184,8 @@ class _ContinuableAnswer(_Answer):
         exchange = self._exchange
         if exchange.refused is not None or (exchange.lost and self._begun):
             return  # `close` says it, or the connection's end does
-        if message["type"] == "http.response.body" and exchange.path == RESPONSES_PATH:
+        # a stream of responses begins before its engine is asked
+        if message["type"] == "http.response.body" and exchange.path == RESPONSES:
             body = self._early + message.get("body", b"")
             if self._streams and not exchange.prompts and not _is_last(message):
                 self._early = body

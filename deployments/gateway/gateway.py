@@ -31,14 +31,15 @@ from deployments.gateway.inquiries.inquiries import Inquiries
 from deployments.gateway.inquiries.other_releases import SchemaWatch
 from deployments.gateway.inquiries.profiles import Profiles
 from deployments.gateway.intake.in_force import given_fleet
-from deployments.gateway.intake.parameters import INFERENCE_PATHS
 from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.parts import GatewayParts, Secrets, parts_of
 from deployments.gateway.record.request_watch import promise_of
+from deployments.gateway.reference.endpoints import openapi_paths
 from deployments.process import node_drain, node_metrics
 from deployments.process.http_server import HttpServer
 from deployments.process.interpreter import keep_responsive
 from deployments.process.serve_log import adopt_logs, set_log_level
+from deployments.wire.inference_paths import INFERENCE_PATHS
 from observability import metric_files
 from router.redis_client import REDIS_FAILURES
 
@@ -233,7 +234,7 @@ def application(parts: GatewayParts, inference: Inference) -> Starlette:
         parts.pools,
         parts.controller,
         parts.explanations,
-        INFERENCE_PATHS,
+        openapi_paths(),
     )
     inquiries.add_to(app)
     Profiles(parts.in_force, inference.holder_of, parts.pools, parts.profiles).add_to(app)

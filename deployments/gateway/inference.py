@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from deployments.fleet.fleet import GatewaySettings
 from deployments.gateway.answer.error_answers import request_id_of
@@ -26,13 +26,14 @@ from deployments.gateway.checks.request_checks import check_answer, check_fields
 from deployments.gateway.intake import request_body
 from deployments.gateway.intake.api_keys import KeyHolder
 from deployments.gateway.intake.bodies import Upload
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.errors import ApiError, id_headers
 from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.intake.request_options import RequestOptions, options_of, timeout_of
 from deployments.gateway.parts import GatewayParts
 from deployments.gateway.pool import scheduling
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.process.serve_log import current_request
+from deployments.wire.inference_paths import COUNT_TOKENS, inference_path
 from observability.request_record import CLIENT_LEFT, RequestRecord
 
 
@@ -73,7 +74,9 @@ class Inference:
             self._parts.watch.ended(record)
             raise
 
-    async def _admitted(self, request: Request, record: RequestRecord, holder: KeyHolder) -> Relay:
+    async def _admitted(
+        self, request: Request, record: RequestRecord, holder: KeyHolder
+    ) -> Response:
         """Read the request, check it, and have it scheduled. Raises ApiError."""
         limits = self._parts.in_force.fleet.gateway
         timeout_s = timeout_of(request.headers, limits.request_timeout_s)
@@ -132,7 +135,7 @@ class Inference:
         options: RequestOptions,
         pool: GatewayPool,
         limits: GatewaySettings,
-    ) -> Relay:
+    ) -> Response:
         """Read the prompt, charge the tenant's budgets, and find an engine. Raises ApiError."""
         parts = self._parts
         parts.fatal.check(engine_request)
@@ -144,6 +147,8 @@ class Inference:
                 )
             check_answer(pool_request, pool, limits)
             headers = await parts.budgets.admit(pool_request, pool)
+            if engine_request.path == COUNT_TOKENS and pool_request.prompt.known:
+                return self._counted(engine_request.record, pool_request.tokens, headers)
             async with asyncio.timeout_at(engine_request.deadline):
                 attempt = await scheduling.schedule(pool, pool_request, request.receive)
         except TimeoutError:
@@ -154,6 +159,15 @@ class Inference:
         kept_s = limits.resume_within_s if pool_request.parameters.stream else 0.0
         keeping = Keeping(parts.rejoining, engine_request, kept_s)
         return self._relayed(engine_request, attempt, headers, keeping)
+
+    def _counted(self, record: RequestRecord, tokens: int, headers: Mapping[str, str]) -> Response:
+        """The answer of POST /v1/messages/count_tokens, as an engine gives it."""
+        record.status, record.outcome = 200, "ok"
+        self._parts.watch.ended(record)
+        counted = {"input_tokens": tokens}
+        body = {**counted, "context_management": {"original_input_tokens": tokens}}
+        named = id_headers(inference_path(record.path).errors, record.request_id)
+        return JSONResponse(body, headers={**headers, **named})
 
     def _relayed(
         self,

@@ -5,8 +5,8 @@ from that with neither vLLM, transformers nor torch. It answers exactly or not a
 whatever it does not know for certain, and no request fails for it.
 """
 
-from deployments.prompt.facts import ChatTemplate, RendererFacts
+from deployments.prompt.facts import ChatTemplate, MessagesFacts, RendererFacts
 from deployments.prompt.tokenizer import PromptPieces
 from deployments.prompt.tokens import PromptTokens
 
-__all__ = ["ChatTemplate", "PromptPieces", "PromptTokens", "RendererFacts"]
+__all__ = ["ChatTemplate", "MessagesFacts", "PromptPieces", "PromptTokens", "RendererFacts"]

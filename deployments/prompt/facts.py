@@ -25,6 +25,16 @@ class ChatTemplate:
 
 
 @dataclass(frozen=True)
+class MessagesFacts:
+    """How an engine turns Anthropic's messages into a chat. `merges_system_messages`: its template
+    takes one system message, at the beginning. `disabled_thinking_effort`: the reasoning effort
+    that stands for a request whose thinking is disabled."""
+
+    merges_system_messages: bool
+    disabled_thinking_effort: str
+
+
+@dataclass(frozen=True)
 class RendererFacts:
     """Facts of one engine. `template` is for chats without tools, `tool_template` with them;
     None where the engine has none and refuses such chats."""
@@ -44,6 +54,8 @@ class RendererFacts:
     template_kwargs: Mapping[str, Any]
     """Variables every template gets, unless the request sets them."""
     exclude_tools_when_tool_choice_none: bool
+    messages: MessagesFacts | None = None
+    """None where it is not known."""
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, order="sorted")

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from deployments.prompt import chat, responses
+from deployments.prompt import chat, messages, responses
 from deployments.prompt.conversation import conversation_of
 from deployments.prompt.facts import ChatTemplate, RendererFacts
 from deployments.prompt.template import Template
@@ -28,6 +28,13 @@ from deployments.prompt.unknowable import (
 
 logger = logging.getLogger(__name__)
 
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+)
 # vLLM's default for /v1/completions; it matters only where a prompt is cut to fit.
 _COMPLETION_MAX_TOKENS = 16
 
@@ -58,11 +65,8 @@ class PromptTokens:
         self._template = _compiled(facts.template, facts)
         self._tool_template = _compiled(facts.tool_template, facts)
         self._tokenizer = PromptTokenizer(facts, elsewhere)
-        self._by_path = {
-            "/v1/chat/completions": self._chat,
-            "/v1/completions": self._completion,
-            "/v1/responses": self._response,
-        }
+        readers = (self._chat, self._completion, self._response, self._message, self._message)
+        self._by_path = dict(zip(PATHS, readers, strict=True))
 
     @property
     def digest(self) -> str:
@@ -137,6 +141,11 @@ class PromptTokens:
             max_tokens = whole_number_of(fields, "max_tokens")
         cut = self._cut(fields, max_tokens or 0)
         return _Asked([text], [], flag_of(fields, "add_special_tokens", False), cut)
+
+    def _message(self, fields: Mapping[str, Any]) -> _Asked:
+        if self._facts.messages is None:
+            raise Unknowable("messages of an engine that does not report how it reads them")
+        return self._chat(messages.as_chat(fields, self._facts.messages))
 
     def _response(self, fields: Mapping[str, Any]) -> _Asked:
         asked = mapping_of(fields, "chat_template_kwargs")

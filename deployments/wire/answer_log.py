@@ -17,12 +17,13 @@ from deployments.wire.headers import (
     RESUME_FIELD,
     TOKENS_COMMENT,
 )
+from deployments.wire.inference_paths import INFERENCE_PATHS
 
 END = b"\n\n"
 # Of one answer, kept as they were reported: about nine for a token.
 MOST_TOKEN_BYTES = 4 * 2**20
 
-_DONE = (b"data: [DONE]", b"event: response.completed")
+_DONE = tuple({path.last_event for path in INFERENCE_PATHS.values() if path.generates})
 # All that choices and ids are written with.
 _OF_TOKENS = b"0123456789, \n"
 _CREATED = re.compile(rb'"created(?:_at)?": ?(\d{1,15})')

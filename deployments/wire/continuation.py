@@ -25,8 +25,6 @@ from deployments.wire.headers import (
     TOKENS_COMMENT,
 )
 
-RESPONSES_PATH = "/v1/responses"
-
 
 class NotContinuable(Exception):
     """This answer cannot be gone on with exactly; the message says why, in a sentence."""

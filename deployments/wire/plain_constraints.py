@@ -20,6 +20,8 @@ _PLAIN_KEYWORDS = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "additionalProperties", "anyOf"}
     | {"description", "title", "$schema", "strict", "name"}
 )
+# Of Anthropic's `tool_choice`; with `tool` it has a name as well.
+_CHOICES = ("auto", "any", "none")
 _PLAIN_BYTES, _PLAIN_ALTERNATIVES, _PLAIN_PROPERTIES = 4_096, 200, 100
 
 
@@ -70,10 +72,12 @@ def needs_trial(fields: Mapping[str, Any]) -> bool:
     if not all(is_plain(kind, constraint) for kind, constraint in _constraints(fields)):
         return True
     tools, choice = fields.get("tools"), fields.get("tool_choice")
+    # Anthropic's choice is an object, OpenAI's a word or a function's name
+    choice = _field(choice, "type") if _field(choice, "type") in _CHOICES else choice
     if not isinstance(tools, list) or not tools or choice == "none":
         return False
-    named = isinstance(choice, Mapping)
-    return choice == "required" or named or any(_is_strict(tool) for tool in tools)
+    forced = choice in ("required", "any") or isinstance(choice, Mapping)
+    return forced or any(_is_strict(tool) for tool in tools)
 
 
 def _constraints(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -81,7 +85,8 @@ def _constraints(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if isinstance(structured := fields.get("structured_outputs"), Mapping):
         yield from ((kind, structured.get(kind)) for kind in KINDS)
     text = fields.get("text")
-    for form in (fields.get("response_format"), _field(text, "format")):
+    output = fields.get("output_config")
+    for form in (fields.get("response_format"), _field(text, "format"), _field(output, "format")):
         if _field(form, "type") == "structural_tag":
             yield "structural_tag", form
         elif _field(form, "type") == "json_schema":

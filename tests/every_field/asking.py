@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.every_field.message_values import PATH as MESSAGES
 from tests.every_field.values import CHAT, COMPLETIONS, DETOKENIZE, RESPONSES, TOKENIZE
 from tests.fakes.engine import MODEL
 
@@ -16,9 +17,13 @@ LEAST: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "PROMPT"}], "max_tokens": 3},
     COMPLETIONS: {"prompt": "PROMPT", "max_tokens": 3},
     RESPONSES: {"input": "PROMPT", "max_output_tokens": 3},
+    MESSAGES: {"messages": [{"role": "user", "content": "PROMPT"}], "max_tokens": 3},
     TOKENIZE: {"messages": [{"role": "user", "content": "PROMPT"}]},
     DETOKENIZE: {"tokens": [1, 2, 3]},
 }
+
+
+_OF_SERVERS = ("server_error", "api_error", "overloaded_error")
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Answer:
 
 def _is_the_servers(error: dict[str, Any]) -> bool:
     code = error.get("code")
-    return (isinstance(code, int) and code >= 500) or error.get("type") == "server_error"
+    return (isinstance(code, int) and code >= 500) or error.get("type") in _OF_SERVERS
 
 
 def request(path: str, prompt: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.every_field.asking import LEAST
 from tests.every_field.conftest import Served
+from tests.every_field.message_values import PATH as MESSAGES
 from tests.every_field.values import CHAT, COMPLETIONS, RESPONSES
 from tests.fakes.engine import MODEL
 from tests.fakes.front import OTHER_KEY
@@ -57,7 +58,8 @@ async def spent(served: Served) -> tuple[int, list[tuple[int, int]]]:
 
 def least(path: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(json.dumps(LEAST[path]).replace("PROMPT", "Hi."))
-    return {name: value for name, value in fields.items() if "max_" not in name}
+    needed = ("max_tokens",) if path == MESSAGES else ()  # else vLLM refuses it
+    return {name: value for name, value in fields.items() if "max_" not in name or name in needed}
 
 
 async def prompt_of(answer: aiohttp.ClientResponse) -> int:
@@ -93,8 +95,10 @@ async def charge_of(
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(path=st.sampled_from([CHAT, COMPLETIONS, RESPONSES]), fields=SPELLED)
+@given(path=st.sampled_from([CHAT, COMPLETIONS, RESPONSES, MESSAGES]), fields=SPELLED)
 @example(path=CHAT, fields={"max_output_tokens": 1})
+@example(path=MESSAGES, fields={"max_tokens": "9", "n": 3, "stream": "yes"})
+@example(path=MESSAGES, fields={"max_tokens": 9, "max_completion_tokens": 2})
 @example(path=RESPONSES, fields={"max_tokens": 1})
 @example(path=CHAT, fields={"max_tokens": 1, "max_completion_tokens": "40"})
 @example(path=COMPLETIONS, fields={"max_tokens": "40"})

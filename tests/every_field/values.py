@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.every_field import message_values
 from tests.every_field.constraints import (
     OBJECT,
     RESPONSE_FORMATS,
@@ -296,8 +297,9 @@ LARGE = 10**9
 
 # ordinary first
 VALUES: dict[str, tuple[Any, ...]] = {
+    **message_values.VALUES,
     # what is asked
-    "messages": MESSAGES,
+    "messages": (*MESSAGES, *message_values.MESSAGES),
     "prompt": PROMPTS,
     "input": INPUTS,
     "tokens": ([1, 2, 3], [], [49151], [49152], [2**31], [2**63 - 1], [2**63], [-1], [0] * 5000),
@@ -371,8 +373,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {"verbosity": "low"},
         *({"format": {"type": "json_schema", "name": "x", "schema": schema}} for schema in SCHEMAS),
     ),
-    "tools": TOOLS,
-    "tool_choice": ("auto", "none", "required", NAMED, {"type": "function"}, "x"),
+    "tools": (*TOOLS, *message_values.TOOLS),
+    "tool_choice": (
+        *("auto", "none", "required", NAMED, {"type": "function"}, "x"),
+        *message_values.TOOL_CHOICES,
+    ),
     "parallel_tool_calls": (False, True),
     "reasoning_effort": ("low", "none", "max", "x"),
     "reasoning": ({"effort": "low"}, {"effort": "none"}, {"summary": "auto"}, {"effort": "x"}),

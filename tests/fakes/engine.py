@@ -32,6 +32,7 @@ from deployments.wire.continuation import Continuation, Known
 from deployments.wire.engine_pass import EnginePasses
 from deployments.wire.headers import PROFILE_PATH, RENDERER_PATH
 from router.load import LoadReport, ReplicaLoad
+from tests.fakes.anthropic_events import message, message_events
 
 SECRET = "engine-secret"
 MODEL = "small"
@@ -213,6 +214,9 @@ class FakeEngine:
                 Route("/v1/chat/completions", self._completions, methods=["POST"]),
                 Route("/v1/completions", self._completions, methods=["POST"]),
                 Route("/v1/responses", self._completions, methods=["POST"]),
+                Route("/v1/messages", self._completions, methods=["POST"]),
+                Route("/v1/messages/count_tokens", self._completions, methods=["POST"]),
+                Route("/v2/rerank", self._completions, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/openapi.json", self._openapi),
                 Route("/metrics", self._metrics),
@@ -230,7 +234,8 @@ class FakeEngine:
             exchange.prompts += 1
         if self.answers is not None:
             return self.answers
-        chat = request.url.path.endswith("/chat/completions")
+        is_message = request.url.path == "/v1/messages"
+        chat = is_message or request.url.path.endswith("/chat/completions")
         fields = json.loads(self.bodies[-1])
         if self.dies_of and self.dies_of in fields:
             self.break_off()
@@ -242,6 +247,8 @@ class FakeEngine:
             self._may_go_on(exchange, said, not fields.get("stream"))
         if fields.get("stream"):
             events = self._events(fields, chat, said)
+            if is_message:
+                events = message_events(events)
             return StreamingResponse(events, media_type="text/event-stream")
         generation = asyncio.ensure_future(self._all_tokens(fields, said))
         while not generation.done():
@@ -254,7 +261,8 @@ class FakeEngine:
         choice = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = _usage(fields, _max_tokens(fields))
-        return JSONResponse(self._answer(said, [choice], usage=usage))
+        answer = self._answer(said, [choice], usage=usage)
+        return JSONResponse(message(answer) if is_message else answer)
 
     def _may_go_on(self, exchange: Continuation, said: _Said, in_one_piece: bool) -> None:
         """Raises NotContinuable."""

@@ -5,14 +5,12 @@ vLLM moves these between releases; everything else of ours sees `VllmEngine` alo
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +25,17 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
 
-from autoscaling.prefill_rate import queued_tokens
 from deployments.engine.vllm import (
     call_tokens,
-    constraints,
     core_process,
     prompt_length,
     speculation,
     streams,
 )
 from deployments.engine.vllm.args import parse, with_folders, with_own_seed
-from deployments.engine.vllm.call_tokens import CallTokens
 from deployments.engine.vllm.constraint_fields import remember_fields
-from deployments.engine.vllm.continuing import Continuing, made_by, tell_chunks
-from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
+from deployments.engine.vllm.continuing import Continuing, made_by
 from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
 from deployments.engine.vllm.cores import engines_at_once
 from deployments.engine.vllm.cpu_args import (
@@ -53,16 +46,15 @@ from deployments.engine.vllm.cpu_args import (
 from deployments.engine.vllm.cpu_dtype import choose_dtype
 from deployments.engine.vllm.facts import renderer_facts
 from deployments.engine.vllm.grammar_gate import GrammarGate
-from deployments.engine.vllm.grammar_threads import SLOW
 from deployments.engine.vllm.grammar_trial import SOCKET
 from deployments.engine.vllm.heartbeat import HEARTBEAT
+from deployments.engine.vllm.messages import keep_error_facts, messages_facts
 from deployments.engine.vllm.profiler import EngineProfiler
 from deployments.engine.vllm.resume_mode import Computing, ResumeMode, resume_of
 from deployments.engine.vllm.stats import EngineStats
 from deployments.engine.vllm.trial_client import TrialClient
+from deployments.engine.vllm.watched_engine import WatchedEngine
 from deployments.prompt import RendererFacts
-from deployments.wire import confirmation, continuation, tenant
-from deployments.wire.continuation import Continuation
 from observability.tracing import TRACES_ENDPOINT, engine_environment
 from weights.speculation_rule import SpeculationReport, WhenSlower
 
@@ -70,137 +62,6 @@ logger = logging.getLogger("ray.serve")
 
 # vLLM takes an empty list for any host. This name can never be one (RFC 6761).
 NO_HOSTS = ["none.invalid"]
-
-
-@dataclass
-class _Request:
-    """One that is under way; `uncached_tokens` of its prompt are to be computed."""
-
-    request_id: str
-    uncached_tokens: int
-    sequences: int = 1
-    has_first_token: bool = False
-    came_at: float = field(default_factory=time.monotonic)
-
-
-class _WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
-    """Tells what a gateway wants to know of each request, and when the whole cache went."""
-
-    continuing: Continuing
-    grammars: GrammarGate
-
-    def watch(self) -> None:
-        self.on_cache_dropped: Callable[[], None] = lambda: None
-        self.reports_reuse = False
-        self.requests: dict[object, _Request] = {}
-        self.first_token_at = 0.0
-
-    def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
-    ) -> AsyncGenerator[Any, None]:
-        constraints.refuse_huge(sampling_params)
-        # "full": vLLM sends the events of the blocks it reuses, too. Never what a client says in
-        # `vllm_xargs`: those events would be counted as blocks that are never evicted.
-        mode = "full" if self.reports_reuse else "incremental"
-        extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
-        for own in (KNOWN_TOKENS, SLOW):
-            extra_args.pop(own, None)
-        sampling_params.extra_args = extra_args
-        asked = continuation.current.get()
-        continued = self.continuing.begin(asked, prompt, sampling_params) if asked else None
-        outputs = super().generate(prompt, sampling_params, request_id, **more)
-        return self._watched(outputs, prompt, request_id, sampling_params, continued)
-
-    def encode(
-        self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
-    ) -> AsyncGenerator[Any, None]:
-        outputs = super().encode(prompt, pooling_params, request_id, **more)
-        return self._watched(outputs, prompt, request_id)
-
-    async def _watched(
-        self,
-        outputs: AsyncGenerator[Any, None],
-        prompt: Any,
-        request_id: str,
-        sampling_params: Any = None,
-        continued: Continuation | None = None,
-    ) -> AsyncGenerator[Any, None]:
-        exchange = confirmation.current.get()
-        expected_cached = exchange.expected_cached if exchange else 0
-        known_tokens = continued.known_tokens if continued else 0
-        uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
-        counted_elsewhere = continued is not None and continued.told_as_it_comes
-        tokens = CallTokens(exchange, counted_elsewhere)
-        sequences, key = getattr(sampling_params, "n", 1), object()
-        structured = getattr(sampling_params, "structured_outputs", None)
-        try:
-            async with contextlib.aclosing(outputs):
-                turn = (
-                    await self.grammars.admit(structured, tenant.current.get())
-                    if structured
-                    else None
-                )
-                # from here on it is in the engine's queue
-                request = self.requests[key] = _Request(request_id, uncached, sequences)
-                if turn is not None:
-                    sampling_params.extra_args[SLOW] = True
-                tokens.begin()
-                async for output in outputs:
-                    if turn is not None:
-                        turn.compiled()
-                    if sampling_params is not None:
-                        constraints.refuse_unmet(sampling_params, output)
-                    if continued is not None and continued.replaying:
-                        yield output
-                        continue
-                    if continued is not None:
-                        tell_chunks(continued, output)
-                    if not request.has_first_token:
-                        request.has_first_token, self.first_token_at = True, time.monotonic()
-                    tokens.yielded(output)
-                    yield output
-        except EngineDeadError:
-            if continued is not None:
-                continued.lost = True
-            raise
-        finally:
-            self.requests.pop(key, None)
-            tokens.end()
-            if continued is not None:
-                self.continuing.end(continued)
-
-    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
-        """Sequences without a first token, sequences with one, and the former's prompt tokens
-        that are to be computed, where so many are in a second: the sequences of a request share
-        its prompt."""
-        states = self.output_processor.request_states
-        ids_of = self.output_processor.external_req_ids
-        waiting, running, now = 0, 0, time.monotonic()
-        queued: list[tuple[float, int]] = []
-        for request in self.requests.values():
-            # an answer in one piece yields nothing before its end: vLLM's own state of it tells
-            if not request.has_first_token:
-                own = [states.get(name) for name in ids_of.get(request.request_id, ())]
-                if any(s and not s.is_prefilling for s in own):
-                    request.has_first_token, self.first_token_at = True, now
-            if request.has_first_token:
-                running += request.sequences
-            else:
-                waiting += request.sequences
-                queued.append((request.came_at, request.uncached_tokens))
-        return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
-
-    async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        # vLLM sends the event with its next step, which may be long in coming
-        done = bool(await super().reset_prefix_cache(*args, **kwargs))
-        if done:
-            self.on_cache_dropped()
-        return done
-
-    async def sleep(self, *args: Any, **kwargs: Any) -> None:
-        self.on_cache_dropped()
-        await super().sleep(*args, **kwargs)
-        self.on_cache_dropped()
 
 
 class VllmEngine:
@@ -216,7 +77,7 @@ class VllmEngine:
 
     def __init__(
         self,
-        engine: _WatchedEngine,
+        engine: WatchedEngine,
         app: ASGIApp,
         stats: EngineStats,
         renderer: RendererFacts | None,
@@ -278,7 +139,7 @@ class VllmEngine:
         trials = os.environ[SOCKET] = str(Path(folder.name, "grammars"))
         configured = time.monotonic()
         with core_process.begun_by_us():
-            engine = _WatchedEngine.from_vllm_config(
+            engine = WatchedEngine.from_vllm_config(
                 config,
                 usage_context=UsageContext.OPENAI_API_SERVER,
                 stat_loggers=[lambda vllm_config, engine_index: stats],
@@ -312,7 +173,10 @@ class VllmEngine:
         prompt_length.refuse_by_name()
         engine.continuing.no_responses = why_no_responses(responses)
         keep_ids()
-        started = cls(engine, app, stats, renderer_facts(engine.renderer, args), folder)
+        messages = getattr(app.state, "anthropic_serving_messages", None)
+        keep_error_facts(messages)
+        facts = renderer_facts(engine.renderer, args, await messages_facts(messages))
+        started = cls(engine, app, stats, facts, folder)
         started.start_phases = {
             "configure": configured - began,
             "engine": loaded - configured,
@@ -326,7 +190,7 @@ class VllmEngine:
         return self._engine.grammars
 
     def queue(self) -> tuple[int, int, int]:
-        """As `_WatchedEngine.queue`."""
+        """As `WatchedEngine.queue`."""
         return self._engine.queue(self.stats.prefill_rate)
 
     def speculation(self) -> SpeculationReport | None:
@@ -405,12 +269,6 @@ def _dtype_of(engine: AsyncLLM) -> str:
 
 def _speculation_file(folder: str) -> Path:
     return Path(folder, "speculation.json")
-
-
-def _prompt_length(prompt: Any) -> int:
-    """Tokens of an input that vLLM's renderer has made; 1 for any other."""
-    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
-    return len(token_ids) if token_ids else 1
 
 
 def _import_parser_plugins(args: Namespace) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deployments.engine.vllm.constraint_bounds import excess_of
@@ -64,11 +64,12 @@ def field_of(kind: str, constraint: Any) -> str:
 def remember_fields(state: Any) -> None:
     """From now on, for each request to the serving objects in the state of vLLM's application."""
     for api, method, read in (
-        ("chat", "create_chat_completion", sent_to_chat),
-        ("completion", "create_completion", sent_to_chat),
-        ("responses", "create_responses", sent_to_responses),
+        ("openai_serving_chat", "create_chat_completion", sent_to_chat),
+        ("openai_serving_completion", "create_completion", sent_to_chat),
+        ("openai_serving_responses", "create_responses", sent_to_responses),
+        ("anthropic_serving_messages", "create_chat_completion", sent_to_messages),
     ):
-        serving = getattr(state, f"openai_serving_{api}", None)  # the model may have no such API
+        serving = getattr(state, api, None)  # the model may have no such API
         if serving is not None:
             setattr(serving, method, _remembering(getattr(serving, method), read))
 
@@ -104,6 +105,14 @@ def sent_to_chat(request: Any) -> Sent:
     functions = [getattr(tool, "function", None) for tool in getattr(request, "tools", None) or ()]
     tools, chosen = _tools(functions, ".function.parameters", _chosen(request))
     return Sent(_structured(request), "response_format", schema, tag, tools, chosen)
+
+
+def sent_to_messages(request: Any) -> Sent:
+    """Of the ChatCompletionRequest that vLLM makes of Anthropic's messages."""
+    sent = sent_to_chat(request)
+    functions = [tool.function for tool in request.tools or ()]
+    tools, chosen = _tools(functions, ".input_schema", _chosen(request))
+    return replace(sent, format_field="output_config.format", tools=tools, chosen=chosen)
 
 
 def sent_to_responses(request: Any) -> Sent:

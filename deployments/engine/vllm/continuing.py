@@ -34,7 +34,8 @@ from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
 from deployments.engine.vllm.resume_mode import Resume
 from deployments.wire import confirmation, continuation
 from deployments.wire.confirmation import Confirmation
-from deployments.wire.continuation import RESPONSES_PATH, Continuation, Known
+from deployments.wire.continuation import Continuation, Known
+from deployments.wire.inference_paths import RESPONSES
 
 # Arguments that decide when a token is computed, beside which others and where it is kept, and not
 # which it is: a rollout of one of these need not end answers where they began.
@@ -130,7 +131,7 @@ class Continuing:
         Raises VLLMValidationError where this was to go on with one, and cannot.
         """
         exchange.prompts += 1
-        is_response = exchange.path == RESPONSES_PATH
+        is_response = exchange.path == RESPONSES
         reason = why_not(sampling_params, prompt, self._config, is_response)
         if is_response:
             reason = self.no_responses or reason

@@ -2,8 +2,9 @@
 
 Those of a chat and of a completion are its request's. A response draws them at random, one for
 itself and one for each of its items, and repeats them in its last events; so do parsers, for calls
-of tools. Sources, of vLLM 0.32: vllm/entrypoints/openai/responses/, `make_tool_call_id` in
-vllm/renderers/chat_utils.py, `created_time` in vllm/entrypoints/openai/*/serving.py.
+of tools, and Anthropic's messages, for signatures of thoughts. Sources, of vLLM 0.32:
+vllm/entrypoints/openai/responses/, `make_tool_call_id` in vllm/renderers/chat_utils.py,
+`created_time` in vllm/entrypoints/openai/*/serving.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from vllm.entrypoints.openai.completion import serving as completion_serving
 from vllm.entrypoints.openai.responses import serving as responses_serving
 from vllm.utils import random_uuid
 
+from deployments.engine.vllm.messages import keep_signatures
 from deployments.wire import continuation
 
 _DRAW_IDS = ("vllm.entrypoints.openai.responses", "vllm.renderers.", "vllm.tool_parsers.")
@@ -43,6 +45,7 @@ def keep_ids() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(_DRAW_IDS) and getattr(module, "random_uuid", None) is random_uuid:
             vars(module)["random_uuid"] = _id
+    keep_signatures(_id)
 
 
 def _id() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -24,7 +25,7 @@ from vllm.renderers.hf import (
     resolve_chat_template_content_format,
 )
 
-from deployments.prompt import ChatTemplate, PromptTokens, RendererFacts
+from deployments.prompt import ChatTemplate, MessagesFacts, PromptTokens, RendererFacts
 from deployments.prompt.template_kwargs import RESERVED
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ _WAY_TO_TOKENS = ("__call__", "_encode_plus", "apply_chat_template", "get_chat_t
 _PROBE = "Once  upon a time,\n\tin 2031: naïve café, Ελλάς, 東京, नमस्ते 👩‍🚀 a_b(c) "
 
 
-def renderer_facts(renderer: BaseRenderer, args: Namespace) -> RendererFacts | None:
+def renderer_facts(
+    renderer: BaseRenderer, args: Namespace, messages: MessagesFacts | None = None
+) -> RendererFacts | None:
     """The facts of the engine that `renderer` belongs to, as `args` made its server.
 
     None, and a line in the log, when gateways cannot render as it does. Takes about a second
@@ -48,7 +51,7 @@ def renderer_facts(renderer: BaseRenderer, args: Namespace) -> RendererFacts | N
     """
     try:
         why = _not_plain(renderer, args)
-        facts = None if why else _read(renderer, args)
+        facts = None if why else replace(_read(renderer, args), messages=messages)
         if facts is not None:
             why = _broken_promise(facts, renderer, args)
     except Exception as error:

@@ -19,7 +19,11 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo
 from vllm.exceptions import VLLMClientError
 
 LOGGERS = tuple(
-    f"vllm.entrypoints.openai.{api}.serving" for api in ("chat_completion", "completion")
+    f"vllm.entrypoints.{api}"
+    for api in (
+        *("openai.chat_completion.serving", "openai.completion.serving"),
+        "anthropic.api_router",
+    )
 )
 
 

@@ -11,10 +11,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from deployments.gateway.answer.rejoining import RESUME_HEADER
 from deployments.gateway.answer.stream_errors import error_event
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.errors import ApiError, id_headers
 from deployments.gateway.intake.request import EngineRequest
 from deployments.process.pieces import AnswerPieces, pieces_of
 from deployments.wire.headers import CONTINUED
+from deployments.wire.inference_paths import inference_path
 
 # A client that reads nothing must not hold its request's task past the deadline.
 ERROR_TIMEOUT_S = 1.0
@@ -34,6 +35,7 @@ class AnswerToClient:
         self.placement: Mapping[str, str] = {}
         self.started = self.streaming = self.continued = False
         self._request = request
+        self._shape = inference_path(request.path).errors
         self._headers = headers
         self._send: Send | None = None
         self._pieces: AnswerPieces
@@ -52,7 +54,7 @@ class AnswerToClient:
     ) -> None:
         self._request.record.status = status
         headers = [(k.lower(), v) for k, v in engine_headers.items() if k.lower() in _PASSED_ON]
-        headers.append(("x-request-id", self._request.request_id))
+        headers += id_headers(self._shape, self._request.request_id).items()
         headers.append(("x-antefix-replica", replica_id))
         headers += {**self._headers, **self.placement}.items()
         if resume_id is not None:
@@ -106,12 +108,15 @@ class AnswerToClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ERROR_TIMEOUT_S):
                 if not self.started:
-                    own = {"x-request-id": self._request.request_id}
+                    request_id = self._request.request_id
+                    own = id_headers(self._shape, request_id)
                     headers = {**self._headers, **error.headers, **own}
-                    response = JSONResponse(error.body(), error.status, headers)
+                    body = error.body(self._shape, request_id)
+                    response = JSONResponse(body, error.status, headers)
                     await response(scope, receive, self._put)
                 elif self.streaming:
-                    await self.end(error_event(self._request.path, error, number))
+                    event = error_event(self._shape, error, number, self._request.request_id)
+                    await self.end(event)
                 # a half-sent JSON body can only be cut, which the server does
 
     async def _put(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Every error that leaves a gateway has OpenAI's shape, and the request's id in x-request-id."""
+"""Every error that leaves a gateway has the shape of its API, and the request's id in headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.errors import ApiError, id_headers, shape_of
 
 # Characters of an address.
 MOST_SHOWN = 200
@@ -40,8 +40,9 @@ def request_id_of(request: Request) -> str:
 
 async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    headers = {**error.headers, "x-request-id": request_id_of(request)}
-    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+    request_id, shape = request_id_of(request), shape_of(request.url.path, request.headers)
+    headers = {**error.headers, **id_headers(shape, request_id)}
+    return JSONResponse(error.body(shape, request_id), status_code=error.status, headers=headers)
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:

@@ -22,10 +22,11 @@ from deployments.fleet.fleet import Fleet
 from deployments.fleet.settings.objectives import TenantLimits
 from deployments.gateway.checks.context_lengths import lengths_of
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import COMPLETIONS, EMBEDDINGS
 from deployments.gateway.intake.request import PoolRequest
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.record.pool_reporter import Admitted
+from deployments.wire.inference_paths import inference_path
+from deployments.wire.message_parts import parts_in
 from observability.budget_metrics import BudgetMetrics
 from observability.request_record import OVER_BUDGET, Charge, LimitLeft, RequestRecord
 from router.budget_ledger import BudgetLedger
@@ -36,7 +37,8 @@ from router.redis_client import AsyncRedis
 
 SHARE_HEADER = "x-antefix-budget"
 _UNKNOWN = Left(None, None)
-_NO_TOKENS = ("/tokenize", "/detokenize")
+# Parts of Anthropic's messages that are text, too; those in a tool's result count by themselves.
+_OTHER_TEXTS = ("thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference")
 # What a chat template may add to a prompt that is not known here.
 _TEMPLATE_TOKENS = 512
 
@@ -257,17 +259,21 @@ class TenantBudgets:
 
 def most_tokens(request: PoolRequest, max_model_len: int | None) -> int | None:
     """The most tokens a request can use; None: nothing bounds it, as far as is known here."""
-    path, parameters = request.engine.path, request.parameters
-    if path in _NO_TOKENS:
+    api, parameters = inference_path(request.engine.path), request.parameters
+    if not api.is_charged:
         return 0
     prompt_tokens = request.tokens
     if not request.prompt.known:
-        prompt_tokens = len(request.engine.body) + _TEMPLATE_TOKENS
-        if max_model_len is not None and path != EMBEDDINGS:
-            whole = max_model_len * max(1, parameters.prompts if path == COMPLETIONS else 1)
+        # more tokens than bytes have none; a template may stand in front of each document
+        read_bytes = len(request.engine.body) + parameters.repeated_bytes
+        templates = parameters.sequences if api.documents else 1
+        prompt_tokens = read_bytes + _TEMPLATE_TOKENS * templates
+        # vLLM reads more of an embedding's text than the context holds, in pieces
+        if max_model_len is not None and (api.generates or api.documents):
+            whole = max_model_len * max(1, parameters.prompts)
             # an image has more tokens than its address has bytes
             prompt_tokens = whole if _has_media(request.fields) else min(prompt_tokens, whole)
-    if path == EMBEDDINGS:
+    if not api.generates:
         return prompt_tokens
     if parameters.n is None:
         return None
@@ -384,15 +390,7 @@ def _headers(budgets: Sequence[TenantBudget], left: Sequence[Left]) -> dict[str,
 
 def _has_media(fields: Mapping[str, Any]) -> bool:
     """Whether a message has a part that is no text."""
-    messages = fields.get("messages", fields.get("input"))
-    contents = [
-        message.get("content")
-        for message in (messages if isinstance(messages, list) else ())
-        if isinstance(message, Mapping)
-    ]
-    return any(
-        not isinstance(part, Mapping) or "text" not in str(part.get("type"))
-        for content in contents
-        if isinstance(content, list)
-        for part in content
-    )
+    kinds = {
+        str(part.get("type")) for part in parts_in(fields.get("messages", fields.get("input")))
+    }
+    return any("text" not in kind and kind not in _OTHER_TEXTS for kind in kinds)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import RESPONSES, RequestParameters, parameters_of
+from deployments.gateway.intake.parameters import RequestParameters, parameters_of
 from deployments.wire.headers import RESUME_FIELD
+from deployments.wire.inference_paths import RESPONSES
 
 # What engines tell each other of their caches, and gateways them of a lost engine's answer.
 OF_ENGINES = ("kv_transfer_params", "ec_transfer_params", RESUME_FIELD)

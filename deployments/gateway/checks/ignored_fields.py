@@ -7,11 +7,11 @@ asks for nothing and passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import CHAT, GENERATING, RESPONSES
+from deployments.wire.inference_paths import CHAT, GENERATING, MESSAGES, RESPONSES
 
 CONSTRAINTS = {
     "guided_json": "Send 'structured_outputs': {'json': ...}, or 'response_format'.",
@@ -30,12 +30,21 @@ OF_RESPONSES = {
     "conversation": "No conversations are kept here. Send what was said so far in 'input'.",
     "prompt": "No prompt templates are kept here. Send their text in 'instructions' and 'input'.",
 }
+OF_MESSAGES = {
+    "mcp_servers": "Call the servers yourself, and describe their tools in 'tools'.",
+    "container": "Nothing here runs code. Leave it out.",
+}
 # `function_call` without functions: a client's default.
 _NO_CALL = ("none", "auto")
 # What OpenAI runs itself, or its models know without a description. vLLM drops these.
 BUILT_IN_TOOLS = (
     *("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "container"),
     *("computer", "local_shell", "shell", "apply_patch", "programmatic_tool_calling"),
+)
+# The same of Anthropic, where a version follows. vLLM asks for their 'input_schema'.
+ANTHROPIC_TOOLS = (
+    *("web_search", "web_fetch", "code_execution", "computer", "bash", "text_editor", "memory"),
+    *("tool_search_tool", "mcp_toolset"),
 )
 # Those that vLLM runs where `tool_server` names who does the work.
 _OF_A_TOOL_SERVER = ("web_search_preview", "code_interpreter", "container", "mcp")
@@ -51,9 +60,13 @@ def refuse_ignored_fields(
     remedies |= CONSTRAINTS
     if path == CHAT:
         remedies |= OF_CHATS
+    if path == MESSAGES:
+        remedies |= OF_MESSAGES
+        _refuse_built_in_tools(fields, ANTHROPIC_TOOLS)
     if path == RESPONSES:
         remedies |= OF_RESPONSES
-        _refuse_built_in_tools(fields, bool(engine_args.get("tool_server")))
+        runs = _OF_A_TOOL_SERVER if engine_args.get("tool_server") else ()
+        _refuse_built_in_tools(fields, BUILT_IN_TOOLS, runs)
     for name, remedy in remedies.items():
         value = fields.get(name)
         if value and not (name == "function_call" and value in _NO_CALL):
@@ -61,17 +74,20 @@ def refuse_ignored_fields(
             _refuse(name, why, remedy)
 
 
-def _refuse_built_in_tools(fields: Mapping[str, Any], has_tool_server: bool) -> None:
+def _refuse_built_in_tools(
+    fields: Mapping[str, Any], built_in: Sequence[str], runs: Sequence[str] = ()
+) -> None:
+    """`runs`: those that the engine runs."""
     tools = fields.get("tools")
     listed = [("tools", tool) for tool in (tools if isinstance(tools, list) else ())]
-    for name, tool in (*listed, ("tool_choice", fields.get("tool_choice"))):
+    for field, tool in (*listed, ("tool_choice", fields.get("tool_choice"))):
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if not isinstance(kind, str) or (has_tool_server and kind in _OF_A_TOOL_SERVER):
+        if not isinstance(kind, str) or kind in runs:
             continue
         # `web_search_2025_08_26`, `computer_use_preview`
-        if any(kind == built_in or kind.startswith(f"{built_in}_") for built_in in BUILT_IN_TOOLS):
-            why = f"{name!r} has the built-in tool {kind[:100]!r}, which nothing here runs."
-            _refuse(name, why, "Describe it as a tool of type 'function', and run it yourself.")
+        if any(kind == name or kind.startswith(f"{name}_") for name in built_in):
+            why = f"{field!r} has the built-in tool {kind[:100]!r}, which nothing here runs."
+            _refuse(field, why, "Describe it as an ordinary tool, and run it yourself.")
 
 
 def _refuse(name: str, why: str, remedy: str) -> NoReturn:

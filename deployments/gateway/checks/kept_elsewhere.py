@@ -10,25 +10,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from deployments.gateway.checks.message_parts import messages_in, parts_in
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import RESPONSES
+from deployments.wire.inference_paths import RESPONSES, inference_path
+from deployments.wire.message_parts import messages_in, parts_in
 
 FILES = ("file", "input_file", "image_file")
+ANTHROPIC_FILES = ("document", "container_upload")
 ITEM_REFERENCE = "item_reference"
-_MEDIA = ("image_url", "input_image", "audio_url", "input_audio", "video_url")
-# In `input_image` as well.
-_HOLDERS = ("image_url", "audio_url", "input_audio", "video_url")
+_MEDIA = ("image_url", "input_image", "audio_url", "input_audio", "video_url", "image")
+# In `input_image` as well. `image` is Anthropic's, and has it in `source`.
+_HOLDERS = ("image_url", "audio_url", "input_audio", "video_url", "source")
 _TEXTS = {"messages": "text", "input": "input_text"}
-_IMAGES = {"messages": "image_url", "input": "input_image"}
+_IMAGES = {
+    "messages": "as a 'data:' URL in one of type 'image_url'",
+    "input": "as a 'data:' URL in one of type 'input_image'",
+}
+_ANTHROPIC_IMAGE = "with a 'source' of type 'base64' in one of type 'image'"
 
 
 def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
     """Raises ApiError 400. Never raises anything else."""
+    is_anthropic = inference_path(path).errors == "anthropic"
     for name in ("messages", "input"):
         for part in parts_in(fields.get(name)):
             if part.get("uuid") is None:  # with one, an engine looks at other fields first
-                _refuse_part(name, part)
+                _refuse_part(name, part, is_anthropic)
     for message in messages_in(fields.get("messages")):
         if not message.get("content") and _id_of(message.get("audio")) is not None:
             why = "'messages' names a spoken answer by its id, and none are kept here."
@@ -39,14 +45,12 @@ def refuse_kept_elsewhere(path: str, fields: Mapping[str, Any]) -> None:
             _refuse("input", why, "Send the item itself.")
 
 
-def _refuse_part(name: str, part: Mapping[str, Any]) -> None:
+def _refuse_part(name: str, part: Mapping[str, Any], is_anthropic: bool) -> None:
     kind = part.get("type")
-    if kind in FILES:
+    if kind in FILES or (is_anthropic and kind in ANTHROPIC_FILES):
         why = f"{name!r} has a part of type {kind!r}, and engines read no files."
-        remedy = (
-            f"Send its text in a part of type {_TEXTS[name]!r},"
-            f" or an image as a 'data:' URL in one of type {_IMAGES[name]!r}."
-        )
+        as_image = _ANTHROPIC_IMAGE if is_anthropic else _IMAGES[name]
+        remedy = f"Send its text in a part of type {_TEXTS[name]!r}, or an image {as_image}."
         _refuse(name, why, remedy)
     if kind in _MEDIA and (file_id := _file_id(part)) is not None:
         why = f"{name!r} names the file {file_id[:100]!r}, and none are kept here."

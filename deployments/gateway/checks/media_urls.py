@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
-from deployments.gateway.checks.message_parts import parts_in
 from deployments.gateway.intake.errors import ApiError
+from deployments.wire.message_parts import parts_in
 
 _FIELDS = ("messages", "input")
 _URLS = ("image_url", "audio_url", "video_url")
@@ -29,9 +29,10 @@ def refuse_media_urls(fields: Mapping[str, Any], engine_args: Mapping[str, Any])
             if url[:5].lower() == "data:" or (files and url[:5].lower() == "file:"):
                 continue
             if (host := _host_of(url)) not in hosts:
+                instead = "a 'data:' URL" if kind in _URLS else "a source of type 'base64'"
                 message = (
                     f"{name!r} has an '{kind}' from {host[:100]!r}, from where engines fetch"
-                    " nothing. Send a 'data:' URL, or ask the operators to list the host in"
+                    f" nothing. Send {instead}, or ask the operators to list the host in"
                     " 'allowed_media_domains' of the model's 'engine_args'."
                 )
                 raise ApiError(400, message, code="media_url_not_allowed", param=name)
@@ -45,6 +46,9 @@ def _urls_of(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             url = url.get("url")
         if isinstance(url, str):
             yield kind, url
+    source = part.get("source")  # of an image in Anthropic's messages
+    if isinstance(source, dict) and isinstance(source.get("url"), str):
+        yield "image", source["url"]
 
 
 def _host_of(url: str) -> str:

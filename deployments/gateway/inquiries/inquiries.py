@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,9 +13,9 @@ from starlette.responses import JSONResponse, Response
 
 from deployments.gateway.inquiries.status import fleet_status
 from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder
-from deployments.gateway.intake.errors import ApiError
+from deployments.gateway.intake.errors import ApiError, shape_of
 from deployments.gateway.intake.in_force import InForce
-from deployments.gateway.pool.model_cards import no_description
+from deployments.gateway.pool.model_cards import as_anthropic, merged_openapi, no_description
 from deployments.gateway.pool.pools import Pools
 from deployments.gateway.pool.serve_controller import ServeController
 from deployments.gateway.record.explanations import (
@@ -23,12 +24,13 @@ from deployments.gateway.record.explanations import (
     decisions_of,
     only_failed,
 )
+from deployments.wire.inference_paths import INFERENCE_PATHS
 from router.redis_client import REDIS_FAILURES
 
 
 class Inquiries:
-    """`holder_of` says whose key a request has, and raises ApiError 401. The API of
-    `inference_paths` is the engines'."""
+    """`holder_of` says whose key a request has, and raises ApiError 401. `own_paths`: the gateway's
+    part of /openapi.json."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class Inquiries:
         pools: Pools,
         controller: ServeController,
         explanations: Explanations,
-        inference_paths: Collection[str],
+        own_paths: Mapping[str, Any],
     ) -> None:
         self._in_force = in_force
         self._keys = keys
@@ -46,7 +48,7 @@ class Inquiries:
         self._pools = pools
         self._controller = controller
         self._explanations = explanations
-        self._inference_paths = inference_paths
+        self._own_paths = own_paths
 
     def add_to(self, app: Starlette) -> None:
         for path, answer in (
@@ -63,13 +65,20 @@ class Inquiries:
         rights = self._holder_of(request).rights
         cards_of = await asyncio.gather(*(pool.models() for pool in self._pools.cards.values()))
         cards = [card for cards in cards_of for card in cards if rights.may_use(card["id"])]
-        return JSONResponse({"object": "list", "data": cards})
+        if shape_of(request.url.path, request.headers) != "anthropic":
+            return JSONResponse({"object": "list", "data": cards})
+        models = as_anthropic(cards)
+        ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
+        return JSONResponse({"data": models, "has_more": False, **ends})
 
     async def model(self, request: Request) -> Response:
         model = request.path_params["model"]
         self._holder_of(request).rights.check_model(model)
         cards = await self._pools.cards[self._pools.of_model(model).name].models()
-        return JSONResponse(next(card for card in cards if card["id"] == model))
+        card = next(card for card in cards if card["id"] == model)
+        if shape_of(request.url.path, request.headers) == "anthropic":
+            (card,) = as_anthropic([card])
+        return JSONResponse(card)
 
     async def status(self, request: Request) -> Response:
         holder = self._holder_of(request)
@@ -122,10 +131,11 @@ class Inquiries:
         )
 
     async def openapi(self, request: Request) -> Response:
-        for cards in self._pools.cards.values():
-            if (described := await cards.openapi(self._inference_paths)) is not None:
-                return JSONResponse(described)
-        raise no_description()
+        asked = (cards.openapi() for cards in self._pools.cards.values())
+        schemas = [schema for schema in await asyncio.gather(*asked) if schema is not None]
+        if not schemas:
+            raise no_description()
+        return JSONResponse(merged_openapi(schemas, INFERENCE_PATHS, self._own_paths))
 
 
 def _no_redis() -> ApiError:

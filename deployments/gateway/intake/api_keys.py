@@ -95,14 +95,17 @@ class ApiKeys:
         return {key.tenant for key in self._keys.values()}
 
     def check(self, headers: Mapping[str, str]) -> KeyHolder:
-        """Whose key this is. Raises ApiError 401."""
+        """Whose key this is: in `Authorization`, or in `x-api-key` as clients of Anthropic's API
+        have it. Raises ApiError 401."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
+        is_bearer = scheme.lower() == "bearer" and bool(key.strip())
+        given = (key if is_bearer else headers.get("x-api-key", "")).strip()
+        if not given:
             message = (
-                "The request has no API key. Send the header 'Authorization: Bearer YOUR_KEY'."
+                "The request has no API key. Send the header 'Authorization: Bearer YOUR_KEY',"
+                " or 'x-api-key: YOUR_KEY'."
             )
             raise ApiError(401, message, code="missing_api_key")
-        given = key.strip()
         found = self._keys.get(id_of(given), self._nobody)
         # before anything else is known of it: an id alone is no secret
         if not hmac.compare_digest(found.digest, digest_of(found.salt, given)):

@@ -15,9 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from deployments.gateway.intake.errors import ApiError
-
-# An engine computes nothing for these, and does not know the field.
-_UNCACHED_PATHS = frozenset({"/tokenize", "/detokenize"})
+from deployments.wire.inference_paths import inference_path
 
 
 class CacheSalts:
@@ -34,7 +32,7 @@ class CacheSalts:
 
         A group may be called as a tenant: they share nothing.
         """
-        if path in _UNCACHED_PATHS:
+        if not inference_path(path).is_salted:
             return None
         salt = fields.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and salt):

@@ -1,21 +1,31 @@
-"""What goes wrong at the API, in OpenAI's shape.
+"""What goes wrong at the API, in the shape of OpenAI's or Anthropic's errors.
 
 https://platform.openai.com/docs/guides/error-codes: {"error": {"message", "type", "param",
-"code"}}. An engine's own errors keep their message, field and status and take the same shape.
-`stream_errors` has the shapes of errors inside a stream.
+"code"}}. https://docs.anthropic.com/en/api/errors: {"type": "error", "error": {"type", "message"},
+"request_id"}; ours have `param` and `code` there, too. An engine's own errors keep their message,
+field and status and take the same shape. `stream_errors` has the shapes of errors inside a stream.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+
+from deployments.wire.inference_paths import INFERENCE_PATHS, ErrorShape
 
 _TYPE_BY_STATUS = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
+}
+_ANTHROPIC_TYPE_BY_STATUS = {
+    **_TYPE_BY_STATUS,
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # How vLLM names a prompt that is longer than the model's context: no field of any API is called so.
@@ -54,20 +64,44 @@ class ApiError(Exception):
         if retry_after is not None:
             self.headers["retry-after"] = str(retry_after)
 
-    def body(self) -> dict[str, Any]:
-        return {
-            "error": {
-                "message": self.message,
-                "type": error_type(self.status),
-                "param": self.param,
-                "code": self.code,
-            }
+    def body(self, shape: ErrorShape = "openai", request_id: str = "") -> dict[str, Any]:
+        """What the client gets; `request_id` is for Anthropic's shape."""
+        is_anthropic = shape == "anthropic"
+        error = {
+            "message": self.message,
+            "type": anthropic_type(self.status) if is_anthropic else error_type(self.status),
+            "param": self.param,
+            "code": self.code,
         }
+        if is_anthropic:
+            return {"type": "error", "error": error, "request_id": request_id}
+        return {"error": error}
+
+
+def shape_of(path: str, headers: Mapping[str, str]) -> ErrorShape:
+    """How the errors of a request look. Where no engine answers, clients of Anthropic's API are
+    known by a header that each of their requests has."""
+    if path in INFERENCE_PATHS:
+        return INFERENCE_PATHS[path].errors
+    return "anthropic" if "anthropic-version" in headers else "openai"
+
+
+def id_headers(shape: ErrorShape, request_id: str) -> dict[str, str]:
+    """The headers of an answer that name its request."""
+    also = {"request-id": request_id} if shape == "anthropic" else {}
+    return {"x-request-id": request_id, **also}
 
 
 def error_type(status: int) -> str:
+    """OpenAI's type of an error of this status."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     return _TYPE_BY_STATUS.get(status, fallback)
+
+
+def anthropic_type(status: int) -> str:
+    """Anthropic's type of an error of this status."""
+    fallback = "api_error" if status >= 500 else "invalid_request_error"
+    return _ANTHROPIC_TYPE_BY_STATUS.get(status, fallback)
 
 
 def from_engine(status: int, body: bytes, request_id: str) -> ApiError:

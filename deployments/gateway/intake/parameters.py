@@ -16,20 +16,18 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
-GENERATING = (CHAT, COMPLETIONS, RESPONSES)
-INFERENCE_PATHS = (*GENERATING, EMBEDDINGS, "/tokenize", "/detokenize")
+from deployments.wire.inference_paths import (
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    InferencePath,
+    inference_path,
+)
+
 # The logprobs of a whole vocabulary, which -1 asks for: as many as the largest have.
 VOCABULARY = 262_144
 
 _WHOLE, _FLAG = TypeAdapter(int), TypeAdapter(bool)
-# CompletionRequest.max_tokens, as OpenAI's.
-_COMPLETION_TOKENS = 16
-# By path, the fields that may hold several prompts.
-_PROMPTS = {COMPLETIONS: ("prompt", "prompt_embeds"), EMBEDDINGS: ("input", "messages")}
-_WITH_N = (CHAT, COMPLETIONS)
-_WITH_PRIORITY = (*GENERATING, EMBEDDINGS)
 _LOGPROBS_OF_RESPONSES = "message.output_text.logprobs"
 
 Absent = TypeVar("Absent")
@@ -43,7 +41,8 @@ class RequestParameters:
     `n`: answers to each prompt, or beams; None: it cannot be read. `logprobs` and
     `prompt_logprobs`: how many come with each token, besides its own; None: not even its own.
     `names_logprobs`: `logprobs` are those of token ids in the request, which an engine's
-    `max_logprobs` does not bound. `priority` None: it cannot be read.
+    `max_logprobs` does not bound. `priority` None: it cannot be read. `shared_bytes`: how much of
+    the body is in front of each document, and so is read again for each but the first.
     """
 
     max_tokens: int | None
@@ -56,43 +55,44 @@ class RequestParameters:
     logprobs: int | None
     prompt_logprobs: int | None
     names_logprobs: bool = False
+    shared_bytes: int = 0
 
     @property
     def sequences(self) -> int:
         """How many sequences an engine makes of it: `n` for each of its prompts, at least 1."""
         return max(1, self.n or 1) * max(1, self.prompts)
 
+    @property
+    def repeated_bytes(self) -> int:
+        """How many bytes more than its body an engine reads for it."""
+        return self.shared_bytes * (self.sequences - 1)
+
 
 def parameters_of(path: str, fields: Mapping[str, Any]) -> RequestParameters:
     """What the body `fields` asks of `path`. Never raises."""
-    generates = path in GENERATING
+    api = inference_path(path)
     return RequestParameters(
-        max_tokens=_max_tokens(path, fields),
-        n=_whole(fields, "n", absent=1, unreadable=None) if path in _WITH_N else 1,
-        prompts=sum(_prompts(fields.get(name)) for name in _PROMPTS.get(path, ())),
-        stream=generates and _flag(fields, "stream"),
-        beam_search=path in _WITH_N and _flag(fields, "use_beam_search"),
+        max_tokens=_max_tokens(api, fields),
+        n=_whole(fields, "n", absent=1, unreadable=None) if api.has_n else 1,
+        prompts=sum(_prompts(fields.get(name)) for name in api.prompts)
+        + sum(_documents(fields.get(name)) for name in api.documents),
+        stream=api.generates and _flag(fields, "stream"),
+        beam_search=api.has_n and _flag(fields, "use_beam_search"),
         background=path == RESPONSES and _flag(fields, "background", unreadable=True),
-        priority=_whole(fields, "priority", absent=0, unreadable=None)
-        if path in _WITH_PRIORITY
-        else 0,
+        priority=_whole(fields, "priority", absent=0, unreadable=None) if api.has_priority else 0,
         logprobs=_logprobs(path, fields),
-        prompt_logprobs=_prompt_logprobs(path, fields),
-        names_logprobs=path in _WITH_N and _of_token_ids(fields) > 0,
+        prompt_logprobs=_prompt_logprobs(api, fields),
+        names_logprobs=api.has_n and _of_token_ids(fields) > 0,
+        shared_bytes=sum(_text_bytes(fields.get(name)) for name in api.shared),
     )
 
 
-def _max_tokens(path: str, fields: Mapping[str, Any]) -> int | None:
-    name, absent = "max_tokens", None
-    if path == CHAT and fields.get("max_completion_tokens") is not None:
-        name = "max_completion_tokens"
-    elif path == COMPLETIONS:
-        absent = _COMPLETION_TOKENS
-    elif path == RESPONSES:
-        name = "max_output_tokens"
-    elif path != CHAT:
+def _max_tokens(api: InferencePath, fields: Mapping[str, Any]) -> int | None:
+    if not api.generates:
         return 0
-    most = _whole(fields, name, absent=absent, unreadable=None)
+    given = (name for name in api.max_tokens if fields.get(name) is not None)
+    name = next(given, api.max_tokens[0])
+    most = _whole(fields, name, absent=api.default_max_tokens, unreadable=None)
     # a completion that only echoes its prompt generates a token all the same
     return None if most is None else max(1, most)
 
@@ -110,14 +110,14 @@ def _logprobs(path: str, fields: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _prompt_logprobs(path: str, fields: Mapping[str, Any]) -> int | None:
+def _prompt_logprobs(api: InferencePath, fields: Mapping[str, Any]) -> int | None:
     """Those of each token of the prompt."""
-    if path not in _WITH_N:
+    if not api.has_n:
         return None
     count = _count(fields, "prompt_logprobs", numbers_only=True)
     if count is not None or not _flag(fields, "echo", unreadable=True):
         return count
-    if path == CHAT:
+    if api.path == CHAT:
         return _count(fields, "top_logprobs", numbers_only=True) or 0
     return _count(fields, "logprobs", numbers_only=True)
 
@@ -163,3 +163,17 @@ def _prompts(value: object) -> int:
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         return len(value)
     return 0 if value is None else 1
+
+
+def _documents(value: object) -> int:
+    """A list holds one in each of its items, which may be objects."""
+    if isinstance(value, list):
+        return len(value)
+    return 0 if value is None else 1
+
+
+def _text_bytes(value: object) -> int:
+    """Of a text, or of the only one in a list: several are each read with a document of its own."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return len(value.encode(errors="surrogatepass")) if isinstance(value, str) else 0

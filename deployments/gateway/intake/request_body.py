@@ -17,7 +17,7 @@ from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.unreadable import refuse_unreadable
 
 # An engine compares each of these with every token it makes: unbounded, one request stalls all.
-_LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words")
+_LISTS_PER_TOKEN = ("stop", "stop_token_ids", "bad_words", "stop_sequences")
 # A larger body is counted before it is parsed, in a thread: its milliseconds would be everybody's.
 LARGE_BODY_BYTES = SMALL_BODY_BYTES
 # Of one body, names included: each takes up to 200 bytes of memory, and of an engine's, again.
@@ -97,9 +97,10 @@ def model_of(fields: Mapping[str, Any]) -> str:
     raise ApiError(400, message, code="invalid_type", param="model")
 
 
-def estimate_prompt_tokens(body: bytes) -> int:
-    """About how many tokens the prompt has: enough to rank replicas by load."""
-    return max(1, len(body) // _BYTES_PER_TOKEN)
+def estimate_prompt_tokens(body: bytes, repeated_bytes: int = 0) -> int:
+    """About how many tokens the prompt has: enough to rank replicas by load. `repeated_bytes`: what
+    an engine reads of the body more than once, as `RequestParameters` has it."""
+    return max(1, (len(body) + repeated_bytes) // _BYTES_PER_TOKEN)
 
 
 def _too_large(max_body_bytes: int) -> NoReturn:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -51,21 +52,9 @@ class ModelCards:
             for card in cards.values()
         ]
 
-    async def openapi(self, paths: Iterable[str]) -> dict[str, Any] | None:
-        """An engine's own description of `paths`, with our way of authorising; None: no engine has
-        told it yet."""
-        schema = await self._fetched(self._schema, "/openapi.json")
-        if schema is None:
-            return None
-        schemes = {"key": {"type": "http", "scheme": "bearer"}}
-        components = schema.get("components") or {}
-        return {
-            **schema,
-            "info": {"title": "Antefix", "version": schema["info"]["version"]},
-            "paths": {p: v for p, v in schema["paths"].items() if p in {*paths}} | _OWN_PATHS,
-            "components": {**components, "securitySchemes": schemes},
-            "security": [{"key": []}],
-        }
+    async def openapi(self) -> dict[str, Any] | None:
+        """An engine's own description of its API; None: no engine has returned it yet."""
+        return await self._fetched(self._schema, "/openapi.json")
 
     async def _fetched(self, kept: _Kept, path: str) -> dict[str, Any] | None:
         """What an engine answered last, lately where one answers at all."""
@@ -108,20 +97,32 @@ def no_description() -> ApiError:
     return ApiError(503, message, code="no_replica", retry_after=5)
 
 
-def _own(summary: str, *named: str) -> dict[str, Any]:
-    """`named`: what the path has in braces."""
-    text = {"in": "path", "required": True, "schema": {"type": "string"}}
-    answer = {"summary": summary, "responses": {"200": {"description": "OK"}}}
-    return {"get": {**answer, "parameters": [{"name": name, **text} for name in named]}}
+def as_anthropic(cards: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Models as https://docs.anthropic.com/en/api/models-list has them."""
+    created = datetime.fromtimestamp(CREATED, UTC).isoformat().replace("+00:00", "Z")
+    return [
+        {"type": "model", "id": card["id"], "display_name": card["id"], "created_at": created}
+        for card in cards
+    ]
 
 
-_OWN_PATHS = {
-    "/v1/models": _own("The models this fleet serves"),
-    "/v1/models/{model}": _own("One model", "model"),
-    "/health/live": _own("Is this gateway running"),
-    "/health/ready": _own("Has every pool a running replica"),
-    "/antefix/status": _own("Replicas, queues, KV use and predicted TTFT"),
-    "/antefix/requests/{request_id}": _own("Why a request went where it went", "request_id"),
-    "/antefix/decisions": _own("The same of the last hundred requests, newest first"),
-    "/antefix/": _own("A page for people: pools, replicas and the last decisions"),
-}
+def merged_openapi(
+    schemas: Sequence[Mapping[str, Any]], paths: Iterable[str], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One description for what a gateway serves: `paths` as engines describe them in `schemas`, of
+    which one is needed, and the gateway's `own`."""
+    served, described, components = {*paths}, {}, {}
+    for schema in reversed(schemas):  # the first pool's win
+        described |= {path: of for path, of in schema["paths"].items() if path in served}
+        components |= (schema.get("components") or {}).get("schemas") or {}
+    schemes = {
+        "key": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    return {
+        **schemas[0],
+        "info": {"title": "Antefix", "version": schemas[0]["info"]["version"]},
+        "paths": {**described, **own},
+        "components": {"schemas": components, "securitySchemes": schemes},
+        "security": [{"key": []}, {"x-api-key": []}],
+    }

@@ -9,19 +9,26 @@ from typing import Any
 
 from autoscaling.overflow import Needs, Offers, refusal
 from deployments.fleet.pool import Pool
-from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, VOCABULARY, parameters_of
+from deployments.gateway.intake.parameters import VOCABULARY, parameters_of
 from deployments.gateway.intake.request import EngineRequest, PoolRequest
+from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES
+from deployments.wire.message_parts import parts_in
 from router.load import ReplicaLoad
 
-_OVERFLOWING_PATHS = (CHAT, COMPLETIONS)
+_OVERFLOWING_PATHS = (CHAT, COMPLETIONS, MESSAGES)
+# OpenAI's and Anthropic's.
+_NO_TOOLS = ("none", {"type": "none"})
 # vLLM's own default of --max-logprobs.
 _MAX_LOGPROBS = 20
 _TOKEN_ID_FIELDS = (
     *("logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids"),
     "prompt_embeds",
 )
-_FORMAT_FIELDS = ("response_format", "structured_outputs")
-_MEDIA_PARTS = ("image_url", "input_audio", "video_url", "audio_url", "image_embeds", "file")
+_FORMAT_FIELDS = ("response_format", "structured_outputs", "output_config")
+_MEDIA_PARTS = (
+    *("image_url", "input_audio", "video_url", "audio_url", "image_embeds", "file"),
+    "image",
+)
 
 
 def refusal_of(
@@ -51,12 +58,12 @@ def needs_of(
         chat_or_completion=path in _OVERFLOWING_PATHS,
         tokens=prompt_tokens + (parameters.max_tokens or 0),
         adapter=model if model in pool.lora_names else None,
-        tools=bool(fields.get("tools")) and fields.get("tool_choice") != "none",
+        tools=bool(fields.get("tools")) and fields.get("tool_choice") not in _NO_TOOLS,
         response_format=any(_constrains(fields.get(name)) for name in _FORMAT_FIELDS),
         logprobs=max(logprobs, default=0),
         token_ids=_prompt_is_tokens(fields.get("prompt"))
         or any(fields.get(name) for name in _TOKEN_ID_FIELDS),
-        images=any(part in _MEDIA_PARTS for part in _part_types(fields.get("messages"))),
+        images=any(p.get("type") in _MEDIA_PARTS for p in parts_in(fields.get("messages"))),
     )
 
 
@@ -99,11 +106,3 @@ def _prompt_is_tokens(prompt: object) -> bool:
     while isinstance(prompt, list) and prompt:
         prompt = prompt[0]
     return isinstance(prompt, int)
-
-
-def _part_types(messages: object) -> Iterable[object]:
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, Mapping) else None
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, Mapping):
-                yield part.get("type")

@@ -19,19 +19,17 @@ from common.loops import forever
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.pool import Pool
 from deployments.gateway.attempt.transport import Transport
-from deployments.gateway.intake import request_body
 from deployments.gateway.intake.request import EngineRequest, PoolRequest, Prompt
 from deployments.gateway.intake.request_options import RequestOptions
 from deployments.gateway.pool.overflow_contract import refusal_of
 from deployments.gateway.pool.parts import PoolParts, settings_of, startup_of
-from deployments.gateway.pool.prompt_reader import PromptReader
+from deployments.gateway.pool.prompt_reader import PromptReader, guess
 from deployments.gateway.pool.start_watch import StartWatch
 from deployments.gateway.pool.turns import TURN_PERIOD_S
 from deployments.gateway.record.pool_reporter import PoolReporter
 from deployments.wire.plain_constraints import needs_trial
 from router.demand import Decided
 from router.load_reader import IDLE_PERIOD_S, READ_PERIOD_S
-from router.policies import PlacementRequest
 from router.pool_feeds import PoolFeeds
 from router.redis_client import REDIS_FAILURES
 
@@ -174,8 +172,7 @@ class GatewayPool:
         options: RequestOptions,
     ) -> PoolRequest:
         """A request of which only the length is known, roughly."""
-        guess = PlacementRequest(request_body.estimate_prompt_tokens(request.body))
-        prompt = Prompt(guess, known=False, depths=None, read_s=0.0, lookup_s=0.0)
+        prompt = Prompt(guess(request, fields), known=False, depths=None, read_s=0.0, lookup_s=0.0)
         return PoolRequest(request, fields, headers, options, prompt)
 
     def unfit(self, request: PoolRequest, origin: Pool) -> str | None:

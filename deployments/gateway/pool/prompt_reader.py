@@ -16,9 +16,11 @@ from starlette.types import Receive
 from deployments.fleet.pool import Pool
 from deployments.gateway.intake import request_body
 from deployments.gateway.intake.long_prompts import LONG_PROMPTS
+from deployments.gateway.intake.parameters import parameters_of
 from deployments.gateway.intake.request import EngineRequest, Prompt, unless_client_leaves
 from deployments.gateway.pool.known_prompts import KnownPrompts
 from deployments.gateway.pool.renderer_client import RendererClient
+from deployments.wire.inference_paths import COUNT_TOKENS
 from observability.metrics import RoutingMetrics
 from router.index import Depths
 from router.load import LoadBoard
@@ -34,8 +36,13 @@ LONG_BODY_BYTES = 4096
 _KNOWN_PROMPTS = KnownPrompts()
 
 
-def _guess(request: EngineRequest, session: str | None) -> PlacementRequest:
-    return PlacementRequest(request_body.estimate_prompt_tokens(request.body), (), session)
+def guess(
+    request: EngineRequest, fields: Mapping[str, Any], session: str | None = None
+) -> PlacementRequest:
+    """What is known of a request whose prompt is not: its length, roughly."""
+    repeated = parameters_of(request.path, fields).repeated_bytes
+    tokens = request_body.estimate_prompt_tokens(request.body, repeated)
+    return PlacementRequest(tokens, (), session)
 
 
 class PromptReader:
@@ -77,7 +84,7 @@ class PromptReader:
             tokenize = partial(self._tokenize, request, fields, session)
             read = LONG_PROMPTS.run(request.tenant, tokenize)
             found = await unless_client_leaves(read, receive)
-            placement, known = found or (_guess(request, session), False)
+            placement, known = found or (guess(request, fields, session), False)
         else:
             placement, known = self._tokenize(request, fields, session)
         looked, skips = time.monotonic(), self._feeds.index.breaker_open
@@ -95,7 +102,7 @@ class PromptReader:
         self, request: EngineRequest, fields: Mapping[str, Any], session: str | None
     ) -> tuple[PlacementRequest, bool]:
         if (prompt_tokens := self.renderer.prompt_tokens) is None:
-            return _guess(request, session), False
+            return guess(request, fields, session), False
         namespace = Namespace(
             model=self.pool.model,
             revision=self.pool.revision,
@@ -111,8 +118,10 @@ class PromptReader:
         )
         prompts = prompt_tokens.read(request.path, fields, read)
         if not prompts:
-            return _guess(request, session), False
+            return guess(request, fields, session), False
         # of several prompts, the longest has the most to reuse
         longest = max(prompts, key=lambda prompt: prompt.tokens)
         tokens = sum(prompt.tokens for prompt in prompts)
-        return PlacementRequest(tokens, tuple(longest.keys), session), True
+        # nothing is placed by a prompt that is only counted
+        keys = () if request.path == COUNT_TOKENS else tuple(longest.keys)
+        return PlacementRequest(tokens, keys, session), True

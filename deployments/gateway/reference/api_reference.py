@@ -24,9 +24,9 @@ _INTRODUCTION = """\
 
 <!-- Written by `make reference` from deployments/gateway/reference/. Change it there. -->
 
-Every gateway serves the OpenAI API at `gateway.host` and `gateway.port` of the
-[fleet file](fleet-file.md), without TLS. It reads the fields it needs, and the pool's engine
-validates all others. So every feature of vLLM's API works, except what
+Every gateway serves the OpenAI API and Anthropic's Messages API at `gateway.host` and
+`gateway.port` of the [fleet file](fleet-file.md), without TLS. It reads the fields it needs, and
+the pool's engine validates all others. So every feature of vLLM's API works, except what
 [the gateway refuses](#fields-that-the-gateway-refuses).
 
 Bodies and answers are JSON, except [streams](#streams) and the page for people. Metrics have
@@ -34,8 +34,11 @@ Bodies and answers are JSON, except [streams](#streams) and the page for people.
 
 ## Endpoints
 
-Endpoints for *any key* and for *operators* need the header `Authorization: Bearer KEY`. Operators
-are tenants with `operator: true` in the fleet file. A `GET` path also answers `HEAD`.
+Endpoints for *any key* and for *operators* need the header `Authorization: Bearer KEY` or
+`x-api-key: KEY`. Operators are tenants with `operator: true` in the fleet file. A `GET` path also
+answers `HEAD`. A pool serves the endpoints that its model supports, and rejects the others with
+`unsupported_endpoint`. Cohere's `/v2/embed` is not offered, because vLLM does not separate the
+cached prompts of tenants there.
 """
 
 _REQUEST_HEADERS = """\
@@ -54,7 +57,8 @@ _READ = """\
 ## Fields that the gateway reads
 
 The engine's own description of all fields is at `/openapi.json`. A field that is `null` is treated
-like one that is absent. The *generating* endpoints are chat completions, completions and responses.
+like one that is absent. The *generating* endpoints are chat completions, completions, responses and
+messages. `/rerank` and `/score` stand for their paths under `/v1` and `/v2`, too.
 """
 
 _REFUSED = """\
@@ -67,7 +71,7 @@ other APIs, an empty or false value passes.
 _STREAMS = """\
 ## Streams
 
-With `"stream": true`, chat completions, completions and responses answer with server-sent events,
+With `"stream": true`, the generating endpoints answer with server-sent events,
 `Content-Type: text/event-stream`:
 
 ```
@@ -77,8 +81,8 @@ data: [DONE]
 ```
 
 - Each event ends with an empty line. The gateway sends whole events only.
-- Chat completions and completions end with `data: [DONE]`. A response's events also have a line
-  `event: TYPE`, and the last one is `response.completed`.
+- Chat completions and completions end with `data: [DONE]`. The events of responses and messages
+  also have a line `event: TYPE`. The last one is `response.completed` or `message_stop`.
 - Blocks that begin with a colon are comments. Clients ignore them. `: antefix-resumed continued`
   means that another engine continues the answer, and that its tokens may differ from there on.
 - An error before the first token is an ordinary answer with its HTTP status. A later error is the
@@ -88,8 +92,9 @@ data: [DONE]
 | -- | -- |
 | chat completions, completions | `data: {"error": {"message", "type", "param", "code"}}` |
 | responses | `event: error` with `type`, `code`, `message`, `param`, `sequence_number`, `error` |
+| messages | `event: error` with `type`, `error`, `request_id` |
 
-A stream that ends without `data: [DONE]`, `response.completed` or an error is incomplete. Send the
+A stream that ends without one of these last events is incomplete. Send the
 request again, or [resume the stream](resuming.md#when-a-gateway-is-lost). For an answer that is not
 a stream, the gateway closes the connection before the end of the body.
 """
@@ -99,6 +104,14 @@ _ERRORS = """\
 
 ```json
 {"error": {"message": "...", "type": "rate_limit_error", "param": null, "code": "queue_full"}}
+```
+
+Errors of `/v1/messages`, and of requests with the header `anthropic-version` to endpoints that no
+engine serves, have Anthropic's form. `param` and `code` are in it, too:
+
+```json
+{"type": "error", "request_id": "...", "error": {"type": "overloaded_error", "message": "...",
+ "param": null, "code": "no_replica"}}
 ```
 
 `message` says what is wrong and what to do. Programs should read `code`, because messages may
@@ -112,7 +125,7 @@ The last column says whether to send the same request again:
 | no | The same request fails again. |
 | yes | It may succeed. Wait a little longer after each failure. |
 | `Retry-After` | It may succeed after the seconds in that header. |
-| no, `x-should-retry: false` | OpenAI's clients retry by the status, and this header stops them. |
+| no, `x-should-retry: false` | Official clients retry by the status, and this header stops them. |
 """
 
 _BEFORE_CONNECTIONS = """\

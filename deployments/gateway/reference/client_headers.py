@@ -23,7 +23,19 @@ REQUEST_HEADERS = (
     ClientHeader(
         "authorization",
         "`Bearer KEY`",
-        "Required wherever the endpoint needs a key. See [keys.md](keys.md).",
+        "Required wherever the endpoint needs a key, unless `x-api-key` has it. "
+        "See [keys.md](keys.md).",
+    ),
+    ClientHeader(
+        "x-api-key",
+        "KEY",
+        "The key, as clients of Anthropic's API send it. `Authorization: Bearer` comes first.",
+    ),
+    ClientHeader(
+        "anthropic-version",
+        "text",
+        "Models and errors of endpoints that no engine serves have Anthropic's form. The value is "
+        "not read.",
     ),
     ClientHeader("content-type", "`application/json`", "Required with every body."),
     ClientHeader(
@@ -103,6 +115,9 @@ RESPONSE_HEADERS = (
         "text",
         "The request's id. Answers of engines have it, and so do errors, except most errors of "
         "[connections](#connections).",
+    ),
+    ClientHeader(
+        "request-id", "text", "The same id. Answers in the form of Anthropic's API have it, too."
     ),
     ClientHeader("x-antefix-replica", "text", f"The replica that answered. {_SERVED}"),
     ClientHeader("x-antefix-model", "text", f"The model that answered. {_SERVED}"),
@@ -185,7 +200,7 @@ RESPONSE_HEADERS = (
     ClientHeader(
         "x-should-retry",
         "`false`",
-        "The same request would fail again. OpenAI's clients obey it.",
+        "The same request would fail again. OpenAI's and Anthropic's clients obey it.",
     ),
     ClientHeader("www-authenticate", "`Bearer`", "Every 401 has it."),
     ClientHeader("allow", "methods", "Every 405 has it, with the methods of the path."),

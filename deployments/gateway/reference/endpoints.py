@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+from typing import Any, Literal, NamedTuple
 
 from deployments.gateway.inquiries.profile_requests import ProfileRequests
 from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
+from deployments.wire.inference_paths import INFERENCE_PATHS
 
 
 class GatewayEndpoint(NamedTuple):
@@ -18,18 +20,17 @@ class GatewayEndpoint(NamedTuple):
 
 
 ENDPOINTS = (
-    GatewayEndpoint(
-        "POST",
-        "/v1/chat/completions",
-        "any key",
-        "Generates the next message of a chat.",
+    *(
+        GatewayEndpoint("POST", path.path, "any key", path.does)
+        for path in INFERENCE_PATHS.values()
     ),
-    GatewayEndpoint("POST", "/v1/completions", "any key", "Continues a text."),
-    GatewayEndpoint("POST", "/v1/responses", "any key", "Generates a response. None is stored."),
-    GatewayEndpoint("POST", "/v1/embeddings", "any key", "Computes the embeddings of texts."),
-    GatewayEndpoint("POST", "/tokenize", "any key", "Returns the token ids of a prompt."),
-    GatewayEndpoint("POST", "/detokenize", "any key", "Returns the text of token ids."),
-    GatewayEndpoint("GET", "/v1/models", "any key", "Lists the models that the key may use."),
+    GatewayEndpoint(
+        "GET",
+        "/v1/models",
+        "any key",
+        "Lists the models that the key may use, in Anthropic's form for a request with the header "
+        "`anthropic-version`.",
+    ),
     GatewayEndpoint("GET", "/v1/models/{model}", "any key", "Describes one model."),
     GatewayEndpoint(
         "GET",
@@ -104,3 +105,25 @@ ENDPOINTS = (
         "Redirects browsers to `/antefix/`. Clients whose `Accept` does not name HTML get 404.",
     ),
 )
+
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+def openapi_paths() -> dict[str, dict[str, Any]]:
+    """The gateway's own endpoints, those that no engine describes, as OpenAPI has them."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        if endpoint.path in INFERENCE_PATHS:
+            continue
+        described: dict[str, Any] = {
+            "summary": _LINK.sub(r"\1", endpoint.does),
+            "parameters": [
+                {"in": "path", "name": name, "required": True, "schema": {"type": "string"}}
+                for name in re.findall(r"\{(\w+)\}", endpoint.path)
+            ],
+            "responses": {"200": {"description": "OK"}},
+        }
+        if endpoint.clients == "any client":
+            described["security"] = []
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = described
+    return paths

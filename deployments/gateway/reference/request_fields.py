@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from deployments.gateway.checks.engine_fields import OF_ENGINES
 from deployments.gateway.checks.ignored_fields import (
+    ANTHROPIC_TOOLS,
     BUILT_IN_TOOLS,
     CONSTRAINTS,
     OF_CHATS,
+    OF_MESSAGES,
     OF_RESPONSES,
 )
-from deployments.gateway.checks.kept_elsewhere import FILES
+from deployments.gateway.checks.kept_elsewhere import ANTHROPIC_FILES, FILES
 
 
 class FieldsRead(NamedTuple):
@@ -35,7 +37,7 @@ class RefusedField(NamedTuple):
     remedy: str
 
 
-# Chat completions, completions and responses.
+# Chat completions, completions, responses and messages.
 _GENERATING = "generating"
 
 READ = (
@@ -53,9 +55,19 @@ READ = (
         "`gateway.max_n` limits `n`. Budgets reserve tokens for each answer.",
     ),
     FieldsRead(
-        ("prompt", "prompt_embeds", "input", "messages"),
-        "completions, embeddings",
+        ("prompt", "prompt_embeds", "input", "messages", "data"),
+        "completions, embeddings, `/classify`, `/pooling`",
         "A list of prompts counts as that many sequences. `gateway.max_sequences` limits them.",
+    ),
+    FieldsRead(
+        ("documents", "items", "text_2", "data_2"),
+        "`/rerank`, `/score`",
+        "Each document counts as a sequence. `gateway.max_sequences` limits them.",
+    ),
+    FieldsRead(
+        ("query", "queries", "text_1", "data_1", "instruction"),
+        "`/rerank`, `/score`",
+        "The engine reads the query with each document. Placement and budgets count it as often.",
     ),
     FieldsRead(
         ("max_tokens", "max_completion_tokens", "max_output_tokens"),
@@ -71,7 +83,7 @@ READ = (
         "`gateway.max_answer_logprobs` limits the logprobs that one answer may hold.",
     ),
     FieldsRead(
-        ("stop", "stop_token_ids", "bad_words"),
+        ("stop", "stop_token_ids", "bad_words", "stop_sequences"),
         "all",
         "`gateway.max_list_items` limits each list.",
     ),
@@ -83,7 +95,7 @@ READ = (
     ),
     FieldsRead(
         ("priority",),
-        f"{_GENERATING}, embeddings",
+        "all but messages, `/tokenize` and `/detokenize`",
         "Sets vLLM's own priority. Only tenants with `engine_priority` may set it.",
     ),
     FieldsRead(
@@ -94,9 +106,9 @@ READ = (
     FieldsRead(
         (
             *("tools", "tool_choice", "response_format", "structured_outputs", "logit_bias"),
-            "allowed_token_ids",
+            *("allowed_token_ids", "output_config"),
         ),
-        "chat completions, completions",
+        "chat completions, completions, messages",
         "Decide whether the overflow model may answer instead.",
     ),
     FieldsRead(
@@ -105,6 +117,7 @@ READ = (
             *("chat_template", "chat_template_kwargs", "reasoning", "reasoning_effort"),
             *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
             *("truncate_prompt_tokens", "truncation_side", "truncation", "suffix"),
+            *("system", "thinking", "output_config"),
         ),
         _GENERATING,
         "The gateway renders and tokenizes the prompt from these, to find cached prefixes. If it "
@@ -126,7 +139,7 @@ def refused() -> Iterator[RefusedField]:
     )
     yield RefusedField(
         "`priority` other than 0",
-        f"{_GENERATING}, embeddings",
+        "all but messages, `/tokenize` and `/detokenize`",
         "priority_not_allowed",
         "Omit it, or ask the operators for `engine_priority`.",
     )
@@ -135,6 +148,7 @@ def refused() -> Iterator[RefusedField]:
         "other `guided_*`", _GENERATING, refused, "Use `structured_outputs` or `response_format`."
     )
     yield from _with_remedies(OF_CHATS, "chat completions")
+    yield from _with_remedies(OF_MESSAGES, "messages")
     yield from _with_remedies(OF_RESPONSES, resp)
     yield RefusedField(
         "`previous_response_id`",
@@ -152,8 +166,14 @@ def refused() -> Iterator[RefusedField]:
         f"built-in tools: {_listed(BUILT_IN_TOOLS)}, and their versions",
         resp,
         refused,
-        "Describe them as tools of type `function`, and run them yourself. Engines with a "
-        "`tool_server` run some of them.",
+        "Describe them as ordinary tools, and run them yourself. Engines with a `tool_server` run "
+        "some of them.",
+    )
+    yield RefusedField(
+        f"built-in tools: {_listed(ANTHROPIC_TOOLS)}, and their versions",
+        "messages",
+        refused,
+        "Describe them as ordinary tools, and run them yourself.",
     )
     yield RefusedField(
         f"message parts of type {_listed(FILES)}",
@@ -162,13 +182,20 @@ def refused() -> Iterator[RefusedField]:
         "Engines read no files. Send the text, or an image as a `data:` URL.",
     )
     yield RefusedField(
+        f"content blocks of type {_listed(ANTHROPIC_FILES)}",
+        "messages",
+        refused,
+        "Engines read no files. Send the text, or an image with a `source` of type `base64`.",
+    )
+    yield RefusedField(
         "a `file_id`, a reference to a stored item, or a spoken answer by its id, without content",
         "all",
         refused,
         "Nothing is stored. Send the content itself.",
     )
     yield RefusedField(
-        "`image_url`, `audio_url`, `video_url` of a host that the pool does not allow",
+        "`image_url`, `audio_url`, `video_url`, or an image's `source`, of a host that the pool "
+        "does not allow",
         "all",
         "media_url_not_allowed",
         "Send a `data:` URL, or ask the operators to list the host in `allowed_media_domains`.",

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from deployments.engine.confirming import Confirming
 from deployments.process.http_server import HttpServer
 from deployments.wire import confirmation, continuation
-from deployments.wire.continuation import RESPONSES_PATH, Continuation
+from deployments.wire.continuation import Continuation
 from deployments.wire.headers import (
     LOAD_HEADER,
     PROGRESS_CONTENT_TYPE,
@@ -25,6 +25,7 @@ from deployments.wire.headers import (
     RESUMABLE_HEADER,
     RESUME_FIELD,
 )
+from deployments.wire.inference_paths import RESPONSES
 from router.load import LoadReport
 
 ASKED = {RESUMABLE_HEADER: "1"}
@@ -46,7 +47,7 @@ class Engine:
         self.go.set()
         self.bodies: list[dict[str, Any]] = []
         self.url = ""
-        paths = (PATH, RESPONSES_PATH, "/v1/embeddings")
+        paths = (PATH, RESPONSES, "/v1/embeddings")
         routes = [Route(path, self._answer, methods=["POST"]) for path in paths]
         app = Confirming(Starlette(routes=routes), lambda: LoadReport(1, 2, 3, 400))
         self.server = HttpServer(app)
@@ -56,7 +57,7 @@ class Engine:
         self.bodies.append(body)
         exchange = continuation.current.get()
         if body.get("stream"):
-            begins = request.url.path == RESPONSES_PATH
+            begins = request.url.path == RESPONSES
             events = self._begun(exchange) if begins else self._events(exchange)
             if not begins:
                 self._offer(exchange)
@@ -197,18 +198,18 @@ async def test_a_response_begins_with_its_first_token(
 ) -> None:
     begun = b"data: created\n\ndata: in progress\n\n"
     first = b": antefix-tokens 0 11\n\n"
-    async with http.post(RESPONSES_PATH, json={"stream": True}, headers=ASKED) as answer:
+    async with http.post(RESPONSES, json={"stream": True}, headers=ASKED) as answer:
         assert answer.headers[RESUMABLE_HEADER]
         assert answer.headers[PROMPT_TOKENS_HEADER] == "10"
         assert await answer.read() == WHOLE.replace(first, first + begun)
     for events in range(4):
         body = continuing(2, events, stream=True)
-        async with http.post(RESPONSES_PATH, json=body, headers=ASKED) as answer:
+        async with http.post(RESPONSES, json=body, headers=ASKED) as answer:
             blocks = (await answer.read()).split(b"\n\n")
         rest = [b"data: created", b"data: in progress", b"data: 11", b"data: 13", b"data: 14"]
         said = [block for block in blocks if block.startswith(b"data: ")]
         assert said == [*rest[events:], b"data: [DONE]"]
-    async with http.post(RESPONSES_PATH, json={"stream": True}) as answer:
+    async with http.post(RESPONSES, json={"stream": True}) as answer:
         assert (await answer.read()).startswith(begun)
 
 
@@ -218,7 +219,7 @@ async def test_a_response_whose_engine_is_not_asked_or_offers_nothing_is_as_it_s
     engine.offers = False
     for refuses, last in ((True, b"data: refused"), (False, b": antefix-output-tokens 4")):
         engine.refuses = refuses
-        async with http.post(RESPONSES_PATH, json={"stream": True}, headers=ASKED) as answer:
+        async with http.post(RESPONSES, json={"stream": True}, headers=ASKED) as answer:
             assert RESUMABLE_HEADER not in answer.headers
             said = await answer.read()
         blocks = said.split(b"\n\n")

@@ -16,16 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from deployments.prompt import PromptPieces, PromptTokens, tokenizer
+from deployments.prompt import MessagesFacts, PromptPieces, PromptTokens, tokenizer
 from deployments.prompt.cuts import pieces
+from deployments.prompt.tokens import PATHS
+from tests.deployments.prompt.all_shapes import KNOWN, UNKNOWN
 from tests.deployments.prompt.engine_facts import facts
 from tests.deployments.prompt.random_chats import random_chat
-from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, KNOWN, RESPONSES
-from tests.deployments.prompt.unknown_shapes import UNKNOWN
+from tests.deployments.prompt.shapes import CHAT, COMPLETIONS, RESPONSES
 from tests.some import some
 
 TOKENIZER = Tokenizer.from_str(facts().tokenizer)
-GATEWAY = PromptTokens(facts())
+GATEWAY = PromptTokens(facts(messages=MessagesFacts(False, "none")))
 USER = {"role": "user", "content": "Once upon a time"}
 CHATML = "<|im_start|>user\nOnce upon a time<|im_end|>\n<|im_start|>assistant\n"
 
@@ -38,7 +39,7 @@ FIELDS = (
     *("messages", "tools", "tool_choice", "documents", "chat_template_kwargs", "prompt", "input"),
     *("instructions", "reasoning", "reasoning_effort", "add_generation_prompt", "truncation"),
     *("continue_final_message", "add_special_tokens", "truncate_prompt_tokens", "max_tokens"),
-    *("truncation_side", "kv_transfer_params"),
+    *("truncation_side", "kv_transfer_params", "system", "thinking", "output_config"),
 )
 MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "type")
 
@@ -128,7 +129,7 @@ def test_what_cannot_be_known_is_left_open(name: str) -> None:
     assert GATEWAY.token_ids(path, fields) is None
 
 
-@given(st.sampled_from([CHAT, COMPLETIONS, RESPONSES]), st.data())
+@given(st.sampled_from(PATHS), st.data())
 def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
     message = st.dictionaries(st.sampled_from(MESSAGE_FIELDS), JSON)
     fields = data.draw(st.dictionaries(st.sampled_from(FIELDS), JSON))
@@ -141,7 +142,7 @@ def test_no_request_makes_it_raise(path: str, data: st.DataObject) -> None:
     assert answer is None or all(isinstance(each, list) for each in answer)
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+@pytest.mark.parametrize("path", PATHS)
 def test_a_lone_surrogate_makes_it_raise_nothing(path: str) -> None:
     fields = {"messages": [{"role": "user", "content": "\ud800"}], "prompt": "\ud800"}
     assert GATEWAY.token_ids(path, {**fields, "input": "\ud800"}) is None

@@ -19,6 +19,11 @@ from functools import cache
 from typing import Any
 
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.anthropic.protocol import (
+    AnthropicCountTokensRequest,
+    AnthropicMessagesRequest,
+)
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.launchers.cli_args import resolve_default_chat_template_kwargs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -30,6 +35,8 @@ from vllm.renderers.online_renderer import OnlineRenderer
 
 from deployments.engine.vllm.args import parse
 from deployments.engine.vllm.facts import renderer_facts
+from deployments.engine.vllm.messages import messages_facts
+from tests.deployments.prompt.message_shapes import COUNT_TOKENS, MESSAGES
 
 # Of a setup's arguments, those that change the renderer itself.
 RENDERER_ARGS = ("max_model_len", "tokenizer_mode", "enable_prompt_embeds")
@@ -60,9 +67,33 @@ def online(renderer: BaseRenderer, args: Namespace) -> OnlineRenderer:
     )
 
 
-async def prompts_of(server: OnlineRenderer, path: str, fields: dict[str, Any]) -> Any:
+def messages_of(server: OnlineRenderer) -> AnthropicServingMessages:
+    """As vLLM's server makes it, without the engine."""
+    made = object.__new__(AnthropicServingMessages)
+    made.online_renderer = server
+    made._merge_inline_system = made._should_merge_inline_system(server)
+    made._disabled_thinking_effort = None
+    return made
+
+
+async def chat_of(
+    server: OnlineRenderer, path: str, fields: dict[str, Any]
+) -> ChatCompletionRequest:
     if path == "/v1/chat/completions":
-        rendered = await server.render_chat(ChatCompletionRequest(**fields))
+        return ChatCompletionRequest(**fields)
+    kind = AnthropicMessagesRequest if path == MESSAGES else AnthropicCountTokensRequest
+    messages = messages_of(server)
+    return messages.to_chat_completion_request(
+        kind(**fields),
+        merge_inline_system=messages._merge_inline_system,
+        disabled_thinking_effort=await messages._get_disabled_thinking_effort(),
+    )
+
+
+async def prompts_of(server: OnlineRenderer, path: str, fields: dict[str, Any]) -> Any:
+    if path in ("/v1/chat/completions", MESSAGES, COUNT_TOKENS):
+        chat = await chat_of(server, path, fields)
+        rendered = await server.render_chat(chat)
         inputs = rendered if isinstance(rendered, ErrorResponse) else rendered[1]
     elif path == "/v1/completions":
         inputs = await server.render_completion(CompletionRequest(**fields))
@@ -82,7 +113,8 @@ async def answers(asked: dict[str, Any]) -> AsyncIterator[Any]:
         of_renderer = {name: given[name] for name in RENDERER_ARGS if name in given}
         renderer = renderer_of(setup["model"], json.dumps(of_renderer))
         servers[name] = online(renderer, args)
-        facts = renderer_facts(renderer, args)
+        messages = await messages_facts(messages_of(servers[name]))
+        facts = renderer_facts(renderer, args, messages)
         yield None if facts is None else facts.to_json().decode()
     for name, path, fields in asked["requests"]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deployments.wire.continuation import RESPONSES_PATH
+from deployments.wire.inference_paths import RESPONSES
 from tests.deployments.engine.vllm.continuable_engine import ADAPTER
 from tests.deployments.engine.vllm.cut_answers import Body
 
@@ -79,9 +79,9 @@ STREAMS: dict[str, tuple[str, Body]] = {
         },
     ),
     "adapter": (CHAT, SEEDED | {"model": ADAPTER}),
-    "response": (RESPONSES_PATH, {"temperature": 1, "seed": 11, "max_output_tokens": 18}),
+    "response": (RESPONSES, {"temperature": 1, "seed": 11, "max_output_tokens": 18}),
     "response with a tool": (
-        RESPONSES_PATH,
+        RESPONSES,
         {
             "temperature": 1,
             "seed": 5,
@@ -101,12 +101,12 @@ THINKING = {
 THOUGHTS: dict[str, tuple[str, Body]] = {
     "a chat": (CHAT, THINKING | {"max_tokens": 24}),
     "a chat with a schema": (CHAT, STREAMS["schema"][1] | THINKING | {"max_tokens": 90}),
-    "a response": (RESPONSES_PATH, THINKING | {"max_output_tokens": 24}),
+    "a response": (RESPONSES, THINKING | {"max_output_tokens": 24}),
 }
 
 
 def asked(path: str, body: Body) -> Body:
     text = MESSAGES[0]["content"]
-    prompts: Body = {CHAT: {"messages": MESSAGES}, RESPONSES_PATH: {"input": text}}
+    prompts: Body = {CHAT: {"messages": MESSAGES}, RESPONSES: {"input": text}}
     prompt: Body = prompts.get(path, {"prompt": text})
     return prompt | body

@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.gateway.intake.parameters import (
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    RESPONSES,
     VOCABULARY,
     RequestParameters,
     parameters_of,
+)
+from deployments.wire.inference_paths import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    GENERATING,
+    MESSAGES,
+    RESPONSES,
 )
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -23,7 +27,12 @@ LEAST: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi."}]},
     COMPLETIONS: {"prompt": "Hi."},
     RESPONSES: {"input": "Hi."},
+    MESSAGES: {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 30},
     EMBEDDINGS: {"input": "Hi."},
+    "/v2/rerank": {"query": "Hi?", "documents": ["Hi."]},
+    "/score": {"text_1": "Hi?", "text_2": "Hi."},
+    "/classify": {"input": "Hi."},
+    "/pooling": {"input": "Hi."},
 }
 # Tokens that a context of 1,000 has left after the prompt.
 LENGTH, LEFT = 1000, 997
@@ -57,10 +66,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
 def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
     """What vLLM's own code makes of it. Raises ValueError where it refuses."""
     from pydantic import TypeAdapter
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+    from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
+    from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
     from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
     from vllm.exceptions import VLLMValidationError
 
@@ -68,11 +82,18 @@ def by_vllm(path: str, fields: dict[str, Any]) -> RequestParameters:
         CHAT: ChatCompletionRequest,
         COMPLETIONS: CompletionRequest,
         RESPONSES: ResponsesRequest,
+        MESSAGES: AnthropicMessagesRequest,
         EMBEDDINGS: EmbeddingRequest,
+        "/v2/rerank": RerankRequest,
+        "/score": ScoreRequest,
+        "/classify": ClassificationRequest,
+        "/pooling": PoolingRequest,
     }
     try:
         asked: Any = TypeAdapter(kinds[path]).validate_python({**LEAST[path], **fields})
-        if path == EMBEDDINGS:
+        if path == MESSAGES:
+            asked = AnthropicServingMessages.to_chat_completion_request(asked)
+        elif path not in GENERATING:
             return _asked(asked, SimpleNamespace(n=1, max_tokens=0))
         if path == RESPONSES:
             most = asked.max_output_tokens

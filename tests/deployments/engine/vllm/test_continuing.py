@@ -23,7 +23,6 @@ import psutil
 import pytest
 
 from benchmarks.resume.answers import joined, near
-from deployments.wire.continuation import RESPONSES_PATH
 from deployments.wire.headers import (
     EVENTS_HEADER,
     HELD_HEADER,
@@ -34,6 +33,9 @@ from deployments.wire.headers import (
     RESUME_FIELD,
     TICKET_HEADER,
 )
+from deployments.wire.inference_paths import MESSAGES as ANTHROPIC
+from deployments.wire.inference_paths import RESPONSES
+from tests.deployments.engine.vllm import continuable_messages as messages
 from tests.deployments.engine.vllm.continuable_engine import END_OF_THOUGHT
 from tests.deployments.engine.vllm.continuable_requests import (
     CHAT,
@@ -211,6 +213,26 @@ async def reset(http: aiohttp.ClientSession) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("name", messages.STREAMS)
+async def test_a_message_goes_on_as_it_would_have(http: aiohttp.ClientSession, name: str) -> None:
+    body = messages.STREAMS[name]
+    stream, whole = (
+        await ask(http, ANTHROPIC, body | {"stream": True}),
+        await ask(http, ANTHROPIC, body),
+    )
+    said = messages.message_of(stream.events)
+    assert said["output_tokens"] == len(stream.token_ids[0]) and said["blocks"]
+    for cut in cuts(stream):
+        known = told(stream, cut)
+        rest = await ask(http, ANTHROPIC, body | {"stream": True, RESUME_FIELD: known})
+        both = Answer(stream.came[:cut] + rest.came)
+        assert both.token_ids == stream.token_ids, cut
+        assert messages.message_of(both.events) == said, cut
+    for cut in (1, len(whole.came) // 2, len(whole.came)):
+        rest = await ask(http, ANTHROPIC, body | {RESUME_FIELD: told(whole, cut)})
+        assert {**rest.body, "usage": 0} == {**whole.body, "usage": 0}, cut
+
+
 @pytest.mark.parametrize("included", [False, True])
 async def test_a_stop_string_is_found_across_the_cut(
     http: aiohttp.ClientSession, included: bool
@@ -264,7 +286,7 @@ REFUSED: dict[str, tuple[str, Body]] = {
     "prompt logprobs": (COMPLETIONS, {"prompt": "a", "prompt_logprobs": 1, "max_tokens": 4}),
     "logprobs in one piece": (COMPLETIONS, {"prompt": "a", "logprobs": 1, "max_tokens": 4}),
     "a response's logprobs": (
-        RESPONSES_PATH,
+        RESPONSES,
         {"input": "a", "max_output_tokens": 4, "include": ["message.output_text.logprobs"]},
     ),
 }
@@ -351,7 +373,7 @@ def text_of(stream: bytes) -> list[Any]:
     [
         (CHAT, {"messages": MESSAGES, **GREEDY, "logprobs": True}),
         (COMPLETIONS, {"prompt": "The harbour", **SEEDED}),
-        (RESPONSES_PATH, SAID),
+        (RESPONSES, SAID),
     ],
 )
 async def test_a_stream_outlives_the_gateway_that_reads_it(

@@ -21,7 +21,7 @@ import pytest
 
 from deployments.app import ENGINE_ENVIRONMENT
 from deployments.engine.vllm import compile_cache, core_process, prompt_length, stats
-from deployments.engine.vllm.adapter import NO_HOSTS, _Request, _WatchedEngine
+from deployments.engine.vllm.adapter import NO_HOSTS
 from deployments.engine.vllm.args import _flags, parse
 from deployments.engine.vllm.continuing import _OF_SCHEDULING, made_by, why_not
 from deployments.engine.vllm.continuing_ids import keep_ids, why_no_responses
@@ -29,6 +29,7 @@ from deployments.engine.vllm.heartbeat import HEARTBEAT
 from deployments.engine.vllm.plugin import _say_what_the_engine_does
 from deployments.engine.vllm.speculation import TAKE_ANY_NUMBER, Measured, measure
 from deployments.engine.vllm.stats import EngineStats
+from deployments.engine.vllm.watched_engine import CallInEngine, WatchedEngine
 from deployments.fleet.settings.reserved import RESERVED_ENGINE_ARGS
 from deployments.gateway.attempt.engine_errors import EngineError
 from deployments.gateway.checks import kept_elsewhere
@@ -223,7 +224,7 @@ def test_no_client_decides_which_kv_events_an_engine_sends(
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.request import Request
 
-    class NotStarted(_WatchedEngine):
+    class NotStarted(WatchedEngine):
         def __del__(self) -> None:
             pass
 
@@ -243,19 +244,20 @@ def test_no_client_decides_which_kv_events_an_engine_sends(
 # Safe in anybody's hands: they change one request's own answer, and vLLM bounds what they hold.
 FOR_CLIENTS = """
 add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
-chat_template_kwargs continue_final_message dimensions documents echo embed_dtype
+chat_template_kwargs continue_final_message data data_1 data_2 dimensions documents echo embed_dtype
 enable_response_messages encoding_format endianness frequency_penalty ignore_eos include
-include_reasoning include_stop_str_in_output input instructions length_penalty logit_bias
-logprob_token_ids logprobs max_completion_tokens max_output_tokens max_tokens max_tool_calls
-media_io_kwargs messages metadata min_p min_tokens mm_payload mm_processor_kwargs model padding
-parallel_tool_calls presence_penalty previous_input_messages prompt prompt_cache_key prompt_embeds
-prompt_logprobs reasoning reasoning_effort repetition_detection repetition_penalty request_id
+include_reasoning include_stop_str_in_output input instruction instructions items length_penalty
+logit_bias logprob_token_ids logprobs max_completion_tokens max_output_tokens max_tokens
+max_tokens_per_doc max_tokens_per_query max_tool_calls media_io_kwargs messages metadata min_p
+min_tokens mm_payload mm_processor_kwargs model output_config padding parallel_tool_calls
+presence_penalty previous_input_messages prompt prompt_cache_key prompt_embeds prompt_logprobs
+queries query reasoning reasoning_effort repetition_detection repetition_penalty request_id
 response_format return_mm_kwargs return_prompt_text return_token_ids return_token_offsets
 return_token_strs return_tokens_as_token_ids routed_experts_prompt_start seed service_tier
-session_id skip_special_tokens spaces_between_special_tokens stop stop_token_ids store stream
-stream_interval stream_options structured_outputs suffix temperature text thinking_token_budget
-tokens tool_choice tools top_k top_logprobs top_p truncate_prompt_tokens truncation
-truncation_side use_activation use_beam_search user watermarking
+session_id skip_special_tokens spaces_between_special_tokens stop stop_sequences stop_token_ids
+store stream stream_interval stream_options structured_outputs suffix system task temperature text
+text_1 text_2 thinking thinking_token_budget tokens tool_choice tools top_k top_logprobs top_n top_p
+truncate_prompt_tokens truncation truncation_side use_activation use_beam_search user watermarking
 """
 # Refused or bounded by `deployments.gateway.checks.engine_fields`.
 BOUNDED = """
@@ -265,10 +267,14 @@ background ec_transfer_params kv_transfer_params n previous_response_id priority
 
 def test_of_every_field_it_is_decided_whether_clients_may_set_it() -> None:
     """A field that vLLM adds fails here: let it through, or refuse it, on purpose."""
+    from vllm.entrypoints.anthropic import protocol as anthropic
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+    from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
+    from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
     from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 
     def fields(of: Any) -> set[str]:
@@ -276,7 +282,11 @@ def test_of_every_field_it_is_decided_whether_clients_may_set_it() -> None:
         inside = {name for part in get_args(of) for name in fields(part)}
         return inside | set(getattr(of, "model_fields", ()))
 
-    requests = (ChatCompletionRequest, CompletionRequest, ResponsesRequest, EmbeddingRequest)
+    requests = (
+        *(ChatCompletionRequest, CompletionRequest, ResponsesRequest, EmbeddingRequest),
+        *(anthropic.AnthropicMessagesRequest, anthropic.AnthropicCountTokensRequest),
+        *(ClassificationRequest, PoolingRequest, RerankRequest, ScoreRequest),
+    )
     found = [fields(of) for of in (*requests, TokenizeRequest, DetokenizeRequest)]
     assert set().union(*found) == {*FOR_CLIENTS.split(), *BOUNDED.split()}
 
@@ -318,15 +328,15 @@ def test_a_listed_host_leads_an_engine_nowhere_else(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_answer_of_a_request_is_in_its_queue() -> None:
-    engine = object.__new__(_WatchedEngine)
+    engine = object.__new__(WatchedEngine)
     engine.watch()
     states = {"a-0": SimpleNamespace(is_prefilling=False), "b-0": None}
     ids = {"a": ["a-0"], "b": ["b-0"]}
     engine.output_processor = SimpleNamespace(request_states=states, external_req_ids=ids)
     engine.requests = {
-        1: _Request("a", 10, sequences=8),
-        2: _Request("b", 20, sequences=3),
-        3: _Request("c", 30),
+        1: CallInEngine("a", 10, sequences=8),
+        2: CallInEngine("b", 20, sequences=3),
+        3: CallInEngine("c", 30),
     }
     assert engine.queue() == (4, 8, 50)
 
@@ -341,7 +351,7 @@ async def test_a_constraint_that_waits_for_its_trial_keeps_nobody_waiting() -> N
     async def outputs() -> AsyncGenerator[Any, None]:
         yield SimpleNamespace(outputs=[], finished=True)
 
-    engine = object.__new__(_WatchedEngine)
+    engine = object.__new__(WatchedEngine)
     engine.watch()
     engine.output_processor = SimpleNamespace(request_states={}, external_req_ids={})
     engine.grammars = Gate()  # type: ignore[assignment]

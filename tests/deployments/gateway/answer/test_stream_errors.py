@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from deployments.gateway.answer.stream_errors import error_event
 from deployments.gateway.intake.errors import ApiError
 
@@ -16,16 +14,15 @@ def data_of(event: bytes) -> Any:
     return json.loads(event.removesuffix(b"\n\n").rpartition(b"data: ")[2])
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/other"])
-def test_chat_and_completions_have_the_error_answer_as_one_event(path: str) -> None:
-    event = error_event(path, ERROR, 3)
+def test_chat_and_completions_have_the_error_answer_as_one_event() -> None:
+    event = error_event("openai", ERROR, 3, "id")
     assert event.startswith(b"data: ")
     assert event.count(b"\n") == 2
     assert data_of(event) == ERROR.body()
 
 
 def test_a_response_has_its_error_event_and_the_error_that_clients_look_for() -> None:
-    event = error_event("/v1/responses", ERROR, 3)
+    event = error_event("responses", ERROR, 3, "id")
     assert event.startswith(b"event: error\ndata: ")
     assert event.count(b"\n") == 3
     assert data_of(event) == {
@@ -40,4 +37,20 @@ def test_a_response_has_its_error_event_and_the_error_that_clients_look_for() ->
             "param": "p",
             "code": "engine_unavailable",
         },
+    }
+
+
+def test_messages_have_the_error_answer_in_an_event_of_its_name() -> None:
+    event = error_event("anthropic", ERROR, 3, "id")
+    assert event.startswith(b"event: error\ndata: ")
+    assert event.count(b"\n") == 3
+    assert data_of(event) == {
+        "type": "error",
+        "error": {
+            "message": "The engine\nbroke off.",
+            "type": "overloaded_error",
+            "param": "p",
+            "code": "engine_unavailable",
+        },
+        "request_id": "id",
     }

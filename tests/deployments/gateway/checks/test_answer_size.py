@@ -6,13 +6,8 @@ import pytest
 
 from deployments.gateway.checks.answer_size import refuse_many_logprobs, refuse_many_sequences
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import (
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
-    RESPONSES,
-    parameters_of,
-)
+from deployments.gateway.intake.parameters import parameters_of
+from deployments.wire.inference_paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences

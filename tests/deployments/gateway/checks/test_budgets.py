@@ -401,6 +401,9 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
         ("/v1/responses", {"max_output_tokens": 5}, 15),
         ("/v1/embeddings", {}, 10),
         ("/tokenize", {}, 0),
+        ("/v1/messages", {"max_tokens": 5, "n": 3}, 15),
+        ("/v1/messages/count_tokens", {"max_tokens": 5}, 0),
+        ("/v2/rerank", {"documents": ["a", "b"], "max_tokens": 5}, 10),
     ],
 )
 def test_a_request_can_use_its_prompt_and_all_it_may_generate(
@@ -414,6 +417,31 @@ def test_a_prompt_that_is_not_known_counts_for_more_than_it_can_have() -> None:
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     asked = request(CHAT, known=False, max_tokens=5, messages=image)
     assert most_tokens(asked, LENGTH) == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("documents", "most"),
+    # 100 bytes of body, its query for each document but the first, and a template for each
+    [(1, 100 + 512), (2, 100 + 10 + 2 * 512), (3, 100 + 2 * 10 + 3 * 512)],
+)
+def test_a_query_counts_with_each_document(documents: int, most: int) -> None:
+    fields: dict[str, Any] = {"query": "0123456789", "documents": ["a"] * documents}
+    assert most_tokens(request("/v2/rerank", known=False, **fields), 10**6) == most
+    assert most_tokens(request("/v2/rerank", known=False, **fields), 20) == 20 * documents
+
+
+def test_what_messages_hold_is_text_but_for_images() -> None:
+    call = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    image = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
+    for blocks, most in (
+        ([call, {"type": "thinking", "thinking": "hm"}], 100 + 512 + 5),
+        ([{"type": "tool_result", "tool_use_id": "1", "content": "a"}], 100 + 512 + 5),
+        ([{"type": "tool_result", "tool_use_id": "1", "content": [image]}], LENGTH),
+        ([image], LENGTH),
+    ):
+        messages = [{"role": "user", "content": blocks}]
+        asked = request("/v1/messages", known=False, max_tokens=5, messages=messages)
+        assert most_tokens(asked, LENGTH) == most
 
 
 def test_of_a_prompt_that_is_not_known_each_answer_may_fill_the_models_length() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deployments.gateway.checks.ignored_fields import refuse_ignored_fields
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
+from deployments.wire.inference_paths import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
@@ -24,7 +24,7 @@ FUNCTION = {"name": "look", "parameters": SCHEMA}
         (RESPONSES, {"conversation": {"id": "conv_123"}}, "'input'"),
         (RESPONSES, {"prompt": {"id": "pmpt_1"}}, "'instructions'"),
         *(
-            (RESPONSES, {"tools": [{"type": kind}]}, "'function'")
+            (RESPONSES, {"tools": [{"type": kind}]}, "ordinary tool")
             for kind in (
                 *("web_search", "web_search_2025_08_26", "web_search_preview"),
                 *("web_search_preview_2025_03_11", "file_search", "code_interpreter", "computer"),
@@ -32,8 +32,21 @@ FUNCTION = {"name": "look", "parameters": SCHEMA}
                 "apply_patch",
             )
         ),
-        (RESPONSES, {"tools": [{"type": "function"}, {"type": "mcp"}]}, "'function'"),
-        (RESPONSES, {"tool_choice": {"type": "file_search"}}, "'function'"),
+        (RESPONSES, {"tools": [{"type": "function"}, {"type": "mcp"}]}, "ordinary tool"),
+        (RESPONSES, {"tool_choice": {"type": "file_search"}}, "ordinary tool"),
+        *(
+            (
+                MESSAGES,
+                {"tools": [{"name": "look", "input_schema": {}}, {"type": kind}]},
+                "yourself",
+            )
+            for kind in (
+                *("web_search_20250305", "bash_20250124", "text_editor_20250728", "web_fetch"),
+                *("code_execution_20250825", "memory_20250818", "computer_20250124"),
+            )
+        ),
+        (MESSAGES, {"mcp_servers": [{"type": "url", "url": "https://a.b"}]}, "'tools'"),
+        (MESSAGES, {"container": "container_1"}, "Leave it out"),
         (CHAT, {"functions": [FUNCTION]}, "'tools'"),
         (CHAT, {"function_call": {"name": "look"}}, "'tool_choice'"),
         (CHAT, {"web_search_options": {"search_context_size": "low"}}, "what was found"),

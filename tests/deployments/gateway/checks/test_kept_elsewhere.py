@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deployments.gateway.checks.kept_elsewhere import refuse_kept_elsewhere
 from deployments.gateway.intake.errors import ApiError
-from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
+from deployments.wire.inference_paths import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 from tests.fakes.engine import FakeEngine
 from tests.fakes.front import gateway_before
 from tests.sentences import assert_sentences
@@ -30,6 +30,10 @@ def response(*parts: Any) -> dict[str, Any]:
 
 def result_of_tool(*parts: Any) -> dict[str, Any]:
     return {"input": [{"type": "function_call_output", "call_id": "c1", "output": [*parts]}]}
+
+
+def sourced(source: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "image", "source": source}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,13 @@ def result_of_tool(*parts: Any) -> dict[str, Any]:
         (RESPONSES, {"input": [{"id": "rs_1", "type": None}]}, "item itself"),
         (EMBEDDINGS, chat({"type": "file", "file": {"file_id": "file-1"}}), "'text'"),
         ("/tokenize", chat({"type": "file", "file": {"file_id": "file-1"}}), "'text'"),
+        (MESSAGES, chat({"type": "document", "source": {"type": "text", "data": "a"}}), "'text'"),
+        (MESSAGES, chat(sourced({"type": "file", "file_id": "file-1"})), "'image'"),
+        (
+            MESSAGES,
+            chat({"type": "tool_result", "content": [sourced({"type": "file", "file_id": "f"})]}),
+            "'image'",
+        ),
     ],
 )
 def test_it_is_refused_with_the_remedy(path: str, fields: dict[str, Any], remedy: str) -> None:
@@ -100,6 +111,9 @@ def test_it_is_refused_with_the_remedy(path: str, fields: dict[str, Any], remedy
         (COMPLETIONS, {"prompt": "file-1"}),
         (EMBEDDINGS, {"input": ["a", "b"]}),
         (EMBEDDINGS, {"input": [[1, 2], [3]]}),
+        (MESSAGES, chat(sourced({"type": "base64", "media_type": "image/png", "data": "AA"}))),
+        (MESSAGES, chat({"type": "tool_result", "content": "a"})),
+        (CHAT, chat({"type": "document", "text": "for a model that has such parts"})),
     ],
 )
 def test_a_part_that_has_what_it_names_passes(path: str, fields: dict[str, Any]) -> None:

@@ -22,6 +22,10 @@ def image(url: Any) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+def sourced(url: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
 def shown(url: str) -> dict[str, Any]:
     return {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
 
@@ -42,6 +46,8 @@ def shown(url: str) -> dict[str, Any]:
         chat({"image_url": INSIDE}),
         chat({"image_url": {"url": INSIDE}, "uuid": "1"}),
         {"messages": [chat(image(INSIDE))["messages"]]},
+        chat(sourced(INSIDE)),
+        chat({"type": "tool_result", "tool_use_id": "1", "content": [sourced(INSIDE)]}),
         shown(INSIDE),
         {"input": [{"type": "function_call_output", "output": [{"image_url": INSIDE}]}]},
         {"input": [{"type": "computer_call_output", "output": {"image_url": INSIDE}}]},

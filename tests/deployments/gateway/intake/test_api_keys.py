@@ -101,6 +101,26 @@ def test_no_other_text_opens_the_gateway(key: str) -> None:
         KEYS.check({"authorization": f"Bearer {key}"})
 
 
+@pytest.mark.parametrize(
+    ("headers", "tenant"),
+    [
+        ({"x-api-key": "sk-one"}, "first"),
+        ({"x-api-key": " sk-one "}, "first"),
+        ({"authorization": "Bearer sk-two", "x-api-key": "sk-one"}, "second"),
+        ({"authorization": "Bearer ", "x-api-key": "sk-one"}, "first"),
+        ({"authorization": "Basic abc", "x-api-key": "sk-one"}, "first"),
+    ],
+)
+def test_a_key_may_come_as_anthropics_clients_send_it(headers: dict[str, str], tenant: str) -> None:
+    assert KEYS.check(headers).tenant == tenant
+
+
+def test_a_wrong_bearer_key_is_not_made_good_by_another_header() -> None:
+    with pytest.raises(ApiError) as refused:
+        KEYS.check({"authorization": "Bearer sk-no", "x-api-key": "sk-one"})
+    assert refused.value.code == "invalid_api_key"
+
+
 def test_without_keys_nobody_gets_in() -> None:
     assert code_of(ApiKeys({}), "sk-one") == "invalid_api_key"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.gateway.intake.errors import ApiError, error_type, from_engine
+from deployments.gateway.intake.errors import ApiError, error_type, from_engine, shape_of
 from tests.sentences import assert_sentences
 
 REQUEST_ID = "request-1"
@@ -98,6 +98,44 @@ def test_the_body_has_openais_four_fields() -> None:
     body = ApiError(400, "no", code="c", param="p").body()
     expected = {"message": "no", "type": "invalid_request_error", "param": "p", "code": "c"}
     assert body == {"error": expected}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_anthropics_form_has_its_types_and_our_code(status: int, expected: str) -> None:
+    assert ApiError(status, "no", code="c", param="p").body("anthropic", "id") == {
+        "type": "error",
+        "error": {"message": "no", "type": expected, "param": "p", "code": "c"},
+        "request_id": "id",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "shape"),
+    [
+        ("/v1/chat/completions", {"anthropic-version": "1"}, "openai"),
+        ("/v1/responses", {}, "responses"),
+        ("/v1/messages", {}, "anthropic"),
+        ("/v1/messages/count_tokens", {}, "anthropic"),
+        ("/v1/models", {}, "openai"),
+        ("/v1/models", {"anthropic-version": "2023-06-01"}, "anthropic"),
+        ("/v1/nothing", {"anthropic-version": "2023-06-01"}, "anthropic"),
+    ],
+)
+def test_an_error_has_the_form_of_the_api(path: str, headers: dict[str, str], shape: str) -> None:
+    assert shape_of(path, headers) == shape
 
 
 def test_a_time_to_try_again_is_a_header() -> None:

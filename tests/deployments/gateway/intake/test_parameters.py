@@ -6,16 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.gateway.intake.parameters import (
+from deployments.gateway.intake.parameters import VOCABULARY, parameters_of
+from deployments.wire.inference_paths import (
     CHAT,
     COMPLETIONS,
+    COUNT_TOKENS,
     EMBEDDINGS,
+    INFERENCE_PATHS,
+    MESSAGES,
     RESPONSES,
-    VOCABULARY,
-    parameters_of,
 )
 
-PATHS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, "/tokenize", "/detokenize")
+PATHS = (*INFERENCE_PATHS, "/v1/other")
 
 
 @pytest.mark.parametrize("spelled", [24, 24.0, "24", "24.0", " 24 ", "2_4", "+24", "024"])
@@ -26,6 +28,7 @@ PATHS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, "/tokenize", "/detokenize")
         (CHAT, "max_completion_tokens"),
         (COMPLETIONS, "max_tokens"),
         (RESPONSES, "max_output_tokens"),
+        (MESSAGES, "max_tokens"),
     ],
 )
 def test_a_number_is_one_however_it_is_spelled(path: str, name: str, spelled: Any) -> None:
@@ -50,7 +53,10 @@ def test_a_number_is_one_however_it_is_spelled(path: str, name: str, spelled: An
         (RESPONSES, {}, None),
         (RESPONSES, {"max_tokens": 1}, None),
         (RESPONSES, {"max_tokens": 1, "max_completion_tokens": 1, "max_output_tokens": 9}, 9),
+        (MESSAGES, {"max_tokens": 7, "max_completion_tokens": 1, "max_output_tokens": 1}, 7),
+        (COUNT_TOKENS, {"max_tokens": 9}, 0),
         (EMBEDDINGS, {"max_tokens": 9}, 0),
+        ("/v2/rerank", {"max_tokens": 9}, 0),
     ],
 )
 def test_each_path_has_its_own_field_for_the_length(
@@ -135,6 +141,16 @@ def test_logprobs_are_asked_for_in_each_paths_own_way(
         (EMBEDDINGS, {"messages": [[{"role": "user"}], [{"role": "user"}]]}, 2),
         (EMBEDDINGS, {"messages": [{"role": "user"}, {"role": "user"}]}, 1),
         (RESPONSES, {"input": [{"role": "user"}, {"role": "user"}], "n": 3}, 1),
+        (MESSAGES, {"messages": [{"role": "user"}, {"role": "user"}], "n": 3}, 1),
+        ("/v2/rerank", {"query": "a", "documents": ["b"] * 5}, 5),
+        ("/rerank", {"query": "a", "documents": [{"content": []}] * 5, "n": 2}, 5),
+        ("/v1/rerank", {"query": "a", "documents": "b"}, 1),
+        ("/score", {"text_1": "a", "text_2": ["b", "c"]}, 2),
+        ("/score", {"queries": ["a", "b"], "documents": ["c", "d"]}, 2),
+        ("/v1/score", {"queries": "a", "items": ["b", "c", "d"]}, 3),
+        ("/classify", {"input": ["a", "b"]}, 2),
+        ("/pooling", {"input": [[1, 2], [3]]}, 2),
+        ("/pooling", {"data": {"image": "x"}}, 1),
     ],
 )
 def test_every_answer_to_every_prompt_counts(
@@ -163,3 +179,24 @@ def test_whatever_it_holds_a_request_can_be_judged(fields: dict[str, Any], path:
     assert asked.sequences >= 1
     assert asked.max_tokens is None or asked.max_tokens >= 0
     assert all(n is None or n >= 0 for n in (asked.logprobs, asked.prompt_logprobs))
+
+
+@pytest.mark.parametrize(
+    ("fields", "repeated"),
+    [
+        ({"query": "abcd", "documents": ["x", "y", "z"]}, 8),
+        ({"query": "\u20ac", "documents": ["x", "y"]}, 3),
+        ({"query": "ab", "instruction": "cd", "documents": ["x", "y"]}, 4),
+        ({"query": "abcd", "documents": "x"}, 0),
+        ({"query": {"content": []}, "documents": ["x", "y"]}, 0),
+        ({"documents": ["x", "y"]}, 0),
+    ],
+)
+def test_a_query_is_read_with_each_document(fields: dict[str, Any], repeated: int) -> None:
+    assert parameters_of("/v2/rerank", fields).repeated_bytes == repeated
+
+
+def test_of_several_queries_each_is_read_once() -> None:
+    pairs = {"queries": ["aa", "bb"], "documents": ["c", "d"]}
+    assert parameters_of("/score", pairs).repeated_bytes == 0
+    assert parameters_of("/score", pairs | {"queries": ["aa"]}).repeated_bytes == 2

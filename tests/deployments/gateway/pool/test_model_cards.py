@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from deployments.gateway.pool import model_cards
-from deployments.gateway.pool.model_cards import CREATED, ModelCards
+from deployments.gateway.pool.model_cards import CREATED, ModelCards, merged_openapi
+from deployments.gateway.reference.endpoints import ENDPOINTS
+from deployments.wire.inference_paths import INFERENCE_PATHS
 from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import Front, gateway_before
+from tests.fakes.front import KEY, Front, gateway_before
 from tests.waiting import until
 
 PUBLIC = ("/openapi.json", "/v1/models", f"/v1/models/{MODEL}")
@@ -112,3 +114,54 @@ async def test_an_adapter_that_its_engine_does_not_name_has_a_card() -> None:
     ):
         assert answer.status == 200
         assert (await answer.json())["id"] == "sql"
+
+
+async def test_clients_of_anthropic_get_models_in_its_form() -> None:
+    client = {"anthropic-version": "2023-06-01", "authorization": "", "x-api-key": KEY}
+    async with gateway_before(FakeEngine()) as front:
+        async with front.get("/v1/models", headers=client) as answer:
+            listed = await answer.json()
+        async with front.get(f"/v1/models/{MODEL}", headers=client) as answer:
+            one = await answer.json()
+        async with front.get("/v1/models/none", headers=client) as answer:
+            missing = await answer.json()
+            assert (answer.status, answer.headers["request-id"]) == (404, missing["request_id"])
+    assert one == {
+        "type": "model",
+        "id": MODEL,
+        "display_name": MODEL,
+        "created_at": "2026-11-21T00:00:00Z",
+    }
+    assert listed == {"data": [one], "has_more": False, "first_id": MODEL, "last_id": MODEL}
+    assert missing["type"] == "error" and missing["error"]["type"] == "not_found_error"
+
+
+async def test_the_description_has_every_endpoint_and_says_which_need_a_key() -> None:
+    async with gateway_before(FakeEngine()) as front, front.get("/openapi.json") as answer:
+        described = await answer.json()
+    own = {endpoint.path for endpoint in ENDPOINTS if endpoint.path not in INFERENCE_PATHS}
+    assert described["paths"].keys() == {"/v1/chat/completions", *own}
+    assert described["security"] == [{"key": []}, {"x-api-key": []}]
+    public = {
+        path
+        for path, methods in described["paths"].items()
+        for of in methods.values()
+        if of.get("security") == []
+    }
+    assert {"/health/live", "/health/ready", "/health/serving", "/openapi.json"} <= public
+    assert "/v1/models" not in public and "/antefix/profile" not in public
+
+
+def test_descriptions_of_several_pools_are_one() -> None:
+    first = {
+        "openapi": "3.1.0",
+        "info": {"title": "a", "version": "1"},
+        "paths": {"/v1/messages": {"post": 1}, "/internal": {}},
+        "components": {"schemas": {"A": 1}},
+    }
+    second = {**first, "paths": {"/v1/messages": {"post": 2}, "/v2/rerank": {"post": 2}}}
+    second["components"] = {"schemas": {"A": 2, "B": 2}}
+    merged = merged_openapi([first, second], INFERENCE_PATHS, {"/own": {}})
+    expected = {"/v1/messages": {"post": 1}, "/v2/rerank": {"post": 2}, "/own": {}}
+    assert merged["paths"] == expected
+    assert merged["components"]["schemas"] == {"A": 1, "B": 2}

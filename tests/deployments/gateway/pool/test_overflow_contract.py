@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from deployments.fleet.pool import Pool
-from deployments.gateway.intake.parameters import CHAT, COMPLETIONS, VOCABULARY
+from deployments.gateway.intake.parameters import VOCABULARY
 from deployments.gateway.pool.overflow_contract import needs_of, offers_of
+from deployments.wire.inference_paths import CHAT, COMPLETIONS, MESSAGES
 
 POOL = Pool.model_validate({"model": "main", "replicas": 1})
 
@@ -62,3 +63,26 @@ def test_a_pool_offers_the_length_that_it_is_given(
 ) -> None:
     pool = POOL.model_copy(update={"engine_args": {"max_model_len": set_to}})
     assert offers_of(pool, "main", []).max_model_len == offered
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
+NONE = {"tool_choice": {"type": "none"}, "tools": [{"name": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "needed"),
+    [
+        ({}, set()),
+        ({"tools": [{"name": "a"}]}, {"tools"}),
+        (NONE, set()),
+        ({"output_config": {"format": {"type": "json_schema"}}}, {"response_format"}),
+        ({"messages": [{"content": [IMAGE]}]}, {"images"}),
+        ({"messages": [{"content": [{"type": "tool_result", "content": [IMAGE]}]}]}, {"images"}),
+        ({"messages": [{"content": [{"type": "text", "text": "image"}]}]}, set()),
+    ],
+)
+def test_messages_may_overflow_by_what_they_need(fields: dict[str, Any], needed: set[str]) -> None:
+    needs = needs_of(MESSAGES, {"max_tokens": 7, **fields}, "main", POOL, 100)
+    assert needs.chat_or_completion and needs.tokens == 107
+    found = {name for name in ("tools", "response_format", "images") if getattr(needs, name)}
+    assert found == needed

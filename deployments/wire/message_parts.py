@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-# A message has its parts in `content`, the result of a tool in responses in `output`.
+# A message has its parts in `content`, the result of a tool in responses in `output`. The result of
+# a tool in Anthropic's messages is a part, and has its parts in `content`.
 _CONTENTS = ("content", "output")
 
 
@@ -23,8 +24,15 @@ def messages_in(items: object) -> Iterator[dict[str, Any]]:
 def parts_in(items: object) -> Iterator[dict[str, Any]]:
     """The parts of all messages; a text that stands for a part is none."""
     for message in messages_in(items):
-        for name in _CONTENTS:
-            content = message.get(name)
-            for part in content if isinstance(content, list) else (content,):
-                if isinstance(part, dict):
-                    yield part
+        for part in _parts_of(message):
+            yield part
+            if part.get("type") == "tool_result":
+                yield from _parts_of(part)
+
+
+def _parts_of(holder: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for name in _CONTENTS:
+        content = holder.get(name)
+        for part in content if isinstance(content, list) else (content,):
+            if isinstance(part, dict):
+                yield part

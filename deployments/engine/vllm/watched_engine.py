@@ -1,0 +1,162 @@
+"""vLLM's engine, watched: what a gateway wants to know of each call, as it happens.
+
+Sources, of vLLM 0.32: `generate` and `encode` in vllm/v1/engine/async_llm.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from autoscaling.prefill_rate import queued_tokens
+from deployments.engine.vllm import constraints
+from deployments.engine.vllm.call_tokens import CallTokens
+from deployments.engine.vllm.continuing import Continuing, tell_chunks
+from deployments.engine.vllm.continuing_core import KNOWN_TOKENS
+from deployments.engine.vllm.grammar_gate import GrammarGate
+from deployments.engine.vllm.grammar_threads import SLOW
+from deployments.wire import confirmation, continuation, tenant
+from deployments.wire.continuation import Continuation
+
+
+@dataclass
+class CallInEngine:
+    """One that is under way; `uncached_tokens` of its prompt are to be computed."""
+
+    request_id: str
+    uncached_tokens: int
+    sequences: int = 1
+    has_first_token: bool = False
+    came_at: float = field(default_factory=time.monotonic)
+
+
+class WatchedEngine(AsyncLLM):  # type: ignore[misc]  # vLLM's types are not read
+    """Tells what a gateway wants to know of each request, and when the whole cache went."""
+
+    continuing: Continuing
+    grammars: GrammarGate
+
+    def watch(self) -> None:
+        self.on_cache_dropped: Callable[[], None] = lambda: None
+        self.reports_reuse = False
+        self.requests: dict[object, CallInEngine] = {}
+        self.first_token_at = 0.0
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        constraints.refuse_huge(sampling_params)
+        # "full": vLLM sends the events of the blocks it reuses, too. Never what a client says in
+        # `vllm_xargs`: those events would be counted as blocks that are never evicted.
+        mode = "full" if self.reports_reuse else "incremental"
+        extra_args = {**(sampling_params.extra_args or {}), "kv_cache_report_mode": mode}
+        for own in (KNOWN_TOKENS, SLOW):
+            extra_args.pop(own, None)
+        sampling_params.extra_args = extra_args
+        asked = continuation.current.get()
+        continued = self.continuing.begin(asked, prompt, sampling_params) if asked else None
+        outputs = super().generate(prompt, sampling_params, request_id, **more)
+        return self._watched(outputs, prompt, request_id, sampling_params, continued)
+
+    def encode(
+        self, prompt: Any, pooling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        outputs = super().encode(prompt, pooling_params, request_id, **more)
+        return self._watched(outputs, prompt, request_id)
+
+    async def _watched(
+        self,
+        outputs: AsyncGenerator[Any, None],
+        prompt: Any,
+        request_id: str,
+        sampling_params: Any = None,
+        continued: Continuation | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        exchange = confirmation.current.get()
+        expected_cached = exchange.expected_cached if exchange else 0
+        known_tokens = continued.known_tokens if continued else 0
+        uncached = max(1, _prompt_length(prompt) + known_tokens - expected_cached)
+        counted_elsewhere = continued is not None and continued.told_as_it_comes
+        tokens = CallTokens(exchange, counted_elsewhere)
+        sequences, key = getattr(sampling_params, "n", 1), object()
+        structured = getattr(sampling_params, "structured_outputs", None)
+        try:
+            async with contextlib.aclosing(outputs):
+                turn = (
+                    await self.grammars.admit(structured, tenant.current.get())
+                    if structured
+                    else None
+                )
+                # from here on it is in the engine's queue
+                request = self.requests[key] = CallInEngine(request_id, uncached, sequences)
+                if turn is not None:
+                    sampling_params.extra_args[SLOW] = True
+                tokens.begin()
+                async for output in outputs:
+                    if turn is not None:
+                        turn.compiled()
+                    if sampling_params is not None:
+                        constraints.refuse_unmet(sampling_params, output)
+                    if continued is not None and continued.replaying:
+                        yield output
+                        continue
+                    if continued is not None:
+                        tell_chunks(continued, output)
+                    if not request.has_first_token:
+                        request.has_first_token, self.first_token_at = True, time.monotonic()
+                    tokens.yielded(output)
+                    yield output
+        except EngineDeadError:
+            if continued is not None:
+                continued.lost = True
+            raise
+        finally:
+            self.requests.pop(key, None)
+            tokens.end()
+            if continued is not None:
+                self.continuing.end(continued)
+
+    def queue(self, prefill_rate: float | None = None) -> tuple[int, int, int]:
+        """Sequences without a first token, sequences with one, and the former's prompt tokens
+        that are to be computed, where so many are in a second: the sequences of a request share
+        its prompt."""
+        states = self.output_processor.request_states
+        ids_of = self.output_processor.external_req_ids
+        waiting, running, now = 0, 0, time.monotonic()
+        queued: list[tuple[float, int]] = []
+        for request in self.requests.values():
+            # an answer in one piece yields nothing before its end: vLLM's own state of it tells
+            if not request.has_first_token:
+                own = [states.get(name) for name in ids_of.get(request.request_id, ())]
+                if any(s and not s.is_prefilling for s in own):
+                    request.has_first_token, self.first_token_at = True, now
+            if request.has_first_token:
+                running += request.sequences
+            else:
+                waiting += request.sequences
+                queued.append((request.came_at, request.uncached_tokens))
+        return waiting, running, queued_tokens(queued, self.first_token_at, now, prefill_rate)
+
+    async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        # vLLM sends the event with its next step, which may be long in coming
+        done = bool(await super().reset_prefix_cache(*args, **kwargs))
+        if done:
+            self.on_cache_dropped()
+        return done
+
+    async def sleep(self, *args: Any, **kwargs: Any) -> None:
+        self.on_cache_dropped()
+        await super().sleep(*args, **kwargs)
+        self.on_cache_dropped()
+
+
+def _prompt_length(prompt: Any) -> int:
+    """Tokens of an input that vLLM's renderer has made; 1 for any other."""
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+    return len(token_ids) if token_ids else 1

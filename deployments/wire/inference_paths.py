@@ -1,0 +1,145 @@
+"""Every path at which an engine serves clients, and what is special about each.
+
+Gateways, replicas, the API reference and tests read this table. To add a path, add an entry; where
+its prompt is known before an engine has it, `deployments.prompt.tokens` has to read it as well.
+Source of the fields: the request classes in vllm/entrypoints of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+RESPONSES, EMBEDDINGS = "/v1/responses", "/v1/embeddings"
+MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
+
+# How errors look: OpenAI's, OpenAI's with events of their own in a stream, Anthropic's.
+ErrorShape = Literal["openai", "responses", "anthropic"]
+
+
+@dataclass(frozen=True)
+class InferencePath:
+    """`does`: a sentence for the API reference.
+
+    `generates`: its answers are tokens, and may be streamed and continued. A stream's last event
+    begins with `last_event`. `max_tokens`: the fields that bound an answer, the first that is set
+    counts; `default_max_tokens` if none is, None: what the context leaves. `has_n`: `n`, beams and
+    prompt logprobs. `has_priority`: vLLM's own `priority`.
+
+    `prompts`: fields that hold a prompt, or several texts or lists of token ids. `documents`:
+    fields that hold one document, or a list of them; the engine reads each as a sequence, with the
+    `shared` fields in front of it.
+
+    `is_salted`: the engine may cache its prompt. `is_charged`: its tokens count against budgets.
+    """
+
+    path: str
+    does: str
+    errors: ErrorShape = "openai"
+    generates: bool = False
+    last_event: bytes = b""
+    max_tokens: tuple[str, ...] = ()
+    default_max_tokens: int | None = None
+    has_n: bool = False
+    has_priority: bool = True
+    prompts: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    is_salted: bool = True
+    is_charged: bool = True
+
+
+def _reranking(path: str) -> InferencePath:
+    return InferencePath(
+        path,
+        "Ranks documents by their relevance to a query.",
+        documents=("documents",),
+        shared=("query", "instruction"),
+    )
+
+
+def _scoring(path: str) -> InferencePath:
+    return InferencePath(
+        path,
+        "Scores pairs of texts.",
+        documents=("documents", "items", "text_2", "data_2"),
+        shared=("queries", "text_1", "data_1", "instruction"),
+    )
+
+
+def _of_text(path: str, does: str) -> InferencePath:
+    return InferencePath(path, does, has_priority=False, is_salted=False, is_charged=False)
+
+
+INFERENCE_PATHS: Mapping[str, InferencePath] = MappingProxyType(
+    {
+        each.path: each
+        for each in (
+            InferencePath(
+                CHAT,
+                "Generates the next message of a chat.",
+                generates=True,
+                last_event=b"data: [DONE]",
+                max_tokens=("max_completion_tokens", "max_tokens"),
+                has_n=True,
+            ),
+            InferencePath(
+                COMPLETIONS,
+                "Continues a text.",
+                generates=True,
+                last_event=b"data: [DONE]",
+                max_tokens=("max_tokens",),
+                default_max_tokens=16,  # OpenAI's
+                has_n=True,
+                prompts=("prompt", "prompt_embeds"),
+            ),
+            InferencePath(
+                RESPONSES,
+                "Generates a response. None is stored.",
+                errors="responses",
+                generates=True,
+                last_event=b"event: response.completed",
+                max_tokens=("max_output_tokens",),
+            ),
+            InferencePath(
+                MESSAGES,
+                "Generates the next message of a chat, in Anthropic's API.",
+                errors="anthropic",
+                generates=True,
+                last_event=b"event: message_stop",
+                max_tokens=("max_tokens",),
+                has_priority=False,
+            ),
+            InferencePath(
+                COUNT_TOKENS,
+                "Counts the tokens of such a chat. The gateway answers itself where it can.",
+                errors="anthropic",
+                has_priority=False,
+                is_charged=False,
+            ),
+            InferencePath(
+                EMBEDDINGS, "Computes the embeddings of texts.", prompts=("input", "messages")
+            ),
+            *map(_reranking, ("/v2/rerank", "/v1/rerank", "/rerank")),
+            *map(_scoring, ("/score", "/v1/score")),
+            InferencePath("/classify", "Classifies texts.", prompts=("input", "messages")),
+            InferencePath(
+                "/pooling",
+                "Returns a pooling model's own output.",
+                prompts=("input", "messages", "data"),
+            ),
+            _of_text("/tokenize", "Returns the token ids of a prompt."),
+            _of_text("/detokenize", "Returns the text of token ids."),
+        )
+    }
+)
+GENERATING = tuple(each.path for each in INFERENCE_PATHS.values() if each.generates)
+_OTHER = InferencePath("", "", has_priority=False)
+
+
+def inference_path(path: str) -> InferencePath:
+    """The entry of a path; for any other, one that generates nothing."""
+    return INFERENCE_PATHS.get(path, _OTHER)

@@ -1,0 +1,10 @@
+"""Requests of all APIs: those whose tokens a gateway knows, and those it leaves open."""
+
+from tests.deployments.prompt import shapes, unknown_shapes
+from tests.deployments.prompt.message_shapes import MESSAGED, UNKNOWN_MESSAGES
+
+KNOWN = {**shapes.KNOWN, **{f"messages: {name}": of for name, of in MESSAGED.items()}}
+UNKNOWN = {
+    **unknown_shapes.UNKNOWN,
+    **{f"messages: {name}": of for name, of in UNKNOWN_MESSAGES.items()},
+}
