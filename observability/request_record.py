@@ -32,6 +32,8 @@ Moved = Literal["", "moved", "stayed"]
 # Of one that another engine continued: the same tokens are proved, or not.
 ResumeMode = Literal["", "exact", "continued"]
 Outcome = Literal["ok", "invalid", "rejected", "deadline", "failed", "cancelled"]
+# Its pool: the only one of its model; by the weights of several; where its conversation is.
+RoutedBy = Literal["", "only", "weight", "conversation"]
 # Its body arrives; its prompt is read and its place decided; it waits for its turn; it waits for
 # a replica that takes it; a replica has it, without a token yet; it is answered.
 Stage = Literal["upload", "placement", "turn", "reservation", "engine", "answer"]
@@ -159,6 +161,7 @@ class RequestRecord:
     arrived: float
     model: str = ""
     pool: str = ""
+    routed_by: RoutedBy = ""
     served_by: str = ""
     priority: str = "interactive"
     verdict: str = ""

@@ -42,6 +42,7 @@ HOT = (
     *("gateway.max_bodies_bytes", "gateway.move_after_s", "gateway.resume_within_s"),
     *("gateway.retries", "gpu_budget"),
     "log_level",
+    "models",
     "redis.lookup_budget_ms",
     # of a rollout that something else causes
     "surge_percent",

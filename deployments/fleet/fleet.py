@@ -25,6 +25,7 @@ from deployments.fleet.settings import fleet_rules as rules
 from deployments.fleet.settings import fleet_schema as schema
 from deployments.fleet.settings import masking, redis_url
 from deployments.fleet.settings.environment import escaped
+from deployments.fleet.settings.model_routes import ModelName, ModelRoute, broken_by_models
 from deployments.fleet.settings.objectives import (
     Tenant,
 )
@@ -275,6 +276,11 @@ class Fleet(FleetBase):
     pools: Annotated[Mapping[DnsLabel, Pool], Field(min_length=1)] = Field(
         description="The fleet has these pools of engines, by name."
     )
+    models: Mapping[ModelName, ModelRoute] = Field(
+        default_factory=dict,
+        description="These names lead to pools, beside the names that the pools serve: aliases, "
+        "splits, and one name over several pools.",
+    )
     gpu_budget: float | None = Field(
         None,
         gt=0,
@@ -297,6 +303,8 @@ class Fleet(FleetBase):
     @model_validator(mode="after")
     def _pools_fit_together(self) -> Self:
         raise_all(rules.broken_by_pools(self.model_dump()["pools"]))
+        served = {name: pool.model_names for name, pool in self.pools.items()}
+        raise_all(broken_by_models(self.models, served))
         raise_all(rules.broken_by_budget(self))
         raise_all(rules.broken_by_ports(self))
         return self

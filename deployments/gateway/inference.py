@@ -31,6 +31,7 @@ from deployments.gateway.intake.request import EngineRequest
 from deployments.gateway.intake.request_options import RequestOptions, options_of, timeout_of
 from deployments.gateway.parts import GatewayParts
 from deployments.gateway.pool import scheduling
+from deployments.gateway.pool.model_routes import Route
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.process.serve_log import current_request
 from deployments.wire.inference_paths import COUNT_TOKENS, inference_path
@@ -94,12 +95,11 @@ class Inference:
         )
         body, fields = await self._parts.bodies.take(upload)
         model = request_body.model_of(fields)
-        pool = self._parts.pools.of_model(model)
-        record.model, record.pool = model, pool.name
+        route, pool = await self._routed(model, record, fields, request.headers)
         since_s = asyncio.get_running_loop().time() - record.connected
         record.trace = self._parts.tracing.request(request.headers, since_s)
         self._parts.watch.begun(record)
-        rights.check_model(model)
+        self._parts.pools.check(rights, model)
         options = options_of(request.headers, fields, rights, pool.overflow_model)
         check_fields(record, fields, pool.settings, limits)
         record.priority = options.priority
@@ -111,7 +111,8 @@ class Inference:
             cache_salt=self._parts.salts.of(
                 record.path, record.tenant, limits.cache_group_of(record.tenant), fields
             ),
-            model=model,
+            model=model if model in pool.settings.model_names else pool.model,
+            is_renamed=model not in pool.settings.model_names,
             arrived=record.arrived,
             deadline=deadline,
             timeout_s=timeout_s,
@@ -121,11 +122,31 @@ class Inference:
             return await self._scheduled(request, engine_request, fields, options, pool, limits)
         parts, hold_s = self._parts, limits.resume_within_s
         await parts.budgets.count_resume(record)
+        pools = parts.pools.all_of(route, pool)
         rest = parts.rejoining.attempt(
-            request.headers, engine_request, fields, options, pool, hold_s
+            request.headers, engine_request, fields, options, pools, hold_s
         )
         keeping = Keeping(parts.rejoining, engine_request, hold_s, rest.reader)
         return self._relayed(engine_request, rest, {}, keeping)
+
+    async def _routed(
+        self,
+        model: str,
+        record: RequestRecord,
+        fields: Mapping[str, Any],
+        headers: Mapping[str, str],
+    ) -> tuple[Route, GatewayPool]:
+        """Where a request for this model goes. Raises ApiError 404."""
+        parts = self._parts
+        route, budget_ms = parts.pools.route_of(model), parts.in_force.fleet.redis.lookup_budget_ms
+        conversation = await parts.conversations.of(
+            route, record, fields, headers, budget_ms / 1000
+        )
+        route = parts.pools.route_of(model)  # it may be another meanwhile
+        name, record.routed_by = route.pool_of(conversation)
+        parts.conversations.keep(route, conversation, name)
+        record.model, record.pool = route.name, name
+        return route, parts.pools.by_name[name]
 
     async def _scheduled(
         self,

@@ -28,6 +28,7 @@ from deployments.gateway.intake.api_keys import ApiKeys, WrongKeys
 from deployments.gateway.intake.bodies import Bodies
 from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.pool.model_routes import Conversations
 from deployments.gateway.pool.parts import Connections
 from deployments.gateway.pool.pools import Pools
 from deployments.gateway.pool.serve_controller import ServeController
@@ -78,6 +79,7 @@ class GatewayParts:
     fatal: FatalRequests
     controller: ServeController
     pools: Pools
+    conversations: Conversations
     engines: EngineRequests
     counts: FinalCounts
     rejoining: Rejoining
@@ -132,6 +134,7 @@ def parts_of(
         fatal=FatalRequests(binary, name, secret),
         controller=controller,
         pools=pools,
+        conversations=Conversations(text, name, secret),
         engines=EngineRequests(session),
         counts=FinalCounts(session, secret),
         rejoining=Rejoining(session, secret),

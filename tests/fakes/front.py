@@ -161,11 +161,12 @@ async def gateway_before(
     lookup_budget_ms: float = 5.0,
     small: FakeEngine | None = None,
     starts_engines: bool = True,
+    models: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> AsyncIterator[Front]:
     """One gateway of a fleet; a second one of the same finds its engines started.
 
-    `pool` and `limits` are settings of the fleet file's pool and `gateway`.
+    `pool`, `models` and `limits` are settings of the fleet file's pool, `models` and `gateway`.
 
     `small` is the only engine of a second pool of that name, where the first may overflow to.
     TENANT is an operator, unless `tenants` says otherwise.
@@ -190,6 +191,7 @@ async def gateway_before(
             "gateway": {"port": port, **limits},
             "redis": {"lookup_budget_ms": lookup_budget_ms},
             "pools": pools,
+            "models": models or {},
         }
     )
     fleet = fleet.with_secret(SECRET)

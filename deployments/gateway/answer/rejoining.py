@@ -18,7 +18,7 @@ import contextlib
 import hmac
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -135,10 +135,10 @@ class Rejoining:
         request: EngineRequest,
         fields: Mapping[str, Any],
         options: RequestOptions,
-        pool: GatewayPool,
+        pools: Sequence[GatewayPool],
         hold_s: float,
     ) -> RejoinedAttempt:
-        """The way to the stream that a client's headers name.
+        """The way to the stream that a client's headers name, in one of these pools.
 
         Raises ApiError: 404 where they lead nowhere, 400 for a number of events that is none, and
         where the fleet keeps no streams.
@@ -153,12 +153,10 @@ class Rejoining:
         right = self._signature(request, replica_id, ticket)
         if not hmac.compare_digest(signature, right):
             raise _unknown()
-        pools = [pool, pool.overflow] if options.overflow != "never" else [pool]
-        for each in filter(None, pools):
+        for each in pools:
             if url := each.scheduler.board.address_of(replica_id):
-                if each is not pool:
-                    fields = {**fields, "model": each.settings.served_model_name}
-                    request = renamed(request, fields, each.settings.served_model_name)
+                if request.model not in each.settings.model_names:
+                    request = renamed(request, each.model)
                 reader = uuid.uuid4().hex
                 place = Reservation(replica_id, url, self.headers(url, ticket, reader))
                 unread = each.unread(request, fields, headers, options)

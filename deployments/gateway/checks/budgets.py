@@ -144,7 +144,7 @@ class TenantBudgets:
         Raises ApiError: 429 beyond a limit, 400 for what no minute has room for.
         """
         engine = request.engine
-        budgets = self._budgets_of(engine.tenant, engine.model)
+        budgets = self._budgets_of(engine.tenant, engine.record.model)
         if not budgets:
             return {}
         tokens = self._most(request, pool, budgets)
@@ -201,7 +201,7 @@ class TenantBudgets:
             for place, budget in enumerate(budgets)
             for limit in _limits(
                 budget,
-                engine.model if _is_of_model(budget) else "",
+                engine.record.model if _is_of_model(budget) else "",
                 answer.left[place] if place < len(answer.left) else _UNKNOWN,
             )
         ]

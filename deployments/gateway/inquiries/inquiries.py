@@ -15,6 +15,7 @@ from deployments.gateway.inquiries.status import fleet_status
 from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.intake.errors import ApiError, shape_of
 from deployments.gateway.intake.in_force import InForce
+from deployments.gateway.intake.keys_file import KeyRights
 from deployments.gateway.pool.model_cards import as_anthropic, merged_openapi, no_description
 from deployments.gateway.pool.pools import Pools
 from deployments.gateway.pool.serve_controller import ServeController
@@ -64,7 +65,9 @@ class Inquiries:
     async def models(self, request: Request) -> Response:
         rights = self._holder_of(request).rights
         cards_of = await asyncio.gather(*(pool.models() for pool in self._pools.cards.values()))
-        cards = [card for cards in cards_of for card in cards if rights.may_use(card["id"])]
+        own = {card["id"]: card for cards in cards_of for card in cards}
+        routed = [self._routed(own, name) for name in self._pools.models if name not in own]
+        cards = [card for card in (*own.values(), *routed) if self._may_use(rights, card["id"])]
         if shape_of(request.url.path, request.headers) != "anthropic":
             return JSONResponse({"object": "list", "data": cards})
         models = as_anthropic(cards)
@@ -73,12 +76,23 @@ class Inquiries:
 
     async def model(self, request: Request) -> Response:
         model = request.path_params["model"]
-        self._holder_of(request).rights.check_model(model)
-        cards = await self._pools.cards[self._pools.of_model(model).name].models()
-        card = next(card for card in cards if card["id"] == model)
+        route = self._pools.check(self._holder_of(request).rights, model)
+        cards = await self._pools.cards[max(route.weights, key=route.weights.__getitem__)].models()
+        own = {card["id"]: card for card in cards}
+        card = own.get(model) or self._routed(own, model)
         if shape_of(request.url.path, request.headers) == "anthropic":
             (card,) = as_anthropic([card])
         return JSONResponse(card)
+
+    def _may_use(self, rights: KeyRights, model: str) -> bool:
+        route = self._pools.models.get(model)
+        return rights.may_use(model) or (route is not None and rights.may_use(route.name))
+
+    def _routed(self, own: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """The card of a name that no engine has: that of the pool with the largest weight."""
+        weights = self._pools.models[name].weights
+        pool = self._pools.by_name[max(weights, key=weights.__getitem__)]
+        return {**own.get(pool.model, {}), "id": name}
 
     async def status(self, request: Request) -> Response:
         holder = self._holder_of(request)

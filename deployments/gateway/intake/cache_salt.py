@@ -43,10 +43,3 @@ class CacheSalts:
         hash_ = self._hash.copy()
         hash_.update(json.dumps([group, None if group else tenant, salt]).encode())
         return hash_.hexdigest()
-
-
-def salted(body: bytes, salt: str) -> bytes:
-    """A JSON object that is not empty, with this `cache_salt`: of two, JSON takes the last."""
-    # a slice would be one more copy of what may be megabytes
-    own = memoryview(body)[: body.rindex(b"}")]
-    return b"".join((own, b',"cache_salt":"%s"}' % salt.encode()))

@@ -12,9 +12,9 @@ from typing import Any, NoReturn, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from deployments.gateway.intake.cache_salt import salted
 from deployments.gateway.intake.errors import NO_RETRY, ApiError
 from deployments.gateway.intake.parameters import RequestParameters, parameters_of
+from deployments.gateway.intake.request_body import extended
 from deployments.gateway.intake.request_options import RequestOptions
 from observability.request_record import RequestRecord
 from router.index import Depths
@@ -26,7 +26,8 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class EngineRequest:
     """What an engine gets: the client's own bytes, and the salt of its cached prompt (None:
-    it caches none); since it had all of them and until when (s, loop time).
+    it caches none); since it had all of them and until when (s, loop time). `model` is the
+    engine's own name; `is_renamed`: the body has another.
 
     Whoever learns something of it writes that to its `record`.
     """
@@ -41,11 +42,15 @@ class EngineRequest:
     deadline: float
     timeout_s: float
     record: RequestRecord
+    is_renamed: bool = False
 
     @property
     def engine_body(self) -> bytes:
         """What the engine gets."""
-        return self.body if self.cache_salt is None else salted(self.body, self.cache_salt)
+        own = {"cache_salt": self.cache_salt, "model": self.model if self.is_renamed else None}
+        return extended(
+            self.body, {name: value for name, value in own.items() if value is not None}
+        )
 
     def deadline_passed(self) -> ApiError:
         message = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -84,10 +83,9 @@ def offers_of(pool: Pool, asked_model: str, loads: Iterable[ReplicaLoad]) -> Off
     )
 
 
-def renamed(request: EngineRequest, fields: Mapping[str, Any], model: str) -> EngineRequest:
+def renamed(request: EngineRequest, model: str) -> EngineRequest:
     """The same request to another model, so that its answer names the one that made it."""
-    body = json.dumps({**fields, "model": model}, ensure_ascii=False).encode()
-    return replace(request, body=body, model=model)
+    return replace(request, model=model, is_renamed=True)
 
 
 def most_logprobs(pool: Pool) -> int:

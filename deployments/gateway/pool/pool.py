@@ -121,9 +121,14 @@ class GatewayPool:
         )
 
     @property
+    def model(self) -> str:
+        """What its engines call their model."""
+        return self.settings.served_model_name
+
+    @property
     def overflow_model(self) -> str | None:
         """The model that may answer instead of this pool's."""
-        return self.overflow.settings.served_model_name if self.overflow else None
+        return self.overflow.model if self.overflow else None
 
     @property
     def _is_wanted(self) -> bool:

@@ -11,6 +11,7 @@ from deployments.gateway.attempt.transport import Transport
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.keys_file import KeyRights
 from deployments.gateway.pool.model_cards import ModelCards
+from deployments.gateway.pool.model_routes import Route, routes_of
 from deployments.gateway.pool.parts import Connections, parts_of
 from deployments.gateway.pool.pool import GatewayPool
 from deployments.gateway.pool.serve_controller import AllReplicas, Question
@@ -38,7 +39,7 @@ class Pools:
     ) -> None:
         self.by_name: Mapping[str, GatewayPool] = {}
         self.cards: Mapping[str, ModelCards] = {}
-        self._by_model: Mapping[str, GatewayPool] = {}
+        self._routes: Mapping[str, Route] = {}
         self._connections = connections
         self._transport_of = transport_of
         self._replicas = replicas
@@ -59,9 +60,7 @@ class Pools:
             name: self.cards[name] if name in before else ModelCards(pool, self._connections)
             for name, pool in pools.items()
         }
-        self._by_model = {
-            model: pool for pool in pools.values() for model in pool.settings.model_names
-        }
+        self._routes = routes_of(fleet)
         for pool in pools.values():
             if pool not in self._running:
                 self._running[pool] = self._loops.start("pool", pool.run())
@@ -70,19 +69,31 @@ class Pools:
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
-    def of_model(self, model: str) -> GatewayPool:
-        """The pool that serves it. Raises ApiError 404."""
-        if pool := self._by_model.get(model):
-            return pool
-        names = ", ".join(sorted(self._by_model))
+    @property
+    def models(self) -> Mapping[str, Route]:
+        """Where each name leads that clients may ask for."""
+        return self._routes
+
+    def route_of(self, model: str) -> Route:
+        """Where the name of a model leads. Raises ApiError 404."""
+        if route := self._routes.get(model):
+            return route
+        names = ", ".join(sorted(self._routes))
         shown = model if len(model) <= 100 else model[:100] + "..."
         message = f"The model {shown!r} does not exist here. These do: {names}."
         raise ApiError(404, message, code="model_not_found", param="model")
 
-    def check(self, rights: KeyRights, model: str) -> None:
-        """Raises ApiError: 404 where no pool serves it, 403 where the key may not use it."""
-        self.of_model(model)
-        rights.check_model(model)
+    def check(self, rights: KeyRights, model: str) -> Route:
+        """Where the name leads. Raises ApiError: 404 where no pool serves it, 403 where the key may
+        use it by none of its names."""
+        route = self.route_of(model)
+        rights.check_model(route.name if rights.may_use(route.name) else model)
+        return route
+
+    def all_of(self, route: Route, first: GatewayPool) -> list[GatewayPool]:
+        """All pools that may have served a request for the model, `first` before the others."""
+        found = dict.fromkeys((first, *(self.by_name[name] for name in route.weights)))
+        return [*found, *(pool.overflow for pool in found if pool.overflow is not None)]
 
     def refresh_metrics(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Bring the gauges up to date; `states` is as in `serve_controller.Status`."""

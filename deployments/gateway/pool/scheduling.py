@@ -111,7 +111,7 @@ async def _overflow(
     and for one that others came before while it was read.
     """
     model = pool.settings.served_model_name
-    engine = renamed(request.engine, request.fields, model)
+    engine = renamed(request.engine, model)
     fields = {**request.fields, "model": model}
     here = await pool.read(engine, fields, request.headers, request.options, receive)
     unfit = pool.unfit(here, origin.settings) if here.prompt.known else None

@@ -56,6 +56,7 @@ def _undecided(record: RequestRecord) -> dict[str, Any]:
     return {
         "pool": record.pool or None,
         "model": record.model or None,
+        "route": {"model": record.model or None, "by": record.routed_by or None},
         "policy": None,
         "admission": None,
         "slo_ttft_s": None,

@@ -162,6 +162,7 @@ class PoolReporter:
         return {
             "pool": self.pool,
             "model": request.model,
+            "route": {"model": request.record.model, "by": request.record.routed_by or None},
             "policy": placement.policy,
             "admission": {**vars(admitted)},
             "slo_ttft_s": slo.ttft_s if slo else None,

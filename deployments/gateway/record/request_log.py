@@ -30,6 +30,7 @@ def _facts(record: RequestRecord) -> dict[str, Any]:
         "pool": record.pool,
         "priority": record.priority,
         "model": record.model,
+        "routed_by": "" if record.routed_by == "only" else record.routed_by,
         "path": record.path,
         "verdict": record.verdict,
         "served_by_pool": record.served_by,

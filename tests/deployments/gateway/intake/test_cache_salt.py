@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deployments.gateway.intake.cache_salt import CacheSalts, salted
+from deployments.gateway.intake.cache_salt import CacheSalts
 from deployments.gateway.intake.errors import ApiError
 from deployments.gateway.intake.request import EngineRequest
+from deployments.gateway.intake.request_body import extended
 from deployments.gateway.pool.overflow_contract import renamed
 from observability.request_record import RequestRecord
 
@@ -70,9 +71,11 @@ def test_a_salted_body_is_the_clients_own_with_our_salt(
     fields: dict[str, Any], indent: int | None, after: bytes
 ) -> None:
     body = json.dumps(fields, indent=indent).encode()
-    made = salted(body + after, "ours")
+    more = {"cache_salt": "ours", "model": 'a "model"'}
+    made = extended(body + after, more)
     assert made.startswith(body[:-1])
-    assert json.loads(made) == {**fields, "cache_salt": "ours"}
+    assert json.loads(made) == {**fields, **more}
+    assert extended(body, {}) == body
 
 
 def test_a_request_that_overflows_keeps_its_salt() -> None:
@@ -80,6 +83,6 @@ def test_a_request_that_overflows_keeps_its_salt() -> None:
     record = RequestRecord("id", "tenant", CHAT, 0.0)
     body = json.dumps(fields).encode()
     asked = EngineRequest("id", "tenant", CHAT, body, "ours", "large", 0.0, 1.0, 1.0, record)
-    there = renamed(asked, fields, "small")
+    there = renamed(asked, "small")
     assert there.cache_salt == "ours"
     assert json.loads(there.engine_body) == {"model": "small", "prompt": "x", "cache_salt": "ours"}

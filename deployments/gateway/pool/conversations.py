@@ -1,0 +1,64 @@
+"""What tells one conversation from another: its beginning, which each of its requests repeats.
+
+Clients send a conversation whole, again and again. Its system prompt and the first message of its
+user stay. Two conversations that begin alike count as one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from deployments.wire.inference_paths import COMPLETIONS, inference_path
+
+# Of a prompt without messages, which grows at its end.
+_PROMPT_CHARS = 256
+# A block that clients of Anthropic's API change with each request.
+_BILLING = "x-anthropic-billing-header"
+_BEFORE_MESSAGES = ("system", "instructions")
+_NAME_BYTES = 16
+
+
+def conversation_of(
+    secret: bytes, path: str, tenant: str, fields: Mapping[str, Any], session: str | None
+) -> bytes | None:
+    """Return a name of the tenant's conversation, 16 bytes; None for a request that is alone.
+
+    Who lacks `secret` cannot test a guess. `session`: what the client calls it, in a header. Never
+    raises.
+    """
+    beginning: Any = session
+    if session is None:
+        if not inference_path(path).generates:
+            return None
+        beginning = _beginning(path, fields)
+    named = json.dumps([tenant, session is None, beginning], sort_keys=True, default=str)
+    text = named.encode(errors="surrogatepass")
+    return blake2b(text, digest_size=_NAME_BYTES, key=secret).digest()
+
+
+def _beginning(path: str, fields: Mapping[str, Any]) -> Any:
+    if path == COMPLETIONS:
+        prompt = fields.get("prompt")
+        return prompt[:_PROMPT_CHARS] if isinstance(prompt, str | list) else prompt
+    before = [_without_billing(fields.get(name)) for name in _BEFORE_MESSAGES]
+    messages = fields.get("messages", fields.get("input"))
+    if not isinstance(messages, list):
+        return [*before, messages]
+    for number, message in enumerate(messages):
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return [*before, messages[: number + 1]]
+    return [*before, messages[:1]]
+
+
+def _without_billing(system: Any) -> Any:
+    if not isinstance(system, list):
+        return system
+    texts = (block.get("text") if isinstance(block, Mapping) else None for block in system)
+    return [
+        block
+        for block, text in zip(system, texts, strict=True)
+        if not (isinstance(text, str) and text.startswith(_BILLING))
+    ]

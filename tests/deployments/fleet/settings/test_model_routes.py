@@ -1,0 +1,59 @@
+"""Routes that cannot work are refused, with the remedy."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deployments.fleet.fleet import Fleet
+
+
+def fleet(**models: Any) -> Fleet:
+    adapters = {"lora_modules": [{"name": "tuned", "path": "/tuned"}]}
+    pools = {
+        "chat": {"model": "embedded", "served_model_name": "small", "engine_args": adapters},
+        "next": {"model": "embedded", "served_model_name": "small-2"},
+    }
+    return Fleet.model_validate({"name": "test", "pools": pools, "models": models})
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        {"assistant": {"pools": {"chat": 1}}},
+        {"assistant": {"pools": {"chat": 95, "next": 5}, "aliases": ["gpt-5", "org/model"]}},
+        # under the name that clients know already
+        {"small": {"pools": {"chat": 95.5, "next": 4.5}}},
+        {"assistant": {"pools": {"chat": 1, "next": 0}}},
+    ],
+)
+def test_a_route_leads_to_pools_that_there_are(models: Any) -> None:
+    assert fleet(**models).models.keys() == models.keys()
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ({"assistant": {"pools": {"chatt": 1}}}, ("no pool has this name", "chat")),
+        ({"assistant": {"pools": {"chat": 0, "next": 0}}}, ("'assistant' sum to 0", "above 0")),
+        ({"assistant": {"pools": {"chat": -1}}}, ("greater than or equal to 0",)),
+        ({"assistant": {"pools": {}}}, ("at least 1",)),
+        ({"small": {"pools": {"next": 1}}}, ("shadows a model that pools.chat serves", "lead to")),
+        ({"tuned": {"pools": {"next": 1}}}, ("shadows",)),
+        ({"a": {"pools": {"chat": 1}, "aliases": ["small-2"]}}, ("shadows",)),
+        # an alias is another name, even for its own pool
+        ({"a": {"pools": {"chat": 1}, "aliases": ["small"]}}, ("shadows",)),
+        ({"a": {"pools": {"chat": 1}, "aliases": ["a"]}}, ("models.a has this name too",)),
+        (
+            {"a": {"pools": {"chat": 1}}, "b": {"pools": {"next": 1}, "aliases": ["a"]}},
+            ("models.a has this name too", "another name"),
+        ),
+        ({"no name!": {"pools": {"chat": 1}}}, ("not a model name",)),
+        ({"a": {"pools": {"chat": 1}, "weights": 1}}, ("weights",)),
+    ],
+)
+def test_a_route_that_cannot_work_is_refused(models: Any, said: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        fleet(**models)
+    for words in said:
+        assert words in str(refused.value)
