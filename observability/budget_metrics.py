@@ -6,19 +6,20 @@ is as the last request found it, and after a minute without one it is all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from math import nan
 
 from observability.families import Families
 from observability.request_metrics import TENANTS_TOLD
-from observability.request_record import LimitLeft
+from observability.request_record import LimitKind, LimitLeft
 
 # In which what was used leaves a budget.
 WINDOW_S = 62.0
 
 # Tenant, model, kind: the labels.
-_Budget = tuple[str, str, str]
+_Budget = tuple[str, str, LimitKind]
 
 
 class BudgetMetrics:
@@ -62,10 +63,28 @@ class BudgetMetrics:
     def refresh(self, now: float) -> None:
         """Bring the gauges up to date."""
         for budget, limit in self._limits.items():
-            left, found_at = self._left.get(budget, (limit, now))
-            if now - found_at > WINDOW_S:
-                left = limit
-                del self._left[budget]
             self._families.budget_limit.labels(*budget).set(limit)
-            if budget[2] != "concurrent":
+            if (left := self._left_now(budget, now)) is not None:
                 self._families.budget_left.labels(*budget).set(left)
+
+    @property
+    def tenants(self) -> Collection[str]:
+        """Those that have limits, up to TENANTS_TOLD."""
+        return self._tenants
+
+    def left(self, tenants: Collection[str], now: float) -> dict[str, list[LimitLeft]]:
+        """The limits of these tenants, and what is left of each, as the gauges have it."""
+        found: defaultdict[str, list[LimitLeft]] = defaultdict(list)
+        for budget, limit in self._limits.items():
+            tenant, model, kind = budget
+            if tenant in tenants:
+                found[tenant].append(LimitLeft(model, kind, limit, self._left_now(budget, now)))
+        return found
+
+    def _left_now(self, budget: _Budget, now: float) -> int | None:
+        """None: of concurrent requests, only the limit is known."""
+        if budget[2] == "concurrent":
+            return None
+        limit = self._limits[budget]
+        left, found_at = self._left.get(budget, (limit, now))
+        return limit if now - found_at > WINDOW_S else left

@@ -33,16 +33,21 @@ _LOGS_OF = {
 }
 
 
+# What the index says once for all runbooks.
+PREPARATION = f"""\
+`antefix status` and `antefix logs` read the fleet on this machine. Below them stands what to run
+for a release `antefix` in the namespace `antefix`. To reach a gateway, run `{_FORWARD}`, and put an
+API key into `OPENAI_API_KEY`."""
+_FORWARDED = "through [a forwarded port](README.md#on-kubernetes)"
+
+
 def _status(found: re.Match[str]) -> str:
-    return (
-        "`antefix k8s status --namespace antefix` shows the pods. For loads and predictions run"
-        f" `{_FORWARD}` and, with a key in `OPENAI_API_KEY`,"
-        f" `antefix status --base-url {ADDRESS}/v1`"
-    )
+    pods = "`antefix k8s status --namespace antefix`"
+    return f"{pods}, and `antefix status --base-url {ADDRESS}/v1` {_FORWARDED}"
 
 
 def _page(found: re.Match[str]) -> str:
-    return f"`{_FORWARD}` brings the page to <{ADDRESS}/antefix/>"
+    return f"<{ADDRESS}/antefix/> {_FORWARDED}"
 
 
 def _logs(found: re.Match[str]) -> str:

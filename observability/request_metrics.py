@@ -18,6 +18,7 @@ from observability.families import Families
 from observability.metrics import PRIORITIES
 from observability.request_record import Phases, RequestRecord
 from observability.slo import Throughput
+from observability.traffic import ServedTraffic
 
 # So few that counting them holds up nobody.
 AT_ONCE = 32
@@ -54,9 +55,18 @@ class Promise:
 
 
 class RequestMetrics:
-    """Of all pools of one gateway: name to promise. `under_way` have come, and not ended."""
+    """Of all pools of one gateway: name to promise. `under_way` have come, and not ended.
 
-    def __init__(self, families: Families, promises: Mapping[str, Promise]) -> None:
+    `traffic` gets the same counts by minute, for the page.
+    """
+
+    def __init__(
+        self,
+        families: Families,
+        promises: Mapping[str, Promise],
+        traffic: ServedTraffic | None = None,
+    ) -> None:
+        self.traffic = traffic or ServedTraffic()
         self._families = families
         self._buffer = families.buffer
         self._promises: dict[str, Promise] = {}
@@ -188,7 +198,9 @@ class RequestMetrics:
         if record.outcome in ("ok", "failed", "deadline"):
             self._event(record, "availability", record.outcome == "ok")
         if record.outcome in ("ok", "failed", "deadline", "rejected") or self._left_late(record):
-            self._event(record, "goodput", self._kept_all(record, tpot_s))
+            is_good = self._kept_all(record, tpot_s)
+            self._event(record, "goodput", is_good)
+            self.traffic.count(record.pool, record.tenant, {"good" if is_good else "bad": 1})
         self._count_tokens(record, tenant, pool)
 
     def _told_as(self, tenant: str) -> str:
@@ -243,9 +255,12 @@ class RequestMetrics:
         prompt, cached = record.prompt_tokens or 0, record.cached_tokens or 0
         output = record.output_tokens or 0
         inc(of.output_tokens, (pool,), output)
+        amounts: dict[str, int] = {record.outcome: 1}
         for kind, tokens in (("prompt", prompt), ("cached", cached), ("output", output)):
             if tokens:
                 inc(of.tenant_tokens, (tenant, pool, kind), tokens)
+                amounts[f"{kind}_tokens"] = tokens
+        self.traffic.count(pool, record.tenant, amounts)
         if (prices := self._promises[pool].prices) is not None:
             cost = (
                 (prompt - cached) * prices.prompt + cached * prices.cached + output * prices.output

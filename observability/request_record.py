@@ -37,6 +37,8 @@ RoutedBy = Literal["", "only", "weight", "conversation"]
 # Its body arrives; its prompt is read and its place decided; it waits for its turn; it waits for
 # a replica that takes it; a replica has it, without a token yet; it is answered.
 Stage = Literal["upload", "placement", "turn", "reservation", "engine", "answer"]
+# Of a tenant's limits.
+LimitKind = Literal["requests", "tokens", "concurrent"]
 
 
 class Leg:
@@ -121,7 +123,7 @@ class LimitLeft:
     it, or found where it was refused; None: not known."""
 
     model: str
-    kind: Literal["requests", "tokens", "concurrent"]
+    kind: LimitKind
     limit: int
     left: int | None = None
 

@@ -6,7 +6,7 @@ Their text is in runbooks.yaml. A file of that name beside one's own SLO file go
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,21 +14,16 @@ from pydantic import Field, RootModel
 
 from common.errors import Problem
 from common.section import Section
-from observability.on_kubernetes import equivalents
+from observability.on_kubernetes import PREPARATION, equivalents
 from observability.rules import alerts
 from observability.slo import SHIPPED, SloFile, read
 
 FILE_NAME = "runbooks.yaml"
 INDEX = "README.md"
 
-_MARK = "<!-- Written by `antefix slo render`. Change runbooks.yaml and the SLO file instead. -->\n"
+_MARK = "<!-- Written by `antefix slo render`: change runbooks.yaml. -->\n"
 
-_INTRODUCTION = """\
-Each page says what an alert means, where to look and what to do. Pages are for any hour, tickets
-for working hours.
-
-`antefix status` and `antefix logs` read the fleet on this machine. Below each step that names them
-stands what to run on Kubernetes, for a release `antefix` in the namespace `antefix`."""
+_INTRODUCTION = "Answer pages at any hour, tickets in working hours."
 
 Steps = Annotated[Sequence[str], Field(min_length=1)]
 
@@ -75,25 +70,31 @@ def _page(name: str, rules: Sequence[Mapping[str, Any]], runbook: Runbook) -> st
     parts = [f"# {name}", _MARK + "\n" + notes["description"], *map(_condition, rules)]
     if dashboard := notes.get("dashboard"):
         parts.append(f"Dashboard: *{dashboard}*.")
-    parts += ["## What it means", runbook.means]
-    parts += ["## Where to look", _numbered(runbook.look), "## What to do", _numbered(runbook.do)]
-    return "\n\n".join(parts) + f"\n\nAll runbooks: [{INDEX}]({INDEX}).\n"
+    steps = [*_with_kubernetes([*runbook.look, *runbook.do])]
+    look, do = steps[: len(runbook.look)], steps[len(runbook.look) :]
+    parts += ["## Meaning", runbook.means]
+    parts += ["## Check", _numbered(look), "## Do", _numbered(do)]
+    return "\n\n".join(parts) + f"\n\n[All runbooks]({INDEX})\n"
 
 
 def _condition(rule: Mapping[str, Any]) -> str:
     labels = rule["labels"]
-    when = f"once this has held for {rule['for']}" if "for" in rule else "as soon as this holds"
-    intro = f"A {labels['severity']} for the team *{labels['owner']}*, {when}:"
+    when = f"after {rule['for']}" if "for" in rule else "at once"
+    intro = f"{labels['severity'].capitalize()} to *{labels['owner']}*, {when}:"
     return f"{intro}\n\n```promql\n{rule['expr']}\n```"
 
 
 def _numbered(steps: Sequence[str]) -> str:
-    return "\n".join(f"{number}. {_with_kubernetes(step)}" for number, step in enumerate(steps, 1))
+    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 
-def _with_kubernetes(step: str) -> str:
-    """The step and, in paragraphs below it, what to run on Kubernetes instead."""
-    return "".join([step, *(f"\n\n   On Kubernetes: {line}." for line in equivalents(step))])
+def _with_kubernetes(steps: Sequence[str]) -> Iterator[str]:
+    """The steps and, in paragraphs below each, what to run on Kubernetes instead, once a page."""
+    shown: set[str] = set()
+    for step in steps:
+        new = [line for line in equivalents(step) if line not in shown]
+        shown.update(new)
+        yield "".join([step, *(f"\n\n   On Kubernetes: {line}." for line in new)])
 
 
 def _linked(page: str, names: Iterable[str]) -> str:
@@ -104,9 +105,10 @@ def _linked(page: str, names: Iterable[str]) -> str:
 
 
 def _index(rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    rows = ["| Alert | Severity | About |", "| -- | -- | -- |"]
+    items = []
     for name, of in rules.items():
         severities = ", ".join(rule["labels"]["severity"] for rule in of)
         about = of[0]["annotations"]["description"]
-        rows.append(f"| [{name}]({name}.md) | {severities} | {about} |")
-    return "\n\n".join(["# Runbooks", f"{_MARK}\n{_INTRODUCTION}", "\n".join(rows)]) + "\n"
+        items.append(f"- [{name}]({name}.md) ({severities}): {about}")
+    parts = ["# Runbooks", f"{_MARK}\n{_INTRODUCTION}", "\n".join(items)]
+    return "\n\n".join([*parts, "## On Kubernetes", PREPARATION]) + "\n"

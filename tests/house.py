@@ -109,8 +109,8 @@ HOUSE = (
         "status of the gateway, its fleet and past requests; profiles of engines",
         (
             *("deployments/gateway/pool", "deployments/gateway/record"),
-            *("deployments/gateway/intake", "deployments/fleet", "deployments/wire"),
-            *("autoscaling", "router", "common"),
+            *("deployments/gateway/intake", "deployments/wire"),
+            *("autoscaling", "observability", "router", "common"),
         ),
     ),
     Room(

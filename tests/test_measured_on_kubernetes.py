@@ -23,11 +23,29 @@ def rows(table: str) -> list[str]:
 
 
 def test_a_test_that_has_not_run_keeps_its_row() -> None:
-    before = f"On a cluster:\n\n| {sentence(SECOND)} | passed 2025-12-31 | until ready 5 s |\n"
+    before = f"On a cluster:\n\n| {sentence(SECOND)} | 2025-12-31 | until ready 5 s |\n"
     table = figures([passed(FIRST)], before)
     assert table.startswith("On a cluster:\n\n| Test |")
-    assert rows(table)[0] == f"| {sentence(FIRST)} | passed 2026-01-02 |  |"
-    assert rows(table)[1] == f"| {sentence(SECOND)} | passed 2025-12-31 | until ready 5 s |"
+    assert rows(table)[0] == f"| {sentence(FIRST)} | 2026-01-02 |  |"
+    assert rows(table)[1] == f"| {sentence(SECOND)} | 2025-12-31 | until ready 5 s |"
+
+
+def test_a_test_that_did_not_pass_says_so() -> None:
+    table = figures([passed(FIRST) | {"outcome": "failed"}])
+    assert rows(table)[0] == f"| {sentence(FIRST)} | **failed** 2026-01-02 |  |"
+
+
+def test_what_was_measured_is_told_by_parameter() -> None:
+    lines = []
+    for parameter in ("gateway", "engine"):
+        name = f"{FIRST}[{parameter}]"
+        lines += [
+            {"when": WHEN, "test": name, "what": "failed", "value": 0.0, "unit": "requests"},
+            {"when": WHEN, "test": name, "what": "longest pause", "value": 3.5, "unit": "s"},
+            passed(name),
+        ]
+    told = "failed 0; longest pause 3.5 s"
+    assert rows(figures(lines))[0].endswith(f"| gateway {told}; <br>engine {told} |")
 
 
 def test_a_test_that_has_never_run_says_so() -> None:

@@ -76,6 +76,7 @@ PAGES = (
     "docs/kubernetes/quickstart.md",
     "docs/kubernetes/troubleshoot.md",
     "docs/kubernetes/size.md",
+    "docs/kubernetes/tested.md",
     "docs/kubernetes/uninstall.md",
     "docs/kubernetes/upgrade.md",
     "docs/kubernetes/warm-nodes.md",

@@ -36,7 +36,8 @@ COLD_FOR_POOL = (
 )
 # A change restarts nothing.
 HOT = (
-    *("gateway.cached_token_weight", "gateway.max_body_bytes", "gateway.max_list_items"),
+    *("gateway.cached_token_weight", "gateway.links"),
+    *("gateway.max_body_bytes", "gateway.max_list_items"),
     *("gateway.max_answer_logprobs", "gateway.max_n", "gateway.max_sequences"),
     *("gateway.replicas", "gateway.request_timeout_s", "gateway.tenants"),
     *("gateway.max_bodies_bytes", "gateway.move_after_s", "gateway.resume_within_s"),

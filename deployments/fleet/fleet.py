@@ -35,6 +35,7 @@ from router.redis_keys import BoardName, fleet_id
 MOST_N = 128
 
 DnsLabel = Annotated[str, AfterValidator(rules.dns_label), schema.written_as(rules.DNS_LABEL)]
+WebAddress = Annotated[str, AfterValidator(rules.web_address), schema.written_as(rules.WEB_ADDRESS)]
 
 
 class GatewaySettings(Section):
@@ -147,6 +148,11 @@ class GatewaySettings(Section):
         le=1,
         description="A prompt token that an engine found in its cache counts this much against "
         "`tokens_per_minute`, once the engine has said so.",
+    )
+    links: Mapping[Annotated[str, Field(min_length=1)], WebAddress] = Field(
+        default_factory=dict,
+        description="The page at `/antefix/` links to these addresses. The name is the text of "
+        "the link, such as Grafana. Every API key sees them.",
     )
 
     def priority_of(self, tenant: str) -> PriorityClass:

@@ -30,6 +30,7 @@ from deployments.gateway.inquiries.health import unheard_s
 from deployments.gateway.inquiries.inquiries import Inquiries
 from deployments.gateway.inquiries.other_releases import SchemaWatch
 from deployments.gateway.inquiries.profiles import Profiles
+from deployments.gateway.inquiries.status import StatusSources
 from deployments.gateway.intake.in_force import given_fleet
 from deployments.gateway.page import PLATFORM, add_page
 from deployments.gateway.parts import GatewayParts, Secrets, parts_of
@@ -228,13 +229,17 @@ def application(parts: GatewayParts, inference: Inference) -> Starlette:
     for path in INFERENCE_PATHS:
         app.add_route(path, inference.infer, methods=["POST"])
     inquiries = Inquiries(
-        parts.in_force,
-        parts.keys,
-        inference.holder_of,
-        parts.pools,
-        parts.controller,
-        parts.explanations,
-        openapi_paths(),
+        sources=StatusSources(
+            in_force=parts.in_force,
+            pools=parts.pools,
+            controller=parts.controller,
+            traffic=parts.requests.traffic,
+            budgets=parts.budget_metrics,
+        ),
+        keys=parts.keys,
+        holder_of=inference.holder_of,
+        explanations=parts.explanations,
+        own_paths=openapi_paths(),
     )
     inquiries.add_to(app)
     Profiles(parts.in_force, inference.holder_of, parts.pools, parts.profiles).add_to(app)

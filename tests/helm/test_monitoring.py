@@ -12,6 +12,7 @@ from observability.promtool import complaints
 from tests.helm.fleets import SMALL, values
 from tests.helm.helm import Object, all_of_kind, of_kind, render
 from tests.helm.policies import selects
+from tests.helm.ray_service import fleet
 from tests.missing import program
 
 ON = {"enabled": True}
@@ -33,6 +34,15 @@ def test_none_is_made_unless_it_is_enabled() -> None:
     objects = render(values())
     assert not all_of_kind(objects, "PodMonitor") + all_of_kind(objects, "PrometheusRule")
     assert not all_of_kind(objects, "ConfigMap", "dashboard")
+
+
+def test_the_page_links_to_grafana_beside_the_fleets_own_links() -> None:
+    own = {"Runbooks": "https://wiki.acme.internal/runbooks"}
+    dashboards = {"grafanaUrl": "https://grafana.acme.internal/"}
+    objects = render(values(fleet={"gateway": {"links": own}}, metrics={"dashboards": dashboards}))
+    links = fleet(of_kind(objects, "RayService"))["gateway"]["links"]
+    grafana = "https://grafana.acme.internal/dashboards?tag=antefix"
+    assert links == {**own, "Grafana": grafana}
 
 
 def test_the_rules_pass_through_helm_unchanged(objects: list[Object]) -> None:

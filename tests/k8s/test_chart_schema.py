@@ -106,6 +106,7 @@ EVERY_KEY: dict[str, Any] = {
         "cpus": 1,
         "custom": {"antefix-gateway": 1},
         "cached_token_weight": 0.25,
+        "links": {"Grafana": "https://grafana.example.com/dashboards?tag=antefix"},
         "tenants": {
             "crawler": {
                 "limits": LIMITS,

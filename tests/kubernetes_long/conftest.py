@@ -49,7 +49,7 @@ def facts() -> str:
     return (
         f"Kubernetes {of_node['kubeletVersion']}, KubeRay {operator.rpartition(':')[2]},"
         f" {of_node['containerRuntimeVersion'].replace('://', ' ')},"
-        f" Helm {run('version', '--short').partition('+')[0]},"
+        f" Helm {run('version', '--short').partition('+')[0]};"
         f" {len(nodes())} nodes of one machine of {told['capacity']['cpu']} cores and {gib:.0f} GiB"
     )
 

@@ -78,13 +78,13 @@ def figures(lines: list[dict[str, Any]], before: str = "") -> str:
             rows.append(row)
             continue
         ends = "; ".join(
-            " ".join(part for part in (_parameters(test), end["outcome"], end["when"][:10]) if part)
+            " ".join(part for part in (_parameters(test), _ended(end), end["when"][:10]) if part)
             for test, end in last.items()
         )
         # a run's own: what an earlier one measured is of an earlier chart
         runs = {test: _of_last_run(of_test, test) for test in last}
-        told = "; ".join(
-            f"{_parameters(test)} {', '.join(map(_told, values))}".strip()
+        told = "; <br>".join(
+            f"{_parameters(test)} {'; '.join(map(_told, values))}".strip()
             for test, values in runs.items()
             if values
         )
@@ -103,6 +103,11 @@ def _of_last_run(lines: list[dict[str, Any]], test: str) -> list[dict[str, Any]]
 
 def _parameters(test: str) -> str:
     return test.partition("[")[2].removesuffix("]")
+
+
+def _ended(end: dict[str, Any]) -> str:
+    """Empty for one that passed: most did."""
+    return "" if end["outcome"] == "passed" else f"**{end['outcome']}**"
 
 
 def _told(line: dict[str, Any]) -> str:

@@ -46,8 +46,8 @@ def test_a_release_of_cpus_is_accepted_and_is_then_as_before(
     print((tmp_path / "accept.txt").read_text())
     checks: dict[str, dict[str, Any]] = {c["name"]: c for c in told["pools"]["engine"]["checks"]}
     measured("in all", told["took_s"], "s")
-    measured("until a killed engine was back", checks["engine killed"]["figures"]["back_s"], "s")
-    measured("until a drained one was back", checks["drain"]["figures"]["back_s"], "s")
+    measured("killed engine back after", checks["engine killed"]["figures"]["back_s"], "s")
+    measured("drained engine back after", checks["drain"]["figures"]["back_s"], "s")
     measured("requests in the drain", checks["drain"]["figures"]["asked"], "requests")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {name for name, check in checks.items() if check["verdict"] == "passed"} == PASS

@@ -70,7 +70,7 @@ curl() {
 """
 
 
-def test_a_reader_comes_from_an_empty_cluster_to_an_empty_cluster(
+def test_the_commands_of_these_pages_work_in_their_order(
     release: Release, tmp_path: Path, first_node: str, second_node: str
 ) -> None:
     for port in FORWARDED:

@@ -20,14 +20,14 @@ def test_a_release_installs_into_a_restricted_namespace_and_its_own_test_passes(
     release: Release,
 ) -> None:
     release.remove()
-    measured("until ready", release.settle(ONE_OF_EACH), "s")
+    measured("ready after", release.settle(ONE_OF_EACH), "s")
     release.helm("test", "--timeout", "20m")
     report = json.loads(release.status("--json")[1])
     assert report["endpoints"] == 1
     assert kubectl("get", "namespace", release.namespace, "-o", "yaml").count("enforce: restricted")
 
 
-def test_helms_test_fails_when_the_service_leads_nowhere(release: Release) -> None:
+def test_helm_test_fails_when_the_service_leads_nowhere(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     service = f"service/{release.name}"
     where = ("--namespace", release.namespace)
@@ -43,12 +43,12 @@ def test_helms_test_fails_when_the_service_leads_nowhere(release: Release) -> No
         kubectl("delete", "pod", f"{release.name}-conversation", *where, "--ignore-not-found")
 
 
-def test_an_idle_release_leaves_at_once_and_another_of_its_name_takes_its_place(
+def test_an_idle_release_is_removed_at_once_and_installed_again(
     release: Release,
 ) -> None:
     release.settle(ONE_OF_EACH)
     keys = release.secrets()
-    measured("until no pod is left", release.uninstall(), "s", 30)
+    measured("gone after", release.uninstall(), "s", 30)
     until("no RayCluster left", lambda: not objects("rayclusters", release.namespace))
     assert not release.secrets()
     release.settle(ONE_OF_EACH)

@@ -37,7 +37,7 @@ def test_a_release_answers_and_is_upgraded(
     kubectl(*("delete", "deployment", "kuberay-operator", "-n", "default"), "--ignore-not-found")
     cluster_script("kuberay", version, *(["chart"] if by == "chart" else []))
     release.install(ONE_OF_EACH)
-    measured("until ready", release.wait(), "s")
+    measured("ready after", release.wait(), "s")
     release.upgrade({"fleet": {"pools": {"engine": {"slo": {"interactive": {"ttft_s": 29}}}}}})
     with release.traffic() as traffic:
         traffic.flow()

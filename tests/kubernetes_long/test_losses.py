@@ -37,7 +37,7 @@ def kill(release: Release, pod: str) -> float:
     return now
 
 
-def test_redis_is_lost_and_no_request_fails(release: Release, first_node: str) -> None:
+def test_losing_redis_fails_no_request(release: Release, first_node: str) -> None:
     release.settle(two_of_each(first_node))
     with release.traffic() as traffic:
         kill(release, release.pod("redis"))
@@ -50,19 +50,19 @@ def test_redis_is_lost_and_no_request_fails(release: Release, first_node: str) -
 
 
 @pytest.mark.parametrize("component", ["gateway", "engine"])
-def test_one_of_two_is_lost_and_only_what_it_had_fails(
+def test_losing_one_of_two_fails_only_its_requests(
     release: Release, first_node: str, component: str
 ) -> None:
     release.settle(two_of_each(first_node))
     with release.traffic() as traffic:
         killed = kill(release, release.pod(component))
         until("its place is empty", lambda: not release.is_ready(), within_s=60)
-        measured("until there are two again", release.wait(), "s")
+        measured("two again after", release.wait(), "s")
     traffic.tell()
     assert not [one for one in traffic.failed() if one.began > killed + NOTICED_S]
 
 
-def test_the_head_is_lost_and_the_release_starts_anew_by_itself(
+def test_losing_the_head_restarts_the_release(
     release: Release,
 ) -> None:
     release.settle(ONE_OF_EACH)
@@ -71,7 +71,7 @@ def test_the_head_is_lost_and_the_release_starts_anew_by_itself(
         went = time.time()
         kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
         new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-        measured("until a new one is ready", new, "s", 90)
+        measured("new head ready after", new, "s", 90)
         release.wait()
         traffic.flow()
     traffic.tell(pause_at_most_s=150)
@@ -87,7 +87,7 @@ def kept(release: Release, first_node: str) -> Iterator[Values]:
         release.remove()
 
 
-def test_the_head_is_lost_with_its_state_in_redis_and_no_request_fails(
+def test_losing_the_head_with_its_state_in_redis_fails_no_request(
     release: Release, kept: Values
 ) -> None:
     release.settle(kept)
@@ -96,7 +96,7 @@ def test_the_head_is_lost_with_its_state_in_redis_and_no_request_fails(
         lost = release.pod("head")
         kubectl("delete", "pod", lost, "--namespace", release.namespace, "--wait=false")
         new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-        measured("until a new one is ready", new, "s", 90)
+        measured("new head ready after", new, "s", 90)
         traffic.flow(20)
         release.wait()
     traffic.tell()
@@ -110,14 +110,14 @@ def test_an_autoscaler_that_ended_is_replaced_with_its_head(release: Release, ke
         lost = release.pod("head")
         kill_autoscaler(release)
         new = until("a new head serves", lambda: new_head(release, lost), READY_S)
-        measured("until a new head is ready", new, "s")
+        measured("new head ready after", new, "s")
         release.wait()
     traffic.tell()
     assert not traffic.failed()
-    measured("until no pod is left", release.uninstall(), "s")
+    measured("gone after", release.uninstall(), "s")
 
 
-def test_an_autoscaler_that_ended_is_told_by_status(release: Release) -> None:
+def test_status_shows_an_autoscaler_that_ended(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     kill_autoscaler(release)
     until("it is told", lambda: "autoscaler: ended" in release.status()[1], within_s=120)

@@ -20,7 +20,7 @@ WITH_METRICS = ("gateway", "engine")
 pytestmark = [pytest.mark.kubernetes_long, pytest.mark.timeout(2400)]
 
 
-def test_nobody_is_woken_by_an_install_load_or_an_upgrade_and_panels_have_data(
+def test_no_alert_pages_in_normal_operation_and_panels_have_data(
     release: Release, first_node: str
 ) -> None:
     release.remove()
@@ -51,7 +51,7 @@ def test_nobody_is_woken_by_an_install_load_or_an_upgrade_and_panels_have_data(
         assert len(engines & up) == len(gateways)
         asked = {where: text for where, text in queries().items() if not needs_gpus(text)}
         empty = {where for where, text in asked.items() if not prometheus.query(text)}
-        measured("queries of panels, rules and alerts", len(asked), "queries")
+        measured("queries", len(asked), "")
         print("without data:", *sorted(empty), sep="\n  ")
         assert not prometheus.fired()
         assert not traffic.failed()

@@ -40,7 +40,7 @@ def uncordoned(second_node: str) -> Iterator[None]:
     kubectl("uncordon", second_node)
 
 
-def test_a_node_is_drained_and_no_request_fails(
+def test_draining_a_node_fails_no_request(
     spread: Release, second_node: str, uncordoned: None
 ) -> None:
     with spread.traffic() as traffic:
@@ -50,7 +50,7 @@ def test_a_node_is_drained_and_no_request_fails(
             *("--timeout", "20m"),
             within_s=1300,
         )
-        measured("until its pods have left", time.monotonic() - began, "s")
+        measured("drained after", time.monotonic() - began, "s")
         counted = [0]
 
         def is_settled() -> bool:
@@ -58,14 +58,14 @@ def test_a_node_is_drained_and_no_request_fails(
             return spread.is_alone() and spread.is_ready()
 
         until("two of each again", is_settled, READY_S)
-        measured("until there are two of each again", time.monotonic() - began, "s")
-        measured("engines' pods at most, of two", max(counted), "pods")
+        measured("two of each again after", time.monotonic() - began, "s")
+        measured("engine pods at most", max(counted), "")
     traffic.tell()
     assert not traffic.failed()
     assert not on(spread, second_node, "gateway") + on(spread, second_node, "engine")
 
 
-def test_a_node_is_lost_and_the_rest_serves_on(spread: Release, second_node: str) -> None:
+def test_losing_a_node_leaves_the_rest_serving(spread: Release, second_node: str) -> None:
     number = second_node.rpartition("-")[2]
     with spread.traffic() as traffic:
         lost = time.time()
@@ -73,13 +73,13 @@ def test_a_node_is_lost_and_the_rest_serves_on(spread: Release, second_node: str
         try:
             until("Kubernetes has noticed", lambda: not is_node_ready(second_node), within_s=120)
             noticed = time.time()
-            measured("until Kubernetes has noticed", noticed - lost, "s")
+            measured("noticed after", noticed - lost, "s")
             traffic.flow(20)
         finally:
             cluster_script("node", number, "start")
         until("the node is back", lambda: is_node_ready(second_node), within_s=300)
         spread.wait()
-        measured("until there are two of each again", time.time() - noticed, "s")
+        measured("two of each again after", time.time() - noticed, "s")
     traffic.tell()
     # one that entered at the lost gateway, or waited for the lost engine, before anybody knew
     assert not [one for one in traffic.failed() if one.began > noticed + 10]

@@ -33,15 +33,15 @@ AUTOSCALED: dict[str, Any] = {
 MANY = 16
 
 
-def test_a_pool_grows_with_its_traffic_and_gives_its_pod_back(release: Release) -> None:
+def test_a_pool_grows_with_its_traffic_and_shrinks_again(release: Release) -> None:
     release.settle(AUTOSCALED)
     with release.traffic(clients=MANY) as traffic:
         grew = until("a second engine's pod", lambda: engines(release) == 2, READY_S)
-        measured("until there is a second pod", grew, "s")
+        measured("second pod after", grew, "s")
         until("both serve", release.is_ready, READY_S)
     traffic.tell()
     left = until("one pod again", lambda: engines(release) == 1, within_s=1500)
-    measured("until the idle pod has left", left, "s")
+    measured("idle pod gone after", left, "s")
     autoscaler = kubectl(
         *("logs", release.pod("head"), "--namespace", release.namespace, "-c", "autoscaler")
     )
@@ -87,7 +87,7 @@ def test_a_placeholder_keeps_a_node_warm_until_an_engine_takes_its_place(
     until("both serve", release.is_ready, READY_S)
     assert placeholders(release) != ["Running"]
     left = until("one engine again", lambda: engines(release) == 1, within_s=1500)
-    measured("until the idle engine has left", left, "s")
+    measured("idle engine gone after", left, "s")
 
 
 @contextmanager

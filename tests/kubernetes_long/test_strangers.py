@@ -74,7 +74,7 @@ def listened(release: Release) -> dict[str, tuple[str, int]]:
     return found
 
 
-def test_a_stranger_reaches_gateways_and_nothing_else(release: Release) -> None:
+def test_a_stranger_reaches_only_gateways(release: Release) -> None:
     release.settle(ONE_OF_EACH)
     ports = listened(release)
     components = {component for component, _ in ports.values()}
@@ -82,7 +82,7 @@ def test_a_stranger_reaches_gateways_and_nothing_else(release: Release) -> None:
     assert {ports[place] for place in reached(release, list(ports))} == {("gateway", 8000)}
 
 
-def test_who_is_labelled_as_kuberays_operator_gets_nothing_from_ray_without_a_token(
+def test_a_pod_labelled_as_kuberays_operator_needs_rays_token(
     release: Release,
 ) -> None:
     release.settle(ONE_OF_EACH)

@@ -99,8 +99,8 @@ class Traffic:
         refused = [outcome for outcome in all_of if outcome.status == HTTPStatus.TOO_MANY_REQUESTS]
         measured("refused with 429", len(refused), "requests")
         measured("failed", len(self.failed()) - len(refused), "requests")
-        measured("longest pause between answers", self.pause_s(), "s", pause_at_most_s)
-        measured("slowest request", max((o.took_s for o in all_of), default=0.0), "s")
+        measured("longest pause", self.pause_s(), "s", pause_at_most_s)
+        measured("slowest", max((o.took_s for o in all_of), default=0.0), "s")
         print(Counter((o.client, o.status, o.whole, o.why[:160]) for o in all_of))
 
 

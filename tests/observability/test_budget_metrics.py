@@ -54,3 +54,13 @@ def test_of_many_tenants_the_first_are_told() -> None:
     assert told(families, "antefix_budget_left", f"{TENANTS_TOLD - 1}") == 10
     for name in ("antefix_budget_left", "antefix_budget_refusals_total"):
         assert told(families, name, f"{TENANTS_TOLD + 4}") is None
+
+
+def test_tenants_limits_are_listed_with_what_is_left_of_them() -> None:
+    metrics = BudgetMetrics(Families())
+    concurrent = LimitLeft("large", "concurrent", 2)
+    metrics.change({"a": [REQUESTS, concurrent], "b": [REQUESTS]})
+    metrics.found("a", [left_after(3)], now=100.0)
+    assert metrics.tenants == {"a", "b"}
+    assert metrics.left({"a", "nobody"}, now=101.0) == {"a": [left_after(3), concurrent]}
+    assert metrics.left({"a"}, now=101.0 + WINDOW_S) == {"a": [left_after(10), concurrent]}

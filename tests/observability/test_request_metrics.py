@@ -259,3 +259,16 @@ def test_what_comes_between_two_refreshes_is_counted_once(counted: Counted) -> N
         assert samples["antefix_requests_total", "ok", "interactive"] == 3 * AT_ONCE + 1
         assert samples["antefix_ttft_seconds_count", "interactive"] == 3 * AT_ONCE + 1
         assert samples["antefix_inter_token_latency_seconds_count",] == 8 * (3 * AT_ONCE + 1)
+
+
+def test_the_traffic_of_the_last_minutes_is_counted_alike(counted: Counted) -> None:
+    tokens = {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": 9}
+    counted.serve(outcome="ok", ttft_s=0.1, duration_s=0.5, **tokens)
+    counted.serve(outcome="ok", ttft_s=0.6, duration_s=0.7, served_by="small", output_tokens=9)
+    counted.serve(outcome="invalid", status=400)
+    counted.serve(outcome="failed", pool="", served_by="")
+    counted.of.refresh(0.0)
+    main, small = (counted.of.traffic.of(pool, None).total() for pool in ("main", "small"))
+    assert main == {"ok": 1, "invalid": 1, "good": 1, "bad": 1, **tokens}
+    assert small == {"ok": 1, "output_tokens": 9}
+    assert counted.of.traffic.of("main", "tenant").total() == main

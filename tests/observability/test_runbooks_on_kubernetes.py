@@ -131,6 +131,12 @@ def test_a_command_of_antefix_is_one(line: str) -> None:
     parsed(shlex.split(line)[1:])
 
 
+def test_a_page_shows_each_command_for_kubernetes_once() -> None:
+    for page in some(PAGES.values()):
+        shown = re.findall(r"^   On Kubernetes: (.+)$", page, re.M)
+        assert len(shown) == len({*shown})
+
+
 def test_pages_that_are_linked_exist() -> None:
     links = {target for page in PAGES.values() for target in re.findall(r"\]\((\.\./[^)#]+)", page)}
     for target in some(links):

@@ -21,6 +21,7 @@ HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
 PATH = re.compile(r"(\.{0,2}/|[a-z0-9]+://).+")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+WEB_ADDRESS = re.compile(r"https?://\S+")
 # What vLLM's core itself reads from `vllm_xargs`: with them a client changes what others get.
 XARGS_OF_ENGINES = ("kv_cache_report_mode", "kv_transfer_params", "ec_transfer_params")
 _PARALLEL_SIZES = (
@@ -94,6 +95,12 @@ def usable_header(name: str) -> str:
     if not HEADER.fullmatch(name):
         raise refuse("not the name of an HTTP header", "Use letters, digits and hyphens")
     return name.lower()
+
+
+def web_address(address: str) -> str:
+    if not WEB_ADDRESS.fullmatch(address):
+        raise refuse("not a web address", "Begin it with https:// or http://")
+    return address
 
 
 def usable_env_value(value: str) -> str:

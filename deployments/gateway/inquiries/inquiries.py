@@ -11,14 +11,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from deployments.gateway.inquiries.status import fleet_status
+from deployments.gateway.inquiries.status import StatusSources, fleet_status
+from deployments.gateway.inquiries.traffic_status import minutes_of
 from deployments.gateway.intake.api_keys import ApiKeys, KeyHolder
 from deployments.gateway.intake.errors import ApiError, shape_of
-from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.intake.keys_file import KeyRights
 from deployments.gateway.pool.model_cards import as_anthropic, merged_openapi, no_description
-from deployments.gateway.pool.pools import Pools
-from deployments.gateway.pool.serve_controller import ServeController
 from deployments.gateway.record.explanations import (
     EXPLANATION_TTL_S,
     Explanations,
@@ -35,19 +33,18 @@ class Inquiries:
 
     def __init__(
         self,
-        in_force: InForce,
+        *,
+        sources: StatusSources,
         keys: ApiKeys,
         holder_of: Callable[[Request], KeyHolder],
-        pools: Pools,
-        controller: ServeController,
         explanations: Explanations,
         own_paths: Mapping[str, Any],
     ) -> None:
-        self._in_force = in_force
+        self._sources = sources
+        self._in_force = sources.in_force
+        self._pools = sources.pools
         self._keys = keys
         self._holder_of = holder_of
-        self._pools = pools
-        self._controller = controller
         self._explanations = explanations
         self._own_paths = own_paths
 
@@ -95,16 +92,11 @@ class Inquiries:
         return {**own.get(pool.model, {}), "id": name}
 
     async def status(self, request: Request) -> Response:
+        """What the fleet does now; with `?minutes=N`, also what was served in that time."""
         holder = self._holder_of(request)
         tenant = None if holder.sees_loads(self._in_force.fleet.gateway) else holder.tenant
-        status = await fleet_status(
-            self._in_force.fleet,
-            self._pools.by_name,
-            self._controller,
-            self._in_force.refused,
-            tenant,
-        )
-        return JSONResponse(status)
+        minutes = minutes_of(request.query_params.get("minutes"))
+        return JSONResponse(await fleet_status(self._sources, tenant, minutes))
 
     async def explain(self, request: Request) -> Response:
         """Why a request of this key's tenant, or any for an operator, went where and ended how."""

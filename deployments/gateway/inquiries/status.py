@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,10 +13,13 @@ import msgspec
 from autoscaling.outage import Outage
 from common.percentiles import percentile
 from common.release import VERSION
-from deployments.fleet.fleet import Fleet
+from deployments.gateway.inquiries.traffic_status import pool_traffic, tenants_status
+from deployments.gateway.intake.in_force import InForce
 from deployments.gateway.pool.pool import GatewayPool
-from deployments.gateway.pool.pools import least_replicas, target_replicas
+from deployments.gateway.pool.pools import Pools, least_replicas, target_replicas
 from deployments.gateway.pool.serve_controller import ServeController
+from observability.budget_metrics import BudgetMetrics
+from observability.traffic import ServedTraffic
 from router.cost import predict_ttft
 from router.load import LoadBoard, ReplicaLoad
 
@@ -28,6 +32,17 @@ _OF_OPERATORS = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class StatusSources:
+    """What a gateway knows of its fleet. `in_force.fleet` must be set."""
+
+    in_force: InForce
+    pools: Pools
+    controller: ServeController
+    traffic: ServedTraffic
+    budgets: BudgetMetrics
+
+
 async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeController) -> list[str]:
     """The pools that should have a running replica, and have none."""
     wanted = {name: pool for name, pool in pools.items() if least_replicas(pool)}
@@ -38,30 +53,36 @@ async def pools_ready(pools: Mapping[str, GatewayPool], controller: ServeControl
 
 
 async def fleet_status(
-    fleet: Fleet,
-    pools: Mapping[str, GatewayPool],
-    controller: ServeController,
-    refused: str,
-    tenant: str | None = None,
+    sources: StatusSources, tenant: str | None = None, minutes: int | None = None
 ) -> dict[str, Any]:
     """Where Redis does not answer, the replicas are those that Ray Serve runs, without loads.
 
-    `refused`: why the newest settings are not in force; empty where they are. `tenant`: it sees
-    no address, and no name and no queue of others; None: an operator, who sees all.
+    `settings_refused`: why the newest settings are not in force; null where they are. `tenant`: it
+    sees no address, and no name, queue, traffic and budget of others; None: an operator, who sees
+    all. `minutes`: of which the traffic is shown in steps; None: only since the process began.
     """
+    fleet, pools = sources.in_force.fleet, sources.pools.by_name
+    controller, traffic = sources.controller, sources.traffic
     states = (await controller.status.latest()).states
     all_read = all(pool.scheduler.board.is_read for pool in pools.values())
     running = {} if all_read else await controller.running.latest()
+    now = asyncio.get_running_loop().time()
     return {
         "fleet": fleet.name,
         "version": VERSION,
-        "settings_refused": refused or None,
+        "settings_refused": sources.in_force.refused or None,
         "reference_prompt_tokens": REFERENCE_PROMPT_TOKENS,
         "gateways": states.get("gateway", {}),
+        "of_tenant": tenant,
+        "links": dict(fleet.gateway.links),
+        "metrics_port": fleet.metrics.port if tenant is None else None,
+        "counted": {"process": traffic.process, "since": traffic.since, "at": traffic.now},
         "pools": {
             name: _pool_status(pool, states.get(name, {}), running.get(name, {}), tenant)
+            | {"traffic": pool_traffic(traffic, name, tenant, minutes)}
             for name, pool in pools.items()
         },
+        **tenants_status(traffic, sources.budgets, tenant, now),
     }
 
 

@@ -1,26 +1,33 @@
 // The list of the last decisions: what is open stays open while others come.
 
-import { chip, clock, count, el, NONE, seconds, tokens } from "./dom.js";
+import { chip, clock, count, definitions, el, NONE, seconds, tokens } from "./dom.js";
 import { explanation, OUTCOMES, VERDICTS } from "./explanation.js";
 import { isFailed, isRefused, missed, observed, outcomeOf, verdictOf } from "./facts.js";
 import { hint } from "./hints.js";
 
 const COLUMNS = [
-  ["time", "Time", "When it arrived, in your time zone", (of) => clock(new Date(of.at * 1000))],
-  ["id", "Request", "x-request-id of the request and of its answer", (of) => of.request_id],
-  ["tenant", "Tenant", "Whose API key it came with", (of) => of.tenant],
-  ["model", "Model", "The model that served, or would have", (of) => of.model ?? NONE],
-  ["verdict", "Verdict", "admitted; overflowed: a smaller model answered; queued: it ended while it waited for its turn; refused", (of) =>
+  ["time", "Time", "When it arrived, in your time zone.", (of) => clock(new Date(of.at * 1000))],
+  ["id", "Request", "The x-request-id of the request and of its answer.", (of) => of.request_id],
+  ["tenant", "Tenant", "The owner of its API key.", (of) => of.tenant],
+  ["model", "Model", "The model that served it, or would have.", (of) => of.model ?? NONE],
+  ["verdict", "Verdict", "Admitted. Overflowed: a smaller model answered. Queued: it ended while it waited for its turn. Refused.", (of) =>
     (verdictOf(of) === null ? NONE : chip(verdictOf(of), VERDICTS[verdictOf(of)] ?? "plain"))],
-  ["outcome", "Outcome", "How it ended: ok; invalid: the client got it wrong; rejected: 429; deadline: 504; failed; cancelled: the client left", (of) =>
+  ["outcome", "Outcome", "How it ended. Ok. Invalid: the request was wrong. Rejected: 429. Deadline: 504. Failed: 5xx, or an interrupted "
+    + "stream. Cancelled: the client left.", (of) =>
     (outcomeOf(of) === null ? chip("under way", "info") : chip(outcomeOf(of), OUTCOMES[outcomeOf(of)] ?? "plain"))],
-  ["policy", "Policy", "How the replica was chosen", (of) => of.policy ?? NONE],
-  ["replica", "Replica", "The replica that served it, or that it was sent to last", (of) => of.replica ?? NONE],
-  ["prompt", "Prompt", "Prompt tokens: as the engine counted them, else as the gateway did", (of) =>
+  ["policy", "Policy", "How the gateway chose the replica.", (of) => of.policy ?? NONE],
+  ["replica", "Replica", "The replica that served it, or that it was sent to last.", (of) => of.replica ?? NONE],
+  ["prompt", "Prompt", "Prompt tokens, as the engine counted them. Before that, as the gateway did.", (of) =>
     tokens(of.prompt_tokens.confirmed ?? of.prompt_tokens.counted)],
-  ["cached", "Cached", "Prompt tokens predicted to be in the replica's cache, and what it confirmed", (of) =>
+  ["cached", "Cached", "Prompt tokens that the gateway predicted to be in the replica's cache, and those that the engine confirmed.", (of) =>
     (of.cached_tokens ? `${count(of.cached_tokens.predicted)} → ${tokens(of.cached_tokens.confirmed)}` : NONE)],
-  ["ttft", "TTFT", "Time to first token: predicted, and observed", ttft],
+  ["ttft", "TTFT", "The time to the first token, predicted and observed.", ttft],
+];
+
+const FILTERS = [
+  ["Missed SLO", "The first token, the tokens after it or the end came later than the class's objective, or the deadline passed."],
+  ["Refused", "Not admitted (429, 503), or invalid (4xx)."],
+  ["Failed", "The last hundred that ended by an error or by their deadline, or whose client left."],
 ];
 
 const SEARCHED = ["request_id", "model", "pool", "replica", "last_replica", "policy", "tenant", "path", "outcome", "status", "error"];
@@ -41,7 +48,8 @@ export class Decisions {
     this.failures = [];
     this.linked = []; // asked for by a link, and not among the last hundred
     this.nodes = new Map();
-    this.part("columns").append(...COLUMNS.map(([kind, name, title]) => el("span", { class: kind, title }, name)));
+    this.part("columns").append(...COLUMNS.map(([kind, name]) => el("span", { class: kind }, name)));
+    this.part("decision-terms").append(definitions([...COLUMNS.map(([, name, about]) => [name, about]), ...FILTERS]));
     this.part("find").addEventListener("input", () => this.draw());
     for (const radio of section.querySelectorAll("[name=only]")) {
       radio.addEventListener("change", () => this.draw());
@@ -124,11 +132,8 @@ export class Decisions {
 const keyOf = (decision) => JSON.stringify([decision.tenant, decision.request_id, decision.at]);
 
 function item(decision) {
-  const cells = COLUMNS.map(([kind, name, title, cell]) => {
-    const said = cell(decision);
-    const says = typeof said === "string" ? `${said}\n${title}` : title;
-    return el("span", { class: kind, title: says }, el("span", { class: "label" }, `${name} `), el("span", { class: "said" }, said));
-  });
+  const cells = COLUMNS.map(([kind, name, , cell]) => el("span", { class: kind },
+    el("span", { class: "label" }, `${name} `), el("span", { class: "said" }, cell(decision))));
   const body = el("div", { class: "explanation" });
   const details = el("details", {}, el("summary", { class: "decision-row" }, cells), body);
   details.addEventListener("toggle", () => {

@@ -70,29 +70,49 @@ export function quantile(sorted, share) {
   return sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] : null;
 }
 
-export function chip(text, kind, title) {
-  return el("span", { class: `chip ${kind}`, title }, text);
+export function chip(text, kind) {
+  return el("span", { class: `chip ${kind}` }, text);
 }
 
-// A bar of parts: [class, size, title], `of` the size that is the whole width.
+export const swatch = (kind) => el("span", { class: `swatch ${kind}` });
+
+// A term and its value, large; `more` below it. In a `dl` of the class `figures`.
+export function figure(name, value, kind, more) {
+  return el("div", { class: `figure ${kind ?? ""}` },
+    el("dt", {}, name), el("dd", {}, value, more ? el("small", {}, more) : null));
+}
+
+// A bar of parts: [class, size], `of` the size that is the whole width.
 export function bar(parts, of, label) {
-  const pieces = parts.filter(([, size]) => size > 0).map(([kind, size, title]) => {
-    const piece = el("span", { class: `part ${kind}`, title });
+  const pieces = parts.filter(([, size]) => size > 0).map(([kind, size]) => {
+    const piece = el("span", { class: `part ${kind}` });
     piece.style.width = `${(100 * size) / of}%`;
     return piece;
   });
   return el("span", { class: "bar", role: "img", "aria-label": label }, pieces);
 }
 
-// A table that becomes a list of cards where the window is narrow. A column: [head, title, cell].
+// A table that becomes a list of cards where the window is narrow. A column: [head, explanation,
+// cell, class]; `explained` shows the explanations.
 export function table(caption, columns, rows) {
-  const head = columns.map(([name, title, , kind]) => el("th", { scope: "col", title, class: kind }, name));
+  const head = columns.map(([name, , , kind]) => el("th", { scope: "col", class: kind }, name));
   const body = rows.map((row) => el("tr", { role: "row", class: row.highlighted ? "highlighted" : null },
-    columns.map(([name, title, cell, kind], i) => el(i ? "td" : "th",
-      { role: i ? "cell" : "rowheader", scope: i ? null : "row", "data-label": name, title, class: kind },
+    columns.map(([name, , cell, kind], i) => el(i ? "td" : "th",
+      { role: i ? "cell" : "rowheader", scope: i ? null : "row", "data-label": name, class: kind },
       cell(row)))));
   return el("table", { role: "table" },
     el("caption", { class: "hidden" }, caption),
     el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)),
     el("tbody", { role: "rowgroup" }, body));
+}
+
+// How this page explains its terms, everywhere: a line that opens by keyboard, touch and mouse.
+// `terms`: [term, explanation, ...].
+export function explained(question, terms, ...before) {
+  return el("details", { class: "help" }, el("summary", {}, question), before, definitions(terms));
+}
+
+export function definitions(terms) {
+  return el("dl", { class: "terms" },
+    terms.map(([term, about]) => el("div", {}, el("dt", {}, term), el("dd", {}, about))));
 }

@@ -1,7 +1,7 @@
 // One decision in full: in words, then each candidate, then as JSON.
 
-import { bar, chip, count, el, objective, percent, seconds, table, tokens } from "./dom.js";
-import { isFailed, isRefused, LOSSES, missed, observed, outcomeOf, verdictOf } from "./facts.js";
+import { bar, chip, count, el, explained, objective, percent, seconds, swatch, table, tokens } from "./dom.js";
+import { isFailed, LOSSES, missed, observed, outcomeOf, verdictOf } from "./facts.js";
 
 const POLICIES = {
   prefix: "It has the lowest cost: the wait there, and the computing of what is not cached, for this request and those that it delays. Costs closer than predictions can tell are equal; of those it takes the replica with the fewest requests.",
@@ -23,12 +23,13 @@ export function explanation(decision) {
       el("pre", { tabindex: 0 }, JSON.stringify(decision, null, 2))),
     el("p", { class: "hint" },
       el("a", { href: `#${new URLSearchParams({ request: decision.request_id })}` }, "Link to this decision"),
-      " (works while it is among the last hundred, or for two minutes)"),
+      " (works while it is among the last hundred, or for two minutes after its end)"),
   ];
 }
 
 function words(decision) {
   return [
+    ["Request", decision.request_id],
     ["Prompt", prompt(decision)],
     ["Admission", ...admission(decision)],
     ["Budget", budget(decision)],
@@ -199,30 +200,30 @@ function candidates(decision) {
   if (!decision.candidates.length) return null;
   const slowest = Math.max(...decision.candidates.map((of) => of.raw_ttft), 1e-9);
   const columns = [
-    ["Candidate", "In the order of the policy; the one that served is marked", (of) => [
+    ["Candidate", "Replicas in the order of the policy. The one that served is marked.", (of) => [
       el("code", {}, of.replica_id), of.highlighted ? chip(observed(decision) === null ? "sent there" : "served", observed(decision) === null ? "plain" : "ok") : null]],
-    ["Predicted TTFT", "Time to first token there, corrected by how right the last predictions were", (of) => seconds(of.predicted_ttft), "num"],
-    ["Its parts", "Wait for the queue and for room + the engine step under way + computing what is not cached ± the correction = predicted TTFT", (of) => parts(of, slowest), "wide"],
-    ["Cached", "Prompt tokens there by the index, and with what was announced since", (of) =>
+    ["Predicted TTFT", "The time to the first token there, corrected by the errors of the last predictions.", (of) => seconds(of.predicted_ttft), "num"],
+    ["Its parts", "The wait for the queue and for room + the engine step in progress + prefill, which computes what is not cached ± the "
+      + "correction = predicted TTFT.", (of) => parts(of, slowest), "wide"],
+    ["Cached", "Prompt tokens there according to the index, and with what was announced since.", (of) =>
       (of.cached_tokens === of.confirmed_tokens ? tokens(of.confirmed_tokens)
         : `${count(of.confirmed_tokens)} / ${tokens(of.cached_tokens)}`), "num"],
-    ["Cost", "Policy prefix takes the lowest. Not a time: the wait, plus four times the computing of what is not cached, for this request and those that it delays, uncorrected", (of) => of.score.toFixed(3), "num"],
-    ["Running", "Requests with a first token", (of) => count(of.running), "num"],
-    ["Waiting", "Requests without one yet", (of) => count(of.waiting), "num"],
-    ["Queued", "Prompt tokens to be computed first", (of) => tokens(of.queued_prefill_tokens), "num"],
-    ["KV use", "Share of its KV cache that running requests need", (of) => percent(of.kv_use), "num"],
-    ["Placed in 30 s", "Requests placed there in about the last half minute", (of) => of.placed_lately.toFixed(1), "num"],
-    ["Index", "Synced: all that it holds is in the index", (of) => (of.synced ? "synced" : chip("not synced", "warn"))],
+    ["Cost", "Policy prefix takes the lowest. It is not a time: the wait, plus four times the prefill, for this request and those that it "
+      + "delays, without the correction.", (of) => of.score.toFixed(3), "num"],
+    ["Running", "Requests that have their first token.", (of) => count(of.running), "num"],
+    ["Waiting", "Requests without a first token.", (of) => count(of.waiting), "num"],
+    ["Queued", "Prompt tokens that the replica computes first.", (of) => tokens(of.queued_prefill_tokens), "num"],
+    ["KV use", "The share of its KV cache that running requests need.", (of) => percent(of.kv_use), "num"],
+    ["Placed in 30 s", "Requests placed there in about the last half minute.", (of) => of.placed_lately.toFixed(1), "num"],
+    ["Index", "Synced: the index has all that the replica caches.", (of) => (of.synced ? "synced" : chip("not synced", "warn"))],
   ];
-  // loads are told to operators alone
-  const told = decision.candidates[0].score === undefined ? columns.filter(([name]) => OF_ITS_OWN.includes(name)) : columns;
+  // loads are for operators only
+  const shown = decision.candidates[0].score === undefined ? columns.filter(([name]) => OF_ITS_OWN.includes(name)) : columns;
   const rows = decision.candidates.map((of) => ({ ...of, highlighted: of.replica_id === decision.replica }));
-  return el("div", { class: "candidates" }, [
-    told === columns ? el("p", { class: "chart-key" }, el("span", { class: "swatch wait" }), "wait ",
-      el("span", { class: "swatch step" }), "engine step ", el("span", { class: "swatch prefill" }), "prefill") : null,
-    table("Candidates, best first", told, rows),
-    told === columns ? el("p", { class: "hint" }, "The parts and the correction by recent observations add up to the predicted TTFT. "
-      + "Policy prefix ranks replicas by cost, which is not a time.") : null].filter(Boolean));
+  return el("div", { class: "candidates" },
+    shown === columns ? el("p", { class: "chart-key" }, swatch("wait"), "wait ", swatch("step"), "engine step ", swatch("prefill"), "prefill") : null,
+    table("Candidates, best first", shown, rows),
+    explained("What do these columns mean?", shown));
 }
 
 function correction(of) {
@@ -236,8 +237,7 @@ function parts(of, slowest) {
   const prefill = Math.max(0, of.raw_ttft - wait - step);
   const says = `wait ${seconds(wait)}, step ${seconds(step)}, prefill ${seconds(prefill)}, correction ${correction(of)}`;
   return [
-    bar([["wait", wait, `wait ${seconds(wait)}`], ["step", step, `engine step ${seconds(step)}`],
-      ["prefill", prefill, `prefill ${seconds(prefill)}`]], slowest, says),
+    bar([["wait", wait], ["step", step], ["prefill", prefill]], slowest, says),
     el("small", { "aria-hidden": "true" }, `${seconds(wait)} + ${seconds(step)} + ${seconds(prefill)} ${correction(of)}`),
   ];
 }

@@ -72,9 +72,9 @@ export function result(decisions) {
 }
 
 export const LOSSES = {
-  routing: "Another replica held them, and the request went elsewhere: for a shorter queue, or by policy.",
-  index: "Nobody knew: the index did not answer in time, or a replica had not told all it holds.",
-  engine: "The index knew them on the serving replica; they were gone when it began to compute.",
+  routing: "Another replica held them, and the request went elsewhere, for a shorter queue or by policy.",
+  index: "They were unknown: the index did not answer in time, or a replica had not announced them.",
+  engine: "The index had them for the serving replica, which evicted them before it began to compute.",
 };
 
 // Where the prompt tokens came from, of the decisions whose engine told. `rest` cannot be reused

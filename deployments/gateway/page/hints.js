@@ -14,4 +14,8 @@ const HINTS = {
   },
 };
 
-export const hint = (about) => (HINTS[document.documentElement.dataset.platform] ?? HINTS.local)[about];
+const { platform } = document.documentElement.dataset;
+
+export const isLocal = platform !== "kubernetes";
+
+export const hint = (about) => (HINTS[platform] ?? HINTS.local)[about];

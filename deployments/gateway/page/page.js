@@ -1,21 +1,25 @@
 // The page at /antefix/: asks this gateway what the fleet does, every two seconds, and shows it.
 
+import { ask, complaint, forgetKey, hasKey, hasUsableKey, keepKey } from "./api.js";
 import { Decisions } from "./decisions.js";
 import { clock, el, renew } from "./dom.js";
-import { hint } from "./hints.js";
-import { showPools } from "./pools.js";
+import { hint, isLocal } from "./hints.js";
+import { isDown, showPools } from "./pools.js";
+import { Tenants } from "./tenants.js";
+import { Traffic } from "./traffic.js";
+import { Trial } from "./trial.js";
 
 const PERIOD_MS = 2000;
 const HIDDEN_PERIOD_MS = 10000;
-const TIMEOUT_MS = 10000;
-const KEPT_AS = "antefix-api-key";
-const USABLE_KEY = /^[\x21-\x7e]+$/;
+const NO_DECISIONS = { decisions: [], tenant: "", operator: false };
 
 const byId = (id) => document.getElementById(id);
 const decisions = new Decisions(byId("decisions"));
-let key = sessionStorage.getItem(KEPT_AS);
+const traffic = new Traffic(byId("traffic"));
+const tenants = new Tenants(byId("tenants"));
+const trial = new Trial(byId("trial"));
 let linked = null; // the request that a link asks for, until it was shown
-let last = { decisions: [], tenant: "", operator: false };
+let last = NO_DECISIONS;
 let seen = null; // when all was as shown
 let held = false;
 let timer = 0;
@@ -26,26 +30,24 @@ function takeFragment() {
   const fragment = new URLSearchParams(location.hash.slice(1));
   linked = fragment.get("request");
   if (!fragment.has("key")) return;
-  keep(fragment.get("key"));
+  keepKey(fragment.get("key"));
   const rest = linked ? `#${new URLSearchParams({ request: linked })}` : "";
   history.replaceState(null, "", location.pathname + location.search + rest);
 }
 
-function keep(given) {
-  key = given.trim();
-  sessionStorage.setItem(KEPT_AS, key);
-}
-
-function askForKey(complaint) {
-  key = null;
+function askForKey(why) {
+  forgetKey();
   turn += 1;
   clearTimeout(timer);
-  sessionStorage.removeItem(KEPT_AS);
+  last = NO_DECISIONS;
+  traffic.forget();
+  trial.forget();
   for (const id of ["fleet-view", "as-of-line", "hold", "forget"]) byId(id).hidden = true;
-  for (const id of ["fleet", "gateways"]) byId(id).textContent = "";
+  for (const id of ["fleet", "gateways", "version"]) byId(id).textContent = "";
+  renew(byId("links"), [], () => []);
   notify([]);
   byId("sign-in").hidden = false;
-  byId("wrong-key").textContent = complaint;
+  byId("wrong-key").textContent = why;
   byId("key").focus();
 }
 
@@ -53,27 +55,12 @@ function notify(notices) {
   renew(byId("notices"), notices, () => notices.map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)));
 }
 
-// {status, body}; status 0: nothing that speaks for the gateway has answered.
-async function ask(path) {
-  try {
-    const answer = await fetch(path, {
-      headers: { authorization: `Bearer ${key}` },
-      cache: "no-store",
-      credentials: "omit",
-      signal: AbortSignal.timeout(TIMEOUT_MS),
-    });
-    return { status: answer.status, body: await answer.json() };
-  } catch {
-    return { status: 0, body: null };
-  }
-}
-
 async function refresh() {
   clearTimeout(timer);
-  if (!key) return askForKey("");
-  if (!USABLE_KEY.test(key)) return askForKey("Invalid API key: it contains characters that no API key has.");
+  if (!hasKey()) return askForKey("");
+  if (!hasUsableKey()) return askForKey("Invalid API key: it contains characters that no API key has.");
   const mine = ++turn;
-  const [fleet, made, failures] = await Promise.all([ask("status"), ask("decisions"),
+  const [fleet, made, failures] = await Promise.all([ask(`status?minutes=${traffic.minutes}`), ask("decisions"),
     decisions.asksForFailures ? ask("decisions?only=failed") : null]);
   if (mine !== turn) return;
   if (fleet.status === 401 || made.status === 401) {
@@ -100,6 +87,10 @@ function show(fleet, made, failures) {
   } else if (made.status !== 200 && made.status !== 0) {
     notices.push(["warn", `The decisions cannot be read: ${complaint(made)}`]);
   }
+  if (fleet.status === 200) {
+    const down = Object.entries(fleet.body.pools).filter(([, pool]) => isDown(pool)).map(([name]) => name);
+    if (down.length) notices.push(["bad", `No replica runs in ${down.length === 1 ? "the pool" : "the pools"} ${down.join(", ")}.`]);
+  }
   notify(notices);
   byId("sign-in").hidden = true;
   for (const id of ["hold", "forget"]) byId(id).hidden = false;
@@ -115,12 +106,20 @@ function show(fleet, made, failures) {
   document.title = `${fleet.body.fleet} · Antefix`;
   const gateways = Object.entries(fleet.body.gateways).filter(([, n]) => n).map(([state, n]) => `${n} ${state.toLowerCase()}`);
   byId("gateways").textContent = `gateways: ${gateways.join(", ") || "none known"}`;
+  traffic.show(fleet.body);
   showPools(byId("pools"), fleet.body, last.decisions, redisAway);
+  tenants.show(fleet.body);
   decisions.show(last, failures);
-  byId("version").textContent = fleet.body.version ? ` · Antefix ${fleet.body.version}` : "";
+  byId("version").textContent = fleet.body.version ? ` Antefix ${fleet.body.version}.` : "";
+  showLinks(fleet.body);
 }
 
-const complaint = (answer) => answer.body?.error?.message ?? `it answered ${answer.status}`;
+// The metrics' port of a cluster is not for browsers.
+function showLinks({ links = {}, metrics_port: port }) {
+  const metrics = port && isLocal ? { Metrics: `http://${location.hostname}:${port}/metrics` } : {};
+  const all = Object.entries({ ...metrics, ...links });
+  renew(byId("links"), all, () => all.map(([name, href]) => [" · ", el("a", { href }, name)]));
+}
 
 async function showLinked() {
   const wanted = linked;
@@ -138,11 +137,12 @@ async function showLinked() {
 
 byId("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
-  keep(byId("key").value);
+  keepKey(byId("key").value);
   byId("key").value = "";
   refresh();
 });
 byId("forget").addEventListener("click", () => askForKey(""));
+byId("traffic").addEventListener("change", () => refresh());
 byId("decisions").addEventListener("change", () => {
   if (decisions.asksForFailures && !held) refresh();
 });
@@ -160,7 +160,7 @@ addEventListener("hashchange", () => {
   else refresh();
 });
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && !held && key) refresh();
+  if (!document.hidden && !held && hasKey()) refresh();
 });
 
 byId("key-hint").textContent = hint("key");

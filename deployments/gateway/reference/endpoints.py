@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from deployments.gateway.inquiries.profile_requests import ProfileRequests
 from deployments.gateway.record.explanations import DECISIONS, EXPLANATION_TTL_S
 from deployments.wire.inference_paths import INFERENCE_PATHS
+from observability.traffic import POOL_MINUTES, TENANT_MINUTES
 
 
 class GatewayEndpoint(NamedTuple):
@@ -36,8 +37,11 @@ ENDPOINTS = (
         "GET",
         "/antefix/status",
         "any key",
-        "Returns pools, replicas, queues and predicted TTFT. Only operators, and a tenant that is "
-        "the only one with keys, see addresses, loads and other tenants' queues.",
+        "Returns pools, replicas, queues, predicted TTFT, traffic and tenants' budgets. Only "
+        "operators, and a tenant that is the only one with keys, see addresses, loads, and other "
+        f"tenants' queues, traffic and budgets. `?minutes=N`, from 1 to {POOL_MINUTES}, adds what "
+        "this gateway process served in the last N minutes. A tenant's own traffic is kept for "
+        f"{TENANT_MINUTES} minutes.",
     ),
     GatewayEndpoint(
         "GET",

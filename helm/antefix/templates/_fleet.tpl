@@ -19,6 +19,10 @@
 {{- $gateway := $fleet.gateway | default dict -}}
 {{- $custom := merge (dict "antefix-gateway" 1) ($gateway.custom | default dict) -}}
 {{- $gateway = merge (dict "host" (include "antefix.everyAddress" .) "replicas_per_node" 1 "custom" $custom) $gateway -}}
+{{- with .Values.metrics.dashboards.grafanaUrl -}}
+{{- $grafana := dict "Grafana" (printf "%s/dashboards?tag=antefix" (trimSuffix "/" .)) -}}
+{{- $_ := set $gateway "links" (merge ($gateway.links | default dict) $grafana) -}}
+{{- end -}}
 {{- $_ := set $fleet "gateway" $gateway -}}
 {{- $_ := set $fleet "metrics" (merge (dict "host" (include "antefix.everyAddress" .)) ($fleet.metrics | default dict)) -}}
 {{- with include "antefix.redisUrl" . -}}

@@ -301,6 +301,11 @@ WRONG: dict[str, tuple[str, str]] = {
         ":5: gateway.tenants.crawler.priority = low: input should be 'interactive' or 'batch'."
         " See docs/fleet-file.md.",
     ),
+    "a link that is a script": (
+        SMALLEST + "gateway: {links: {Grafana: 'javascript:alert(1)'}}\n",
+        ":5: gateway.links.Grafana = javascript:alert(1): not a web address. Begin it with https://"
+        " or http://.",
+    ),
     "the old name of overflow": (
         with_pool("overflow_to: b"),
         ":5: pools.engine.overflow_to: unknown key. Did you mean overflow?",

@@ -2,14 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, async_playwright, expect
+from playwright.async_api import Browser, expect
 
 from common.release import VERSION
 from deployments.gateway.answer.rejoining import CLIENT_EVENTS_HEADER, RESUME_HEADER
@@ -18,116 +15,27 @@ from deployments.gateway.inference import Inference
 from deployments.gateway.pool import serve_controller
 from deployments.gateway.record import explanations
 from deployments.process.http_server import HttpServer
+from tests.deployments.gateway.page.reading import (
+    DESKTOP,
+    NARROW,
+    PHONE,
+    SLO,
+    Reader,
+    failed,
+    reading,
+    refused,
+    served,
+)
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import FLEET, KEY, OTHER_KEY, TENANT, Front, gateway_before
-from tests.missing import program
-from tests.router.index_redis import control, server_of
+from tests.router.index_redis import control
 from tests.router.redis_process import RedisProcess
 from tests.some import some
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGE = Path(serve_controller.__file__).parents[1] / "page"
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-PATIENCE_MS = 20000
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
-SLO = {"slo": {"interactive": {"ttft_s": 30.0}, "batch": {"ttft_s": 60.0}}}
-
-
-class Reader:
-    """Somebody who looks at the page. `faults`: what the browser complained of; `asked`: URLs."""
-
-    def __init__(self, page: Page, front: Front) -> None:
-        self.page = page
-        self.front = front
-        self.faults: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda m: self.faults.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
-
-    async def opens(self, fragment: str = f"#key={KEY}") -> None:
-        await self.page.goto(f"{self.front.url}/antefix/{fragment}")
-
-    def decisions(self) -> Any:
-        return self.page.locator("#list > li")
-
-    def decision(self, request_id: str) -> Any:
-        return self.decisions().filter(has_text=request_id)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with server_of("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MS)
-    chromium, _ = program("chromium"), program("libatomic.so.1")
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        await browser.close()
-
-
-@pytest.fixture(autouse=True)
-def ray(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, int]]:
-    """Replica counts, as Ray Serve would tell them; there is no Ray here."""
-    states = {"gateway": {"RUNNING": 1}, "main": {"RUNNING": 2}}
-
-    monkeypatch.setattr(serve_controller, "ask_status", lambda: serve_controller.Status(states))
-    return states
-
-
-@asynccontextmanager
-async def reading(
-    browser: Browser, front: Front, viewport: Any = DESKTOP, **options: Any
-) -> AsyncIterator[Reader]:
-    context = await browser.new_context(viewport=viewport, **options)
-    context.set_default_timeout(PATIENCE_MS)
-    try:
-        yield Reader(await context.new_page(), front)
-    finally:
-        await context.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def front(server: RedisProcess) -> AsyncIterator[Front]:
-    with control(server) as client:
-        client.flushall()
-    engines = FakeEngine("r0"), FakeEngine("r1")
-    async with gateway_before(*engines, redis_url=server.url, pool=SLO) as front:
-        yield front
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def reader(browser: Browser, front: Front) -> AsyncIterator[Reader]:
-    async with reading(browser, front) as reader:
-        yield reader
-
-
-async def served(front: Front, request_id: str, /, **changed: Any) -> dict[str, Any]:
-    """A request that was served and can be explained; `changed` parts of that are then kept too,
-    as a decision of its own.
-    """
-    async with front.post(headers={"x-request-id": request_id}) as answer:
-        assert answer.status == 200
-    told = await front.explanation_of(answer.headers)
-    if changed:
-        told |= changed
-        front.gateway.parts.explanations.keep(TENANT, told["request_id"], told)
-    return told
-
-
-def refused(told: dict[str, Any], request_id: str) -> dict[str, Any]:
-    """The same as an explanation of a request that was not let in."""
-    parts = ("replica", "cached_tokens", "ttft_s", "reuse_loss_tokens", "shadow", "last_replica")
-    ended = {"outcome": "rejected", "status": 429, "error": "over_capacity", "stage": "placement"}
-    admission = {"priority": "interactive", "verdict": "refused", "reason": "the pool is full"}
-    kept = {name: part for name, part in told.items() if name not in parts}
-    return {**kept, **ended, "request_id": request_id, "admission": admission}
 
 
 async def test_the_page_needs_no_key_and_lets_nothing_in_from_elsewhere(front: Front) -> None:
@@ -318,16 +226,6 @@ async def test_an_answer_that_was_complete_too_late_missed_its_slo(
     await expect(body).to_contain_text("the whole answer within 60 s")
 
 
-async def failed(front: Front, engine: FakeEngine, request_id: str) -> None:
-    """A request that runs out of time before its first token."""
-    engine.pauses_after = 0
-    headers = {"x-request-id": request_id, "x-antefix-timeout": "0.2"}
-    async with front.post(headers=headers) as answer:
-        assert answer.status == 504
-    await front.explanation_of(answer.headers)
-    engine.pauses_after = None
-
-
 async def test_a_request_that_failed_is_shown_and_found_and_lowers_the_goodput(
     browser: Browser, server: RedisProcess
 ) -> None:
@@ -498,23 +396,24 @@ async def test_names_that_are_markup_stay_text(reader: Reader, front: Front) -> 
     hostile = dict.fromkeys(("request_id", "tenant", "model", "policy", "replica"), HOSTILE)
     front.gateway.parts.explanations.keep(TENANT, HOSTILE, {**told, **hostile})
 
-    async def rename(route: Route) -> None:
-        answer = await route.fetch()
-        fleet = await answer.json()
+    def renamed(fleet: dict[str, Any]) -> dict[str, Any]:
         pool = fleet["pools"].pop("main")
         for replica in pool["replicas"]:
             replica |= {"replica": HOSTILE, "role": HOSTILE, "node_ip": HOSTILE}
         pool |= {"model": HOSTILE, "policy": HOSTILE, "states": {HOSTILE: 1}}
+        limit = {"model": HOSTILE, "kind": HOSTILE, "limit": 2, "left": 1}
+        tenants = [{"tenant": HOSTILE, "last_hour": {}, "limits": [limit]}]
         names = {"fleet": HOSTILE, "gateways": {HOSTILE: 1}, "pools": {HOSTILE: pool}}
-        await route.fulfill(response=answer, json=fleet | names)
+        return fleet | names | {"tenants": tenants}
 
-    await reader.page.route("**/antefix/status", rename)
+    await reader.is_told(renamed)
     await reader.opens()
     await expect(reader.decisions()).to_have_count(2)
     await reader.decisions().first.locator("summary").first.click()
     await expect(reader.decisions().first.locator(".explanation")).to_contain_text(HOSTILE)
     await expect(reader.page.locator(".about .model")).to_have_text(HOSTILE)
     await expect(reader.page.locator("#fleet")).to_have_text(HOSTILE)
+    await expect(reader.page.locator("#tenant-rows")).to_contain_text(HOSTILE)
     assert await reader.page.locator("main img, main script").count() == 0
     assert await reader.page.title() == f"{HOSTILE} · Antefix"
     assert reader.faults == []
@@ -568,7 +467,7 @@ async def test_a_fleet_that_begins_says_what_is_missing(
         await expect(reader.page.locator("#no-decisions")).to_contain_text("No decisions yet")
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("viewport", [NARROW, PHONE, DESKTOP], ids=["narrow", "phone", "desktop"])
 async def test_nothing_is_wider_than_the_window(
     browser: Browser, front: Front, viewport: dict[str, int]
 ) -> None:

@@ -1,0 +1,70 @@
+"""What this gateway process served lately, and what is left of tenants' budgets, for the page.
+
+A tenant sees its own part; `tenant` is None for an operator, who sees all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.gateway.intake.errors import ApiError
+from observability.budget_metrics import BudgetMetrics
+from observability.traffic import POOL_MINUTES, ServedTraffic
+
+# The busiest; the page is no list of a thousand tenants.
+TENANTS_SHOWN = 50
+_OUTCOMES = ("ok", "invalid", "rejected", "deadline", "failed", "cancelled")
+
+
+def minutes_of(value: str | None) -> int | None:
+    """Return how many minutes the query `minutes` asks for; None: no history. Raises ApiError
+    400."""
+    if value is None:
+        return None
+    minutes = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0
+    if not 1 <= minutes <= POOL_MINUTES:
+        message = (
+            f"'minutes' is {value[:100]!r}, but it must be a whole number from 1 to {POOL_MINUTES}."
+        )
+        raise ApiError(400, message, code="invalid_value", param="minutes")
+    return minutes
+
+
+def pool_traffic(
+    traffic: ServedTraffic, pool: str, tenant: str | None, minutes: int | None
+) -> dict[str, Any]:
+    """A pool's counts (`observability.traffic`): since the start, and the last `minutes` in
+    steps."""
+    counts = traffic.of(pool, tenant)
+    history = None if minutes is None else vars(counts.history(traffic.minute, minutes))
+    return {"total": counts.total(), "history": history}
+
+
+def tenants_status(
+    traffic: ServedTraffic, budgets: BudgetMetrics, tenant: str | None, now: float
+) -> dict[str, Any]:
+    """Each tenant's counts of the last hour and limits, the busiest first, up to TENANTS_SHOWN.
+
+    `now` is on the event loop's clock.
+    """
+    used = traffic.by_tenant()
+    names = {*used, *budgets.tenants} if tenant is None else {tenant}
+    ranked = sorted(names, key=lambda name: (-_requests(used.get(name, {})), name))
+    shown = ranked[:TENANTS_SHOWN]
+    limits = budgets.left(shown, now)
+    return {
+        "tenants": [
+            {
+                "tenant": name,
+                "last_hour": used.get(name, {}),
+                "limits": [vars(limit) for limit in limits.get(name, ())],
+            }
+            for name in shown
+        ],
+        "tenants_not_shown": len(ranked) - len(shown),
+    }
+
+
+def _requests(counts: Mapping[str, int]) -> int:
+    return sum(counts.get(outcome, 0) for outcome in _OUTCOMES)
