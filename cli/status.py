@@ -104,7 +104,16 @@ def render(found: ShownFleet) -> RenderableType:
     tables = [_table(name, pool, tokens) for name, pool in answer["pools"].items()]
     gateways = _in_words(answer["gateways"])
     head = f"{answer['fleet']} at {found.base_url}, gateways: {gateways}"
-    return Group(head, *found.lines, *tables)
+    # a gateway of an older release reports none
+    routes = (_route_in_words(name, of) for name, of in answer.get("models", {}).items())
+    return Group(head, *routes, *found.lines, *tables)
+
+
+def _route_in_words(name: str, route: Mapping[str, Any]) -> str:
+    weights = route["pools"]
+    pools = (f"{pool} {weight / sum(weights.values()):.0%}" for pool, weight in weights.items())
+    aliases = f", also called {', '.join(route['aliases'])}" if route["aliases"] else ""
+    return f"model {name}: {', '.join(pools)}{aliases}"
 
 
 def _addresses(state: FleetState) -> dict[str, Any]:

@@ -47,6 +47,7 @@ PAGES = (
     "docs/laptop.md",
     "docs/logs-and-traces.md",
     "docs/metrics.md",
+    "docs/models.md",
     "docs/monitoring.md",
     "docs/nginx.md",
     "docs/page.md",

@@ -75,6 +75,7 @@ async def fleet_status(
         "gateways": states.get("gateway", {}),
         "of_tenant": tenant,
         "links": dict(fleet.gateway.links),
+        "models": {name: route.model_dump(mode="json") for name, route in fleet.models.items()},
         "metrics_port": fleet.metrics.port if tenant is None else None,
         "counted": {"process": traffic.process, "since": traffic.since, "at": traffic.now},
         "pools": {
