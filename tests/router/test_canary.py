@@ -1,0 +1,92 @@
+"""A canary that is worse is found at once, and one that is not is left alone."""
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import pytest
+
+from router.canary import BaseTimes, CanaryRule, EndedRequest, facts_of, worse_in
+
+RULE = CanaryRule()
+Draw = Callable[[random.Random], EndedRequest]
+
+
+def base_request(rng: random.Random) -> EndedRequest:
+    """As of a fleet under load: times vary by tens."""
+    return EndedRequest(
+        rng.lognormvariate(-1, 1), rng.lognormvariate(-4, 0.3), rng.random() < 0.002
+    )
+
+
+def slow(by: float) -> Draw:
+    def draw(rng: random.Random) -> EndedRequest:
+        request = base_request(rng)
+        assert request.tpot_s is not None
+        return EndedRequest(request.ttft_s, by * request.tpot_s, request.failed)
+
+    return draw
+
+
+def failing(share: float) -> Draw:
+    def draw(rng: random.Random) -> EndedRequest:
+        request = base_request(rng)
+        return EndedRequest(request.ttft_s, request.tpot_s, rng.random() < share)
+
+    return draw
+
+
+def times_of_base(rng: random.Random, requests: int) -> BaseTimes:
+    drawn = [base_request(rng) for _ in range(requests)]
+    ttft = sorted(r.ttft_s for r in drawn if r.ttft_s is not None)
+    tpot = sorted(r.tpot_s for r in drawn if r.tpot_s is not None)
+    at = int(0.9 * requests)
+    return BaseTimes(ttft[at], tpot[at])
+
+
+def requests_until_found(draw: Draw, seed: int, gateways: int = 1, most: int = 2000) -> int:
+    """How many of the canary's requests it took; `most`: it was not found."""
+    rng = random.Random(seed)
+    base = times_of_base(rng, 100)
+    bets = RULE.bets()
+    won = [dict.fromkeys(bets, 0.0) for _ in range(gateways)]
+    for number, request in enumerate(islice(_drawn(draw, rng), most)):
+        mine = won[number % gateways]
+        for name, is_true in facts_of(request, base).items():
+            mine[name] += bets[name].log_growth(is_true)
+        if worse_in(won, RULE):
+            return number + 1
+    return most
+
+
+def _drawn(draw: Draw, rng: random.Random) -> Iterator[EndedRequest]:
+    while True:
+        yield draw(rng)
+
+
+@pytest.mark.parametrize("gateways", [1, 8])
+def test_three_times_the_time_per_token_is_found_within_twenty_requests(gateways: int) -> None:
+    found = [requests_until_found(slow(3.0), seed, gateways) for seed in range(100)]
+    assert max(found) <= 20
+
+
+def test_one_error_in_twenty_is_found() -> None:
+    found = [requests_until_found(failing(0.05), seed) for seed in range(100)]
+    assert sorted(found)[50] < 300 and max(found) < 2000
+
+
+def test_a_canary_that_always_fails_is_found_at_once() -> None:
+    assert max(requests_until_found(failing(1.0), seed) for seed in range(20)) <= 4
+
+
+def test_one_that_is_as_its_base_is_left_alone() -> None:
+    """At most alpha of all; of 200, with a chance of a thousandth for more than 7."""
+    wrong = sum(requests_until_found(base_request, seed) < 2000 for seed in range(200))
+    assert wrong <= 7
+
+
+def test_nothing_is_known_of_a_base_without_requests() -> None:
+    request = EndedRequest(1.0, 1.0, False)
+    assert facts_of(request, BaseTimes(None, None)) == {"errors": False}
+    assert facts_of(EndedRequest(None, None, True), BaseTimes(1.0, 1.0)) == {"errors": True}
+    assert worse_in([], RULE) is None
