@@ -73,6 +73,8 @@ def _ours(data: dict[str, Any]) -> float:
 
 
 def table() -> Iterator[str]:
+    """A source stands in the first of its rows only."""
+    source_above = ""
     yield "| Measured by | Model | On | Load | Measured | Planned | Error |"
     yield "| -- | -- | -- | -- | --: | --: | --: |"
     for point in points():
@@ -81,8 +83,11 @@ def table() -> Iterator[str]:
         at_once = data.get("batch", data.get("concurrency", 1))
         lengths = f"{data['prompt']} + {data.get('output', 1)}" if "prompt" in data else "-"
         load = f"{at_once} x ({lengths})" if "prompt" in data else "8192 + 256 a step"
+        source = f"[{data['name']}]({data['url']})"
+        measured_by = "" if source == source_above else source
+        source_above = source
         yield (
-            f"| [{data['name']}]({data['url']}) | {data['model'].rpartition('/')[2]},"
+            f"| {measured_by} | {data['model'].rpartition('/')[2]},"
             f" {data.get('weights', 'bf16')} | {gpus} | {load} |"
             f" {point.published:.4g} {UNITS[data['measure']]} | {point.ours:.4g} |"
             f" {point.error:+.0%}{' [^host]' if point.is_outlier else ''} |"
