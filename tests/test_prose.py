@@ -63,6 +63,7 @@ PAGES = (
     "docs/weights.md",
     "docs/benchmarks/overhead.md",
     "docs/benchmarks/overload.md",
+    "docs/benchmarks/scale.md",
     "docs/kubernetes/README.md",
     "docs/kubernetes/a100-clusters.md",
     "docs/kubernetes/accept.md",

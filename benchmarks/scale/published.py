@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
+from typing import NamedTuple
 
 from simulator import engine_profile
 from simulator.traces import Request, Trace
@@ -29,8 +30,7 @@ WARM_UP_RATE, WARM_UP_S = 15.0, 50.0
 SETTLE_S = 120.0
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """Seconds to the first token, of one router at one rate."""
 
     mean_s: float
@@ -39,8 +39,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Stage:
-    """`seconds` of so many requests a second, and what came of it under some of the peer's
-    schedulers: `random`, `estimated` (what it has sent where) and `precise` (KV events)."""
+    """`seconds` of requests at one rate, and TTFTs under three of the peer's schedulers: `random`,
+    `estimated` (what it has sent where) and `precise` (KV events)."""
 
     seconds: float
     random: Published
@@ -53,9 +53,9 @@ class Stage:
         return self.random.mean_s > 10.0
 
     @property
-    def times(self) -> tuple[float, float]:
-        """How many times sooner than at random first tokens came with KV events: mean and p90."""
-        return self.random.mean_s / self.precise.mean_s, self.random.p90_s / self.precise.p90_s
+    def times(self) -> tuple[float, ...]:
+        """Random's TTFT, divided by that with KV events: mean and p90."""
+        return tuple(random / of for random, of in zip(self.random, self.precise, strict=True))
 
 
 STAGES: Mapping[float, Stage] = MappingProxyType(

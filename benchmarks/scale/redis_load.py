@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from benchmarks.scale.patience import PATIENT_S, patiently
 from benchmarks.stand import index_pool
@@ -76,6 +78,22 @@ class RedisDemand:
             "announcement": self.requests,
             "hearing": self.requests * self.gateways / self.heard_at_once,
         }
+
+
+# A 10,000-token prompt in segments of 128, of which a third is cached.
+DEMAND = RedisDemand(replicas=1000, gateways=8, requests=1000.0, segments=78, computed=52)
+# Of a Redis Cluster.
+NODES, POOLS = 3, 24
+
+
+def pools_on_nodes(pools: int = POOLS, nodes: int = NODES) -> list[int]:
+    """How many pools Redis Cluster places on each node, with its hash slots spread evenly.
+
+    All keys of a pool have one hash tag, so a pool is on one node."""
+    share = -(-REDIS_CLUSTER_HASH_SLOTS // nodes)
+    keys = [slots.slots_key(f"fleet/model-{number}").encode() for number in range(pools)]
+    counts = Counter(key_slot(key) // share for key in keys)
+    return [counts[node] for node in range(nodes)]
 
 
 @dataclass(frozen=True)

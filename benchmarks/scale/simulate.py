@@ -23,7 +23,7 @@ from simulator.engines import Hardware
 from simulator.simulation import in_blocks_of
 from simulator.traces import Trace
 
-OURS = "antefix"
+OURS, TREE = "antefix", "approximate_tree"
 CONVERSATIONS = "conversations"
 POOL = "bench/scale"
 # In which caches fill.
@@ -97,10 +97,6 @@ async def _ours(
         return visits, router.decision_s
     finally:
         await router.aclose()
-
-
-def run(simulation: Simulation) -> FleetSummary:
-    return simulation.run()
 
 
 @functools.cache
