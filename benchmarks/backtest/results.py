@@ -1,4 +1,4 @@
-"""From plays to figures and goals. Pure.
+"""Plays as figures and goals. Pure.
 
 A figure over all traces is one a seed: the synthetic traces of that seed and the recorded ones,
 which every seed has. So each goal is a median over seeds.
@@ -18,7 +18,6 @@ from benchmarks.backtest.scenarios import (
     SERVE,
     SERVE_OURS,
     WARM_2,
-    PlayedPool,
 )
 from simulator.results import SimulationSummary, Total, mean, totals
 
@@ -30,7 +29,6 @@ class ScenarioResult:
     """`summaries`: policy -> one a seed; one in all of a recorded trace."""
 
     name: str
-    pool: PlayedPool
     summaries: Mapping[str, Sequence[SimulationSummary]]
 
     @property
@@ -99,25 +97,3 @@ def _beside_serve(found: Sequence[ScenarioResult]) -> dict[str, Any]:
         ):
             judged[f"{name}_{goal}"] = RULE.judged(goal, figures)
     return judged
-
-
-def compared(found: Sequence[ScenarioResult]) -> str:
-    """In words: what misses least over all traces, with the usual routing and with ours."""
-    of = totals_of_means(found)
-    ours, warm = of[OURS], of[WARM_2]
-    sentences = [
-        f"Ours misses {ours.misses:,.0f} requests in {ours.replica_hours:.1f} replica-hours, and"
-        f" {warm.misses:,.0f} in {warm.replica_hours:.1f} with two warm replicas."
-    ]
-    for peers, words in (
-        (KUBERNETES, "with the usual routing and no admission"),
-        (KUBERNETES_OURS, "with our routing and admission"),
-        ((SERVE_OURS,), "with our routing and admission"),
-    ):
-        policy = fewest_misses(of, peers)
-        best = of[policy]
-        which = (
-            "Ray Serve's default" if peers == (SERVE_OURS,) else f"The best HPA or KEDA ({policy})"
-        )
-        sentences.append(f"{which} {words} misses {best.misses:,.0f} in {best.replica_hours:.1f}.")
-    return " ".join(sentences)

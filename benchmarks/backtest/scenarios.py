@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from autoscaling.slo import Slo
 from benchmarks.stand import public_data, rules
-from common.errors import Problem
 from simulator import traces
 from simulator.engine_profile import EngineProfile
 from simulator.simulation import OVER_OURS
@@ -21,7 +19,9 @@ OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{OVER_OURS}
 WARM, WARM_2 = f"{OURS}, 1 warm", f"{OURS}, 2 warm"
 KEPT_WARM = {WARM: 1, WARM_2: 2}
 # All replicas from when more begins to come. A policy that scaled up before may do better.
-ALL_AT = "all-at"
+ALL_AT, FIXED = "all-at", "fixed"
+# In a result, beside the traces' names.
+ALL = "all"
 _SWEPT = tuple(
     f"hpa-{metric}:{target:g}"
     for metric in ("concurrency", "waiting")
@@ -42,13 +42,6 @@ class PlayedPool:
     min_replicas: int = 2
     max_replicas: int = 8
     initial_replicas: int = 2
-
-    @property
-    def promise(self) -> str:
-        return (
-            f"A first token within {self.ttft_slo:g} s; {self.min_replicas} to"
-            f" {self.max_replicas} replicas, {self.initial_replicas} at first"
-        )
 
     def settings(self, engine: EngineProfile, seed: int) -> FleetSettings:
         return FleetSettings(
@@ -100,32 +93,17 @@ def scenario(name: str, seed: int) -> Scenario:
     if name in traces.SYNTHETIC:
         trace = traces.synthetic(name, seed)
         return Scenario(name, seed, trace, traces.rises_at(name, seed))
-    mooncake, azure = recorded()
-    read = traces.read(mooncake) if name == MOONCAKE else traces.read(azure).scaled(2.0)
-    return Scenario(name, seed, read)
-
-
-def recorded() -> tuple[Path, Path]:
-    """Mooncake's trace and Azure's. Raises Problem where one cannot be had."""
-    return public_data.find(public_data.CONVERSATION_TRACE), public_data.find(
-        public_data.AZURE_TRACE
-    )
-
-
-def lacks_recorded() -> str:
-    """Why the recorded traces are left out; empty where they are not."""
-    try:
-        recorded()
-    except Problem as error:
-        return str(error)
-    return ""
+    if name == MOONCAKE:
+        return Scenario(name, seed, traces.read(public_data.find(public_data.CONVERSATION_TRACE)))
+    azure = traces.read(public_data.find(public_data.AZURE_TRACE))
+    return Scenario(name, seed, azure.scaled(2.0))
 
 
 def policies(name: str) -> tuple[str, ...]:
     return (
         *(OURS, WARM, WARM_2, SERVE, SERVE_OURS),
         *(*SERVE_TARGETS, *KUBERNETES, *KUBERNETES_OURS),
-        *(ALL_AT, f"fixed:{POOLS[name].max_replicas}"),
+        *(ALL_AT, f"{FIXED}:{POOLS[name].max_replicas}"),
     )
 
 

@@ -93,11 +93,6 @@ def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") 
     return "\n".join(lines)
 
 
-def sources(source: Mapping[str, str]) -> str:
-    """Where the figures of an engine profile are from, as a list in a list, without its kind."""
-    return "\n".join(f"  - {name}: {words}" for name, words in source.items() if name != "kind")
-
-
 # Measurements whose command is not `make bench-NAME`.
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
