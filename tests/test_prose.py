@@ -64,6 +64,7 @@ PAGES = (
     "docs/benchmarks/backtest.md",
     "docs/benchmarks/overhead.md",
     "docs/benchmarks/overload.md",
+    "docs/benchmarks/peers.md",
     "docs/benchmarks/routing.md",
     "docs/benchmarks/scale.md",
     "docs/benchmarks/startup.md",
