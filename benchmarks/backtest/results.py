@@ -1,7 +1,7 @@
 """Plays as figures and goals. Pure.
 
-A figure over all traces is one a seed: the synthetic traces of that seed and the recorded ones,
-which every seed has. So each goal is a median over seeds.
+A figure over all traces exists once a seed: the synthetic traces of that seed, and the recorded
+ones, which are the same for all. So each goal is a median over seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ATTAINMENT = ("ramp", "cliff", "bursts")
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """`summaries`: policy -> one a seed; one in all of a recorded trace."""
+    """`summaries`: by policy, one a seed; a recorded trace has only one."""
 
     name: str
     summaries: Mapping[str, Sequence[SimulationSummary]]
@@ -50,7 +50,7 @@ def totals_of_means(found: Sequence[ScenarioResult]) -> dict[str, Total]:
 
 
 def fewest_misses(of: Mapping[str, Total], policies: Sequence[str]) -> str:
-    """The target that a tuner would choose, whatever it costs."""
+    """The target that a tuner would choose, at any cost."""
     return min(policies, key=lambda policy: of[policy].misses)
 
 
@@ -83,7 +83,7 @@ def _attained(found: Sequence[ScenarioResult]) -> dict[str, Any]:
 
 
 def _beside_serve(found: Sequence[ScenarioResult]) -> dict[str, Any]:
-    """Ours and Ray Serve's default, seed by seed."""
+    """Antefix compared with Ray Serve's default, seed by seed."""
     judged = {}
     for each in found:
         name = each.name.replace(" ", "_")

@@ -18,9 +18,9 @@ RULE = rules.of("backtest")
 OURS, SERVE, SERVE_OURS = "antefix", "serve-default", f"serve-default{OVER_OURS}"
 WARM, WARM_2 = f"{OURS}, 1 warm", f"{OURS}, 2 warm"
 KEPT_WARM = {WARM: 1, WARM_2: 2}
-# All replicas from when more begins to come. A policy that scaled up before may do better.
+# All replicas from when load first rises. A policy that scales up before may do better.
 ALL_AT, FIXED = "all-at", "fixed"
-# In a result, beside the traces' names.
+# In a result, next to the traces' names.
 ALL = "all"
 _SWEPT = tuple(
     f"hpa-{metric}:{target:g}"
@@ -57,9 +57,9 @@ class PlayedPool:
 
 POOLS: Mapping[str, PlayedPool] = {
     **{name: PlayedPool() for name in traces.SYNTHETIC},
-    # there is no beginning to what comes: the fleet has some size already
+    # load does not start at 0, so the fleet has some size already
     "noise": PlayedPool(initial_replicas=4),
-    # Mooncake's own SLO; its prompts are that long
+    # Mooncake's SLO, for long prompts
     MOONCAKE: PlayedPool(ttft_slo=30.0, max_replicas=16, initial_replicas=8),
     AZURE: PlayedPool(initial_replicas=4),
 }
@@ -67,9 +67,8 @@ POOLS: Mapping[str, PlayedPool] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A trace on a pool. `seed`: of the trace and of what is drawn by chance as it is played; a
-    recorded trace has one, 0. `more_at`: the second in which more begins to come than at first; 0
-    where that is not known."""
+    """A trace on a pool. `seed`: of the trace and of all random choices; 0 for a recorded trace.
+    `more_at`: the second in which load first rises; 0 where that is not known."""
 
     name: str
     seed: int
@@ -82,14 +81,14 @@ class Scenario:
 
 
 def keys(seeds: Sequence[int], with_recorded: bool) -> list[tuple[str, int]]:
-    """Scenarios by name and seed, those of one name in a row."""
+    """Scenarios by name and seed; those of one name follow each other."""
     of = [(name, seed) for name in traces.SYNTHETIC for seed in seeds]
     return of + ([(MOONCAKE, 0), (AZURE, 0)] if with_recorded else [])
 
 
 @functools.lru_cache(2)  # a trace is played under all policies in a row
 def scenario(name: str, seed: int) -> Scenario:
-    """Raises Problem where a recorded trace cannot be had."""
+    """Raises Problem when a recorded trace is unavailable."""
     if name in traces.SYNTHETIC:
         trace = traces.synthetic(name, seed)
         return Scenario(name, seed, trace, traces.rises_at(name, seed))

@@ -87,7 +87,7 @@ def _summary(runs: Sequence[RoutingRun]) -> RoutingSummary:
 
 
 def ttft_ratio(runs: Sequence[RoutingRun], workload: str, over: str, under: str) -> Ratio:
-    """Mean TTFT of policy `over` by that of `under`, on the requests that both answered."""
+    """Mean TTFT of `over`, divided by that of `under`, on the requests that both answered."""
     above, below = _ttfts(runs, workload, over), _ttfts(runs, workload, under)
     paired = sorted(above.keys() & below.keys())
     batches: dict[tuple[int, int], list[_Request]] = defaultdict(list)
@@ -126,7 +126,7 @@ def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def goals(runs: Sequence[RoutingRun]) -> dict[str, Any]:
-    """Each goal that these runs can tell, with its figure and whether it was met."""
+    """Each goal that these runs can decide, with its figure and whether it was met."""
     found = summaries(runs)
     judged: dict[str, Any] = {}
     if multi := found.get(("multi_turn", "prefix")):

@@ -74,12 +74,12 @@ class Growth:
 
     @property
     def factor(self) -> float:
-        """How many times as much the largest costs as the smallest."""
+        """The cost of the largest size, divided by that of the smallest."""
         return self.seconds[-1] / self.seconds[0]
 
     @property
     def exponent(self) -> float:
-        """Of the power that fits: 0 is constant, 1 linear."""
+        """Of the power law that fits: 0 is constant, 1 linear."""
         return statistics.linear_regression(
             [math.log(size) for size in self.sizes], [math.log(s) for s in self.seconds]
         ).slope
@@ -96,7 +96,7 @@ def sizes_of(axis: str) -> tuple[int, ...]:
 
 
 async def measure(rounds: int = ROUNDS) -> list[Growth]:
-    """Each on a Redis of its own."""
+    """Each on a separate Redis."""
     found = []
     for cost, (case, axes) in CASES.items():
         for axis in axes:
@@ -149,7 +149,7 @@ async def decision(url: str, size: Size) -> Call:
 
 
 async def event(url: str, size: Size) -> Call:
-    """The prompt that came first goes when another is stored, for the cache is full."""
+    """The cache is full: the oldest prompt is evicted when another is stored."""
     redis, slot, incarnation = connect(url, decode=False), size.replicas - 1, "bench"
     assert await slots.claim(redis, index_pool.POOL, incarnation, slot) == slot
     cached = CachedBlocks(HASHER, "bench", None, SEGMENT_TOKENS)

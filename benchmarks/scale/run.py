@@ -43,12 +43,12 @@ from simulator import engine_profile, traces
 ENGINE = engine_profile.read(engine_profile.SHIPPED.with_name("llama-8b-a100.json")).hardware
 POLICIES = (OURS, *CHOOSERS)
 SIZES, GATEWAYS = (8, 32, 128), (1, 2, 4, 8)
-# Of one replica, about half of what it can do.
+# Of one replica, about half of its capacity.
 CONVERSATION_RATE = 3.0
 TREE_REPLICAS, TRACE_REPLICAS = 32, 8
-# Of what the fleet can do when nothing is cached; the first requests of each recorded trace.
+# Shares of the fleet's capacity without caches; the first requests of each recorded trace.
 LOADS, REQUESTS = (0.7, 0.9, 1.0, 1.1), 2000
-# At which a workload is looked at for how long its prompts are.
+# At which the length of a workload's prompts is measured.
 CHAT_RATE = 10.0
 
 
@@ -90,8 +90,8 @@ def _cases(workload: str, rate: float) -> list[FleetCase]:
 
 
 def play(simulations: Sequence[Simulation], kept: KeptParts) -> list[FleetSummary]:
-    """The results in the order of the simulations. The longest begin first; what is kept is not
-    played again."""
+    """The results in the order of the simulations. The longest begin first. Simulations that are
+    kept are not played again."""
     longest_first = sorted(simulations, key=lambda one: -one.case.replicas)
 
     def tell(found: dict[Simulation, FleetSummary], one: Simulation) -> None:
