@@ -73,19 +73,23 @@ def page(result: Mapping[str, Any]) -> str:
 def _answers(
     found: Sequence[FleetSummary], fleets: Sequence[FleetSummary], goals: Mapping[str, Any]
 ) -> Iterator[str]:
-    ours = [s for s in fleets if s.case.policy == OURS]
-    largest = max(s.case.replicas for s in ours)
-    small = [s.of_ceiling for s in ours if s.case.replicas < largest]
-    large = [s.of_ceiling for s in ours if s.case.replicas == largest]
+    ours = {
+        (s.case.replicas, s.case.gateways): s.of_ceiling for s in fleets if s.case.policy == OURS
+    }
+    largest, most = (max(of) for of in zip(*ours, strict=True))
+    small = [hits for (replicas, _), hits in ours.items() if replicas < largest]
+    large = [hits for (replicas, _), hits in ours.items() if replicas == largest]
+    fewer = f", and {_span(small, '.1%')} on fewer" if small else ""
+    kept = [hits / ours[at, 1] for (at, gateways), hits in ours.items() if gateways == most]
     yield (
         f"**Cached tokens**: Antefix finds {_span(large, '.1%')} of the ceiling on {largest:,}"
-        f" replicas, and {_span(small, '.1%')} on fewer."
+        f" replicas{fewer}."
     )
     tree = [s for s in fleets if s.case.policy == TREE and s.case.gateways > 1]
     each = ", ".join(f"{s.of_ceiling:.1%} with {s.case.gateways}" for s in tree)
     yield (
-        f"**Shared index**: {max(s.case.gateways for s in ours)} gateways find as much as one."
-        f" A prefix tree in each gateway finds {each}."
+        f"**Shared index**: {most} gateways find {_span(kept, '.1%')} of what one finds. A separate"
+        f" prefix tree in each gateway finds {each} gateways."
     )
     mean, p99 = (
         [of["figure"] for name, of in goals.items() if name.endswith(f"{what}_ttft_by_best_other")]
@@ -106,7 +110,7 @@ def _answers(
 
 
 def _span(figures: Sequence[float], form: str) -> str:
-    least, most = (f"{of(figures, default=1.0):{form}}" for of in (min, max))
+    least, most = f"{min(figures):{form}}", f"{max(figures):{form}}"
     return least if least == most else f"{least} to {most}"
 
 
