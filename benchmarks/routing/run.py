@@ -60,10 +60,10 @@ def main() -> None:
         runs = asyncio.run(measure(fleet, options))
     found, seeds = results.summaries(runs), range(1, options.seeds + 1)
     result = report.result("routing", results.figures(found), results.goals(runs), seeds=seeds)
+    print(json.dumps(result))
     if options.write:
         (report.PAGES / "routing.md").write_text(page.page(result))
         plots.draw(found, report.PAGES / "routing.svg")
-    print(json.dumps(result))
 
 
 def _options() -> argparse.Namespace:

@@ -126,12 +126,12 @@ def main() -> None:
     }
     judged = goals.goals(found, redis, growths)
     result = report.result("scale", figures, judged, seeds=[options.seed])
+    print(json.dumps(result))
     if options.write:
         (report.PAGES / "scale.md").write_text(page.page(result))
         plots.draw(found, report.PAGES / "scale.svg")
     if left_out:
         print(f"The recorded traces were left out: {left_out}.", file=sys.stderr)
-    print(json.dumps(result))
 
 
 def _options() -> argparse.Namespace:
