@@ -55,6 +55,7 @@ def page(result: Mapping[str, Any]) -> str:
         gateways=report.grid("Replicas", gateways),
         llm_d=_llm_d(found),
         growths=_growths(figures["growth"]),
+        fewest=_span([s.requests // s.case.replicas for s in fleets], "d"),
         **_traffic(found),
         **_redis(figures["redis_busy"], goals["redis_head_room_at_1000_replicas"]["figure"]),
         axes=", ".join(

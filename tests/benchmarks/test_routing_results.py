@@ -173,7 +173,7 @@ def test_the_page_has_what_ran_what_was_met_and_what_failed(
     assert "| hot prefix most requests over mean | 4.0000 | at most 1.25 |" in text
     assert "- `hot_prefix`: **1.50** of `random`" in text
     assert "| `prefix` | 300.0, 300.0 " in text
-    assert "Failed requests: 1." in text
+    assert "policy: 1. Lookups" in text
 
 
 def test_failed_lookups_add_up() -> None:
