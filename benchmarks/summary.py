@@ -1,10 +1,10 @@
 """What was measured, on one page: make bench-summary ARGS="FILE ..."
 
 Each FILE is what a benchmark printed, which ends with its result. It is appended to the results
-that are kept in docs/benchmarks/results. docs/benchmarks/README.md and the figures on some other
-pages are written from them: the last run, with how many there are and their range. A result is
-marked as stale where git says that what it measured has changed since. Without a FILE only these
-are written.
+that are kept in docs/benchmarks/results. docs/benchmarks/README.md, the pages of WRITTEN and the
+figures on some other pages are written from them: the last run, with how many there are and their
+range. A result is marked as stale where git says that what it measured has changed since. Without a
+FILE only these are written.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import kept_results, measured
+from benchmarks.backtest import page as backtest
 from benchmarks.headlines import INTRODUCTIONS, LINES, PLACES, SENTENCES, TABLES
 from benchmarks.kept_results import History, Result
 from benchmarks.measured import Stale
+from benchmarks.routing import page as routing
+from benchmarks.scale import page as scale
 from benchmarks.stand import report, revision
 from benchmarks.stand.options import parser_of
 from common.errors import Problem
@@ -33,6 +36,12 @@ OWN_PAGES = {
     "resume": "../resuming.md",
     "budgets": "../budgets.md",
     "drill-hangs": "../drills.md",
+}
+# Of each benchmark whose page has no figures but those of its last result.
+WRITTEN: Mapping[str, Callable[[Result], str]] = {
+    "backtest": backtest.page,
+    "routing": routing.page,
+    "scale": scale.page,
 }
 BEGINS, ENDS = "<!-- Written by `make bench-summary`: {}. -->\n", "<!-- Until here. -->\n"
 # The benchmarks that a template takes figures of.
@@ -230,6 +239,8 @@ def main() -> None:
     stale = measured.stale(kept_results.last(history))
     measured.FILE.write_text(json.dumps(stale, indent=1) + "\n")
     PAGE.write_text(page(history, stale))
+    for name, written in WRITTEN.items():
+        (PAGE.parent / f"{name}.md").write_text(written(history[name][-1]))
     for place in sorted(set(PLACES.values())):
         file = revision.ROOT / place
         file.write_text(with_figures(place, file.read_text(), history, stale))

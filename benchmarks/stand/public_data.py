@@ -71,6 +71,14 @@ def find(name: str) -> Path:
     return found
 
 
+def recorded_traces() -> tuple[list[Path], str]:
+    """Mooncake's trace and Azure's, with an empty string; or none, with the reason."""
+    try:
+        return [find(CONVERSATION_TRACE), find(AZURE_TRACE)], ""
+    except Problem as error:
+        return [], str(error)
+
+
 @functools.cache  # a machine without a network is asked once, not by every test
 def _find(name: str) -> Path | Problem:
     source = SOURCES[name]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import revision
@@ -13,23 +15,33 @@ from common.machine import machine
 
 # Of the code that runs: a commit that is made during a run is not what was measured.
 STARTED = revision.here()
+BEGAN = time.monotonic()
 # Where pages are written.
 PAGES = revision.ROOT / "docs" / "benchmarks"
 
 
-def machine_in_words() -> str:
-    """One sentence for a page: where and when it was measured."""
-    of = machine()
+def machine_in_words(result: Mapping[str, Any] | None = None) -> str:
+    """Where and when a result was measured, for a page; without one, that of this process."""
+    of = {**machine(), **vars(STARTED)} if result is None else result
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
-    autogroups = ", with autogroups" if of["autogroups"] else ""
-    built = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+    autogroups = ", with autogroups" if of.get("autogroups") else ""
+    build = ""
+    if "python_build" in of:  # results did not name it at first
+        options = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+        build = f" (built {f'with {options}' if options else 'without PGO and LTO'})"
     commit = ""
-    if STARTED.commit:
-        commit = f" Commit {STARTED.commit[:7]}{', with changes' if STARTED.dirty else ''}."
+    if of["commit"]:
+        recorded = "Recorded by commit" if "commit_from" in of else "Commit"
+        commit = f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
     return (
         f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']}"
-        f" (built {f'with {built}' if built else 'without PGO and LTO'}), {versions}.{commit}"
+        f"{build}; {versions}.{commit}"
     )
+
+
+def measured(result: Mapping[str, Any]) -> str:
+    """For a page: the command of a result, how long it took, where and when."""
+    return f"`{result['command']}`: {result['minutes']:.0f} minutes, {machine_in_words(result)}"
 
 
 def padded(rows: Sequence[Sequence[str]]) -> str:
@@ -37,6 +49,21 @@ def padded(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " -- |" * len(widths), *lines[1:]])
+
+
+def grid(head: str, cells: Mapping[tuple[str, str], str]) -> str:
+    """A table of cells by row and column, both in the order in which they come."""
+    columns = list(dict.fromkeys(column for _, column in cells))
+    rows = [
+        (row, *(cells.get((row, column), "") for column in columns))
+        for row in dict.fromkeys(row for row, _ in cells)
+    ]
+    return padded([(head, *columns), *rows])
+
+
+def filled(module: str, /, **values: Any) -> str:
+    """The Markdown file next to a module, with `values` in place of what is in braces."""
+    return Path(module).with_suffix(".md").read_text().format_map(values)
 
 
 def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:
@@ -66,11 +93,6 @@ def goal_table(goals: Mapping[str, Any], figure: str = ".3f", bound: str = "g") 
     return "\n".join(lines)
 
 
-def sources(source: Mapping[str, str]) -> str:
-    """Where the figures of an engine profile are from, as a list in a list, without its kind."""
-    return "\n".join(f"  - {name}: {words}" for name, words in source.items() if name != "kind")
-
-
 # Measurements whose command is not `make bench-NAME`.
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
@@ -96,18 +118,28 @@ def _without_files(given: Sequence[str]) -> Iterator[str]:
         is_file = name in FILE_OPTIONS and not equals and not is_file
 
 
-def finish(
-    benchmark: str, figures: dict[str, Any], goals: dict[str, Any], *, seeds: Sequence[int]
-) -> None:
-    """The last line a benchmark prints. It exits 0 whether its goals are met or not.
+def result(
+    benchmark: str, figures: Mapping[str, Any], goals: Mapping[str, Any], *, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """All that is kept of a run, and what pages are written from. `minutes` since it began.
 
     `seeds`: what all that is drawn by chance was drawn from; none where nothing is, or where it is
     drawn anew each time."""
-    of = {
+    return {
         "benchmark": benchmark,
         "command": command(benchmark),
         "commit": STARTED.commit,
         "dirty": STARTED.dirty,
         "seeds": [*seeds],
+        "minutes": round((time.monotonic() - BEGAN) / 60, 1),
+        "figures": figures,
+        "goals": goals,
+        **machine(),
     }
-    print(json.dumps({**of, "figures": figures, "goals": goals, **machine()}))
+
+
+def finish(
+    benchmark: str, figures: Mapping[str, Any], goals: Mapping[str, Any], *, seeds: Sequence[int]
+) -> None:
+    """The last line a benchmark prints. It exits 0 whether its goals are met or not."""
+    print(json.dumps(result(benchmark, figures, goals, seeds=seeds)))

@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # What a benchmark itself writes there does not change what it measures.
 WRITTEN = (":(exclude)docs", ":(exclude)README.md")
+# Nor does a page or a plot of what was measured.
+PAGES = (":(exclude)benchmarks/*/page.*", ":(exclude)benchmarks/*/plots.py")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ def changed_since(commit: str, paths: Sequence[str], root: Path = ROOT) -> str |
     """The first commit after this one that changed any of the paths, abbreviated; None where none
     did. Raises LookupError where the history at hand cannot tell."""
     _git(root, "merge-base", "--is-ancestor", commit, "HEAD")
-    found = _git(root, "log", "--reverse", "--format=%H", f"{commit}..HEAD", "--", *paths)
+    later = f"{commit}..HEAD"
+    found = _git(root, "log", "--reverse", "--format=%H", later, "--", *paths, *PAGES)
     return found.partition("\n")[0][:7] or None
 
 

@@ -128,6 +128,13 @@ def test_the_page_is_that_of_the_results_that_are_kept() -> None:
         assert summary.with_figures(place, text, history, stale) == text
 
 
+@pytest.mark.parametrize("name", summary.WRITTEN)
+def test_a_page_has_the_figures_of_the_last_result_that_is_kept(name: str) -> None:
+    """Otherwise: make bench-summary."""
+    page = summary.PAGE.parent / f"{name}.md"
+    assert page.read_text() == summary.WRITTEN[name](kept_results.read()[name][-1])
+
+
 def test_each_benchmark_with_a_template_has_its_place_on_that_page() -> None:
     assert {*headlines.TABLES, *headlines.SENTENCES} == {*headlines.PLACES}
     texts = dict(pages_with_figures())
