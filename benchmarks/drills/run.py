@@ -18,7 +18,6 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.drills.page import page
 from benchmarks.drills.scenarios import (
     ASKED,
     CLOCK,
@@ -37,12 +36,11 @@ from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import parser_of
 from cli import stream_client
 from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-PAGE = report.PAGES / "drills.md"
 LAYERS = 4
 # Of requests before it, so that streams are under way; and that have to succeed one after the
 # other before a fleet is called whole.
@@ -128,14 +126,11 @@ def main() -> None:
     parser.add_argument(
         "--prestart", action="store_true", help="processes wait for the first pool's next engine"
     )
-    add_write(parser, "drills.md")
     options = parser.parse_args()
     names = options.only or list(SCENARIOS)
     verdicts = [run(names, options.prestart) for _ in range(options.runs)]
     wrong = sum(not one.is_right for of_run in verdicts for one in of_run)
     runs = [{one.name: one.figures() for one in of_run} for of_run in verdicts]
-    if options.write:
-        PAGE.write_text(page(runs, report.command("drills"), report.machine_in_words()))
     goals = {"drills_that_went_wrong": report.goal(wrong, at_most=0)}
     report.finish("drills", {"runs": runs}, goals, seeds=[])
 

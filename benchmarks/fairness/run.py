@@ -21,7 +21,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.fairness.page import KINDS, page
 from benchmarks.stand import pace, report, rules
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
@@ -40,7 +38,7 @@ from benchmarks.stand.offered_load import (
     PROMPT_TOKENS,
     OverloadBench,
 )
-from benchmarks.stand.options import add_keep, add_write, parser_of
+from benchmarks.stand.options import add_keep, parser_of
 from benchmarks.stand.recording import write_down
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
@@ -55,7 +53,7 @@ FLOOD_TIMES, PHASE_S = RULE.settings["flood_times"], RULE.settings["phase_s"]
 SETTLE_S = 8.0
 # Until a gateway has heard of both tenants, what comes first stands in the engines.
 BEGIN_S = 5.0
-PAGE = report.PAGES / "fairness.md"
+KINDS = ("alone", "full", "flooded")
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class FairnessBench:
 async def measure(
     fleet: BenchFleet, slo_s: float, record: Path | None, kept: KeptParts
 ) -> dict[str, Any]:
-    found = {"alone": Beside(), "full": Beside(), "flooded": Beside()}
+    found = {kind: Beside() for kind in KINDS}
     order = random.Random(2)
     async with stream_client.session() as http:
         overload = OverloadBench(http, fleet, slo_s)
@@ -198,10 +196,8 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
 def main() -> None:
     parser = parser_of("fairness.run", __doc__)
     parser.add_argument("--record", type=Path, help="a file for each request's explanation")
-    add_write(parser, "fairness.md")
     add_keep(parser)
     options = parser.parse_args()
-    began = time.monotonic()
     try:
         kept = KeptParts(options.keep, "fairness", RULE)
         with running(FLEET) as fleet:
@@ -209,10 +205,6 @@ def main() -> None:
     except Problem as problem:
         sys.exit(f"error: {problem}")
     goals = goals_of(figures)
-    if options.write:
-        minutes = (time.monotonic() - began) / 60
-        command = report.command("fairness")
-        PAGE.write_text(page(figures, goals, command, minutes, report.machine_in_words()))
     report.finish("fairness", figures, goals, seeds=RULE.reported)
 
 

@@ -18,18 +18,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import uvloop
-from redis.asyncio import Redis
 
 from autoscaling.pool_scheduler import PoolScheduler
 from autoscaling.scheduling import Attempt, SchedulingRequest
-from benchmarks.index import alternatives, page, publishing
+from benchmarks.index import publishing
 from benchmarks.stand import index_pool, own_redis, report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.index_pool import PATIENT_S, SEGMENT_TOKENS, SMALL, board_of
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import parser_of
 from common.percentiles import percentile
 from router.index import BUDGET_S, PrefixIndex
 from router.policies import PlacementRequest
@@ -42,7 +41,7 @@ PROMPTS = (256, 1_024)
 FILLED_SEGMENTS = 2_500_000
 ROUNDS = 50
 WARMUP = 2
-# Calls of one case before the next has its turn; the alternatives take long, and get one.
+# Calls of one case before the next has its turn.
 TURN = 20
 
 LOOKUP_GOAL_MS = {256: 0.2, 1_024: 0.8}
@@ -91,19 +90,6 @@ def lookup_cases(url: str, index: PrefixIndex, replicas: int) -> list[Case]:
             name = f"lookup_{segments}_segments_{replicas}_replicas_{mix}"
             limit = goal if mix == "conversation" else None
             cases.append(Case(name, partial(index.lookup, keys), goal_ms=limit))
-    return cases
-
-
-def alternative_cases(url: str, client: Redis) -> list[Case]:
-    cases = []
-    for segments in PROMPTS:
-        depths = index_pool.depths_of("conversation", segments, SMALL)
-        keys = index_pool.prompt_keys(segments)
-        for name in alternatives.NAMES:
-            alternatives.hold(url, name, keys, depths)
-            call = partial(alternatives.lookup, client, name, keys)
-            title = f"{name}_{segments}_segments_{SMALL}_replicas_conversation"
-            cases.append(Case(title, call, turn=1))
     return cases
 
 
@@ -204,7 +190,6 @@ async def measure_lookups(small_url: str, large_url: str, results: Results) -> N
             *lookup_cases(small_url, small, SMALL),
             *lookup_cases(large_url, large, LARGE),
             *placement_cases(small_url, scheduler, feeds),
-            *alternative_cases(small_url, cast(Redis, client(small_url))),
         ]
         with cores_awake():
             tell(cases, await in_turn(cases), results)
@@ -230,18 +215,12 @@ async def measure_publishing(url: str, results: Results) -> None:
 
 @stopped_in_the_end()
 def main() -> None:
-    parser = parser_of("index.run", __doc__)
-    add_write(parser, "index.{md,svg}")
-    options = parser.parse_args()
+    parser_of("index.run", __doc__).parse_args()
     results = Results({}, {})
     with own_redis.unbounded() as small_url, own_redis.unbounded() as large_url:
         index_pool.fill(large_url, FILLED_SEGMENTS, LARGE)
         uvloop.run(measure_lookups(small_url, large_url, results))
         uvloop.run(measure_publishing(small_url, results))
-    if options.write:
-        text = page.page(results.figures, results.goals, report.machine_in_words())
-        (report.PAGES / "prefix-index.md").write_text(text)
-        page.draw(results.figures, results.goals, report.PAGES / "index.svg")
     report.finish("index", results.figures, results.goals, seeds=[])
 
 

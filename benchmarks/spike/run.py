@@ -1,9 +1,9 @@
-"""What a warm replica is worth: make bench-spike ARGS="--write"
+"""Measure what a warm replica is worth: make bench-spike
 
-The same spike on two fleets of real engines: one has a replica that serves and a warm one, the
-other starts its second replica when it needs it. Before the spike one replica is enough, in it
-it is not. Times to first token side by side, how soon the second replica gave its first token,
-and what the warm one cost.
+The same spike comes to two fleets of real engines. One has a second, warm replica; the other starts
+its second replica on demand. One replica is enough before the spike, and too little during it.
+Results are times to first token, the time until the second replica's first token, and the cost of
+the warm one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import yaml
 
 from benchmarks.stand import report
 from benchmarks.stand.fleet import BenchFleet, running, running_as
-from benchmarks.stand.options import add_write, parser_of
+from benchmarks.stand.options import parser_of
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from common.percentiles import Tail, percentile
-from common.svg import LIMIT, OTHERS, OURS, drawn
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -40,9 +39,8 @@ WITH, WITHOUT = "with a warm replica", "without"
 
 @dataclass(frozen=True)
 class SpikeRun:
-    """`first_token_s`: from the begin of the spike to the second replica's first token, None if
-    it gave none in it; `promotion_s`: what the gateway measured of it, from the request that
-    needed the replica."""
+    """`first_token_s`: seconds from the start of the spike to the second replica's first token, if
+    there was one. `promotion_s`: the gateway's measurement, from the request that needed it."""
 
     outcomes: tuple[ReplayedRequest, ...]
     first_token_s: float | None
@@ -50,13 +48,13 @@ class SpikeRun:
     idle_replica_s: float
 
     def attainment(self, slo_s: float) -> float:
-        """Of the requests of the spike, the share that held the SLO."""
+        """The share of the spike's requests that met the SLO."""
         spike = [o for o in self.outcomes if BEGINS_S <= o.at < ENDS_S]
         return sum(outcome.met(slo_s) for outcome in spike) / len(spike)
 
 
 async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, SpikeRun]:
-    """`rate`: requests a second of one engine; None: to be measured. And what the spike did."""
+    """The requests a second of one engine, measured where `rate` is None, and the run."""
     async with stream_client.session() as http:
         if rate is None:
             rate = await _one_by_one(http, fleet)
@@ -64,7 +62,7 @@ async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, SpikeRu
         warm_up = poisson("warm-up", lambda at: BEFORE * rate, BEFORE * rate, 20.0, sizes, seed=2)
         await play(http, fleet.gateway, fleet.model, warm_up)
         async with asyncio.timeout(CALM_S):
-            while _serving(fleet) > 1:  # noqa: ASYNC110  # nothing tells when
+            while _serving(fleet) > 1:  # noqa: ASYNC110  # no event reports it
                 await asyncio.sleep(1.0)
         before = _metrics(fleet)
         outcomes = await play(http, fleet.gateway, fleet.model, spike(rate))
@@ -153,61 +151,8 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def draw(runs: dict[str, SpikeRun], slo_s: float, file: Path) -> None:
-    """TTFT of each request by its arrival; refusals at the top."""
-    with drawn(file, (7.2, 3.2)) as (_, ((axis,),)):
-        for (name, run), colour in zip(runs.items(), (OURS, OTHERS), strict=True):
-            served = [(o.at, o.ttft) for o in run.outcomes if o.ttft is not None]
-            arrivals, ttfts = zip(*served, strict=True)
-            axis.scatter(arrivals, ttfts, s=6, color=colour, label=name)
-            refused = [o.at for o in run.outcomes if o.status == 429]
-            axis.scatter(refused, [1.6 * slo_s] * len(refused), s=8, marker="x", color=colour)
-            if run.first_token_s is not None:
-                axis.axvline(BEGINS_S + run.first_token_s, color=colour, linewidth=0.8)
-        axis.axhline(slo_s, color=LIMIT, linewidth=0.8, label="SLO")
-        axis.axvspan(BEGINS_S, ENDS_S, color="#eeeeee", zorder=0)
-        axis.set_ylim(0, 1.8 * slo_s)
-        axis.set_xlabel(
-            "arrival, s (grey: the spike; line: the second replica's first token; x: 429)"
-        )
-        axis.set_ylabel("TTFT, s")
-        axis.legend(frameon=False, loc="upper right")
-
-
-def page(figures: dict[str, dict[str, Any]], rate: float, slo_s: float) -> str:
-    """docs/benchmarks/spike.md."""
-    names = next(iter(figures.values()))
-    rows = [
-        f"| {name.replace('_', ' ')} | {figures[WITH][name]} | {figures[WITHOUT][name]} |"
-        for name in names
-    ]
-    return f"""# What a warm replica is worth
-
-<!-- Written by `{report.command("spike")}`. -->
-
-One real engine can prefill {rate:.2f} requests a second of this traffic. {BEFORE:g} times that
-comes for {BEGINS_S:g} s, {BURST:g} times for {BURST_S:g} s and {SPIKE:g} times until
-{ENDS_S:g} s; the SLO is {slo_s:g} s to the first token. One fleet has a second engine warm, the
-other starts it when it needs it.
-
-![Time to first token of every request of the spike, with and without a warm replica](spike.svg)
-
-| | With a warm replica | Without |
-| -- | -- | -- |
-{chr(10).join(rows)}
-
-Refused requests got a 429 with `Retry-After`. `second replica first token` counts from the begin of
-the spike, `promotion first token` from the arrival of the request that could not be served in
-time without it.
-
-{report.machine_in_words()}
-"""
-
-
 def main() -> None:
-    parser = parser_of("spike.run", __doc__)
-    add_write(parser, "spike.md and .svg")
-    write = parser.parse_args().write
+    parser_of("spike.run", __doc__).parse_args()
     pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
     with running(FLEET) as fleet:
@@ -216,9 +161,6 @@ def main() -> None:
         _, without = asyncio.run(measure(fleet, rate))
     runs = {WITH: with_warm, WITHOUT: without}
     figures = {name: figures_of(run, slo_s) for name, run in runs.items()}
-    if write:
-        (report.PAGES / "spike.md").write_text(page(figures, rate, slo_s))
-        draw(runs, slo_s, report.PAGES / "spike.svg")
     goals = {
         "slo_held_in_the_spike_with_a_warm_replica_over_without": report.goal(
             with_warm.attainment(slo_s) / max(without.attainment(slo_s), 0.01), at_least=1.0

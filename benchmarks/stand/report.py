@@ -18,17 +18,25 @@ PAGES = revision.ROOT / "docs" / "benchmarks"
 
 
 def machine_in_words() -> str:
-    """One sentence for a page: where and when it was measured."""
-    of = machine()
+    """Where and when this process measures, for a page."""
+    return in_words({**machine(), "commit": STARTED.commit, "dirty": STARTED.dirty})
+
+
+def in_words(of: Mapping[str, Any]) -> str:
+    """Where and when a result was measured, and of which commit. Older results have less."""
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
-    autogroups = ", with autogroups" if of["autogroups"] else ""
-    built = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+    autogroups = ", with autogroups" if of.get("autogroups") else ""
+    build = ""
+    if "python_build" in of:
+        has = " and ".join(name.upper() for name, has in of["python_build"].items() if has)
+        build = f" (built {f'with {has}' if has else 'without PGO and LTO'})"
     commit = ""
-    if STARTED.commit:
-        commit = f" Commit {STARTED.commit[:7]}{', with changes' if STARTED.dirty else ''}."
+    if of.get("commit"):
+        recorded = "Recorded by commit" if "commit_from" in of else "Commit"
+        commit = f" {recorded} {of['commit'][:7]}{', with changes' if of['dirty'] else ''}."
     return (
-        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups}; Python {of['python']}"
-        f" (built {f'with {built}' if built else 'without PGO and LTO'}), {versions}.{commit}"
+        f"{of['date']}, on {of['cores']} cores of {of['cpu']}{autogroups};"
+        f" Python {of['python']}{build}; {versions}.{commit}"
     )
 
 

@@ -1,10 +1,9 @@
-"""Is the simulator true? make bench-simulator ARGS="--write"
+"""Compare the simulator with a real fleet: make bench-simulator
 
-The same arrivals, prompts and answers go to a fleet of two real engines, which are measured before
-and after, and to its simulation: through the same admission and placement, at three loads, with
-each seed of goals.yaml. The simulation has one profile of the engines for all loads, as the
-backtest and scale have. Times to first token and refusals are compared, with the error. Results say
-how late requests were sent. An interrupted run resumes with --keep FILE, load by load.
+The same arrivals, prompts and answers go to two real engines and to their simulation, through the
+same admission and placement, at three loads, with each seed of goals.yaml. The engines are measured
+before and after; one profile of them serves all loads, as in backtest and scale. Times to first
+token and refusals are compared. An interrupted run resumes with --keep FILE, load by load.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -26,7 +24,7 @@ from benchmarks.stand import pace, report
 from benchmarks.stand.ending import stopped_in_the_end
 from benchmarks.stand.fleet import BenchFleet, running
 from benchmarks.stand.kept_parts import KeptParts
-from benchmarks.stand.options import add_keep, add_write, parser_of
+from benchmarks.stand.options import add_keep, parser_of
 from benchmarks.stand.trace_player import play, poisson
 from benchmarks.validation import results
 from benchmarks.validation.results import PERCENTS, RULE, ComparedLoad, LoadResult
@@ -144,65 +142,9 @@ def described(seen: LoadResult) -> str:
     )
 
 
-def page(
-    figures: dict[str, Any], goals: dict[str, Any], engine: EngineProfile, note: str = ""
-) -> str:
-    """docs/benchmarks/simulator.md. `note`: what else a reader has to know, a clause."""
-    rows = [
-        f"| {load} | {who} | {of['served']} | {of['refused']} | {of['ttft_mean_s']:.2f} s | "
-        + " | ".join(_seconds(of.get(f"ttft_p{percent}_s")) for percent in PERCENTS)
-        + " |"
-        for load, both in figures.items()
-        for who, of in both.items()
-    ]
-    judged = [
-        f"| {name.replace('_', ' ')} | {goal['figure']:.1%} | {goal['range'][0]:.1%} to"
-        f" {goal['range'][1]:.1%} | {report.wanted(goal, '.0%')} | {report.met(goal)} |"
-        for name, goal in goals.items()
-    ]
-    of = engine.hardware
-    (least, most), (shortest, longest) = PROMPT_TOKENS, ANSWER_TOKENS
-    return f"""# Is the simulator true?
-
-<!-- Written by `{report.command("simulator")}`. -->
-
-Two real engines with a core each, and their simulation from what `antefix calibrate` measures of
-them while both work, in the mean of before and after: {of.prefill_rate:.0f} prompt tokens a second,
-{1000 * of.step_s:.1f} ms a decode step and {1000 * of.sequence_s:.1f} ms more for each sequence in
-it. One profile serves all loads.
-
-The same arrivals, prompts of {least} to {most} tokens and answers of {shortest} to {longest}, go
-through the same placement and admission (SLO {SLO_S:g} s), for {PHASE_S:g} s a load and seed. A
-load is the share of the engines' time that the requests would take. Figures of all seeds together:
-
-| Load | | Served | Refused | Mean TTFT | p50 | p90 | p99 |
-| -- | -- | -- | -- | -- | -- | -- | -- |
-{chr(10).join(rows)}
-
-{RULE.says}
-
-| Goal | Median | Range | Wanted | Met |
-| -- | -- | -- | -- | -- |
-{chr(10).join(judged)}
-
-Not compared: autoscaling, reuse of prefixes, replicas that start, and GPUs.{_noted(note)}
-
-{report.machine_in_words()}
-"""
-
-
-def _noted(clause: str) -> str:
-    return f"\n\n**Note**: {clause}." if clause else ""
-
-
-def _seconds(figure: float | None) -> str:
-    return "" if figure is None else f"{figure:.2f} s"
-
-
 @stopped_in_the_end()
 def main() -> None:
     parser = parser_of("validation.run", __doc__)
-    add_write(parser, "simulator.md")
     add_keep(parser)
     options = parser.parse_args()
     try:
@@ -213,9 +155,8 @@ def main() -> None:
         sys.exit(f"error: {problem}")
     told, judged = results.figures(found), results.goals(found)
     sent = pace.figures(seconds for one in found for seconds in one.observed.sent_late)
-    if options.write:
-        (report.PAGES / "simulator.md").write_text(page(told, judged, engine, sent.get("note", "")))
-    report.finish("simulator", {**told, **sent}, judged, seeds=RULE.reported)
+    engines = msgspec.to_builtins(engine.hardware)
+    report.finish("simulator", {**told, **sent, "engines": engines}, judged, seeds=RULE.reported)
 
 
 if __name__ == "__main__":

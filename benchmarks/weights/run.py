@@ -20,7 +20,6 @@ from typing import Any
 from benchmarks.stand import report
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.public_data import QUESTIONS, find
-from benchmarks.weights.page import page
 from cli.exit_codes import ExitCode
 from common.errors import Problem
 from deployments.models.model import EMBEDDED, embedded_model
@@ -32,7 +31,6 @@ from weights.memory import GIB, kv_tokens
 from weights.model_shape import shape_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = report.PAGES / "weights.md"
 SCHEMES = ("rtn", "awq", "gptq", "w8a8-smoothquant")
 WINDOW = 512
 # of text that the ruined one needs to be caught
@@ -74,7 +72,6 @@ def main() -> None:
         "kv_tokens": {"planned": planned, "engine": real},
         "minutes": round((time.monotonic() - began) / 60, 1),
     }
-    PAGE.write_text(page(figures, goals, report.command("weights"), report.machine_in_words()))
     report.finish("weights", figures, goals, seeds=[])
 
 

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from benchmarks.validation import run
 from benchmarks.validation.results import ComparedLoad, LoadResult, figures, goals
-from benchmarks.validation.run import mean_of, page
+from benchmarks.validation.run import mean_of
 from cli.stream_client import Endpoint
 from common.errors import Problem
 from simulator.engine_profile import EngineProfile
@@ -65,22 +65,6 @@ def test_refusals_are_judged_too() -> None:
     real, simulated = seen(1.0, 2.0, refused=100), seen(1.0, 2.0, refused=0)
     refused = goals(compared((real, simulated)))["difference_of_refused_share_at_load_0.8"]
     assert (refused["figure"], refused["met"]) == (0.5, False)
-
-
-def test_the_page_has_every_goal_and_whether_it_is_met() -> None:
-    found = compared((seen(1.0, 3.0), seen(1.2, 2.2)))
-    text = page(figures(found), goals(found), profile(800.0, 0.04))
-    assert (
-        "| error of p90 ttft at load 0.8 | 26.7% | 26.7% to 26.7% | at most 10% | **no** |" in text
-    )
-    assert "| load 0.8 | observed | 100 | 0 | 1.40 s | 1.00 s | 3.00 s |  |" in text
-
-
-def test_the_page_says_where_the_load_generator_was_late() -> None:
-    pair = seen(1.0, 2.0), seen(1.0, 2.0)
-    found = compared(pair, pair)
-    text = page(figures(found), goals(found), profile(800.0, 0.04), "the load generator was late")
-    assert "GPUs.\n\n**Note**: the load generator was late.\n" in text
 
 
 async def urls_of(known: Sequence[Sequence[str | None]]) -> list[str]:
