@@ -69,7 +69,7 @@ async def measure(fleet: BenchFleet, rounds: int) -> tuple[dict[str, list[float]
     waiting_bytes, loads = [], []
     found: dict[str, list[float]] = {ORDINARY: [], PRESTARTED: []}
     async with stream_client.session() as http:
-        drilled = DrilledFleet(fleet, http)
+        drilled = DrilledFleet(fleet)
 
         async def one_waits() -> bool:
             return len(drilled.in_waiting()) == 1

@@ -16,8 +16,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from benchmarks.drills.scenarios import (
     ASKED,
     CLOCK,
@@ -37,7 +35,6 @@ from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import parser_of
-from cli import stream_client
 from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -47,11 +44,9 @@ LAYERS = 4
 BEFORE_S, IN_A_ROW = 3.0, 4
 
 
-async def drill(
-    name: str, scenario: Scenario, fleet: BenchFleet, http: aiohttp.ClientSession
-) -> Judgement:
+async def drill(name: str, scenario: Scenario, fleet: BenchFleet) -> Judgement:
     """Raises NotWithin where the fleet did not come back at all."""
-    drilled = DrilledFleet(fleet, http)
+    drilled = DrilledFleet(fleet)
     model = drilled.description.pools[ASKED[name]].served_model_name if name in ASKED else ""
     traffic = Traffic(fleet.gateway, model or fleet.model)
     await eventually("the fleet is whole before the drill", drilled.is_whole)
@@ -71,16 +66,15 @@ async def _served(traffic: Traffic, since: float) -> bool:
 
 async def drill_all(names: Sequence[str], fleet: BenchFleet) -> list[Judgement]:
     verdicts = []
-    async with stream_client.session() as http:
-        for name in names:
-            try:
-                verdict = await drill(name, SCENARIOS[name], fleet, http)
-            except NotWithin as error:
-                verdict = unseen(name, wrong=str(error))
-            except Problem as problem:
-                verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
-            verdicts.append(verdict)
-            print(verdict.row(), flush=True)
+    for name in names:
+        try:
+            verdict = await drill(name, SCENARIOS[name], fleet)
+        except NotWithin as error:
+            verdict = unseen(name, wrong=str(error))
+        except Problem as problem:
+            verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
+        verdicts.append(verdict)
+        print(verdict.row(), flush=True)
     return verdicts
 
 

@@ -11,7 +11,6 @@ import signal
 import statistics
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import psutil
 
 from benchmarks.drills import surroundings
@@ -170,7 +169,7 @@ async def update(fleet: DrilledFleet) -> Injury:
     # when each of the old ones was seen to leave, and each new one to serve
     left, came = dict[str, float](), dict[str, float]()
     while not updating.done():
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        with contextlib.suppress(OSError, ValueError):
             told = await fleet.roles(POOL)
             roles, looks = told.values(), looks + 1
             active = {replica for replica, role in told.items() if role == "active"}

@@ -29,7 +29,6 @@ from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin
 from benchmarks.stand.fleet import BenchFleet, running_as
 from benchmarks.stand.options import parser_of
 from benchmarks.stand.small_model import small_model
-from cli import stream_client
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 4
@@ -57,23 +56,21 @@ async def play(
 ) -> list[Survival]:
     """Rounds until so many answers were hit, or the fleet was not whole again."""
     found: list[Survival] = []
-    async with stream_client.session() as http:
-        drilled = DrilledFleet(fleet, http)
-        rounds = Rounds(drilled, fleet.gateway, engines, speculates, seed)
-        await rounds.prepare()
-        for number in range(wanted):
-            try:
-                verdicts = [judge(one) for one in await rounds.play(number)]
-            except NotWithin as error:
-                print(f"{engines} engines, round {number}: {error}", flush=True)
-                break
-            found += verdicts
-            hit = sum(one.hit for one in found)
-            wrong = [f"{one.kind}: {what}" for one in verdicts for what in one.wrong]
-            says = "; ".join(wrong) or "as undisturbed"
-            print(f"{engines} engines, round {number}: {hit} of {wanted} hit; {says}", flush=True)
-            if hit >= wanted:
-                break
+    rounds = Rounds(DrilledFleet(fleet), fleet.gateway, engines, speculates, seed)
+    await rounds.prepare()
+    for number in range(wanted):
+        try:
+            verdicts = [judge(one) for one in await rounds.play(number)]
+        except NotWithin as error:
+            print(f"{engines} engines, round {number}: {error}", flush=True)
+            break
+        found += verdicts
+        hit = sum(one.hit for one in found)
+        wrong = [f"{one.kind}: {what}" for one in verdicts for what in one.wrong]
+        says = "; ".join(wrong) or "as undisturbed"
+        print(f"{engines} engines, round {number}: {hit} of {wanted} hit; {says}", flush=True)
+        if hit >= wanted:
+            break
     return found
 
 

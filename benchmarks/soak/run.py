@@ -63,7 +63,6 @@ class Soak:
         state = home.state()
         assert state is not None
         self._fleet = fleet
-        self._http = http
         self._keys_file = home.keys_file
         self.client = redis.Redis.from_url(state.redis_url)
         self.watch = FleetWatch(state.run_id, self.client, fleet.metrics_url, held)
@@ -103,15 +102,10 @@ class Soak:
         until = asyncio.get_running_loop().time() + DRAIN_S
         while True:
             await asyncio.sleep(IDLE_S)
-            held = await self._held()
+            pools = await asyncio.to_thread(self._fleet.pools)
+            held = await asyncio.to_thread(held_for_requests, pools, self.client)
             if not any(held.values()) or asyncio.get_running_loop().time() > until:
                 return held
-
-    async def _held(self) -> dict[str, int]:
-        url, headers = self._fleet.gateway.url, self._fleet.gateway.headers
-        async with self._http.get(f"{url}/antefix/status", headers=headers) as answer:
-            pools = (await answer.json())["pools"]
-        return await asyncio.to_thread(held_for_requests, pools, self.client)
 
     async def _ask_until(self, until: float) -> None:
         while self._now() < until:

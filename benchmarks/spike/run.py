@@ -9,9 +9,7 @@ the warm one.
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +106,7 @@ async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
 
 def _serving(fleet: BenchFleet) -> int:
     """How many replicas take traffic."""
-    url, headers = fleet.gateway.url + "/antefix/status", fleet.gateway.headers
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
-        replicas = json.load(answer)["pools"]["engine"]["replicas"]
-    return sum(replica["role"] == "active" for replica in replicas)
+    return sum(one["role"] == "active" for one in fleet.pools()["engine"]["replicas"])
 
 
 def _second_replica(outcomes: Sequence[ReplayedRequest]) -> float | None:

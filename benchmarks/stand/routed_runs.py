@@ -150,10 +150,5 @@ class RoutingBench:
         return int(index["failures"]) + int(index["skipped"])
 
     async def _pool(self) -> dict[str, Any]:
-        gateway = self._fleet.gateway
-        async with self._http.get(
-            f"{gateway.url}/antefix/status", headers=gateway.headers
-        ) as answer:
-            answer.raise_for_status()
-            pool: dict[str, Any] = (await answer.json())["pools"]["engine"]
-            return pool
+        pool: dict[str, Any] = (await asyncio.to_thread(self._fleet.pools))["engine"]
+        return pool

@@ -22,7 +22,7 @@ import msgspec
 from autoscaling.slo import Slo
 from benchmarks.stand import pace, report
 from benchmarks.stand.ending import stopped_in_the_end
-from benchmarks.stand.fleet import BenchFleet, running
+from benchmarks.stand.fleet import BenchFleet, engine_urls, running
 from benchmarks.stand.kept_parts import KeptParts
 from benchmarks.stand.options import add_keep, parser_of
 from benchmarks.stand.trace_player import play, poisson
@@ -38,7 +38,6 @@ from simulator.types import FleetSettings
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 REPLICAS, SLO_S = 2, 5.0
-KNOWN_TRIES, KNOWN_AGAIN_S = 120, 0.5
 # Of what the profile says that the engines can do.
 LOADS, PHASE_S = RULE.settings["loads"], RULE.settings["phase_s"]
 PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 40)
@@ -71,26 +70,9 @@ async def observed(http: aiohttp.ClientSession, fleet: BenchFleet, played: Trace
     return LoadResult(tuple(ttfts), len(outcomes) - len(ttfts), late)
 
 
-async def engine_urls(http: aiohttp.ClientSession, gateway: Endpoint) -> list[str]:
-    """Where the engines' own servers are. A gateway does not know it of an engine that has been too
-    busy to publish its load. Raises Problem for one that stays unknown."""
-    for _ in range(KNOWN_TRIES):
-        async with http.get(f"{gateway.url}/antefix/status", headers=gateway.headers) as answer:
-            answer.raise_for_status()
-            [pool] = (await answer.json())["pools"].values()
-        urls = [replica["url"] for replica in pool["replicas"]]
-        if len(urls) == REPLICAS and all(urls):
-            return urls
-        await asyncio.sleep(KNOWN_AGAIN_S)
-    raise Problem(
-        f"the gateway knows the addresses of {sum(map(bool, urls))} of {REPLICAS} engines",
-        "end what else uses these cores, and run it again",
-    )
-
-
 async def measured(http: aiohttp.ClientSession, fleet: BenchFleet) -> EngineProfile:
     """The mean over the fleet's engines, while all work. Raises Problem and aiohttp.ClientError."""
-    urls = await engine_urls(http, fleet.gateway)
+    urls = await asyncio.to_thread(engine_urls, fleet.pools, REPLICAS)
     engines = [Endpoint("direct", url, fleet.passes.headers(url)) for url in urls]
     measure = partial(calibrating.calibrated, http, model=fleet.model)
     return mean_of(await asyncio.gather(*(measure(engine=engine) for engine in engines)))
