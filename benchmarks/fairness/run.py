@@ -9,8 +9,7 @@ the same in all three, which come in an order of chance. A goal is the median ov
 the flood adds to the first tenant's tail in a full pool, or in a pool that it has alone. Results
 also say how late requests were sent, which is part of their time.
 
-With --record each request is written down with its explanation, a line of JSON. An interrupted run
-resumes with --keep FILE, phase by phase.
+An interrupted run resumes with --keep FILE, phase by phase.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -39,7 +37,6 @@ from benchmarks.stand.offered_load import (
     OverloadBench,
 )
 from benchmarks.stand.options import add_keep, parser_of
-from benchmarks.stand.recording import write_down
 from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
 from cli import stream_client
 from cli.stream_client import Endpoint
@@ -107,23 +104,16 @@ def _tail_s(seconds: Iterable[float | None], samples: int) -> float:
 
 
 class FairnessBench:
-    def __init__(
-        self, http: aiohttp.ClientSession, fleet: BenchFleet, other: Endpoint, record: Path | None
-    ) -> None:
+    def __init__(self, http: aiohttp.ClientSession, fleet: BenchFleet, other: Endpoint) -> None:
         self._http = http
         self._fleet = fleet
         self._other = other
-        self._record = record
 
-    async def phase(self, seed: int, kind: str, own_rate: float, others_rate: float) -> SharedPhase:
+    async def phase(self, seed: int, own_rate: float, others_rate: float) -> SharedPhase:
         own, others = await asyncio.gather(
             self._play(self._fleet.gateway, own_rate, seed),
             self._play(self._other, others_rate, 1000 + seed),
         )
-        if self._record is not None:
-            for endpoint, requests in ((self._fleet.gateway, own), (self._other, others)):
-                told = {"kind": kind, "tenant": endpoint.name}
-                await write_down(self._http, endpoint, self._record, requests, **told)
         await asyncio.sleep(SETTLE_S)
         return SharedPhase(tuple(own), tuple(others))
 
@@ -134,9 +124,7 @@ class FairnessBench:
         return await play(self._http, gateway, self._fleet.model, trace)
 
 
-async def measure(
-    fleet: BenchFleet, slo_s: float, record: Path | None, kept: KeptParts
-) -> dict[str, Any]:
+async def measure(fleet: BenchFleet, slo_s: float, kept: KeptParts) -> dict[str, Any]:
     found = {kind: Beside() for kind in KINDS}
     order = random.Random(2)
     async with stream_client.session() as http:
@@ -147,11 +135,11 @@ async def measure(
             kept.keep("capacity", capacity)
         own, filling = OWN_SHARE * capacity, (FULL_TIMES - OWN_SHARE) * capacity
         rates = {"alone": 0.0, "full": filling, "flooded": FLOOD_TIMES * filling}
-        bench = FairnessBench(http, fleet, other_tenant(fleet), record)
+        bench = FairnessBench(http, fleet, other_tenant(fleet))
         for seed in RULE.reported:
             for kind in order.sample([*rates], len(rates)):
                 if (of := kept.get(f"{seed} {kind}", SharedPhase)) is None:
-                    of = await bench.phase(seed, kind, own, rates[kind])
+                    of = await bench.phase(seed, own, rates[kind])
                     kept.keep(f"{seed} {kind}", of)
                 found[kind].add(of)
                 print(kind, found[kind].figures(), flush=True)
@@ -195,13 +183,12 @@ def other_tenant(fleet: BenchFleet) -> Endpoint:
 
 def main() -> None:
     parser = parser_of("fairness.run", __doc__)
-    parser.add_argument("--record", type=Path, help="a file for each request's explanation")
     add_keep(parser)
     options = parser.parse_args()
     try:
         kept = KeptParts(options.keep, "fairness", RULE)
         with running(FLEET) as fleet:
-            figures = asyncio.run(measure(fleet, 5.0, options.record, kept))
+            figures = asyncio.run(measure(fleet, 5.0, kept))
     except Problem as problem:
         sys.exit(f"error: {problem}")
     goals = goals_of(figures)

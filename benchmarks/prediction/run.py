@@ -4,9 +4,6 @@ The fleet and the traffic are those of the routing benchmark, under policy `pref
 one after the other, each with cold caches, so what was learned from one is applied to the next. A
 prediction is compared with the time from placement to the first token, as the gateway measures it.
 The first requests, from which a gateway learns anything at all, do not count.
-
-With --record each request is written down with its explanation, a line of JSON: what was predicted
-of every replica and from what, so that another way to predict can be tried on the same run.
 """
 
 from __future__ import annotations
@@ -14,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.stand import report
 from benchmarks.stand.conversation_player import Answer
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
 from benchmarks.stand.options import parser_of
-from benchmarks.stand.recording import write_down
 from benchmarks.stand.routed_runs import FLEET, WORKLOADS, RoutingBench
 from cli import stream_client
 from common.percentiles import percentile
@@ -29,10 +24,8 @@ from common.percentiles import percentile
 MEAN_GOAL, P90_GOAL = 0.15, 0.30
 
 
-async def measure(
-    fleet: BenchFleet, seeds: int, seconds: float, record: Path | None
-) -> dict[str, list[Answer]]:
-    """The answers of each workload, of all of them together, and of those that were alone."""
+async def measure(fleet: BenchFleet, seeds: int, seconds: float) -> dict[str, list[Answer]]:
+    """The answers of each workload, of all together, and of those that were alone."""
     answers: dict[str, list[Answer]] = {workload: [] for workload in WORKLOADS}
     alone: list[Answer] = []
     async with stream_client.session() as http:
@@ -43,8 +36,6 @@ async def measure(
                 run = await bench.run(workload, "prefix", seed, seconds)
                 found.extend(run.answers)
                 alone.extend(alone_of(run.answers))
-                if record is not None:
-                    await write_down(http, fleet.gateway, record, run.answers, workload=workload)
                 print(f"seed {seed} {workload:13} {_in_words(run.answers)}", flush=True)
     together = [answer for found in answers.values() for answer in found]
     return {**answers, "all": together, "alone": alone}
@@ -99,10 +90,9 @@ def main() -> None:
     parser = parser_of("prediction.run", __doc__)
     parser.add_argument("--seeds", type=int, default=2, help="how often each run is repeated")
     parser.add_argument("--seconds", type=float, default=16.0, help="of arrivals in a run")
-    parser.add_argument("--record", type=Path, help="a file for each request's explanation")
     options = parser.parse_args()
     with running_as(with_small_model(FLEET)) as fleet:
-        answers = asyncio.run(measure(fleet, options.seeds, options.seconds, options.record))
+        answers = asyncio.run(measure(fleet, options.seeds, options.seconds))
     figures = {name: figures_of(found) for name, found in answers.items() if errors(found)}
     of_all = figures["all"]
     goals = {

@@ -39,7 +39,6 @@ class Answer:
     expected_cached_tokens: int
     predicted_ttft_s: float | None
     engine_ttft_s: float | None = None
-    request_id: str = ""
 
     @property
     def ttft(self) -> float:
@@ -116,7 +115,6 @@ def _outcome(sent: SentRequest, policy: str) -> Answer | Failure:
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
             predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
-            request_id=told.get("x-request-id", ""),
         )
     except (KeyError, ValueError) as error:
         return Failure(sent.session, sent.turn, repr(error))

@@ -83,12 +83,12 @@ def sources(source: Mapping[str, str]) -> str:
 OF_OTHER_NAMES = frozenset({"drills", "drill-hangs", "soak"})
 
 
-# Options with a file of the machine's. They change nothing that is measured.
-FILE_OPTIONS = ("--keep", "--record")
+# An option with a file of the machine's, which changes nothing that is measured.
+FILE_OPTION = "--keep"
 
 
 def command(benchmark: str, given: Sequence[str] | None = None) -> str:
-    """The command that repeats this run, without FILE_OPTIONS. `given`: its arguments; None for
+    """The command that repeats this run, without FILE_OPTION. `given`: its arguments; None for
     those of this process."""
     name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
     arguments = shlex.join(_without_files(sys.argv[1:] if given is None else given))
@@ -99,9 +99,9 @@ def _without_files(given: Sequence[str]) -> Iterator[str]:
     is_file = False
     for argument in given:
         name, equals, _ = argument.partition("=")
-        if not is_file and name not in FILE_OPTIONS:
+        if not is_file and name != FILE_OPTION:
             yield argument
-        is_file = name in FILE_OPTIONS and not equals and not is_file
+        is_file = name == FILE_OPTION and not equals and not is_file
 
 
 def finish(

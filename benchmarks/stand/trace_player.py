@@ -36,7 +36,6 @@ class ReplayedRequest:
     replica: str | None = None
     retry_after: str | None = None
     predicted: float | None = None
-    request_id: str = ""
     gateway_ttft: float | None = None
     sent_late: float | None = None
     error: str = ""
@@ -92,7 +91,6 @@ def _replayed(sent: SentRequest) -> ReplayedRequest:
         told.get("x-antefix-replica"),
         told.get("retry-after"),
         _seconds(told.get("x-antefix-predicted-ttft-ms")),
-        told.get("x-request-id", ""),
         _seconds(told.get("x-antefix-ttft-ms")),
         sent.sent_s - sent.due_s,
         f"{sent.error}: {sent.reason}" if sent.error is not None else "",

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from benchmarks.fairness.run import Beside, goals_of
 from benchmarks.prediction.run import alone_of, errors, figures_of
 from benchmarks.stand.conversation_player import Answer
-from benchmarks.stand.recording import write_down
 from benchmarks.stand.trace_player import ReplayedRequest
-from cli.stream_client import Endpoint
-from tests.fakes.engine import MODEL, FakeEngine
-from tests.fakes.front import gateway_before
 
 
 def answer(predicted_s: float | None, took_s: float | None) -> Answer:
@@ -43,29 +37,6 @@ def test_those_are_alone_beside_which_no_other_is_under_way() -> None:
     together = [first, into_its_decoding, when_all_is_over]
     assert alone_of(together) == [first, when_all_is_over]
     assert alone_of([first, replace(first, turn=1)]) == []
-
-
-async def test_requests_are_written_down_with_what_explains_them(
-    redis_url: str, tmp_path: Path
-) -> None:
-    async with gateway_before(FakeEngine("r0"), redis_url=redis_url) as front:
-        body = {"model": MODEL, "prompt": "a b c", "max_tokens": 1}
-        url = f"{front.url}/v1/completions"
-        async with front.http.post(url, json=body, headers=front.headers) as told:
-            kept = replace(answer(0.2, 0.1), request_id=told.headers["x-request-id"])
-            await front.explanation_of(told.headers)
-        endpoint = Endpoint("gateway", front.url, front.headers)
-        lost, record = replace(kept, request_id="none"), tmp_path / "record"
-        refused = ReplayedRequest(0.0, 0)
-        await write_down(front.http, endpoint, record, [kept, lost], workload="short")
-        await write_down(front.http, endpoint, record, [refused, kept], workload="short")
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [line["workload"] for line in lines] == ["short"] * 4
-    assert [line["explanation"] is None for line in lines] == [False, True, True, False]
-    [candidate] = lines[0]["explanation"]["candidates"]
-    assert candidate["raw_ttft"] > 0
-    assert candidate["working_on_node"] == 0
-    assert lines[0]["predicted_ttft_s"] == 0.2
 
 
 def test_a_tenant_is_told_with_what_was_refused_it() -> None:
