@@ -1,8 +1,8 @@
-"""Cuts a process off from all others: as on a machine that has lost its network.
+"""Cut a process off from all others, as on a machine that has lost its network.
 
-Its packets are dropped, and those for it: nobody gets so much as a reset. Its own children still
-reach it, and so does the raylet of its node, by a Unix socket. What it has open is found by its
-ports, what it opens meanwhile by a control group (net_cls), and nft drops both.
+nft drops packets from it and for it, without a reset. Its children still reach it, and so does the
+raylet of its node, by a Unix socket. Open connections are found by their ports, new ones by a
+control group (net_cls).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import psutil
 
 from common.errors import Problem
 
-# A number that no other control group is likely to have.
+# Unlikely in any other control group.
 CLASS_ID = 0x0AF10001
 
 
 @contextmanager
 def cut_off(process: psutil.Process) -> Iterator[None]:
-    """Raises Problem where this machine does not let it be done."""
+    """Raises Problem where this machine does not allow it."""
     if os.geteuid() or not shutil.which("nft"):
         raise Problem(
             "cutting a process off takes root and nft",
@@ -47,7 +47,7 @@ def cut_off(process: psutil.Process) -> Iterator[None]:
 
 
 def rules(table: str, ports: Iterable[tuple[int, int]], children: Iterable[int]) -> str:
-    """For nft. `ports`: its own and the other's (0: it listens) of each of its connections."""
+    """For nft. `ports`: of each connection, the process's and the other's (0: it listens)."""
     opened = list(ports)
     listening = sorted({mine for mine, other in opened if not other})
     pairs = sorted({(mine, other) for mine, other in opened if other})
@@ -91,7 +91,7 @@ def _ports(process: psutil.Process) -> list[tuple[int, int]]:
 
 @contextmanager
 def _net_cls() -> Iterator[Path]:
-    """Where its control groups are."""
+    """The folder of the control groups."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, folder, kind, options, *_ = line.split()
         if kind == "cgroup" and "net_cls" in options.split(","):
@@ -119,7 +119,7 @@ def _join(group: Path, pid: int) -> None:
 
 
 def _leave(group: Path) -> None:
-    """Whoever is in it: what the process has started meanwhile, too."""
+    """With all processes in it, those started meanwhile included."""
     while pids := (group / "cgroup.procs").read_text().split():
         for pid in pids:
             _join(group.parent, int(pid))

@@ -1,11 +1,11 @@
-"""Breaks a fleet's parts under traffic, one after the other: make drills [only=NAME]
+"""Break a fleet's parts under traffic, one after the other: make drills [only=NAME]
 
-Two gateways, two real engines and a third to overflow to, with clients that ask all the while
-(`benchmarks.drills.traffic`). Everywhere the same is expected (`benchmarks.drills.verdict`): no
-request fails that was not at what was hit; what was hit goes on, or is told so in our words within
-5 s, or goes on where it was planned; within 30 s of the process being back all of the fleet serves;
-nothing is left over. Drills that set the clock have a fleet of their own, and so has the one that
-updates a pool of three engines.
+Two gateways, two real engines and a third for overflow serve clients without a pause
+(`benchmarks.drills.traffic`). All tests expect the same (`benchmarks.drills.verdict`). A request
+fails only if it was hit. A request that was hit continues, or gets an Antefix error within 5 s; it
+always continues where the change was planned. Within 30 s of the process's return, the whole fleet
+serves. Nothing is left over. Tests that set the clock, and the update of three engines, have
+separate fleets.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from common.errors import Problem
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 LAYERS = 4
-# Of requests before it, so that streams are under way; and that have to succeed one after the
-# other before a fleet is called whole.
+# Seconds of traffic before the fault, and the requests in a row that have to succeed after it.
 BEFORE_S, IN_A_ROW = 3.0, 4
 
 
@@ -81,7 +80,7 @@ async def drill_all(names: Sequence[str], fleet: BenchFleet) -> list[Judgement]:
 def on_a_fleet(
     names: Sequence[str], description: Any, within: AbstractContextManager[None]
 ) -> list[Judgement]:
-    """Those drills, on a fleet that is started in these surroundings."""
+    """These tests, on a fleet that is started in these surroundings."""
     if not names:
         return []
     with ExitStack() as ends:
@@ -97,7 +96,7 @@ def on_a_fleet(
 
 
 def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
-    """Each of these drills, on the fleet that it takes."""
+    """Each of these tests, on the fleet that it needs."""
     description = with_small_model(FLEET, LAYERS)
     description["pools"][POOL]["prestart"] = prestart
     if WITH_WARM in names:
@@ -114,9 +113,9 @@ def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
 def main() -> None:
     parser = parser_of("drills.run", __doc__)
     parser.add_argument(
-        "--only", choices=SCENARIOS, action="append", help="this drill; may be given again"
+        "--only", choices=SCENARIOS, action="append", help="this test; may be repeated"
     )
-    parser.add_argument("--runs", type=int, default=1, help="of all of it, one after the other")
+    parser.add_argument("--runs", type=int, default=1, help="of all tests, one after the other")
     parser.add_argument(
         "--prestart", action="store_true", help="processes wait for the first pool's next engine"
     )

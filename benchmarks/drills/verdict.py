@@ -1,4 +1,4 @@
-"""Whether a drill ended as it should."""
+"""Whether a chaos test ended as expected. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from benchmarks.drills.traffic import Asked
 
-# What was hit goes on, or is told within so many seconds.
+# Until a request that was hit continues, or gets an error.
 TOLD_WITHIN_S = 5.0
 WHOLE_WITHIN_S = 30.0
-# What clients of a fleet may be told that has lost a part.
+# Errors that clients may get of a fleet that has lost a part.
 OURS = frozenset(
     {"engine_unavailable", "engines_lost", "no_replica", "over_capacity", "engine_error"}
 )
@@ -20,9 +20,9 @@ OURS = frozenset(
 
 @dataclass(frozen=True)
 class Injury:
-    """`began` and `over` in seconds of the loop's clock: the process was back then. Requests at
-    one of `replicas`, or any that were under way if `gateway`, may be hit by it. What is `planned`
-    may cost none of them its answer. `wrong`: what else was not as it should be, in words."""
+    """A fault. `began` and `over`, when the process was back, in seconds of the loop's clock. It
+    may hit requests at one of `replicas`, or all in progress if `gateway`. A `planned` one costs
+    no answer. `wrong`: other deviations, in words."""
 
     began: float
     over: float
@@ -35,13 +35,12 @@ class Injury:
     def hits(self, outcome: Asked) -> bool:
         if not outcome.overlaps(self.began, self.over):
             return False
-        # one that no replica has answered yet may have been anywhere, but for those that it spares
         return self.gateway or outcome.replica in self.replicas
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """`wrong`: what was not as it should be, in words. `skipped`: why it could not be seen here."""
+    """`wrong`: deviations, in words. `skipped`: why the test cannot run here."""
 
     name: str
     requests: int
@@ -88,7 +87,7 @@ class Judgement:
 
 
 def unseen(name: str, *, wrong: str = "", skipped: str = "") -> Judgement:
-    """Of a drill that came to no end, or was not begun."""
+    """A test that did not end, or did not begin."""
     return Judgement(name, 0, 0, 0, 0, {}, 0.0, 0.0, {}, [wrong] if wrong else [], skipped)
 
 
@@ -102,7 +101,7 @@ def judge(
     whole_at: float,
     left_over: Mapping[str, int],
 ) -> Judgement:
-    """`whole_at`: when full service was seen again."""
+    """`whole_at`: when the whole fleet served again."""
     hit = [one for one in outcomes if fault.hits(one)]
     failed = [one for one in outcomes if one.code is not None]
     outside = [one for one in failed if not fault.hits(one)]
@@ -138,7 +137,7 @@ def judge(
 
 
 def _was_told(one: Asked, fault: Injury) -> bool:
-    """A gateway that is dead can tell nothing: its connections break."""
+    """A dead gateway cannot answer: its connections break."""
     return one.code in OURS or (fault.gateway and (one.code or "").startswith("cut"))
 
 
