@@ -34,7 +34,7 @@ def percentile_ms(seconds: Sequence[float], percent: int) -> float:
 
 
 def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[str, float]:
-    """Milliseconds by name; of both forms together where none is named."""
+    """Milliseconds by name."""
     figures = {}
     for length in LENGTHS:
         for case in CASES:
@@ -53,7 +53,7 @@ def figures_of(found: Figures, late_s: Sequence[float], built_s: float) -> dict[
 
 
 def goals_of(found: Figures, late_s: Sequence[float]) -> dict[str, Any]:
-    """Of the worse form each."""
+    """Each is of the slower form."""
 
     def worst(length: int, percent: int) -> float:
         return max(
