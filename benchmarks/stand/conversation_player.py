@@ -1,6 +1,4 @@
-"""Conversations played against a gateway of ours by `loadgen.player`, and what its headers told
-of each answer. A request that fails is noted, with the reason.
-"""
+"""Plays conversations against a gateway, and reads the headers of each answer."""
 
 from __future__ import annotations
 
@@ -23,9 +21,8 @@ PATH = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Answer:
-    """One request. Times in seconds from the start of the run; tokens as the engine counted.
-
-    `engine_ttft_s`: from its placement to its first token, which is what was predicted."""
+    """One request. Times in seconds from the start of the run; tokens as the engine counts them.
+    `engine_ttft_s`: from placement to the first token, which is what is predicted."""
 
     conversation: str
     turn: int
@@ -54,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Style:
-    """How a run's requests are sent; `salt` keeps its cached prefixes from all other runs."""
+    """How a run sends requests. `salt` separates its cached prefixes from other runs."""
 
     model: str
     policy: str
@@ -82,7 +79,7 @@ async def play(
     style: Style,
     conversations: Sequence[Conversation],
 ) -> list[Answer | Failure]:
-    """What came of each request, in order of conversation and turn."""
+    """The outcome of each request, in order of conversation and turn."""
     sessions = [
         PlannedSession(
             talk.name, talk.arrives_at, [style.request(talk, turn) for turn in talk.turns]

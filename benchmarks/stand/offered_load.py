@@ -1,7 +1,7 @@
-"""What two real engines that promise a first token in time do with the load that is offered them.
+"""Open-loop load on two real engines with an SLO of the first token.
 
-Open loop: first the rates of a sweep, up to the knee of the fleet's capacity, then phases of one
-rate. Rates and times are those of the rule of `overload`.
+First the rates of a sweep, up to the knee of the fleet's capacity, then phases of one rate. The
+rule of `overload` has the rates and times.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ PROBE = sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2
 
 @dataclass(frozen=True)
 class Phase:
-    """What came of `offered` requests a second; after it all was well in `recovered_s`."""
+    """The outcome of `offered` requests a second. The fleet recovered in `recovered_s`."""
 
     offered: float
     outcomes: tuple[ReplayedRequest, ...]
     recovered_s: float
 
     def goodput(self, slo_s: float) -> float:
-        """Requests a second that held the SLO."""
+        """Requests a second that met the SLO."""
         return sum(outcome.met(slo_s) for outcome in self.outcomes) / PHASE_S
 
     def attained(self, slo_s: float) -> float:
-        """The share of what was offered that met the SLO."""
+        """The share of offered requests that met the SLO."""
         return sum(outcome.met(slo_s) for outcome in self.outcomes) / max(1, len(self.outcomes))
 
     @property
@@ -64,8 +64,8 @@ class OverloadBench:
         self._slo_s = slo_s
 
     async def knee(self, seed: int, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
-        """Requests of these sizes a second that still meet the SLO. The first rate is offered twice
-        before it is too much: that ends the benchmark. Raises Problem without a knee."""
+        """Requests of these sizes a second that still meet the SLO. The first rate has a second
+        try. Raises Problem without a knee."""
         steps: list[RateStep] = []
         for number in range(STEPS):
             step = await self._step(FIRST_RATE * STEP**number, seed, sizes)
@@ -97,7 +97,7 @@ class OverloadBench:
         return Phase(rate, tuple(await playing), recovered_s)
 
     async def _recovered(self) -> float:
-        """Seconds from now until a request held the SLO, and every one after it."""
+        """Seconds until a request met the SLO, and all after it."""
         count = int(PROBES_S / PROBE_PERIOD_S)
         probes = tuple(Request(i * PROBE_PERIOD_S, *PROBE) for i in range(count))
         outcomes = await self._play(Trace("probes", probes, PROBES_S))

@@ -1,4 +1,4 @@
-"""How every benchmark ends: what ran where, its goals as a table, and one line of JSON."""
+"""How every benchmark ends: where it ran, its goals, and one line of JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.stand import revision
 from common.machine import machine
 
-# Of the code that runs: a commit that is made during a run is not what was measured.
+# Before the run: a later commit is not measured.
 STARTED = revision.here()
 # Where pages are written.
 PAGES = revision.ROOT / "docs" / "benchmarks"
@@ -41,14 +41,14 @@ def in_words(of: Mapping[str, Any]) -> str:
 
 
 def padded(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, the first row its head, that reads in a terminal too."""
+    """A table in Markdown, padded for terminals; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " -- |" * len(widths), *lines[1:]])
 
 
 def goal(figure: float, *, at_most: float | None = None, at_least: float | None = None) -> Any:
-    """A figure beside its goal, and whether it was met."""
+    """A figure with its goal, and whether it is met."""
     if at_most is not None:
         return {"figure": round(figure, 4), "at_most": at_most, "met": figure <= at_most}
     assert at_least is not None
@@ -88,7 +88,7 @@ FILE_OPTION = "--keep"
 
 
 def command(benchmark: str, given: Sequence[str] | None = None) -> str:
-    """The command that repeats this run, without FILE_OPTION. `given`: its arguments; None for
+    """The command that repeats this run, without FILE_OPTION. `given`: its arguments, by default
     those of this process."""
     name = benchmark if benchmark in OF_OTHER_NAMES else f"bench-{benchmark}"
     arguments = shlex.join(_without_files(sys.argv[1:] if given is None else given))
@@ -107,10 +107,8 @@ def _without_files(given: Sequence[str]) -> Iterator[str]:
 def finish(
     benchmark: str, figures: dict[str, Any], goals: dict[str, Any], *, seeds: Sequence[int]
 ) -> None:
-    """The last line a benchmark prints. It exits 0 whether its goals are met or not.
-
-    `seeds`: what all that is drawn by chance was drawn from; none where nothing is, or where it is
-    drawn anew each time."""
+    """The last line a benchmark prints. It exits 0 whether its goals are met or not. `seeds`: of
+    all random choices; none where these differ each time."""
     of = {
         "benchmark": benchmark,
         "command": command(benchmark),
