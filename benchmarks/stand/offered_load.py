@@ -21,7 +21,8 @@ from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_suffix(".yaml")
-PROMPT_TOKENS, ANSWER_TOKENS = (50, 300), (16, 16)
+# Tokens of prompts and of answers.
+SIZES: Sizes = ((50, 300), (16, 16))
 RULE = rules.of("overload")
 FIRST_RATE: float = RULE.settings["first"]
 STEP: float = RULE.settings["step"]
@@ -29,7 +30,7 @@ STEPS: int = RULE.settings["steps"]
 STEP_S: float = RULE.settings["step_s"]
 PHASE_S: float = RULE.settings["phase_s"]
 PROBE_PERIOD_S, PROBES_S, SETTLE_S = 1.0, 15.0, 5.0
-PROBE = sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2
+PROBE = sum(SIZES[0]) // 2, sum(SIZES[1]) // 2
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Phase:
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.ttft is not None)
 
 
-def steady(name: str, rate: float, seconds: float, sizes: Sizes, seed: int) -> Trace:
-    return poisson(name, lambda at: rate, rate, seconds, sizes, seed)
+def steady(name: str, rate: float, seconds: float, seed: int) -> Trace:
+    return poisson(name, lambda at: rate, rate, seconds, SIZES, seed)
 
 
 class OverloadBench:
@@ -63,21 +64,21 @@ class OverloadBench:
         self._fleet = fleet
         self._slo_s = slo_s
 
-    async def knee(self, seed: int, sizes: Sizes = (PROMPT_TOKENS, ANSWER_TOKENS)) -> float:
-        """Requests of these sizes a second that still meet the SLO. The first rate has a second
-        try. Raises Problem without a knee."""
+    async def knee(self, seed: int) -> float:
+        """Requests a second that still meet the SLO. The first rate has a second try. Raises
+        Problem without a knee."""
         steps: list[RateStep] = []
         for number in range(STEPS):
-            step = await self._step(FIRST_RATE * STEP**number, seed, sizes)
+            step = await self._step(FIRST_RATE * STEP**number, seed)
             if not steps and step.attained < KNEE_SHARE:
-                step = await self._step(FIRST_RATE, seed, sizes)
+                step = await self._step(FIRST_RATE, seed)
             steps.append(step)
             if step.attained < KNEE_SHARE:
                 break
         return knee_of(steps)
 
-    async def _step(self, rate: float, seed: int, sizes: Sizes) -> RateStep:
-        outcomes = await self._play(steady("step", rate, STEP_S, sizes, seed))
+    async def _step(self, rate: float, seed: int) -> RateStep:
+        outcomes = await self._play(steady("step", rate, STEP_S, seed))
         attained = sum(of.met(self._slo_s) for of in outcomes) / max(1, len(outcomes))
         statuses = dict(Counter(of.status for of in outcomes))
         print(
@@ -89,9 +90,7 @@ class OverloadBench:
         return RateStep(rate, attained)
 
     async def phase(self, rate: float, seed: int) -> Phase:
-        sizes = (PROMPT_TOKENS, ANSWER_TOKENS)
-        offered = steady("offered", rate, PHASE_S, sizes, seed)
-        playing = asyncio.create_task(self._play(offered))
+        playing = asyncio.create_task(self._play(steady("offered", rate, PHASE_S, seed)))
         await asyncio.sleep(PHASE_S)
         recovered_s = await self._recovered()
         return Phase(rate, tuple(await playing), recovered_s)
