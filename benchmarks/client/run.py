@@ -29,7 +29,7 @@ from weights.cpu_dtype import dtype_of_this_cpu
 MODEL = "small"
 PROMPT_TOKENS, ANSWER_TOKENS, RATE, SECONDS = (100, 500), (16, 64), 2.0, 25.0
 START_S, STOP_S = 180.0, 30.0
-# `vllm bench serve` itself asks for a package named vllm, which its build for CPUs is not.
+# `vllm bench serve` itself needs a package named vllm, unlike vLLM's build for CPUs.
 VLLM_BENCH_SERVE = """
 from vllm.benchmarks.serve import add_cli_args, main
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -38,7 +38,7 @@ add_cli_args(parser)
 main(parser.parse_args())
 """
 HASHED_TOKENS = 512
-# Theirs and ours, in seconds; the medians of each should agree within so much.
+# Metrics of vllm bench serve and antefix bench, whose medians should agree this well.
 NAMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "gap_s", "e2el": "e2e_s"}
 WITHIN = 0.05
 FIGURES = ("mean", "p50", "p90")

@@ -19,16 +19,17 @@ import aiohttp
 import yaml
 
 from benchmarks.stand import report
-from benchmarks.stand.fleet import BenchFleet, running, running_as
+from benchmarks.stand.fleet import BenchFleet, running_as
 from benchmarks.stand.options import parser_of
-from benchmarks.stand.trace_player import ReplayedRequest, play, poisson
+from benchmarks.stand.trace_player import ReplayedRequest, Sizes, play, poisson
 from cli import stream_client
 from common.percentiles import Tail, percentile
 from simulator.traces import Request, Trace
 
 FLEET = Path(__file__).with_name("fleet.yaml")
-PROMPT_TOKENS, ANSWER_TOKENS = (50, 400), (8, 32)
-# Of what one engine can do: the spike begins with a burst.
+# Tokens of prompts and of answers.
+SIZES: Sizes = ((50, 400), (8, 32))
+# Shares of what one engine can serve. The spike begins with a burst.
 BEFORE, BURST, SPIKE, AFTER = 0.15, 4.0, 1.4, 0.15
 BEGINS_S, BURST_S, ENDS_S, SECONDS = 30.0, 6.0, 90.0, 150.0
 SINGLES, CALM_S = 12, 600.0
@@ -56,8 +57,7 @@ async def measure(fleet: BenchFleet, rate: float | None) -> tuple[float, SpikeRu
     async with stream_client.session() as http:
         if rate is None:
             rate = await _one_by_one(http, fleet)
-        sizes = PROMPT_TOKENS, ANSWER_TOKENS
-        warm_up = poisson("warm-up", lambda at: BEFORE * rate, BEFORE * rate, 20.0, sizes, seed=2)
+        warm_up = poisson("warm-up", lambda at: BEFORE * rate, BEFORE * rate, 20.0, SIZES, seed=2)
         await play(http, fleet.gateway, fleet.model, warm_up)
         async with asyncio.timeout(CALM_S):
             while _serving(fleet) > 1:  # noqa: ASYNC110  # no event reports it
@@ -86,15 +86,13 @@ def spike(rate: float) -> Trace:
             return BURST * rate
         return (SPIKE if at < ENDS_S else AFTER) * rate
 
-    return poisson("spike", of, BURST * rate, SECONDS, (PROMPT_TOKENS, ANSWER_TOKENS), seed=1)
+    return poisson("spike", of, BURST * rate, SECONDS, SIZES, seed=1)
 
 
 async def _one_by_one(http: aiohttp.ClientSession, fleet: BenchFleet) -> float:
-    """Requests a second that one engine can prefill, from prompts of the mean length.
-
-    Nothing else runs meanwhile, or the autoscaler would take it for load.
-    """
-    request = Request(0.0, sum(PROMPT_TOKENS) // 2, sum(ANSWER_TOKENS) // 2)
+    """Requests a second that one engine can prefill, from prompts of the mean length. Nothing else
+    runs meanwhile, since the autoscaler would see load."""
+    request = Request(0.0, sum(SIZES[0]) // 2, sum(SIZES[1]) // 2)
     one, ttfts = Trace("one", (request,), 0.0), []
     for _ in range(SINGLES):
         (outcome,) = await play(http, fleet.gateway, fleet.model, one)
@@ -120,13 +118,6 @@ def _metrics(fleet: BenchFleet) -> dict[str, float]:
     return {sample.name: sample.value for sample in fleet.metrics() if "le" not in sample.labels}
 
 
-def without_warm() -> dict[str, Any]:
-    """What the fleet file says, but no replica is warm."""
-    fleet: dict[str, Any] = yaml.safe_load(FLEET.read_text())
-    fleet["pools"]["engine"]["warm_replicas"] = 0
-    return fleet
-
-
 def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
     ttfts = [outcome.ttft for outcome in run.outcomes if outcome.ttft is not None]
     tail = Tail.of(ttfts)
@@ -136,23 +127,21 @@ def figures_of(run: SpikeRun, slo_s: float) -> dict[str, Any]:
         "slo_held_in_the_spike": round(run.attainment(slo_s), 4),
         "ttft_p50_s": round(percentile(ttfts, 50), 3),
         f"ttft_{tail.name}_s": round(tail.value, 3),
-        "second_replica_first_token_s": _rounded(run.first_token_s),
-        "promotion_first_token_s": _rounded(run.promotion_s),
+        "second_replica_first_token_s": run.first_token_s and round(run.first_token_s, 3),
+        "promotion_first_token_s": run.promotion_s and round(run.promotion_s, 3),
         "warm_idle_replica_s": round(run.idle_replica_s, 1),
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
-
-
 def main() -> None:
     parser_of("spike.run", __doc__).parse_args()
-    pool = yaml.safe_load(FLEET.read_text())["pools"]["engine"]
+    description: dict[str, Any] = yaml.safe_load(FLEET.read_text())
+    pool = description["pools"]["engine"]
     slo_s = float(pool["slo"]["interactive"]["ttft_s"])
-    with running(FLEET) as fleet:
+    with running_as(description) as fleet:
         rate, with_warm = asyncio.run(measure(fleet, None))
-    with running_as(without_warm()) as fleet:
+    pool["warm_replicas"] = 0
+    with running_as(description) as fleet:
         _, without = asyncio.run(measure(fleet, rate))
     runs = {WITH: with_warm, WITHOUT: without}
     figures = {name: figures_of(run, slo_s) for name, run in runs.items()}

@@ -1,9 +1,8 @@
-"""What quantization and speculation do to the embedded model: `make bench-weights`.
+"""Quantize the embedded model, evaluate it and try speculation: make bench-weights
 
-The commands that a user has (`antefix quantize`, `evaluate`, `tune-speculation`) are run one after
-the other. Calibrated and evaluated is on this project's own documentation, calibrated on the part
-about Kubernetes and evaluated on the rest; greedy answers and speculation are tried on the first
-questions of MT-bench, or with ARGS="--prompts FILE" of that file, one a line.
+Runs `antefix quantize`, `evaluate` and `tune-speculation`, one after the other. The pages about
+Kubernetes calibrate, the other pages of this project evaluate. Prompts of greedy answers and of
+speculation are the first questions of MT-bench, or those of ARGS="--prompts FILE", one per line.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from weights.model_shape import shape_of
 ROOT = Path(__file__).parents[2]
 SCHEMES = ("rtn", "awq", "gptq", "w8a8-smoothquant")
 WINDOW = 512
-# of text that the ruined one needs to be caught
+# enough to catch the ruined one
 FEW_WINDOWS = 4
 ROUNDS = 2
-# AWQ takes minutes of it on two cores
+# AWQ takes minutes on two cores
 CALIBRATION = ("--samples", "8", "--sample-tokens", "256")
 ANSWERED, SPECULATED = 16, 8
-# what a gate of a user would be about, and what no 4 bits of this model exceed
+# about what users would set; no 4 bits of this model exceed it
 GATE_KL = 0.5
 ENGINE = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True}
 # vLLM's CPU build chooses it
@@ -153,7 +152,7 @@ class WeightsBench:
 
 
 def _antefix(*arguments: str) -> tuple[dict[str, Any], int]:
-    """A command's answer and exit code; ends the benchmark where there is no answer."""
+    """A command's answer and exit code. Ends the benchmark without an answer."""
     command = [sys.executable, "-m", "cli.main", *arguments, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     answer = json.loads(done.stdout) if done.stdout else {"error": {"message": "no answer"}}
