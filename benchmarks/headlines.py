@@ -83,46 +83,40 @@ PLACES: Mapping[str, str] = {
     "backtest": "docs/autoscaling.md",
     "simulator": "docs/autoscaling.md",
 }
-SENTENCES: Mapping[str, Sequence[str]] = {
-    "peers": (
-        "Measured on two CPU cores with a small model, against vllm-router, smg, Ray Serve LLM and"
-        " LiteLLM, not llm-d or Dynamo. Mean time to first token, divided by the best of the"
-        " [other routers](docs/benchmarks/peers.md):"
-        " **{four_gateways_mean_ttft_by_best_other[figure]:.2f}** in conversations through four"
-        " gateways, **{multi_turn_mean_ttft_by_best_other[figure]:.2f}** through one, and"
-        " **{router_restarted_mean_ttft_by_best_other[figure]:.2f}** after a router restart."
-        " It is **{shared_system_mean_ttft_by_best_other[figure]:.2f}** with shared system prompts,"
-        " **{hot_prefix_mean_ttft_by_best_other[figure]:.2f}** with one hot prefix and"
-        " **{short_mean_ttft_by_best_other[figure]:.2f}** with short prompts;"
-        " **{cache_reset_mean_ttft_by_best_other[figure]:.2f}** after a cache reset,"
-        " **{no_reuse_mean_ttft_by_best_other[figure]:.2f}** without reuse, and"
-        " **{agents_mean_ttft_by_best_other[figure]:.2f}** for agents. Below 1, Antefix is faster."
-        " {met} of {judged} goals are met.",
-    ),
-    "simulator": (
-        "Simulated engines approximate real ones roughly. At 80% of an engine's capacity,"
-        " predicted time to first token is off by"
-        " {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
-        " {error_of_p50_ttft_at_load_08[figure]:.0%} at p50 and"
-        " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90. The goal is 10%, by the [median of"
-        " five seeds](benchmarks/simulator.md).",
-    ),
-    "backtest": (
-        "The [backtest](benchmarks/backtest.md) plays seven traces, with seeds that nothing was"
-        " tuned on. The whole of Antefix has {misses_of_hpa[figure]:.2f} times the SLO misses of"
-        " the best tuned HPA and {replica_hours_of_hpa[figure]:.2f} times its replica-hours. The"
-        " autoscaler alone, with Antefix's routing and admission on both sides, has"
-        " {misses_of_hpa_under_our_routing[figure]:.2f} times the misses of HPA and"
-        " {replica_hours_of_hpa_under_our_routing[figure]:.2f} times the replica-hours. Compared"
-        " with Ray Serve's default it has"
-        " {misses_of_serve_default_under_our_routing[figure]:.2f} and"
-        " {replica_hours_of_serve_default_under_our_routing[figure]:.2f} times these. Most of the"
-        " gain comes from routing and admission. With two warm replicas for Antefix only, the"
-        " figures are"
-        " {misses_of_hpa_under_our_routing_with_2_warm[figure]:.2f} and"
-        " {replica_hours_of_hpa_under_our_routing_with_2_warm[figure]:.2f} against HPA,"
-        " {misses_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} and"
-        " {replica_hours_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} against Ray"
-        " Serve.",
-    ),
+SENTENCES: Mapping[str, str] = {
+    "peers": "Measured on two CPU cores with a small model, against vllm-router, smg, Ray Serve LLM"
+    " and LiteLLM, not llm-d or Dynamo. Mean time to first token, divided by the best of the"
+    " [other routers](docs/benchmarks/peers.md):"
+    " **{four_gateways_mean_ttft_by_best_other[figure]:.2f}** in conversations through four"
+    " gateways, **{multi_turn_mean_ttft_by_best_other[figure]:.2f}** through one, and"
+    " **{router_restarted_mean_ttft_by_best_other[figure]:.2f}** after a router restart."
+    " It is **{shared_system_mean_ttft_by_best_other[figure]:.2f}** with shared system prompts,"
+    " **{hot_prefix_mean_ttft_by_best_other[figure]:.2f}** with one hot prefix and"
+    " **{short_mean_ttft_by_best_other[figure]:.2f}** with short prompts;"
+    " **{cache_reset_mean_ttft_by_best_other[figure]:.2f}** after a cache reset,"
+    " **{no_reuse_mean_ttft_by_best_other[figure]:.2f}** without reuse, and"
+    " **{agents_mean_ttft_by_best_other[figure]:.2f}** for agents. Below 1, Antefix is faster."
+    " {met} of {judged} goals are met.",
+    "simulator": "Simulated engines approximate real ones roughly. At 80% of an engine's capacity,"
+    " predicted time to first token is off by"
+    " {error_of_mean_ttft_at_load_08[figure]:.0%} in the mean,"
+    " {error_of_p50_ttft_at_load_08[figure]:.0%} at p50 and"
+    " {error_of_p90_ttft_at_load_08[figure]:.0%} at p90. The goal is 10%, by the [median of"
+    " five seeds](benchmarks/simulator.md).",
+    "backtest": "The [backtest](benchmarks/backtest.md) plays seven traces, with seeds that nothing"
+    " was tuned on. The whole of Antefix has {misses_of_hpa[figure]:.2f} times the SLO misses of"
+    " the best tuned HPA and {replica_hours_of_hpa[figure]:.2f} times its replica-hours. The"
+    " autoscaler alone, with Antefix's routing and admission on both sides, has"
+    " {misses_of_hpa_under_our_routing[figure]:.2f} times the misses of HPA and"
+    " {replica_hours_of_hpa_under_our_routing[figure]:.2f} times the replica-hours. Compared"
+    " with Ray Serve's default it has"
+    " {misses_of_serve_default_under_our_routing[figure]:.2f} and"
+    " {replica_hours_of_serve_default_under_our_routing[figure]:.2f} times these. Most of the"
+    " gain comes from routing and admission. With two warm replicas for Antefix only, the"
+    " figures are"
+    " {misses_of_hpa_under_our_routing_with_2_warm[figure]:.2f} and"
+    " {replica_hours_of_hpa_under_our_routing_with_2_warm[figure]:.2f} against HPA,"
+    " {misses_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} and"
+    " {replica_hours_of_serve_default_under_our_routing_with_2_warm[figure]:.2f} against Ray"
+    " Serve.",
 }

@@ -63,18 +63,15 @@ async def _served(traffic: Traffic, since: float) -> bool:
     return len(after) >= IN_A_ROW and all(one.code is None for one in after[-IN_A_ROW:])
 
 
-async def drill_all(names: Sequence[str], fleet: BenchFleet) -> list[Judgement]:
-    verdicts = []
-    for name in names:
-        try:
-            verdict = await drill(name, SCENARIOS[name], fleet)
-        except NotWithin as error:
-            verdict = unseen(name, wrong=str(error))
-        except Problem as problem:
-            verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
-        verdicts.append(verdict)
-        print(verdict.row(), flush=True)
-    return verdicts
+def judged(name: str, fleet: BenchFleet) -> Judgement:
+    try:
+        verdict = asyncio.run(drill(name, SCENARIOS[name], fleet))
+    except NotWithin as error:
+        verdict = unseen(name, wrong=str(error))
+    except Problem as problem:
+        verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
+    print(verdict.row(), flush=True)
+    return verdict
 
 
 def on_a_fleet(
@@ -87,12 +84,9 @@ def on_a_fleet(
         try:
             ends.enter_context(within)
         except Problem as problem:
-            why = f"{problem.message}: {problem.remedy}"
-            verdicts = [unseen(name, skipped=why) for name in names]
-            print(*(one.row() for one in verdicts), sep="\n", flush=True)
-            return verdicts
+            return [unseen(n, skipped=f"{problem.message}: {problem.remedy}") for n in names]
         fleet = ends.enter_context(running_as(description))
-        return asyncio.run(drill_all(names, fleet))
+        return [judged(name, fleet) for name in names]
 
 
 def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
