@@ -30,7 +30,7 @@ from benchmarks.drills.scenarios import (
 )
 from benchmarks.drills.surroundings import settable_clock, small_disk
 from benchmarks.drills.traffic import Traffic
-from benchmarks.drills.verdict import HEADING, Judgement, judge, unseen
+from benchmarks.drills.verdict import Judgement, judge
 from benchmarks.stand import report
 from benchmarks.stand.drilled_fleet import DrilledFleet, NotWithin, eventually
 from benchmarks.stand.fleet import BenchFleet, running_as, with_small_model
@@ -67,9 +67,9 @@ def judged(name: str, fleet: BenchFleet) -> Judgement:
     try:
         verdict = asyncio.run(drill(name, SCENARIOS[name], fleet))
     except NotWithin as error:
-        verdict = unseen(name, wrong=str(error))
+        verdict = Judgement(name, [str(error)])
     except Problem as problem:
-        verdict = unseen(name, skipped=f"{problem.message}: {problem.remedy}")
+        verdict = Judgement(name, skipped=f"{problem.message}: {problem.remedy}")
     print(verdict.row(), flush=True)
     return verdict
 
@@ -84,7 +84,9 @@ def on_a_fleet(
         try:
             ends.enter_context(within)
         except Problem as problem:
-            return [unseen(n, skipped=f"{problem.message}: {problem.remedy}") for n in names]
+            return [
+                Judgement(name, skipped=f"{problem.message}: {problem.remedy}") for name in names
+            ]
         fleet = ends.enter_context(running_as(description))
         return [judged(name, fleet) for name in names]
 
@@ -95,7 +97,6 @@ def run(names: Sequence[str], prestart: bool) -> list[Judgement]:
     description["pools"][POOL]["prestart"] = prestart
     if WITH_WARM in names:
         description["pools"][OVERFLOW] |= WARM
-    print(HEADING, flush=True)
     clocks, three = [n for n in names if n in CLOCK], [n for n in names if n == OF_THREE]
     others = [n for n in names if n not in CLOCK and n != OF_THREE]
     verdicts = on_a_fleet(others, description, small_disk())

@@ -87,17 +87,21 @@ def drills(runs: Runs) -> Blocks:
 
 
 def _chaos_test(name: str, every: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A test without an end has no figures but what is wrong."""
     seen = [figures for figures in every if "skipped" not in figures]
     if not seen:
         return (code(name), *[""] * 6, f"skipped: {every[0]['skipped']}")
-    errors = sum((Counter(figures["told"]) for figures in seen), Counter[str]())
+    errors = sum((Counter(figures.get("told", {})) for figures in seen), Counter[str]())
     wrong = sorted({what for figures in seen for what in figures["wrong"]})
     right = f"{sum(not figures['wrong'] for figures in seen)}/{len(every)}"
     return (
         code(name),
-        *(str(sum(figures[what] for figures in seen)) for what in ("requests", "hit", "went_on")),
+        *(str(sum(of.get(what, 0) for of in seen)) for what in ("requests", "hit", "went_on")),
         ", ".join(f"{count} {code(error)}" for error, count in sorted(errors.items())),
-        *(f"{max(of[what] for of in seen):.1f}" for what in ("longest_gap_s", "whole_after_s")),
+        *(
+            f"{max(of.get(what, 0) for of in seen):.1f}"
+            for what in ("longest_gap_s", "whole_after_s")
+        ),
         f"{right}: {'; '.join(wrong)}" if wrong else right,
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.drills import traffic as drills_traffic
 from benchmarks.drills.traffic import LONG_TOKENS, Asked, Stream, Traffic
-from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, judge, unseen
+from benchmarks.drills.verdict import TOLD_WITHIN_S, WHOLE_WITHIN_S, Injury, Judgement, judge
 from cli.stream_client import Endpoint
 from tests.fakes.engine import MODEL, FakeEngine
 from tests.fakes.front import Front, gateway_before
@@ -76,10 +76,10 @@ def test_what_was_planned_may_cost_nobody_an_answer() -> None:
 
 
 def test_a_drill_that_could_not_be_done_is_told_so_and_is_not_wrong() -> None:
-    skipped = unseen("one", skipped="it takes root: run it as root")
+    skipped = Judgement("one", skipped="it takes root: run it as root")
     assert skipped.is_right and skipped.row().endswith("skipped: it takes root: run it as root")
     assert skipped.figures() == {"skipped": "it takes root: run it as root"}
-    assert not unseen("one", wrong="nobody came back").is_right
+    assert not Judgement("one", ["no replica came back"]).is_right
 
 
 def traffic(front: Front) -> Traffic:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import headlines, kept_results
 from benchmarks.drills.traffic import Asked
-from benchmarks.drills.verdict import Injury, judge, unseen
+from benchmarks.drills.verdict import Injury, Judgement, judge
 from benchmarks.pages import engines
 from benchmarks.pages.parts import goals, met
 from benchmarks.stand import report, rules
@@ -63,7 +63,7 @@ def chaos_tests(*runs: Sequence[Any]) -> list[str]:
 
 
 def test_the_page_of_chaos_tests_adds_up_all_runs() -> None:
-    skipped = unseen("cut-off", skipped="it takes root: run it as root")
+    skipped = Judgement("cut-off", skipped="it takes root: run it as root")
     refused = Asked(9.0, 11.0, "hit", "engine_unavailable")
     right = judge("killed", [WHOLE, refused], FAULT, 21.5, {"slots": 0})
     wrong = judge("killed", [WHOLE], FAULT, 20.2, {"slots": 1})
@@ -73,6 +73,14 @@ def test_the_page_of_chaos_tests_adds_up_all_runs() -> None:
     killed = ["`killed`", "3", "3", "2", "1 `engine_unavailable`", "0.0", "1.5"]
     assert cells[2][:7] == killed and cells[2][7].startswith("1/2: left over: {")
     assert cells[3] == ["`cut-off`", *[""] * 6, "skipped: it takes root: run it as root"]
+
+
+def test_the_page_of_chaos_tests_has_those_without_an_end() -> None:
+    answer, table = chaos_tests(
+        [Judgement("killed", ["the fleet is whole again: not within 150 s"])]
+    )
+    assert answer == "Of 1 chaos tests in 1 runs, 0 ended as expected."
+    assert "| 0/1: the fleet is whole again: not within 150 s |" in table
 
 
 def test_the_page_of_chaos_tests_has_the_times_of_updates() -> None:
@@ -86,7 +94,7 @@ def test_the_page_of_chaos_tests_has_the_times_of_updates() -> None:
     ]
     *_, said = chaos_tests(*([judge("update", [WHOLE], of, 21.0, {})] for of in updates))
     assert "at least 2 served" in said and "82 s (27 s), 82 s (27 s)" in said
-    assert len(chaos_tests([unseen("update", skipped="no")])) == 2
+    assert len(chaos_tests([Judgement("update", skipped="no")])) == 2
 
 
 def test_the_page_of_a_spike_compares_both_fleets() -> None:
