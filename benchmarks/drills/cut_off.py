@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -46,33 +46,24 @@ def cut_off(process: psutil.Process) -> Iterator[None]:
         yield
 
 
-def rules(table: str, ports: Iterable[tuple[int, int]], children: Iterable[int]) -> str:
+def rules(table: str, ports: Iterable[tuple[int, int]], children: Collection[int]) -> str:
     """For nft. `ports`: of each connection, the process's and the other's (0: it listens)."""
-    opened = list(ports)
+    opened, own = list(ports), _set(sorted(children))
     listening = sorted({mine for mine, other in opened if not other})
-    pairs = sorted({(mine, other) for mine, other in opened if other})
-    allowed = _set(sorted(children))
-    to_it = [f"tcp dport {_set(listening)} drop"] if listening else []
-    from_it = [f"tcp sport {_set(listening)} drop"] if listening else []
-    if pairs:
-        to_it.append(f"tcp dport . tcp sport {_set(f'{a} . {b}' for a, b in pairs)} drop")
-        from_it.append(f"tcp sport . tcp dport {_set(f'{a} . {b}' for a, b in pairs)} drop")
-    from_it.append(f"meta cgroup {CLASS_ID} drop")
-    own = [f"tcp {end} {allowed} accept" for end in ("sport", "dport")] if children else []
-    return "\n".join(
-        [
-            f"table inet {table} {{",
-            "chain to_it { type filter hook input priority 0; policy accept;",
-            *own,
-            *to_it,
-            "}",
-            "chain from_it { type filter hook output priority 0; policy accept;",
-            *own,
-            *from_it,
-            "}",
-            "}",
-        ]
-    )
+    pairs = [f"{mine} . {other}" for mine, other in sorted({*opened}) if other]
+    lines = [f"table inet {table} {{"]
+    for chain, mine, other in (("input", "dport", "sport"), ("output", "sport", "dport")):
+        lines.append(f"chain {chain} {{ type filter hook {chain} priority 0; policy accept;")
+        if children:
+            lines += [f"tcp sport {own} accept", f"tcp dport {own} accept"]
+        if listening:
+            lines.append(f"tcp {mine} {_set(listening)} drop")
+        if pairs:
+            lines.append(f"tcp {mine} . tcp {other} {_set(pairs)} drop")
+        if chain == "output":
+            lines.append(f"meta cgroup {CLASS_ID} drop")
+        lines.append("}")
+    return "\n".join([*lines, "}"])
 
 
 def _set(elements: Iterable[object]) -> str:

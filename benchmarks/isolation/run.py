@@ -12,7 +12,6 @@ import asyncio
 import random
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,16 +99,15 @@ async def attack(url: str, keys: Mapping[str, str], probes: int) -> list[Probe]:
 
 def aucs(probes: list[Probe]) -> dict[str, dict[str, float]]:
     """Attacker -> sign -> how well it separates seen from unseen prompts."""
-    signs: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
-    for probe in probes:
-        for sign in SIGNS:
-            signs[probe.attacker, sign, probe.seen].append(probe.signs[sign])
-    attackers = {probe.attacker for probe in probes}
+
+    def told(attacker: str, seen: bool, sign: str) -> list[float]:
+        return [of.signs[sign] for of in probes if (of.attacker, of.seen) == (attacker, seen)]
+
     return {
         attacker: {
-            sign: auc(signs[attacker, sign, True], signs[attacker, sign, False]) for sign in SIGNS
+            sign: auc(told(attacker, True, sign), told(attacker, False, sign)) for sign in SIGNS
         }
-        for attacker in sorted(attackers)
+        for attacker in sorted({probe.attacker for probe in probes})
     }
 
 
@@ -136,20 +134,18 @@ def main() -> None:
         attacker: max(signs.values(), key=lambda figure: abs(figure - 0.5))
         for attacker, signs in found.items()
     }
-    counts = {name: sum(probe.attacker == name for probe in probes) for name in found}
-    rounded = {
-        attacker: {sign: round(figure, 4) for sign, figure in signs.items()}
-        for attacker, signs in found.items()
-    }
-    report.finish(
-        "isolation",
-        {"probes": counts, "auc": rounded},
-        {
-            "best_auc_with_the_salt": _within(best["stranger"]),
-            "best_auc_without": report.goal(best["friend"], at_least=UNSALTED_AT_LEAST),
+    figures = {
+        "probes": {name: sum(probe.attacker == name for probe in probes) for name in found},
+        "auc": {
+            attacker: {sign: round(figure, 4) for sign, figure in signs.items()}
+            for attacker, signs in found.items()
         },
-        seeds=[0],
-    )
+    }
+    goals = {
+        "best_auc_with_the_salt": _within(best["stranger"]),
+        "best_auc_without": report.goal(best["friend"], at_least=UNSALTED_AT_LEAST),
+    }
+    report.finish("isolation", figures, goals, seeds=[0])
 
 
 if __name__ == "__main__":

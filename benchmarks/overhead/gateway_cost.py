@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
+import psutil
 
 from benchmarks.overhead.played import MODEL, PROMPT_TOKENS, TOKENS, PlayedFleet
 from benchmarks.stand import report
@@ -98,19 +99,26 @@ class _Meter:
 
     async def look_idle(self) -> None:
         """Over IDLE_S, the steps of CPU times (10 ms) are 0.5 ms a second."""
-        fleet, began = self._fleet, time.perf_counter()
-        before_s, redis_before_s = fleet.cpu_s(), fleet.redis_cpu_s()
+        processes, began = (self._fleet.process, self._fleet.redis), time.perf_counter()
+        before_s = list(map(_cpu_s, processes))
         await asyncio.sleep(IDLE_S)
         seconds = time.perf_counter() - began
-        self.idle_ms_per_s = 1000 * (fleet.cpu_s() - before_s) / seconds
-        self.redis_idle_ms_per_s = 1000 * (fleet.redis_cpu_s() - redis_before_s) / seconds
+        self.idle_ms_per_s, self.redis_idle_ms_per_s = (
+            1000 * (_cpu_s(process) - before) / seconds
+            for process, before in zip(processes, before_s, strict=True)
+        )
 
     async def cpu_ms(self, requests: Sequence[bytes], clients: int) -> float:
         """CPU time per request of a round."""
-        before = self._fleet.cpu_s()
+        before = _cpu_s(self._fleet.process)
         played = await play(self._http, [self._fleet.gateway], requests, clients, ROUND_S)
-        used_ms = 1000 * (self._fleet.cpu_s() - before) - self.idle_ms_per_s * played.seconds
-        return used_ms / played.requests
+        used_ms = 1000 * (_cpu_s(self._fleet.process) - before)
+        return (used_ms - self.idle_ms_per_s * played.seconds) / played.requests
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 async def _ttfts(fleet: PlayedFleet, http: aiohttp.ClientSession) -> dict[str, list[float]]:

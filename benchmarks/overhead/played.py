@@ -74,13 +74,6 @@ class PlayedFleet:
     process: psutil.Process
     redis: psutil.Process
 
-    def cpu_s(self) -> float:
-        """CPU seconds that the gateway's process has used."""
-        return _cpu_s(self.process)
-
-    def redis_cpu_s(self) -> float:
-        return _cpu_s(self.redis)
-
 
 @contextmanager
 def playing() -> Iterator[PlayedFleet]:
@@ -139,11 +132,6 @@ async def _engine_url() -> str:
     handle: Any = serve.get_deployment_handle(POOL, application_of(POOL))
     async with handle.hold.choose_replica(()) as selection:
         return str(selection.replica_metadata["url"])
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
 
 
 def _listening(port: int) -> psutil.Process:

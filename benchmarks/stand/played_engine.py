@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from benchmarks.stand.child_process import hear, say
@@ -103,7 +104,8 @@ class PlayedEngine:
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == RENDERER_PATH:
-            await _answer(send, b"application/json", self._facts.to_json())
+            facts = Response(self._facts.to_json(), media_type="application/json")
+            await facts(scope, receive, send)
             return
         body = bytearray()
         while (message := await receive()).get("more_body"):
@@ -122,7 +124,7 @@ class PlayedEngine:
         if asked is not None:
             asked.offered = True
         exchange.first_token(self._settings.prompt_tokens, exchange.expected_cached)
-        await send(_start(b"text/event-stream; charset=utf-8"))
+        await send(_STREAM)
         for number in range(tokens):
             exchange.generated(1)
             if asked is not None:
@@ -199,20 +201,15 @@ async def _no_events() -> AsyncGenerator[EventBatch, None]:
     yield EventBatch([], lost=False)
 
 
-async def _answer(send: Send, content_type: bytes, body: bytes) -> None:
-    await send(_start(content_type))
-    await send(_piece(body, False))
-
-
-def _start(content_type: bytes) -> Message:
-    headers = [(b"content-type", content_type)]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
-
-
 def _piece(body: bytes, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
+_STREAM: Message = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+}
 _MAX_TOKENS = re.compile(rb'"max_tokens": ?(\d{1,9})')
 _EVENT = (
     b'data: {"id":"chatcmpl-5f0c2b7a9d3e4f61a2b3c4d5e6f70819","object":"chat.completion.chunk",'

@@ -180,24 +180,19 @@ def _goals(
     speculation: dict[str, Any],
     kv_ratio: float,
 ) -> dict[str, Any]:
+    equal = min(one["equal_answers"] for one in speculation["measured"])
+    four_bits = max(one["bytes_ratio"] for one in found.values() if one["group_size"])
+    caught = float(ruined["exit_code"] == ExitCode.GATE)
     goals = {
-        "greedy_equality": report.goal(
-            min(one["equal_answers"] for one in speculation["measured"]), at_least=1
-        ),
-        "bytes_ratio_of_4_bits": report.goal(
-            max(one["bytes_ratio"] for one in found.values() if one["group_size"]), at_most=0.45
-        ),
-        "gate_caught_the_ruined": report.goal(
-            float(ruined["exit_code"] == ExitCode.GATE), at_least=1
-        ),
+        "greedy_equality": report.goal(equal, at_least=1),
+        "bytes_ratio_of_4_bits": report.goal(four_bits, at_most=0.45),
+        "gate_caught_the_ruined": report.goal(caught, at_least=1),
         "kv_budget_error": report.goal(abs(kv_ratio - 1), at_most=0.02),
     }
     if {"awq", "rtn"} <= found.keys():
-        awq, rtn = found["awq"], found["rtn"]
-        goals["awq_kl_over_rtn"] = report.goal(awq["kl"]["value"] / rtn["kl"]["value"], at_most=1)
-        goals["awq_perplexity_over_rtn"] = report.goal(
-            awq["perplexity"]["value"] / rtn["perplexity"]["value"], at_most=1
-        )
+        for what in ("kl", "perplexity"):
+            awq, rtn = (found[scheme][what]["value"] for scheme in ("awq", "rtn"))
+            goals[f"awq_{what}_over_rtn"] = report.goal(awq / rtn, at_most=1)
     return goals
 
 
