@@ -27,13 +27,12 @@ Samples = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Slope:
-    """Growth per hour with its 95 % interval. `level`: the median of the figure over `cycles`."""
+    """Growth per hour with its 95 % interval. `level`: the median of the figure."""
 
     per_hour: float
     low: float
     high: float
     level: float
-    cycles: int
 
     def exceeds(self, bound_per_hour: float) -> bool:
         """Whether it grows faster, with an error probability of 2.5 %."""
@@ -57,7 +56,7 @@ def slope_of(samples: Samples, cycle_s: float) -> Slope | None:
     reach = CONFIDENCE_Z * math.sqrt(_kendall_variance(points) * _alike(points, middle))
     lowest = max(0, math.floor((len(slopes) - reach) / 2) - 1)
     highest = min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))
-    return Slope(middle, slopes[lowest], slopes[highest], level, len(points))
+    return Slope(middle, slopes[lowest], slopes[highest], level)
 
 
 def _kendall_variance(points: Samples) -> float:

@@ -34,7 +34,6 @@ class ReplayedRequest:
     ttft: float | None = None
     replica: str | None = None
     retry_after: str | None = None
-    predicted: float | None = None
     gateway_ttft: float | None = None
     sent_late: float | None = None
     error: str = ""
@@ -82,22 +81,17 @@ async def play(
 def _replayed(sent: SentRequest) -> ReplayedRequest:
     if sent.status == 0 or (sent.status == 200 and sent.error is not None):
         return ReplayedRequest(sent.due_s, 0, error=f"{sent.error}: {sent.reason}")
-    told = sent.headers
+    ttft_ms = sent.headers.get("x-antefix-ttft-ms")
     return ReplayedRequest(
         sent.due_s,
         sent.status,
         sent.first_byte_s - sent.due_s if sent.first_byte_s is not None else None,
-        told.get("x-antefix-replica"),
-        told.get("retry-after"),
-        _seconds(told.get("x-antefix-predicted-ttft-ms")),
-        _seconds(told.get("x-antefix-ttft-ms")),
+        sent.headers.get("x-antefix-replica"),
+        sent.headers.get("retry-after"),
+        float(ttft_ms) / 1000 if ttft_ms else None,
         sent.sent_s - sent.due_s,
         f"{sent.error}: {sent.reason}" if sent.error is not None else "",
     )
-
-
-def _seconds(told_ms: str | None) -> float | None:
-    return float(told_ms) / 1000 if told_ms else None
 
 
 def poisson(
